@@ -1,0 +1,1 @@
+"""What committed entries mean: topics, queues and deliveries."""

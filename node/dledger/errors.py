@@ -1,0 +1,148 @@
+"""The error tree of the node: whose fault it is, and what to do next.
+
+::
+
+    DledgerError
+    ├── Refused                 the request cannot be served as asked; the caller must change it
+    │   ├── InvalidArgument
+    │   ├── UnknownTopic / UnknownGroup / TopicTypeMismatch
+    │   ├── InvalidReceiptHandle
+    │   ├── AlreadyBootstrapped / WrongGroup
+    │   └── OffsetOutOfRange
+    ├── Unavailable             try again, here or at another node; nothing is known to be lost
+    │   ├── NotLeader           (carries the leader, if known)
+    │   ├── NotJoined
+    │   ├── LeadershipLost      (outcome unknown: retry with the same key)
+    │   └── Overloaded
+    ├── DiskFull                writes are refused until space returns; reads go on
+    └── StorageError            this node's disk is at fault; the node must not vote
+        ├── CorruptRecord / CorruptFile
+        └── WrongIdentity
+"""
+
+from __future__ import annotations
+
+from dledger.types import NodeId
+
+
+class DledgerError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class Refused(DledgerError):
+    """The request cannot be served as asked; sending it again will not help."""
+
+
+class InvalidArgument(Refused):
+    """A field of the request is malformed or out of bounds; the message names it."""
+
+
+class UnknownTopic(Refused):
+    """The topic does not exist and is not created on demand."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(
+            f"topic {topic!r} does not exist and autoCreateTopics is off; "
+            f"create it with `dledger topic create {topic}`"
+        )
+        self.topic = topic
+
+
+class UnknownGroup(Refused):
+    """The consumer group does not exist and is not created on demand."""
+
+    def __init__(self, group: str) -> None:
+        super().__init__(f"consumer group {group!r} does not exist and autoCreateTopics is off")
+        self.group = group
+
+
+class TopicTypeMismatch(Refused):
+    """The message's type is not the topic's."""
+
+
+class InvalidReceiptHandle(Refused):
+    """The receipt handle is malformed, expired, or was acknowledged already."""
+
+
+class AlreadyBootstrapped(Refused):
+    """A group is founded once; this node already belongs to one."""
+
+    def __init__(self, group_id: str) -> None:
+        super().__init__(f"already a member of group {group_id}; a group is founded only once")
+        self.group_id = group_id
+
+
+class WrongGroup(Refused):
+    """The caller belongs to another group."""
+
+    def __init__(self, *, ours: str, theirs: str) -> None:
+        super().__init__(f"this node belongs to group {ours}, not to {theirs}")
+        self.ours = ours
+        self.theirs = theirs
+
+
+class OffsetOutOfRange(Refused):
+    """No entry at this position any more, or not yet."""
+
+    def __init__(self, offset: int, *, first: int, last: int) -> None:
+        super().__init__(f"offset {offset} is outside [{first}, {last}]")
+        self.offset, self.first, self.last = offset, first, last
+
+
+class Unavailable(DledgerError):
+    """Not now; a retry, here or at another node, may succeed."""
+
+
+class NotLeader(Unavailable):
+    """Only the leader can do this; *leader* names it when known."""
+
+    def __init__(self, leader: NodeId | None) -> None:
+        super().__init__(f"not the leader; leader is {leader or 'unknown'}")
+        self.leader = leader
+
+
+class NotJoined(Unavailable):
+    """The node has an empty disk and waits to be founded or joined."""
+
+    def __init__(self) -> None:
+        super().__init__("this node has not joined a group yet (Unjoined); bootstrap the group")
+
+
+class LeadershipLost(Unavailable):
+    """Leadership ended before the outcome was known: it may or may not commit."""
+
+
+class Overloaded(Unavailable):
+    """A bounded queue is full; back off and retry."""
+
+
+class DiskFull(DledgerError):
+    """The disk has no room for more; reads go on, writes resume when space returns."""
+
+
+class StorageError(DledgerError):
+    """This node's own disk is at fault."""
+
+
+class CorruptRecord(StorageError):
+    """A record that was synced cannot be read back (rot)."""
+
+    def __init__(self, segment: str, offset: int, reason: str) -> None:
+        super().__init__(f"corrupt record in segment {segment} at byte offset {offset}: {reason}")
+        self.segment, self.offset, self.reason = segment, offset, reason
+
+
+class CorruptFile(StorageError):
+    """A small state file does not pass its checksum."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"corrupt file {path}: {reason}")
+        self.path, self.reason = path, reason
+
+
+class WrongIdentity(StorageError):
+    """The data directory belongs to another group or another node."""
+
+    def __init__(self, what: str, *, expected: str, found: str) -> None:
+        super().__init__(f"data directory belongs to {what} {found}, but this is {what} {expected}")
+        self.what, self.expected, self.found = what, expected, found

@@ -1,0 +1,1 @@
+"""The sans-I/O Raft core: values in, values out."""

@@ -1,0 +1,103 @@
+"""What Raft nodes say to each other. Frozen values; `rpc.peer_codec` turns them into bytes.
+
+Every message carries the sender's term (for pre-votes: the term it would campaign in).
+Source: Raft figure 2; pre-vote and leadership transfer: Raft thesis 9.6 and 3.10.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dledger.types import Entry, NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """The envelope of every message."""
+
+    sender: NodeId
+    recipient: NodeId
+    term: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreVoteRequest(Message):
+    """Would you vote for me in *term*? Changes no one's state."""
+
+    last_index: int
+    last_term: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreVoteResponse(Message):
+    """*term* repeats the asked term when granted, else it is the responder's own."""
+
+    granted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoteRequest(Message):
+    """Vote for me in *term*; *transfer* says that the old leader asked for this election."""
+
+    last_index: int
+    last_term: int
+    transfer: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoteResponse(Message):
+    """Leaves only after the responder's (term, vote) is durable."""
+
+    granted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendRequest(Message):
+    """Entries that follow (previous_index, previous_term); may be empty to probe."""
+
+    previous_index: int
+    previous_term: int
+    commit_index: int
+    entries: tuple[Entry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendResponse(Message):
+    """The answer to one AppendRequest; a success leaves only when the entries are durable.
+
+    Attributes:
+        success: Whether the previous entry matched.
+        match_index: On success, the highest index known equal to the leader's. On rejection,
+            the request's previous_index, so that stale rejections can be told apart.
+        conflict_term: On rejection, our term at or below previous_index (0 if the log is empty).
+        conflict_index: On rejection, the highest index of ours whose term is conflict_term
+            or less, from which the leader resumes (conflict back-off by term).
+    """
+
+    success: bool
+    match_index: int
+    conflict_term: int = 0
+    conflict_index: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatRequest(Message):
+    """I lead. *commit_index* never exceeds what the recipient is known to match.
+
+    *round* grows with each broadcast; the response echoes it (ReadIndex will rest on it).
+    """
+
+    commit_index: int
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatResponse(Message):
+    """The follower follows; *round* is the request's."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeoutNow(Message):
+    """Campaign at once: the leader hands over (Raft thesis 3.10)."""

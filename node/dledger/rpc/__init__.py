@@ -1,0 +1,1 @@
+"""gRPC servicers and clients: translate, call one method, translate back."""

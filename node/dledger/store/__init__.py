@@ -1,0 +1,1 @@
+"""Bytes on disk: records, segments, the commit log and hard state."""

@@ -1,0 +1,125 @@
+"""The words every part of the node shares: ids, entries, roles and members.
+
+Frozen values only; nothing here does I/O. Owned by no part, imported by all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import NewType
+
+NodeId = NewType("NodeId", str)
+"""The UUID that was written when a disk was formatted; a wiped disk is another node."""
+
+
+class Role(Enum):
+    """The part a node plays in its group (Raft 5.1; pre-candidate: Raft thesis 9.6)."""
+
+    FOLLOWER = "follower"
+    PRE_CANDIDATE = "pre-candidate"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+class EntryKind(IntEnum):
+    """What an entry's data means; the number is the record's type on disk and on the wire."""
+
+    NOOP = 0
+    MEMBERSHIP = 1
+    DATA = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One slot of the replicated log.
+
+    Attributes:
+        term: The leader's term when it was proposed; at least 1.
+        index: Position in the log; the first entry has index 1.
+        kind: What *data* means.
+        timestamp_ms: The leader's clock at proposal, Unix milliseconds; 0 for no-ops.
+        crc32c: CRC32C of *data*, computed once by the proposer and carried to every disk.
+        data: Opaque to Raft; empty for no-ops.
+    """
+
+    term: int
+    index: int
+    kind: EntryKind
+    timestamp_ms: int
+    crc32c: int
+    data: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes this entry counts for in windows and batches (data only)."""
+        return len(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class HardState:
+    """What a node must never forget between two messages (Raft figure 2)."""
+
+    term: int = 0
+    vote: NodeId | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One replica of a broker group.
+
+    Attributes:
+        id: The node's UUID.
+        name: Its stable name, such as ``orders-0``; a new disk under an old name has a new id.
+        address: ``host:port`` of its peer and Admin port.
+    """
+
+    id: NodeId
+    name: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Who votes. The data of a MEMBERSHIP entry is its `encode`d form (UTF-8 JSON)."""
+
+    voters: tuple[Member, ...] = ()
+
+    @property
+    def voter_ids(self) -> frozenset[NodeId]:
+        """The ids that count towards a quorum."""
+        return frozenset(member.id for member in self.voters)
+
+    def get(self, node_id: NodeId) -> Member | None:
+        """Return the member with this id, if it is one."""
+        return next((member for member in self.voters if member.id == node_id), None)
+
+    def encode(self) -> bytes:
+        """Return the canonical bytes: members sorted by name, keys sorted, no spaces."""
+        voters = sorted(self.voters, key=lambda member: member.name)
+        rows = [{"id": m.id, "name": m.name, "address": m.address} for m in voters]
+        return json.dumps({"voters": rows}, sort_keys=True, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Membership:
+        """Parse `encode`d bytes.
+
+        Raises:
+            ValueError: The bytes are not a membership.
+        """
+        try:
+            rows = json.loads(data)["voters"]
+            return cls(tuple(_member(row) for row in rows))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a membership: {data[:80]!r}") from error
+
+    @classmethod
+    def of(cls, members: Iterable[Member]) -> Membership:
+        """Return a membership of *members*, sorted by name."""
+        return cls(tuple(sorted(members, key=lambda member: member.name)))
+
+
+def _member(row: dict[str, str]) -> Member:
+    return Member(id=NodeId(row["id"]), name=row["name"], address=row["address"])

@@ -1,0 +1,1 @@
+"""The Kubernetes operator: observe, plan, act."""
