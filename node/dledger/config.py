@@ -1,0 +1,190 @@
+"""Settings of one node: a flat TOML file, each key overridable by ``DLEDGER_<KEY>``.
+
+Checked once, here. A broken value is refused with the key's name; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+ENV_PREFIX: Final = "DLEDGER_"
+_NOT_SETTINGS: Final = frozenset({"DLEDGER_CONFIG"})
+
+
+class ConfigError(Exception):
+    """A setting is missing, unknown or out of bounds; *key* names it."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"{key}: {reason}")
+        self.key = key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What one node is told at start.
+
+    Attributes:
+        name: Stable name of the replica, such as ``orders-0``.
+        group: Name of the broker group, such as ``orders``.
+        data_dir: Directory of the log and the state files; one node only.
+        advertise_host: IPv4 address at which clients and peers reach this node.
+        listen_host: Address to listen on.
+        client_port: RocketMQ and dledger.v1 gRPC.
+        client_tls_port: The same with TLS; 0 turns it off.
+        peer_port: Peers and Admin.
+        http_port: /livez, /readyz and /metrics.
+        tick_ms: Length of a Raft tick.
+        heartbeat_ticks: Ticks between a leader's heartbeats.
+        election_timeout_ticks: Least ticks without a leader before an election; up to twice.
+        segment_bytes: Size of a commit log segment.
+        durability: ``sync``, or ``osBuffer`` to acknowledge from the page cache.
+        auto_create_topics: Whether topics and consumer groups are created on first use.
+        default_queues: Queues of a topic that is created on first use.
+        shutdown_grace_s: Longest time SIGTERM may take.
+        tls_cert_file: PEM certificate chain; empty: self-signed.
+        tls_key_file: PEM key of it.
+        log_level: DEBUG, INFO, WARNING or ERROR.
+    """
+
+    name: str
+    group: str
+    data_dir: Path
+    advertise_host: str
+    listen_host: str = "0.0.0.0"  # noqa: S104 - a pod listens on all its addresses
+    client_port: int = 8081
+    client_tls_port: int = 8082
+    peer_port: int = 20911
+    http_port: int = 8080
+    tick_ms: int = 50
+    heartbeat_ticks: int = 2
+    election_timeout_ticks: int = 20
+    segment_bytes: int = 64 << 20
+    durability: str = "sync"
+    auto_create_topics: bool = True
+    default_queues: int = 8
+    shutdown_grace_s: int = 20
+    tls_cert_file: str = ""
+    tls_key_file: str = ""
+    log_level: str = "INFO"
+
+    def __post_init__(self) -> None:
+        """Check every value. Raises ConfigError."""
+        for key in ("name", "group"):
+            if not getattr(self, key):
+                raise ConfigError(key, "must not be empty")
+        _check_ipv4(self.advertise_host)
+        for key, (low, high) in _BOUNDS.items():
+            value = getattr(self, key)
+            if not low <= value <= high:
+                raise ConfigError(key, f"{value} is outside [{low}, {high}]")
+        for key, choices in _CHOICES.items():
+            value = getattr(self, key)
+            if value not in choices:
+                raise ConfigError(key, f"{value!r} is none of {', '.join(choices)}")
+        if self.election_timeout_ticks < 4 * self.heartbeat_ticks:
+            raise ConfigError("election_timeout_ticks", "must be at least 4 heartbeat_ticks")
+        if bool(self.tls_cert_file) != bool(self.tls_key_file):
+            raise ConfigError("tls_key_file", "goes together with tls_cert_file")
+
+
+_PORT: Final = (1, 65535)
+_BOUNDS: Final[dict[str, tuple[int, int]]] = {
+    "client_port": _PORT,
+    "client_tls_port": (0, 65535),
+    "peer_port": _PORT,
+    "http_port": _PORT,
+    "tick_ms": (1, 1000),
+    "heartbeat_ticks": (1, 100),
+    "election_timeout_ticks": (4, 1000),
+    "segment_bytes": (1 << 20, 1 << 30),
+    "default_queues": (1, 1024),
+    "shutdown_grace_s": (1, 600),
+}
+_CHOICES: Final[dict[str, tuple[str, ...]]] = {
+    "durability": ("sync", "osBuffer"),
+    "log_level": ("DEBUG", "INFO", "WARNING", "ERROR"),
+}
+
+
+def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
+    """Read the file (if any), then the environment, and check the result.
+
+    Raises:
+        ConfigError: Names the key that is missing, unknown, of the wrong type or out of bounds.
+    """
+    values = _read_file(path) if path is not None else {}
+    known = {field.name: field for field in fields(Settings)}
+    for key in values:
+        if key not in known:
+            raise ConfigError(key, f"unknown key in {path}; known: {', '.join(sorted(known))}")
+    for variable, text in environ.items():
+        if variable.startswith(ENV_PREFIX) and variable not in _NOT_SETTINGS:
+            key = variable.removeprefix(ENV_PREFIX).lower()
+            if key not in known:
+                raise ConfigError(variable, "unknown environment setting")
+            values[key] = text
+    return Settings(**{key: _convert(known[key], value) for key, value in _complete(values, known)})
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError("config", f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError("config", f"{path} is not TOML: {error}") from error
+
+
+def _complete(values: dict[str, Any], known: dict[str, Field[Any]]) -> list[tuple[str, Any]]:
+    for key, field in known.items():
+        if field.default is MISSING and key not in values:
+            raise ConfigError(
+                key, f"is required; set it in the config file or as {ENV_PREFIX}{key.upper()}"
+            )
+    return list(values.items())
+
+
+def _convert(field: Field[Any], value: Any) -> Any:
+    convert = {"Path": _path, "int": _integer, "bool": _boolean, "str": _string}[str(field.type)]
+    return convert(field.name, value)
+
+
+def _path(key: str, value: Any) -> Path:
+    return Path(_string(key, value))
+
+
+def _string(key: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(key, f"must be a string, not {value!r}")
+    return value
+
+
+def _integer(key: str, value: Any) -> int:
+    if isinstance(value, str):
+        try:
+            return int(value)
+        except ValueError as error:
+            raise ConfigError(key, f"must be an integer, not {value!r}") from error
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(key, f"must be an integer, not {value!r}")
+    return value
+
+
+def _boolean(key: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    raise ConfigError(key, f"must be true or false, not {value!r}")
+
+
+def _check_ipv4(host: str) -> None:
+    try:
+        ipaddress.IPv4Address(host)
+    except ValueError as error:
+        raise ConfigError("advertise_host", f"must be an IPv4 address, not {host!r}") from error

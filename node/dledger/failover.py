@@ -1,0 +1,87 @@
+"""How long a failover took, phase by phase, as the new leader saw it.
+
+Pure: the driver says what happened and when (monotonic seconds); nothing here reads a clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dledger.types import NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailoverRecord:
+    """One change of leader.
+
+    Attributes:
+        from_id: The leader before, if this node knew one.
+        to_id: The new leader.
+        term: The new leader's term.
+        cause: ``Bootstrap``, ``Transfer``, ``ConnectionLost`` or ``ElectionTimeout``.
+        detected_ms: From the old leader's last word to its loss being noticed.
+        elected_ms: From the loss being noticed to the election won.
+        first_ack_ms: From the election won to the first entry committed.
+        at_ms: Unix milliseconds of the election.
+    """
+
+    from_id: str
+    to_id: str
+    term: int
+    cause: str
+    detected_ms: int
+    elected_ms: int
+    first_ack_ms: int
+    at_ms: int
+
+
+class FailoverTimer:
+    """Collects the three instants of a failover on the node that wins it."""
+
+    def __init__(self, node_id: NodeId) -> None:
+        self._node_id = node_id
+        self._leader: NodeId | None = None
+        self._last_word_s = 0.0
+        self._lost_s: float | None = None
+        self._cause = "Bootstrap"
+        self._elected: tuple[float, int, int] | None = None
+        self.record: FailoverRecord | None = None
+
+    def heard_from_leader(self, leader: NodeId, now_s: float) -> None:
+        """Note a message of a live leader."""
+        self._leader, self._last_word_s, self._lost_s = leader, now_s, None
+
+    def leader_lost(self, cause: str, now_s: float) -> None:
+        """Note the first sign that the leader is gone; later signs do not move it."""
+        if self._lost_s is None:
+            self._lost_s, self._cause = now_s, cause
+
+    def elected(self, term: int, now_s: float, at_ms: int) -> None:
+        """Note that this node won the election."""
+        self._elected = (now_s, term, at_ms)
+        if self._lost_s is None:
+            self._lost_s = now_s
+
+    def first_commit(self, now_s: float) -> FailoverRecord | None:
+        """Note the first commit of this node's term; returns the record once."""
+        if self._elected is None:
+            return None
+        elected_s, term, at_ms = self._elected
+        lost_s = elected_s if self._lost_s is None else self._lost_s
+        last_word_s = min(self._last_word_s or lost_s, lost_s)
+        self.record = FailoverRecord(
+            from_id=self._leader or "",
+            to_id=self._node_id,
+            term=term,
+            cause=self._cause,
+            detected_ms=_ms(lost_s - last_word_s),
+            elected_ms=_ms(elected_s - lost_s),
+            first_ack_ms=_ms(now_s - elected_s),
+            at_ms=at_ms,
+        )
+        self._elected, self._leader, self._lost_s = None, self._node_id, None
+        return self.record
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)

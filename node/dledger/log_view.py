@@ -1,0 +1,137 @@
+"""The durable log as the Raft core and readers see it: never waits, loads in the background.
+
+The newest entries are in the commit log's memory. Older ones are read in a thread, in chunks,
+and kept for a moment, so that a lagging follower or a replay does not stall the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Final
+
+from dledger.store.commit_log import CommitLog
+from dledger.types import Entry
+
+_CHUNKS: Final = 8
+_CHUNK_BYTES: Final = 4 << 20
+
+
+class LogView:
+    """Implements the core's ``LogReader`` over a `CommitLog`, plus awaitable reads."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        executor: Executor,
+        *,
+        on_loaded: Callable[[], None],
+        on_error: Callable[[BaseException], None],
+    ) -> None:
+        self._log = log
+        self._executor = executor
+        self._on_loaded = on_loaded
+        self._on_error = on_error
+        self._chunks: OrderedDict[int, tuple[Entry, ...]] = OrderedDict()
+        self._loading: dict[int, asyncio.Future[tuple[Entry, ...]]] = {}
+        self._truncations = 0
+
+    @property
+    def first_index(self) -> int:
+        """The oldest index that is kept."""
+        return self._log.first_index
+
+    @property
+    def last_index(self) -> int:
+        """The newest index that was written."""
+        return self._log.last_index
+
+    def term(self, index: int) -> int:
+        """Return the term at *index* (0 at index 0). Raises OffsetOutOfRange outside the log."""
+        return self._log.term(index)
+
+    def entries(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...] | None:
+        """Return entries of [first, last] from memory, or None and start loading them."""
+        recent = self._log.recent(first, last, max_bytes)
+        if recent is not None:
+            return recent
+        chunk = self._cached(first)
+        if chunk is None:
+            self._load(first)
+            return None
+        return _cut(chunk, first, last, max_bytes)
+
+    async def entry(self, index: int) -> Entry:
+        """Return one entry, from memory or disk.
+
+        Raises:
+            OffsetOutOfRange: It is not in the log.
+            CorruptRecord: It cannot be read back.
+        """
+        recent = self._log.recent(index, index, 1)
+        if recent is not None:
+            return recent[0]
+        chunk = self._cached(index)
+        if chunk is None:
+            chunk = await asyncio.shield(self._load(index))
+        return chunk[index - chunk[0].index]
+
+    def forget_from(self, index: int) -> None:
+        """Drop cached entries at and above *index*: the log is being truncated there."""
+        self._truncations += 1
+        self._loading.clear()
+        for start in [s for s, chunk in self._chunks.items() if chunk[-1].index >= index]:
+            del self._chunks[start]
+
+    def _cached(self, index: int) -> tuple[Entry, ...] | None:
+        for start, chunk in self._chunks.items():
+            if start <= index <= chunk[-1].index:
+                self._chunks.move_to_end(start)
+                return chunk
+        return None
+
+    def _load(self, first: int) -> asyncio.Future[tuple[Entry, ...]]:
+        under_way = self._loading.get(first)
+        if under_way is not None:
+            return under_way
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(
+            self._executor, self._log.read, first, self._log.last_index, _CHUNK_BYTES
+        )
+        self._loading[first] = future
+        truncations = self._truncations
+        future.add_done_callback(lambda done: self._loaded(first, done, truncations))
+        return future
+
+    def _loaded(
+        self, first: int, done: asyncio.Future[tuple[Entry, ...]], truncations: int
+    ) -> None:
+        if done.cancelled():
+            return
+        if truncations != self._truncations:
+            done.exception()  # read before a truncation: what it says is no longer the log
+            self._on_loaded()
+            return
+        self._loading.pop(first, None)
+        error = done.exception()
+        if error is not None:
+            self._on_error(error)
+            return
+        self._chunks[first] = done.result()
+        while len(self._chunks) > _CHUNKS:
+            self._chunks.popitem(last=False)
+        self._on_loaded()
+
+
+def _cut(chunk: tuple[Entry, ...], first: int, last: int, max_bytes: int) -> tuple[Entry, ...]:
+    start = first - chunk[0].index
+    stop = start
+    size = 0
+    for entry in chunk[start : last - chunk[0].index + 1]:
+        size += entry.size_bytes
+        if stop > start and size > max_bytes:
+            break
+        stop += 1
+    return chunk[start:stop]

@@ -1,0 +1,124 @@
+"""Commands on their way into the log: a bounded queue before, waiters after.
+
+Owned by the driver. Concurrent commands are joined into one entry, so that a disk sync and a
+round to the followers are shared by all of them: send at once when idle, else when the previous
+sync has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dledger.errors import DledgerError, LeadershipLost, Overloaded
+
+MAX_ENTRY_BYTES: Final = 1 << 20
+"""A single larger command still makes an entry of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """One framed command and the future of its result."""
+
+    command: bytes
+    result: asyncio.Future[object]
+
+
+class ProposalQueue:
+    """Commands that wait to become part of an entry; bounded in bytes."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._queue: deque[Proposal] = deque()
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def push(self, proposal: Proposal) -> None:
+        """Queue one command.
+
+        Raises:
+            Overloaded: The queue is full.
+        """
+        size = self.size_bytes + len(proposal.command)
+        if self._queue and size > self._max_bytes:
+            raise Overloaded(
+                f"the proposal queue holds {self.size_bytes} of {self._max_bytes} bytes; "
+                "back off and retry"
+            )
+        self._queue.append(proposal)
+        self.size_bytes = size
+
+    def take_batch(self) -> list[Proposal]:
+        """Remove and return the proposals of the next entry; those nobody awaits are dropped."""
+        batch: list[Proposal] = []
+        size = 0
+        while self._queue and (not batch or size + len(self._queue[0].command) <= MAX_ENTRY_BYTES):
+            proposal = self._queue.popleft()
+            self.size_bytes -= len(proposal.command)
+            if not proposal.result.cancelled():
+                batch.append(proposal)
+                size += len(proposal.command)
+        return batch
+
+    def fail_all(self, error: DledgerError) -> None:
+        """Refuse everything that is still queued: none of it reached the log."""
+        while self._queue:
+            _fail(self._queue.popleft(), error)
+        self.size_bytes = 0
+
+
+class Waiters:
+    """Who waits for which entry to be applied."""
+
+    def __init__(self) -> None:
+        self._by_index: dict[int, tuple[int, Sequence[Proposal]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_index)
+
+    def add(self, term: int, index: int, proposals: Sequence[Proposal]) -> None:
+        """Remember whose commands entry (term, index) carries."""
+        self._by_index[index] = (term, proposals)
+
+    def applied(self, term: int, index: int, results: Sequence[object]) -> None:
+        """Hand out an applied entry's results, one a command."""
+        proposed_term, proposals = self._by_index.pop(index, (term, ()))
+        if proposed_term != term:
+            for proposal in proposals:
+                _fail(proposal, _lost(index))
+            return
+        for proposal, result in zip(proposals, results, strict=bool(proposals)):
+            _resolve(proposal, result)
+
+    def fail_all(self) -> None:
+        """Tell everyone that leadership ended before the outcome was known."""
+        for index, (_, proposals) in self._by_index.items():
+            for proposal in proposals:
+                _fail(proposal, _lost(index))
+        self._by_index.clear()
+
+
+def _lost(index: int) -> LeadershipLost:
+    return LeadershipLost(
+        f"leadership ended before entry {index} was known to be committed; "
+        "retry with the same idempotency key"
+    )
+
+
+def _resolve(proposal: Proposal, result: object) -> None:
+    if proposal.result.done():
+        return
+    if isinstance(result, DledgerError):
+        proposal.result.set_exception(result)
+    else:
+        proposal.result.set_result(result)
+
+
+def _fail(proposal: Proposal, error: DledgerError) -> None:
+    if not proposal.result.done():
+        proposal.result.set_exception(error)

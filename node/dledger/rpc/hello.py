@@ -1,0 +1,84 @@
+"""The greeting that opens every peer stream, and the rules for accepting one.
+
+A stream is for two disks of one group, named by their UUIDs: a node whose disk was replaced
+has another UUID and is refused until it is added to the group. Pure values and decisions.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from dledger.errors import InvalidArgument, Refused, WrongGroup
+from dledger.types import Membership, NodeId
+
+METADATA_KEY = "dledger-hello"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAddress:
+    """Where clients (and peers) reach a node: an IPv4 address and its ports."""
+
+    host: str
+    client_port: int
+    client_tls_port: int
+    peer_port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """Who calls whom, for which group."""
+
+    group_id: str
+    sender_id: NodeId
+    sender_name: str
+    recipient_id: NodeId
+    endpoint: NodeAddress
+
+    def encode(self) -> str:
+        """Return the metadata value."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def decode(cls, text: str) -> Hello:
+        """Parse a metadata value.
+
+        Raises:
+            InvalidArgument: It is not a greeting.
+        """
+        try:
+            fields = json.loads(text)
+            endpoint = NodeAddress(**fields.pop("endpoint"))
+            return cls(endpoint=endpoint, **fields)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InvalidArgument(f"not a peer greeting: {text[:120]!r}") from error
+
+
+def check(hello: Hello, *, node_id: NodeId, group_id: str, membership: Membership) -> bool:
+    """Decide on a greeting; return whether an Unjoined node joins the caller's group by it.
+
+    Args:
+        hello: What the caller said.
+        node_id: This node's UUID.
+        group_id: This node's group, empty while Unjoined.
+        membership: The members this node knows of; empty right after joining.
+
+    Raises:
+        Refused: It means another disk, or the sender is no member.
+        WrongGroup: It comes from another group.
+    """
+    if hello.recipient_id != node_id:
+        raise Refused(
+            f"{hello.sender_name} wants node {hello.recipient_id}, but this disk is {node_id}: "
+            "a replaced disk must be added to the group as a new member"
+        )
+    if not hello.group_id:
+        raise InvalidArgument(f"{hello.sender_name} belongs to no group")
+    if group_id and hello.group_id != group_id:
+        raise WrongGroup(ours=group_id, theirs=hello.group_id)
+    if membership.voters and membership.get(hello.sender_id) is None:
+        raise Refused(
+            f"{hello.sender_name} ({hello.sender_id}) is not a member of group {group_id}: "
+            "a replaced disk must be added to the group as a new member"
+        )
+    return not group_id

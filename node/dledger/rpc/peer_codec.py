@@ -1,0 +1,160 @@
+"""Raft messages as bytes, little-endian, one frame a message.
+
+::
+
+    frame      := type u8 | term u64 | fields of the type
+    AppendReq  := previous_index u64 | previous_term u64 | commit_index u64 | count u32 | entry*
+    entry      := term u64 | index u64 | timestamp_ms i64 | crc32c u32 | kind u8 | length u32 | data
+
+Sender and recipient are not in the frame: the stream's greeting names them once. Entry data is
+passed through as it was proposed; its CRC is checked once here, on the way in.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from crc32c import crc32c
+
+from dledger.raft.messages import (
+    AppendRequest,
+    AppendResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    Message,
+    PreVoteRequest,
+    PreVoteResponse,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+)
+from dledger.types import Entry, EntryKind, NodeId
+
+_HEAD: Final = struct.Struct("<BQ")
+_APPEND: Final = struct.Struct("<QQQI")
+_ENTRY: Final = struct.Struct("<QQqIBI")
+
+_FIELDS: Final[dict[type[Message], tuple[int, struct.Struct, tuple[str, ...]]]] = {
+    PreVoteRequest: (1, struct.Struct("<QQ"), ("last_index", "last_term")),
+    PreVoteResponse: (2, struct.Struct("<?"), ("granted",)),
+    VoteRequest: (3, struct.Struct("<QQ?"), ("last_index", "last_term", "transfer")),
+    VoteResponse: (4, struct.Struct("<?"), ("granted",)),
+    AppendResponse: (
+        6,
+        struct.Struct("<?QQQ"),
+        ("success", "match_index", "conflict_term", "conflict_index"),
+    ),
+    HeartbeatRequest: (7, struct.Struct("<QQ"), ("commit_index", "round")),
+    HeartbeatResponse: (8, struct.Struct("<Q"), ("round",)),
+    TimeoutNow: (9, struct.Struct("<"), ()),
+}
+_APPEND_TYPE: Final = 5
+_BY_TYPE: Final = {number: (cls, form, names) for cls, (number, form, names) in _FIELDS.items()}
+
+
+class BadFrame(ValueError):
+    """A peer sent bytes that are not a Raft message; the stream is closed."""
+
+
+def encode(message: Message) -> bytes:
+    """Return one frame."""
+    if isinstance(message, AppendRequest):
+        return _encode_append(message)
+    number, form, names = _FIELDS[type(message)]
+    values = (getattr(message, name) for name in names)
+    return _HEAD.pack(number, message.term) + form.pack(*values)
+
+
+def decode(frame: bytes, *, sender: NodeId, recipient: NodeId) -> Message:
+    """Parse one frame.
+
+    Raises:
+        BadFrame: It is truncated, of an unknown type, or an entry fails its CRC.
+    """
+    try:
+        number, term = _HEAD.unpack_from(frame)
+        if number == _APPEND_TYPE:
+            return _decode_append(frame, term, sender, recipient)
+        cls, form, names = _BY_TYPE[number]
+        if len(frame) != _HEAD.size + form.size:
+            raise BadFrame(f"{cls.__name__} of {len(frame)} bytes")
+        values = dict(zip(names, form.unpack_from(frame, _HEAD.size), strict=True))
+    except (struct.error, KeyError) as error:
+        raise BadFrame(f"not a Raft message: {frame[:16].hex()}") from error
+    build: Callable[..., Message] = cls
+    return build(sender=sender, recipient=recipient, term=term, **values)
+
+
+def _encode_append(message: AppendRequest) -> bytes:
+    parts = [
+        _HEAD.pack(_APPEND_TYPE, message.term),
+        _APPEND.pack(
+            message.previous_index,
+            message.previous_term,
+            message.commit_index,
+            len(message.entries),
+        ),
+    ]
+    for entry in message.entries:
+        parts.append(_entry_header(entry))
+        parts.append(entry.data)
+    return b"".join(parts)
+
+
+def _entry_header(entry: Entry) -> bytes:
+    return _ENTRY.pack(
+        entry.term,
+        entry.index,
+        entry.timestamp_ms,
+        entry.crc32c,
+        entry.kind,
+        len(entry.data),
+    )
+
+
+def _decode_append(frame: bytes, term: int, sender: NodeId, recipient: NodeId) -> AppendRequest:
+    previous_index, previous_term, commit_index, count = _APPEND.unpack_from(frame, _HEAD.size)
+    entries = tuple(_decode_entries(frame, _HEAD.size + _APPEND.size, count))
+    _check_sequence(entries, previous_index)
+    return AppendRequest(
+        sender=sender,
+        recipient=recipient,
+        term=term,
+        previous_index=previous_index,
+        previous_term=previous_term,
+        commit_index=commit_index,
+        entries=entries,
+    )
+
+
+def _decode_entries(frame: bytes, start: int, count: int) -> Iterable[Entry]:
+    view = memoryview(frame)
+    for _ in range(count):
+        term, index, timestamp_ms, crc, kind, length = _ENTRY.unpack_from(frame, start)
+        start += _ENTRY.size
+        data = bytes(view[start : start + length])
+        start += length
+        if len(data) != length or crc32c(data) != crc:
+            raise BadFrame(f"entry {index} (term {term}) fails its CRC32C")
+        try:
+            checked_kind = EntryKind(kind)
+        except ValueError as error:
+            raise BadFrame(f"entry {index} is of unknown kind {kind}") from error
+        yield Entry(
+            term=term,
+            index=index,
+            kind=checked_kind,
+            timestamp_ms=timestamp_ms,
+            crc32c=crc,
+            data=data,
+        )
+    if start != len(frame):
+        raise BadFrame(f"{len(frame) - start} bytes too many")
+
+
+def _check_sequence(entries: tuple[Entry, ...], previous_index: int) -> None:
+    for position, entry in enumerate(entries, start=previous_index + 1):
+        if entry.index != position:
+            raise BadFrame(f"entry {entry.index} where {position} belongs")
