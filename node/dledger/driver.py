@@ -28,7 +28,7 @@ from dledger.raft.core import Raft, RaftConfig, Ready
 from dledger.raft.messages import AppendRequest, HeartbeatRequest, Message, TimeoutNow
 from dledger.store.commit_log import CommitLog
 from dledger.store.hard_state import HardStateFile
-from dledger.types import Entry, EntryKind, HardState, NodeId, Role
+from dledger.types import Entry, EntryKind, HardState, Membership, NodeId, Role
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +77,7 @@ class Driver:
         log: CommitLog,
         state: StateMachine,
         send: Callable[[Message], None],
+        on_membership: Callable[[Membership], None],
         on_fatal: Callable[[BaseException], None],
         clock: Clock,
         rng: Random,
@@ -87,6 +88,7 @@ class Driver:
         self._log = log
         self._state = state
         self._send = send
+        self._on_membership = on_membership
         self._on_fatal = on_fatal
         self._clock = clock
         self._metrics = metrics
@@ -103,6 +105,7 @@ class Driver:
             memberships=log.memberships(),
             rng=rng,
         )
+        self._membership = self.core.membership
         self._queue = ProposalQueue(config.max_queued_bytes)
         self._waiters = Waiters()
         self._timer = FailoverTimer(raft.id)
@@ -134,6 +137,7 @@ class Driver:
     def start(self) -> None:
         """Start ticking; call on the event loop."""
         self._running = True
+        self._on_membership(self._membership)
         self._schedule_tick()
         self._wake()
 
@@ -345,6 +349,7 @@ class Driver:
             self._held_acks.append((self._sequence, ready.after_entries))
         self._release_held()
         self._apply(ready.committed)
+        self._note_membership()
         self._note_role()
 
     # -- disk -----------------------------------------------------------------------------------
@@ -476,7 +481,12 @@ class Driver:
             logger.info("failover complete: %s", record)
         self._notify_change()
 
-    # -- role -----------------------------------------------------------------------------------
+    # -- membership and role -----------------------------------------------------------------------------
+
+    def _note_membership(self) -> None:
+        if self.core.membership is not self._membership:
+            self._membership = self.core.membership
+            self._on_membership(self._membership)
 
     def _note_role(self) -> None:
         role = (self.core.role, self.core.term, self.core.leader)

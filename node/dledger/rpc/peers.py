@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 SERVICE: Final = "dledger.v1.Peer"
 _MAX_QUEUED_FRAMES: Final = 1024
+_MAX_FRAMES_BEFORE_OPEN: Final = 64
 _RECONNECT_S: Final = 0.1
 _RECONNECT_MAX_S: Final = 1.0
 
@@ -70,6 +71,9 @@ class _Outbox:
         self._arrived = asyncio.Event()
         self._closed = False
 
+    def __len__(self) -> int:
+        return len(self._frames)
+
     def put(self, frame: bytes) -> None:
         if len(self._frames) < _MAX_QUEUED_FRAMES:
             self._frames.append(frame)
@@ -89,21 +93,30 @@ class _Outbox:
 
 
 class _Stream:
-    """One outbound stream; reopened until the link is closed."""
+    """One outbound stream; reopened until the link is closed.
 
-    def __init__(self, open_call: Callable[[AsyncIterator[bytes]], Any], peer: str) -> None:
+    Args:
+        open_call: Opens the gRPC stream over an iterator of frames.
+        peer: Who is at the other end, for the log.
+        frames_before_open: Frames that may wait for the peer to accept the stream.
+    """
+
+    def __init__(
+        self,
+        open_call: Callable[[AsyncIterator[bytes]], Any],
+        peer: str,
+        frames_before_open: int,
+    ) -> None:
         self._open_call = open_call
         self._peer = peer
-        self._outbox: _Outbox | None = None
+        self._frames_before_open = frames_before_open
+        self._outbox = _Outbox()
         self._last_error = ""
+        self.connected = False
         self._task = asyncio.get_running_loop().create_task(self._run())
 
-    @property
-    def connected(self) -> bool:
-        return self._outbox is not None
-
     def send(self, frame: bytes) -> None:
-        if self._outbox is not None:
+        if self.connected or len(self._outbox) < self._frames_before_open:
             self._outbox.put(frame)
 
     async def close(self) -> None:
@@ -120,22 +133,22 @@ class _Stream:
 
     async def _run_once(self) -> bool:
         """Hold one stream until it breaks; return whether the peer had accepted it."""
-        outbox = _Outbox()
-        call = self._open_call(outbox.frames())
+        call = self._open_call(self._outbox.frames())
         try:
             await call.initial_metadata()
             if call.done():
                 await self._note_refusal(call)
                 return False
-            self._outbox, self._last_error = outbox, ""
+            self.connected, self._last_error = True, ""
             logger.info("stream to %s open", self._peer)
             async for _ in call:
                 pass
         except grpc.aio.AioRpcError as error:
             self._note_error(f"{error.code().name}: {error.details()}")
         finally:
-            opened, self._outbox = self._outbox is not None, None
-            outbox.close()
+            opened, self.connected = self.connected, False
+            self._outbox.close()
+            self._outbox = _Outbox()
             call.cancel()
         return opened
 
@@ -156,8 +169,9 @@ class PeerLink:
         self.address = address
         self._greeting = greeting
         self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-        self._control = _Stream(self._opener("Control"), f"{member.name} at {address}")
-        self._data = _Stream(self._opener("Data"), f"{member.name} at {address}")
+        peer = f"{member.name} at {address}"
+        self._control = _Stream(self._opener("Control"), peer, _MAX_FRAMES_BEFORE_OPEN)
+        self._data = _Stream(self._opener("Data"), peer, 0)
 
     @property
     def connected(self) -> bool:
@@ -279,9 +293,8 @@ class Peers:
     def _heard_from(self, hello: Hello) -> None:
         self._inbound[hello.sender_id] = self._inbound.get(hello.sender_id, 0) + 1
         self.endpoints[hello.sender_id] = hello.endpoint
-        link = self._links.get(hello.sender_id)
-        if link is not None:
-            self._link(link.member)
+        address = f"{hello.endpoint.host}:{hello.endpoint.peer_port}"
+        self._link(Member(id=hello.sender_id, name=hello.sender_name, address=address))
 
     def _gone(self, hello: Hello) -> None:
         self._inbound[hello.sender_id] -= 1

@@ -1,0 +1,54 @@
+# Everything a developer runs; CI calls the same names. `make help` lists them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+CLUSTER ?= auto
+SEEDS ?= 300
+PYTEST_ARGS ?=
+
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.synced
+
+.PHONY: help setup check proto unit sim e2e test demo demo-down bench clean
+
+help: ## List the targets
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(STAMP) ## Install everything the project needs into .venv (uses uv, installs it if missing)
+
+$(STAMP): pyproject.toml uv.lock
+	@bash scripts/setup.sh
+	@touch $(STAMP)
+
+check: $(STAMP) ## Lint, types and import contracts
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+proto: $(STAMP) ## Regenerate the protobuf code from node/proto
+	$(PY) scripts/generate_proto.py
+
+unit: $(STAMP) ## Tests without a cluster
+	$(PY) -m pytest tests $(PYTEST_ARGS)
+
+sim: $(STAMP) ## Seeded simulator: make sim SEEDS=1000
+	$(PY) -m dledger_sim --seeds $(SEEDS)
+
+e2e: $(STAMP) ## Stories on a real Kubernetes cluster: make e2e [CLUSTER=auto|local|kind|current]
+	DLEDGER_E2E_CLUSTER=$(CLUSTER) $(PY) -m pytest e2e $(PYTEST_ARGS)
+
+test: check ## All tests: lint, types, unit, simulator, stories on a real cluster
+	DLEDGER_E2E_CLUSTER=$(CLUSTER) $(PY) -m pytest tests e2e $(PYTEST_ARGS)
+
+demo: $(STAMP) ## A cluster, a group, a killed leader, nothing lost (about 2 minutes once built)
+	$(PY) -m e2e.demo --cluster $(CLUSTER)
+
+demo-down: $(STAMP) ## Remove everything that demo and e2e put on this machine
+	$(PY) -m e2e.cluster purge --cluster $(CLUSTER)
+
+bench: $(STAMP) ## First figures: SDK sends, batched appends, failover gap
+	$(PY) -m e2e.bench
+
+clean: ## Remove build products of this checkout
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache

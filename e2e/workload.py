@@ -1,0 +1,369 @@
+"""A client program over the unmodified RocketMQ Python SDK: produce, consume, compare.
+
+Runs in a pod (from a ConfigMap, in the node's image, which carries the SDK) or on the host, so it
+imports nothing of this project. Two processes: this one produces with several threads, each
+sending its own numbered sequence one message at a time; the other consumes and acknowledges.
+Prints one JSON object a line: progress every second, and at the end a summary.
+
+    python workload.py --endpoint orders:8081 --topic demo --messages 20000
+    python workload.py --endpoint 127.0.0.1:18081 --topic t --seconds 30 --consumer simple
+
+exit codes: 0 every acknowledged message was read back; 1 not; 2 wrong usage
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HOME", tempfile.gettempdir())
+
+from rocketmq.v5.client import ClientConfiguration, Credentials
+from rocketmq.v5.consumer import PushConsumer, SimpleConsumer
+from rocketmq.v5.consumer.push.message_listener import ConsumeResult, MessageListener
+from rocketmq.v5.model import FilterExpression, Message
+from rocketmq.v5.producer import Producer
+
+INVISIBLE_S = 15
+PROGRESS_S = 1.0
+
+
+def main() -> int:
+    """Run the producer side, or with ``--role consumer`` the consumer side."""
+    args = parse_arguments()
+    return consume(args) if args.role == "consumer" else produce_and_compare(args)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--endpoint", required=True, help="HOST:PORT[;HOST:PORT...]")
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--group", default="", help="consumer group (default TOPIC-readers)")
+    parser.add_argument("--messages", type=int, default=0, help="stop after this many acks")
+    parser.add_argument("--seconds", type=float, default=0, help="or after this long")
+    parser.add_argument("--threads", type=int, default=8)
+    parser.add_argument("--size", type=int, default=256, help="body bytes")
+    parser.add_argument("--consumer", choices=("push", "simple", "none"), default="push")
+    parser.add_argument("--tls", action="store_true")
+    parser.add_argument("--run-id", default="", help="tells this run's messages from others'")
+    parser.add_argument("--expect", default="", help="also expect the acks listed in this file")
+    parser.add_argument("--acks-file", default="", help="write every ack here")
+    parser.add_argument("--drain-seconds", type=float, default=120, help="wait for the last")
+    parser.add_argument("--role", choices=("producer", "consumer"), default="producer")
+    parser.add_argument("--received-file", default="")
+    args = parser.parse_args()
+    args.group = args.group or f"{args.topic}-readers"
+    args.run_id = args.run_id or f"{os.getpid():x}-{time.time_ns():x}"
+    if args.role == "producer" and not (args.messages or args.seconds or args.expect):
+        parser.error("give --messages, --seconds or --expect")
+    return args
+
+
+def configuration(args: argparse.Namespace) -> Any:
+    """Return the SDK's client configuration."""
+    return ClientConfiguration(args.endpoint, Credentials())
+
+
+def say(**fields: Any) -> None:
+    """Print one JSON line."""
+    print(json.dumps(fields), flush=True)
+
+
+# -- produce ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class Acks:
+    """What was acknowledged, when, and what failed; shared by the sender threads."""
+
+    keys: list[str] = field(default_factory=list)
+    offsets: dict[str, tuple[str, int]] = field(default_factory=dict)
+    failed: int = 0
+    last_error: str = ""
+    last_ack_s: float = 0.0
+    gap_s: float = 0.0
+    gap_ended_unix_ms: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, key: str, queue: str, offset: int) -> None:
+        """Note one acknowledgement, and whether it ends the longest silence so far."""
+        with self.lock:
+            now_s = time.monotonic()
+            if self.last_ack_s and now_s - self.last_ack_s > self.gap_s:
+                self.gap_s = now_s - self.last_ack_s
+                self.gap_ended_unix_ms = time.time_ns() // 1_000_000
+            self.last_ack_s = now_s
+            self.keys.append(key)
+            self.offsets[key] = (queue, offset)
+
+    def fail(self, error: Exception) -> None:
+        """Note a send whose outcome the SDK could not learn."""
+        with self.lock:
+            self.failed += 1
+            self.last_error = f"{type(error).__name__}: {error}"[:300]
+
+
+def produce_and_compare(args: argparse.Namespace) -> int:
+    """Produce while a second process consumes; compare, print the summary."""
+    acks = Acks()
+    expected = Path(args.expect).read_text().split() if args.expect else []
+    with tempfile.TemporaryDirectory() as scratch:
+        received_file = Path(scratch, "received")
+        received_file.touch()
+        consumer = start_consumer(args, received_file)
+        try:
+            started_s = time.monotonic()
+            if args.messages or args.seconds:
+                produce(args, acks)
+            elapsed_s = time.monotonic() - started_s
+            if args.acks_file:
+                Path(args.acks_file).write_text("\n".join(acks.keys) + "\n")
+            received = drain(args, set(acks.keys) | set(expected), received_file)
+        finally:
+            if consumer is not None:
+                consumer.terminate()
+                consumer.wait(30)
+    summary = compare(args, acks, expected, received, elapsed_s)
+    say(**summary)
+    return 0 if summary["lost"] == summary["duplicates"] == summary["outOfOrder"] == 0 else 1
+
+
+def start_consumer(args: argparse.Namespace, received_file: Path) -> subprocess.Popen[bytes] | None:
+    """Start the second process."""
+    if args.consumer == "none":
+        return None
+    own = [argument for argument in sys.argv[1:] if argument]
+    extra = ["--role", "consumer", "--received-file", str(received_file)]
+    return subprocess.Popen([sys.executable, __file__, *own, *extra, "--run-id", args.run_id])
+
+
+def produce(args: argparse.Namespace, acks: Acks) -> None:
+    """Send from every thread until the count or the time is reached; say progress."""
+    producer = Producer(configuration(args), (args.topic,), tls_enable=args.tls)
+    startup(producer)
+    deadline_s = time.monotonic() + args.seconds if args.seconds else float("inf")
+    limit = args.messages or sys.maxsize
+
+    def send_all(thread: int) -> None:
+        sequence = 0
+        while len(acks.keys) < limit and time.monotonic() < deadline_s:
+            key = f"{args.run_id}/{thread}/{sequence}"
+            sequence += 1
+            try:
+                receipt = producer.send(message(args, key))
+            except Exception as error:
+                acks.fail(error)
+            else:
+                acks.add(key, str(receipt.message_queue), receipt.offset)
+
+    threads = [threading.Thread(target=send_all, args=(n,)) for n in range(args.threads)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        say(progress="produce", acked=len(acks.keys), failed=acks.failed, atMs=unix_ms())
+        for thread in threads:
+            thread.join(PROGRESS_S / args.threads)
+    producer.shutdown()
+
+
+def startup(client: Any) -> None:
+    """Start an SDK client; the group may be in an election just now."""
+    deadline_s = time.monotonic() + 60
+    while True:
+        try:
+            client.startup()
+            return
+        except Exception:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.5)
+
+
+def message(args: argparse.Namespace, key: str) -> Any:
+    """Return an SDK message whose body starts with its key."""
+    one = Message()
+    one.topic = args.topic
+    one.body = key.encode().ljust(args.size, b".")
+    one.tag = "workload"
+    one.keys = key
+    return one
+
+
+def unix_ms() -> int:
+    """Return the wall clock."""
+    return time.time_ns() // 1_000_000
+
+
+# -- consume ---------------------------------------------------------------------------------------
+
+
+class Listener(MessageListener):  # type: ignore[misc]
+    """Writes one line a delivery: key and delivery attempt."""
+
+    def __init__(self, file: Any) -> None:
+        """Write to *file*, which is shared by the SDK's threads."""
+        self._file = file
+        self._lock = threading.Lock()
+
+    def consume(self, message: Any) -> Any:
+        """Note and acknowledge."""
+        self.note(message)
+        return ConsumeResult.SUCCESS
+
+    def note(self, message: Any) -> None:
+        """Write the delivery down before it is acknowledged."""
+        key = message.body.rstrip(b".").decode()
+        with self._lock:
+            self._file.write(f"{key} {message.delivery_attempt}\n")
+            self._file.flush()
+
+
+def consume(args: argparse.Namespace) -> int:
+    """Consume until terminated."""
+    stop = threading.Event()
+    with Path(args.received_file).open("a") as file:
+        listener = Listener(file)
+        if args.consumer == "push":
+            consumer = PushConsumer(
+                configuration(args),
+                args.group,
+                listener,
+                {args.topic: FilterExpression("workload")},
+                tls_enable=args.tls,
+            )
+            startup(consumer)
+            stop.wait()
+        else:
+            consume_simple(args, listener)
+    return 0
+
+
+def consume_simple(args: argparse.Namespace, listener: Listener) -> None:
+    """Receive and acknowledge in a few threads, for ever."""
+    consumer = SimpleConsumer(
+        configuration(args),
+        args.group,
+        {args.topic: FilterExpression("workload")},
+        await_duration=2,
+        tls_enable=args.tls,
+    )
+    startup(consumer)
+
+    def loop() -> None:
+        while True:
+            try:
+                for one in consumer.receive(32, INVISIBLE_S):
+                    listener.note(one)
+                    consumer.ack(one)
+            except Exception as error:
+                say(progress="consume", error=f"{type(error).__name__}: {error}"[:200])
+                time.sleep(0.2)
+
+    threads = [threading.Thread(target=loop) for _ in range(args.threads)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+# -- compare ---------------------------------------------------------------------------------------
+
+
+class Received:
+    """The deliveries so far, read from the consumer's file as it grows.
+
+    A message that was stored twice is delivered twice with attempt 1; a delivery with a higher
+    attempt repeats one whose acknowledgement did not arrive, as at-least-once allows.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Start reading *path*."""
+        self._file = path.open()
+        self._rest = ""
+        self.copies: dict[str, int] = {}
+        self.deliveries = 0
+        self.redelivered = 0
+
+    def read(self) -> None:
+        """Take what was written since."""
+        lines = (self._rest + self._file.read()).split("\n")
+        self._rest = lines.pop()
+        for line in lines:
+            key, attempt = line.split()
+            self.deliveries += 1
+            self.redelivered += attempt != "1"
+            self.copies[key] = self.copies.get(key, 0) + (attempt == "1")
+
+
+def drain(args: argparse.Namespace, expected: set[str], received_file: Path) -> Received:
+    """Wait until everything expected was received, or until it is too late."""
+    received = Received(received_file)
+    deadline_s = time.monotonic() + args.drain_seconds
+    while args.consumer != "none":
+        received.read()
+        missing = len(expected - received.copies.keys())
+        say(progress="drain", received=len(received.copies), missing=missing)
+        if not missing or time.monotonic() > deadline_s:
+            time.sleep(1)  # a duplicate may still be on its way
+            received.read()
+            break
+        time.sleep(PROGRESS_S)
+    return received
+
+
+def compare(
+    args: argparse.Namespace,
+    acks: Acks,
+    expected: list[str],
+    received: Received,
+    elapsed_s: float,
+) -> dict[str, Any]:
+    """Return the summary: what was acknowledged against what was read back."""
+    wanted = set(acks.keys) | set(expected)
+    consumed = args.consumer != "none"
+    lost = sorted(wanted - received.copies.keys()) if consumed else []
+    duplicates = sum(max(0, copies - 1) for copies in received.copies.values())
+    return {
+        "summary": True,
+        "acked": len(acks.keys),
+        "expected": len(wanted),
+        "failed": acks.failed,
+        "lastError": acks.last_error,
+        "received": len(received.copies),
+        "deliveries": received.deliveries,
+        "redelivered": received.redelivered,
+        "lost": len(lost),
+        "lostExamples": lost[:5],
+        "duplicates": duplicates,
+        "outOfOrder": out_of_order(acks),
+        "gapMs": round(acks.gap_s * 1000),
+        "gapEndedAtMs": acks.gap_ended_unix_ms,
+        "seconds": round(elapsed_s, 2),
+    }
+
+
+def out_of_order(acks: Acks) -> int:
+    """Count acknowledged messages stored before an earlier one of their sender and queue."""
+    newest: dict[tuple[str, str], int] = {}
+    count = 0
+    for key, (queue, offset) in acks.offsets.items():
+        line = (key.rpartition("/")[0], queue)
+        count += offset <= newest.get(line, -1)
+        newest[line] = max(offset, newest.get(line, -1))
+    return count
+
+
+if __name__ == "__main__":
+    sys.exit(main())

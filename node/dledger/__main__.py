@@ -1,0 +1,160 @@
+"""The ``dledger`` command."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
+
+from dledger import dev, log_tool, node
+from dledger.client import AdminClient, Client
+from dledger.errors import DledgerError, Unavailable
+from dledger.version import VERSION
+
+_EXIT_OK: Final = 0
+_EXIT_REFUSED: Final = 1
+_EXIT_UNAVAILABLE: Final = 4
+
+_EPILOG: Final = """\
+examples:
+  dledger dev --nodes 3 --data ./data            a whole group on this machine
+  dledger node --config /etc/dledger/node.toml   one node (what the container runs)
+  dledger topic create orders --queues 8 --endpoint 127.0.0.1:18081
+  dledger topic list --endpoint 127.0.0.1:18081 --json
+  dledger status --endpoint 127.0.0.1:18281
+  dledger log verify ./data/node-0
+
+exit codes: 0 done, 1 refused, 2 wrong usage or configuration, 3 the data directory is refused,
+4 the group cannot be reached
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    args = _parser().parse_args(argv)
+    run: Callable[[argparse.Namespace], int] = args.run
+    return run(args)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dledger",
+        description="A Raft-replicated commit log that speaks the RocketMQ 5 protocol.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"dledger {VERSION}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _command(commands, "node", "run one node of a group", node.add_arguments, node.run)
+    _command(commands, "dev", "run a whole group on this machine", dev.add_arguments, dev.run)
+    _add_topic(commands)
+    _command(commands, "status", "ask a node how it is", _add_status_arguments, _status)
+    _command(
+        commands, "log", "read a data directory offline", log_tool.add_arguments, log_tool.run
+    )
+    return parser
+
+
+def _command(
+    commands: Any,
+    name: str,
+    help_text: str,
+    add_arguments: Callable[[argparse.ArgumentParser], None],
+    run: Callable[[argparse.Namespace], int],
+) -> None:
+    parser = commands.add_parser(name, help=help_text, description=f"{help_text.capitalize()}.")
+    add_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_topic(commands: Any) -> None:
+    topic = commands.add_parser("topic", help="create and list topics")
+    actions = topic.add_subparsers(required=True, metavar="ACTION")
+    _command(actions, "create", "create a topic", _add_create_arguments, _create_topic)
+    _command(actions, "list", "list topics", _add_endpoint_arguments, _list_topics)
+
+
+def _add_endpoint_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--endpoint", required=True, metavar="HOST:PORT", help="any node's 8081")
+    parser.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name")
+    parser.add_argument("--type", default="NORMAL", help="message type (default NORMAL)")
+    parser.add_argument("--queues", type=int, default=8, help="number of queues (default 8)")
+    _add_endpoint_arguments(parser)
+
+
+def _add_status_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--endpoint", required=True, metavar="HOST:PORT", help="a node's peer port (20911)"
+    )
+    parser.add_argument("--timeout", type=float, default=5.0, metavar="SECONDS")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _create_topic(args: argparse.Namespace) -> int:
+    async def create() -> int:
+        async with Client(args.endpoint, timeout_s=args.timeout) as client:
+            created = await client.create_topic(args.name, args.type, args.queues)
+        if args.json:
+            print(json.dumps({"name": args.name, "created": created}))
+        else:
+            print(f"topic {args.name} {'created' if created else 'existed already'}")
+        return _EXIT_OK
+
+    return _run_client(create())
+
+
+def _list_topics(args: argparse.Namespace) -> int:
+    async def show() -> int:
+        async with Client(args.endpoint, timeout_s=args.timeout) as client:
+            topics = await client.topics()
+        if args.json:
+            print(json.dumps([dataclasses.asdict(topic) for topic in topics]))
+            return _EXIT_OK
+        print(f"{'NAME':32} {'TYPE':8} {'QUEUES':>6} {'MESSAGES':>12}")
+        for topic in topics:
+            print(f"{topic.name:32} {topic.type:8} {topic.queues:6} {topic.messages:12}")
+        return _EXIT_OK
+
+    return _run_client(show())
+
+
+def _status(args: argparse.Namespace) -> int:
+    async def show() -> int:
+        async with AdminClient(args.endpoint, timeout_s=args.timeout) as admin:
+            status = await admin.status()
+        if args.json:
+            print(json.dumps(dataclasses.asdict(status)))
+            return _EXIT_OK
+        ready = "ready" if status.ready else f"not ready: {status.not_ready_reason}"
+        print(f"{status.name} ({status.node_id}) of group {status.group} {status.group_id or '-'}")
+        print(f"  {status.role}, term {status.term}, {ready}")
+        print(f"  commit {status.commit_index}, applied {status.applied_index}")
+        for row in status.members:
+            print(f"  {row.member.name:20} {row.role:10} match {row.match_index} lag {row.lag}")
+        return _EXIT_OK
+
+    return _run_client(show())
+
+
+def _run_client(work: Coroutine[Any, Any, int]) -> int:
+    try:
+        return asyncio.run(work)
+    except Unavailable as error:
+        print(f"dledger: {error}", file=sys.stderr)
+        return _EXIT_UNAVAILABLE
+    except DledgerError as error:
+        print(f"dledger: {error}", file=sys.stderr)
+        return _EXIT_REFUSED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""The one recorded act that founds a group: what Bootstrap wrote down before it acted.
+
+Written before the identity names the group, so that a founding that was cut short is finished at
+the next start. The founding entry is the same bytes whoever writes it: index 1, term 1, the
+members sorted by name, no clock.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Final
+
+from crc32c import crc32c
+
+from dledger.errors import CorruptFile, InvalidArgument
+from dledger.types import Entry, EntryKind, Member, Membership, NodeId
+
+FILE_NAME: Final = "founding.json"
+MAX_MEMBERS: Final = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Founding:
+    """A group id and its first members."""
+
+    group_id: str
+    membership: Membership
+
+    def entry(self) -> Entry:
+        """Return the first entry of the group's log."""
+        data = self.membership.encode()
+        return Entry(
+            term=1,
+            index=1,
+            kind=EntryKind.MEMBERSHIP,
+            timestamp_ms=0,
+            crc32c=crc32c(data),
+            data=data,
+        )
+
+    def encode(self) -> bytes:
+        """Return the file's bytes."""
+        members = json.loads(self.membership.encode())
+        return json.dumps({"groupId": self.group_id, "members": members}).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Founding:
+        """Parse the file's bytes. Raises CorruptFile."""
+        try:
+            fields = json.loads(data)
+            membership = Membership.decode(json.dumps(fields["members"]).encode())
+            return cls(fields["groupId"], membership)
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptFile(FILE_NAME, str(error)) from error
+
+
+def check_founding(group_id: str, members: tuple[Member, ...], *, own_id: NodeId) -> Founding:
+    """Check a Bootstrap request against the node that was asked.
+
+    Raises:
+        InvalidArgument: The group id is empty, or the members are not an odd number of distinct
+            nodes that include this one.
+    """
+    if not group_id:
+        raise InvalidArgument("group_id must not be empty")
+    if not members or len(members) % 2 == 0 or len(members) > MAX_MEMBERS:
+        raise InvalidArgument(f"members must be odd, 1 to {MAX_MEMBERS}, not {len(members)}")
+    for what, values in (
+        ("ids", [m.id for m in members]),
+        ("names", [m.name for m in members]),
+        ("addresses", [m.address for m in members]),
+    ):
+        if len(set(values)) != len(values) or not all(values):
+            raise InvalidArgument(f"members' {what} must be distinct and not empty: {values}")
+    if own_id not in {m.id for m in members}:
+        raise InvalidArgument(f"this node, {own_id}, is not among the members")
+    return Founding(group_id, Membership.of(members))

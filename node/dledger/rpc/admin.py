@@ -1,0 +1,113 @@
+"""The Admin service: life cycle of one node, on its peer port. Translates; decides nothing."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn, Protocol
+
+import grpc
+import grpc.aio
+
+from dledger.client import NodeStatus
+from dledger.errors import DledgerError
+from dledger.rpc import status as status_table
+from dledger.rpc.pb import dledger_pb2 as pb
+from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
+from dledger.types import Member, NodeId
+
+
+class AdminBackend(Protocol):
+    """What the node does for the Admin service."""
+
+    def status(self) -> NodeStatus:
+        """Return the node's view of itself and its group."""
+
+    async def bootstrap(self, group_id: str, members: tuple[Member, ...]) -> None:
+        """Found a group."""
+
+    def transfer_leadership(self, target: NodeId | None) -> NodeId:
+        """Hand leadership over; return to whom."""
+
+
+class AdminServicer(pb_grpc.AdminServicer):
+    """Bootstrap, Status and TransferLeader."""
+
+    def __init__(self, backend: AdminBackend) -> None:
+        self._backend = backend
+
+    async def Bootstrap(self, request: pb.BootstrapRequest, context: Any) -> pb.BootstrapResponse:
+        """Found a group on this node."""
+        members = tuple(
+            Member(id=NodeId(m.id), name=m.name, address=m.address) for m in request.members
+        )
+        try:
+            await self._backend.bootstrap(request.group_id, members)
+        except DledgerError as error:
+            await _abort(context, error)
+        return pb.BootstrapResponse()
+
+    async def Status(self, request: pb.StatusRequest, context: Any) -> pb.StatusResponse:
+        """Say how this node is."""
+        del request, context
+        return status_response(self._backend.status())
+
+    async def TransferLeader(
+        self, request: pb.TransferLeaderRequest, context: Any
+    ) -> pb.TransferLeaderResponse:
+        """Hand leadership to another member."""
+        target = NodeId(request.target_id) if request.target_id else None
+        try:
+            chosen = self._backend.transfer_leadership(target)
+        except DledgerError as error:
+            await _abort(context, error)
+        return pb.TransferLeaderResponse(leader_id=chosen)
+
+
+async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: DledgerError) -> NoReturn:
+    await status_table.abort(context, error)
+
+
+def status_response(status: NodeStatus) -> pb.StatusResponse:
+    """Return the protobuf form of a node's status."""
+    response = pb.StatusResponse(
+        node_id=status.node_id,
+        name=status.name,
+        group=status.group,
+        group_id=status.group_id,
+        role=status.role,
+        term=status.term,
+        leader_id=status.leader_id,
+        commit_index=status.commit_index,
+        applied_index=status.applied_index,
+        last_index=status.last_index,
+        synced_index=status.synced_index,
+        ready=status.ready,
+        not_ready_reason=status.not_ready_reason,
+        version=status.version,
+        storage_used_bytes=status.storage_used_bytes,
+        storage_capacity_bytes=status.storage_capacity_bytes,
+        writes_refused_reason=status.writes_refused_reason,
+    )
+    for row in status.members:
+        member = pb.Member(id=row.member.id, name=row.member.name, address=row.member.address)
+        response.members.add(
+            member=member,
+            role=row.role,
+            match_index=row.match_index,
+            lag=row.lag,
+            connected=row.connected,
+        )
+    if status.last_failover is not None:
+        record = status.last_failover
+        response.last_failover.CopyFrom(
+            pb.Failover(
+                from_id=record.from_id,
+                to_id=record.to_id,
+                term=record.term,
+                cause=record.cause,
+                detected_ms=record.detected_ms,
+                elected_ms=record.elected_ms,
+                first_ack_ms=record.first_ack_ms,
+                at_ms=record.at_ms,
+            )
+        )
+    return response
