@@ -1,0 +1,104 @@
+"""Whatever cluster kubectl talks to at present. It is somebody's: nothing here makes or ends it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from e2e.cluster import api
+from e2e.cluster.errors import ClusterError, CommandFailed, MissingPrerequisite
+from e2e.cluster.layout import Layout, default_layout
+from e2e.cluster.steps import Steps
+from e2e.cluster.tools import KubernetesTools
+
+ANSWER_TIMEOUT_S = 15.0
+
+
+def kubeconfig_path(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the kubeconfig that kubectl uses; of several, the first."""
+    first = environment.get("KUBECONFIG", "").split(os.pathsep)[0]
+    return Path(first) if first else Path(environment.get("HOME", "/root")) / ".kube" / "config"
+
+
+class CurrentCluster(KubernetesTools):
+    """See `e2e.cluster.interface.Cluster`; stories that break nodes are not for this one."""
+
+    kind = "current"
+
+    def __init__(self, layout: Layout | None = None, steps: Steps | None = None) -> None:
+        super().__init__(layout or default_layout(), kubeconfig_path())
+        self._steps = steps or Steps()
+
+    def up(self) -> None:
+        """Make sure that it answers."""
+        if not self.is_up():
+            raise MissingPrerequisite(
+                f"the cluster of {self.kubeconfig} does not answer, or has no ready node; "
+                "see: kubectl config current-context"
+            )
+
+    def down(self) -> None:
+        """Leave it alone."""
+        self._steps.say("the current cluster is not ours: left as it is")
+
+    def purge(self) -> None:
+        """Leave it alone."""
+        self.down()
+
+    def is_up(self) -> bool:
+        """See `Cluster.is_up`."""
+        return any(self._nodes().values())
+
+    def status(self) -> dict[str, Any]:
+        """Return what ``status`` prints."""
+        nodes = self._nodes()
+        return {
+            "kind": self.kind,
+            "up": any(nodes.values()),
+            "kubeconfig": str(self.kubeconfig),
+            "nodes": nodes,
+            "components": {},
+            "state": "not ours",
+            "cache": str(self.layout.cache),
+        }
+
+    def _nodes(self) -> dict[str, bool]:
+        try:
+            text = self.kubectl("get", "nodes", "-o", "json", timeout_s=ANSWER_TIMEOUT_S)
+        except CommandFailed:
+            return {}
+        found = json.loads(text)
+        ready = api.nodes_ready(found)
+        return {node["metadata"]["name"]: node["metadata"]["name"] in ready for node in found["items"]}
+
+    def load_image(self, archive: Path, name: str) -> None:
+        """Refuse: only a registry reaches the nodes of an unknown cluster."""
+        raise ClusterError(
+            f"cannot put {archive} into the nodes of somebody's cluster; "
+            f"push {name} to a registry they pull from"
+        )
+
+    def recycle_volumes(self) -> None:
+        """Do nothing: the cluster has its own ways."""
+
+    def stop_api_server(self) -> None:
+        """Refuse."""
+        self._refuse("stop the API server")
+
+    def start_api_server(self) -> None:
+        """Refuse."""
+        self._refuse("start the API server")
+
+    def partition_node(self, node: str) -> None:
+        """Refuse."""
+        self._refuse(f"cut off {node}")
+
+    def heal_node(self, node: str) -> None:
+        """Refuse."""
+        self._refuse(f"heal {node}")
+
+    def _refuse(self, what: str) -> None:
+        raise ClusterError(f"will not {what} of a cluster that is not ours; use --cluster local")

@@ -1,0 +1,112 @@
+"""Says what this machine has of what a cluster needs, and what to do about the rest."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.cluster import golang, network, packages
+from e2e.cluster.choose import automatic, docker_answers
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.layout import API_PORT, Layout, default_layout
+from e2e.cluster.local import LocalCluster, port_is_free
+from e2e.cluster.shell import run
+
+NEEDED_DISK_GIB = 12
+NEEDED_MEMORY_GIB = 4
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at.
+
+    Attributes:
+        what: the thing.
+        ok: whether it is as needed.
+        detail: what was found, or what to do.
+        fatal: whether `up` fails without it; otherwise it is seen to, or not needed here.
+    """
+
+    what: str
+    ok: bool
+    detail: str
+    fatal: bool = True
+
+    def line(self) -> str:
+        """The finding in words."""
+        verdict = "ok     " if self.ok else "MISSING" if self.fatal else "absent "
+        return f"{verdict} {self.what}: {self.detail}"
+
+
+def findings(layout: Layout) -> Iterator[Finding]:
+    """Look at everything that the local cluster needs, and whether kind would do."""
+    yield Finding("system", platform.system() == "Linux", f"{platform.system()}, Linux is needed")
+    root = os.geteuid() == 0
+    yield Finding("root", root, "yes" if root else "run as root (sudo), or use --cluster kind")
+    yield _memory()
+    yield _disk(layout)
+    yield _packages(layout, "cluster", packages.missing(packages.CLUSTER_PACKAGES))
+    yield _packages(layout, "image", packages.missing(packages.IMAGE_PACKAGES))
+    yield from _programs(layout)
+    yield from _addresses(layout)
+    docker = docker_answers()
+    yield Finding("Docker daemon", docker, "answers" if docker else "only for kind", fatal=False)
+    yield Finding("auto", True, f"--cluster auto means {automatic()} here")
+
+
+def _memory() -> Finding:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
+    enough = total >= NEEDED_MEMORY_GIB
+    return Finding("memory", enough, f"{total:.0f} GiB, {NEEDED_MEMORY_GIB} are needed")
+
+
+def _disk(layout: Layout) -> Finding:
+    existing = next(path for path in (layout.cache, *layout.cache.parents) if path.exists())
+    free = shutil.disk_usage(existing).free / GIB
+    return Finding("disk", free >= NEEDED_DISK_GIB, f"{free:.0f} GiB free, {NEEDED_DISK_GIB} needed")
+
+
+def _packages(layout: Layout, use: str, absent: list[str]) -> Finding:
+    ours = packages.recorded(layout)
+    detail = f"apt-get will install {', '.join(absent)}" if absent else "all there"
+    if ours:
+        detail += f"; installed by us so far, purge removes them: {', '.join(sorted(ours))}"
+    fatal = shutil.which("apt-get") is None
+    return Finding(f"Debian packages ({use})", not absent, detail, fatal=fatal)
+
+
+def _programs(layout: Layout) -> Iterator[Finding]:
+    for program in (*golang.CLUSTER_PROGRAMS, golang.HELM):
+        path = golang.built(layout, program)
+        detail = str(path) if path.exists() else "up will build it, minutes the first time"
+        yield Finding(program.name, path.exists(), detail, fatal=False)
+    found = shutil.which("go")
+    text = run(found, "version", cwd=Path("/")).strip() if found else "will be taken from PyPI"
+    yield Finding("Go", found is not None, text, fatal=False)
+
+
+def _addresses(layout: Layout) -> Iterator[Finding]:
+    if shutil.which("ip") is None:
+        return
+    foreign = network.foreign_routes()
+    yield Finding("addresses", not foreign, f"in use: {foreign}" if foreign else "free or ours")
+    up = LocalCluster(layout).is_up()
+    free = up or port_is_free(API_PORT)
+    yield Finding(f"port {API_PORT}", free, "ours" if up else "free" if free else "in use: ss -ltnp")
+
+
+def main() -> int:
+    """Print all findings; 2 if one is fatal."""
+    try:
+        found = list(findings(default_layout()))
+    except ClusterError as error:
+        print(error)
+        return 1
+    for each in found:
+        print(each.line())
+    return 2 if any(each.fatal and not each.ok for each in found) else 0

@@ -1,0 +1,33 @@
+"""What can go wrong, by whose fault: the machine lacks something, or a step failed."""
+
+from __future__ import annotations
+
+
+class ClusterError(Exception):
+    """A step failed; the message carries the values and the end of the log that explain it."""
+
+
+class MissingPrerequisite(ClusterError):  # noqa: N818 - named by what is wrong, not by what it is
+    """The machine lacks something; the message says what to do about it."""
+
+
+class CommandFailed(ClusterError):  # noqa: N818 - as above
+    """A program we ran answered with an error.
+
+    Attributes:
+        code: its exit code, or None when it was stopped because it took too long.
+        output: what it printed, standard error last.
+    """
+
+    def __init__(self, argv: tuple[str, ...], code: int | None, output: str) -> None:
+        self.code = code
+        self.output = output
+        ended = "did not finish in time" if code is None else f"exit code {code}"
+        super().__init__(f"{' '.join(argv)}: {ended}\n{output.rstrip()}".rstrip())
+
+
+class TimedOut(ClusterError):  # noqa: N818 - as above
+    """A condition did not come true by its deadline."""
+
+    def __init__(self, what: str, timeout_s: float, detail: str = "") -> None:
+        super().__init__(f"{what}: not within {timeout_s:g} s" + (f"\n{detail}" if detail else ""))

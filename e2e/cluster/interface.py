@@ -1,0 +1,76 @@
+"""What a story may ask of a cluster, whatever it is made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+
+class Cluster(Protocol):
+    """A Kubernetes cluster with three nodes.
+
+    Attributes:
+        kind: ``local``, ``kind`` or ``current``.
+        kubeconfig: the administrator's.
+    """
+
+    kind: str
+    kubeconfig: Path
+
+    def up(self) -> None:
+        """Start the cluster, from whatever state it is in; at once if it is healthy."""
+
+    def down(self) -> None:
+        """Stop the cluster and delete its state; fine if there is none."""
+
+    def purge(self) -> None:
+        """Stop the cluster and take away all that having one put on this machine."""
+
+    def status(self) -> dict[str, Any]:
+        """Return ``kind``, ``up``, ``kubeconfig``, ``nodes`` (name -> ready) and more."""
+
+    def is_up(self) -> bool:
+        """Say whether API server, nodes and DNS all work."""
+
+    def load_image(self, archive: Path, name: str) -> None:
+        """Put the image of an OCI archive into every node that does not have that digest.
+
+        Args:
+            archive: an ``oci-archive`` file.
+            name: the image's full name with its tag, as in the archive.
+        """
+
+    def kubectl(
+        self, *args: str, input: str | None = None, check: bool = True, timeout_s: float = 60
+    ) -> str:
+        """Run kubectl against this cluster and return what it prints."""
+
+    def helm(self, *args: str) -> str:
+        """Run helm against this cluster and return what it prints."""
+
+    def stop_api_server(self) -> None:
+        """Take the API server away; running pods need nothing else of the control plane."""
+
+    def start_api_server(self) -> None:
+        """Bring the API server back; returns when it is ready again."""
+
+    def container_pids(self, namespace: str, pod: str) -> list[int]:
+        """Return this machine's process ids in a pod's first container, its first process first.
+
+        Asks the API server; the ids stay good while it is away.
+        """
+
+    def kill_pid(self, pid: int, signal: int = 9) -> None:
+        """Send a signal to a process that `container_pids` named; gone already is no error."""
+
+    def partition_node(self, node: str) -> None:
+        """Cut a node off from everything else; what runs on it goes on running."""
+
+    def heal_node(self, node: str) -> None:
+        """Undo `partition_node`."""
+
+    def recycle_volumes(self) -> None:
+        """Empty every volume whose claim is gone and offer it anew. Call it when a story ends."""
+
+    def diagnostics(self, dest: Path) -> None:
+        """Collect in *dest* what explains a failed story; what cannot be had is left out."""

@@ -1,0 +1,316 @@
+"""The same cluster by kind, where a Docker daemon answers: a control plane and three workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from e2e.cluster import api, lock, oci
+from e2e.cluster.errors import ClusterError, CommandFailed, MissingPrerequisite
+from e2e.cluster.layout import (
+    POD_RANGE,
+    SERVICE_RANGE,
+    STORAGE_CLASS,
+    Layout,
+    default_layout,
+)
+from e2e.cluster.render import Manifest, to_yaml
+from e2e.cluster.shell import run, until
+from e2e.cluster.steps import Steps
+from e2e.cluster.tools import KubernetesTools
+
+NAME = "dledger-e2e"
+CONTROL_PLANE = f"{NAME}-control-plane"
+WORKERS = 3
+CREATE_TIMEOUT_S = 600.0
+API_TIMEOUT_S = 120.0
+MANIFESTS = "/etc/kubernetes/manifests"
+CONTROLLER_MANAGER = f"{MANIFESTS}/kube-controller-manager.yaml"
+API_SERVER = f"{MANIFESTS}/kube-apiserver.yaml"
+API_SERVER_ASIDE = "/etc/kubernetes/kube-apiserver.yaml.stopped"
+
+
+def config() -> str:
+    """kind's configuration: three workers in three zones, quick to notice a lost node."""
+    workers = [
+        {"role": "worker", "labels": {"topology.kubernetes.io/zone": f"zone-{number}"}}
+        for number in range(1, WORKERS + 1)
+    ]
+    kubelet = {"kind": "KubeletConfiguration", "nodeLeaseDurationSeconds": 12}
+    return to_yaml(
+        {
+            "kind": "Cluster",
+            "apiVersion": "kind.x-k8s.io/v1alpha4",
+            "name": NAME,
+            "networking": {"podSubnet": POD_RANGE, "serviceSubnet": SERVICE_RANGE},
+            "kubeadmConfigPatches": [to_yaml(kubelet)],
+            "nodes": [{"role": "control-plane"}, *workers],
+        }
+    )
+
+
+def storage_class() -> Manifest:
+    """A class by the same name as the local cluster's, from the provisioner that kind brings."""
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": STORAGE_CLASS},
+        "provisioner": "rancher.io/local-path",
+        "volumeBindingMode": "WaitForFirstConsumer",
+        "reclaimPolicy": "Delete",
+        "allowVolumeExpansion": True,
+    }
+
+
+def with_flags(manifest: str, component: str, flags: Mapping[str, str]) -> str:
+    """Return a static pod's YAML with flags added to, or changed in, the command *component*."""
+    pod = yaml.safe_load(manifest)
+    command = pod["spec"]["containers"][0]["command"]
+    if command[0] != component:
+        raise ClusterError(f"expected the command {component}, not {command[0]}")
+    kept = [word for word in command if word.partition("=")[0].lstrip("-") not in flags]
+    added = [f"--{name}={value}" for name, value in flags.items()]
+    pod["spec"]["containers"][0]["command"] = [*kept, *added]
+    return to_yaml(pod)
+
+
+def partition_rules(action: str) -> list[list[str]]:
+    """iptables commands that drop all that enters or leaves a node's eth0.
+
+    Before routing and after it, so that the node's pods are cut off as it is itself.
+
+    Args:
+        action: ``-I`` to cut off, ``-D`` to heal.
+    """
+    return [
+        ["iptables", "-w", "-t", "raw", action, "PREROUTING", "-i", "eth0", "-j", "DROP"],
+        ["iptables", "-w", "-t", "mangle", action, "POSTROUTING", "-o", "eth0", "-j", "DROP"],
+    ]
+
+
+def host_routes(node_list: dict[str, Any]) -> list[list[str]]:
+    """``ip`` commands by which this machine reaches pods and services, from a NodeList."""
+    commands = []
+    workers = [each for each in node_list["items"] if each["metadata"]["name"] != CONTROL_PLANE]
+    for node in node_list["items"]:
+        commands.append(_route(node["spec"]["podCIDR"], _address(node)))
+    return [*commands, _route(SERVICE_RANGE, _address(workers[0]))]
+
+
+def _route(destination: str, gateway: str) -> list[str]:
+    return ["ip", "route", "replace", destination, "via", gateway]
+
+
+def _address(node: dict[str, Any]) -> str:
+    addresses = node["status"]["addresses"]
+    return next(str(each["address"]) for each in addresses if each["type"] == "InternalIP")
+
+
+class KindCluster(KubernetesTools):
+    """See `e2e.cluster.interface.Cluster`.
+
+    Args:
+        layout: where its kubeconfig is kept, below the cache.
+        steps: told what is being done.
+    """
+
+    kind = "kind"
+
+    def __init__(self, layout: Layout | None = None, steps: Steps | None = None) -> None:
+        chosen = layout or default_layout()
+        super().__init__(chosen, chosen.cache / "kind" / "kubeconfig")
+        self._steps = steps or Steps()
+
+    @property
+    def _lock(self) -> Path:
+        return self.layout.cache / "kind.lock"
+
+    def up(self) -> None:
+        """See `Cluster.up`."""
+        require_tools()
+        with lock.held(self._lock, self._steps):
+            if self.is_up():
+                self._steps.say(f"the cluster is up already; kubeconfig {self.kubeconfig}")
+                return
+            self._steps.say(f"to start: kind cluster {NAME} of {1 + WORKERS} nodes in Docker")
+            self._delete()
+            self._create()
+            self._steps.say(f"the cluster is up; kubeconfig {self.kubeconfig}")
+
+    def _create(self) -> None:
+        self.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
+        chosen = os.environ.get("KIND_NODE_IMAGE")
+        image = ["--image", chosen] if chosen else []
+        with self._steps.step("kind create cluster"):
+            run(
+                *("kind", "create", "cluster", "--name", NAME, "--config", "-", "--wait", "180s"),
+                *("--kubeconfig", self.kubeconfig, *image),
+                input=config(),
+                timeout_s=CREATE_TIMEOUT_S,
+            )
+        with self._steps.step("storage class, shorter grace for lost nodes"):
+            self.kubectl("apply", "-f", "-", input=to_yaml(storage_class()))
+            self._set_flags(
+                CONTROLLER_MANAGER,
+                "kube-controller-manager",
+                {"node-monitor-grace-period": "20s", "node-monitor-period": "2s"},
+            )
+            seconds = {"default-not-ready-toleration-seconds": "30"}
+            seconds["default-unreachable-toleration-seconds"] = "30"
+            self._set_flags(API_SERVER, "kube-apiserver", seconds)
+        with self._steps.step("nodes and DNS ready"):
+            until("the cluster to be ready", self.is_up, timeout_s=API_TIMEOUT_S, interval_s=1.0)
+        self._route_host()
+
+    def _set_flags(self, path: str, component: str, flags: Mapping[str, str]) -> None:
+        changed = with_flags(self._in_node(CONTROL_PLANE, "cat", path), component, flags)
+        # A write in place could be read half done: the kubelet watches the directory.
+        aside = f"/etc/kubernetes/{component}.yaml.new"
+        run("docker", "exec", "-i", CONTROL_PLANE, "tee", aside, input=changed)
+        self._in_node(CONTROL_PLANE, "mv", aside, path)
+
+    def _route_host(self) -> None:
+        if platform.system() != "Linux":
+            self._steps.say("pod addresses cannot be reached from this machine, only in the cluster")
+            return
+        sudo = [] if os.geteuid() == 0 else ["sudo", "-n"]
+        with self._steps.step("routes from this machine to pods and services"):
+            nodes = json.loads(self.kubectl("get", "nodes", "-o", "json"))
+            for command in host_routes(nodes):
+                run(*sudo, *command)
+
+    def is_up(self) -> bool:
+        """See `Cluster.is_up`."""
+        if not self.kubeconfig.exists() or NAME not in clusters():
+            return False
+        try:
+            nodes = json.loads(self.kubectl("get", "nodes", "-o", "json", timeout_s=15))
+            dns = self.kubectl(
+                *("get", "deployment", "-n", "kube-system", "coredns"),
+                *("-o", "jsonpath={.status.readyReplicas}"),
+                timeout_s=15,
+            )
+            self.kubectl("get", "storageclass", STORAGE_CLASS, timeout_s=15)
+        except CommandFailed:
+            return False
+        return len(api.nodes_ready(nodes)) == 1 + WORKERS and dns.strip() not in ("", "0")
+
+    def status(self) -> dict[str, Any]:
+        """Return what ``status`` prints."""
+        nodes: dict[str, bool] = {}
+        if self.kubeconfig.exists() and NAME in clusters():
+            text = self.kubectl("get", "nodes", "-o", "json", check=False, timeout_s=15)
+            found = json.loads(text or '{"items": []}')
+            ready = api.nodes_ready(found)
+            names = [each["metadata"]["name"] for each in found["items"]]
+            nodes = {name: name in ready for name in names}
+        return {
+            "kind": self.kind,
+            "up": self.is_up(),
+            "kubeconfig": str(self.kubeconfig),
+            "nodes": nodes,
+            "components": {},
+            "state": "Docker containers",
+            "cache": str(self.layout.cache),
+        }
+
+    def down(self) -> None:
+        """See `Cluster.down`. The host's routes go with Docker's bridge, or are replaced."""
+        require_tools()
+        with lock.held(self._lock, self._steps):
+            self._delete()
+
+    def purge(self) -> None:
+        """See `Cluster.purge`."""
+        self.down()
+        shutil.rmtree(self.layout.cache, ignore_errors=True)
+
+    def _delete(self) -> None:
+        if NAME in clusters():
+            with self._steps.step("kind delete cluster"):
+                run("kind", "delete", "cluster", "--name", NAME, "--kubeconfig", self.kubeconfig)
+        self.kubeconfig.unlink(missing_ok=True)
+
+    def load_image(self, archive: Path, name: str) -> None:
+        """See `Cluster.load_image`. The control plane runs none of it."""
+        wanted = oci.manifest_digest(archive)
+        behind = [each for each in workers() if self._digest(each, name) != wanted or not wanted]
+        if not behind:
+            return
+        with self._steps.step(f"load {name} into {len(behind)} nodes"):
+            nodes = ("--nodes", ",".join(behind))
+            run("kind", "load", "image-archive", archive, "--name", NAME, *nodes)
+
+    def _digest(self, node: str, name: str) -> str | None:
+        listing = self._in_node(node, "ctr", "-n", "k8s.io", "images", "ls", f"name=={name}")
+        return oci.listed_digest(listing, name)
+
+    def stop_api_server(self) -> None:
+        """See `Cluster.stop_api_server`: its kubelet stops what has no manifest."""
+        self._in_node(CONTROL_PLANE, "mv", API_SERVER, API_SERVER_ASIDE)
+        until("the API server to stop", lambda: not self._api_answers(), timeout_s=API_TIMEOUT_S)
+
+    def start_api_server(self) -> None:
+        """See `Cluster.start_api_server`."""
+        self._in_node(
+            CONTROL_PLANE, "sh", "-c", f"! test -e {API_SERVER_ASIDE} || mv {API_SERVER_ASIDE} {API_SERVER}"
+        )
+        until("the API server to be ready", self._api_answers, timeout_s=API_TIMEOUT_S)
+
+    def _api_answers(self) -> bool:
+        try:
+            return self.kubectl("get", "--raw", "/readyz", timeout_s=5) == "ok"
+        except CommandFailed:
+            return False
+
+    def partition_node(self, node: str) -> None:
+        """See `Cluster.partition_node`."""
+        for rule in partition_rules("-I"):
+            self._in_node(node, *rule)
+
+    def heal_node(self, node: str) -> None:
+        """See `Cluster.heal_node`."""
+        for rule in partition_rules("-D"):
+            self._in_node(node, *rule)
+
+    def recycle_volumes(self) -> None:
+        """See `Cluster.recycle_volumes`: new volumes are made on demand, so old ones just go."""
+        volumes = json.loads(self.kubectl("get", "persistentvolumes", "-o", "json"))
+        names = api.released_volumes(volumes)
+        if names:
+            self.kubectl("delete", "persistentvolume", *names)
+
+    def diagnostics(self, dest: Path) -> None:
+        """See `Cluster.diagnostics`; with the logs that kind exports."""
+        super().diagnostics(dest)
+        run("kind", "export", "logs", dest / "kind", "--name", NAME, check=False)
+
+    def _in_node(self, node: str, *command: str) -> str:
+        return run("docker", "exec", node, *command)
+
+
+def workers() -> Sequence[str]:
+    """Return the names kind gives to its workers."""
+    return [f"{NAME}-worker{number if number > 1 else ''}" for number in range(1, WORKERS + 1)]
+
+
+def clusters() -> list[str]:
+    """Return the names of kind's clusters on this machine."""
+    return run("kind", "get", "clusters", check=False).split()
+
+
+def require_tools() -> None:
+    """Raise MissingPrerequisite unless kind and docker are there."""
+    for tool, where in (
+        ("docker", "https://docs.docker.com/engine/install/"),
+        ("kind", "https://kind.sigs.k8s.io/docs/user/quick-start/#installation"),
+    ):
+        if shutil.which(tool) is None:
+            raise MissingPrerequisite(f"{tool} is not installed: {where}; or use --cluster local")

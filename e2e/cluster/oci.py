@@ -1,0 +1,107 @@
+"""Writes an image of one program as an OCI archive: no builder needed for pause and CoreDNS.
+
+Source: OCI image layout and image manifest specifications, version 1.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+
+LAYER = "application/vnd.oci.image.layer.v1.tar"
+CONFIG = "application/vnd.oci.image.config.v1+json"
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """Some bytes and what they are."""
+
+    media_type: str
+    data: bytes
+
+    @property
+    def digest(self) -> str:
+        """The content address, ``sha256:<hex>``."""
+        return f"sha256:{hashlib.sha256(self.data).hexdigest()}"
+
+    def descriptor(self) -> dict[str, object]:
+        """How other parts of the image refer to these bytes."""
+        return {"mediaType": self.media_type, "digest": self.digest, "size": len(self.data)}
+
+
+def archive(name: str, program: bytes, *, machine: str) -> bytes:
+    """Return an OCI archive whose image is *program* at ``/program``. Same input, same bytes.
+
+    Args:
+        name: the image's name with its tag.
+        program: a statically linked executable.
+        machine: the architecture as the kernel names it.
+    """
+    layer = Blob(LAYER, _tar({"program": program}, mode=0o755))
+    config = _json(
+        CONFIG,
+        {
+            "architecture": ARCHITECTURES.get(machine, machine),
+            "os": "linux",
+            "config": {"Entrypoint": ["/program"]},
+            "rootfs": {"type": "layers", "diff_ids": [layer.digest]},
+        },
+    )
+    manifest = _json(
+        MANIFEST,
+        {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": config.descriptor(),
+            "layers": [layer.descriptor()],
+        },
+    )
+    names = {"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name}
+    index = {
+        "schemaVersion": 2,
+        "manifests": [{**manifest.descriptor(), "annotations": names}],
+    }
+    files = {f"blobs/sha256/{each.digest[7:]}": each.data for each in (layer, config, manifest)}
+    files["index.json"] = json.dumps(index).encode()
+    files["oci-layout"] = b'{"imageLayoutVersion":"1.0.0"}'
+    return _tar(files, mode=0o644)
+
+
+def manifest_digest(path: Path) -> str | None:
+    """Return the digest of the one image in an archive, None if it has no OCI index."""
+    with tarfile.open(path) as opened:
+        if "index.json" not in opened.getnames():
+            return None
+        member = opened.extractfile("index.json")
+        assert member is not None, "an index that is a directory"
+        return str(json.load(member)["manifests"][0]["digest"])
+
+
+def listed_digest(listing: str, name: str) -> str | None:
+    """Return an image's digest from what ``ctr images ls`` prints, None if it is not there."""
+    for line in listing.splitlines():
+        columns = line.split()
+        if len(columns) > 2 and columns[0] == name:
+            return columns[2]
+    return None
+
+
+def _json(media_type: str, value: object) -> Blob:
+    return Blob(media_type, json.dumps(value, sort_keys=True).encode())
+
+
+def _tar(files: dict[str, bytes], *, mode: int) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as opened:
+        for path, data in files.items():
+            entry = tarfile.TarInfo(path)
+            entry.size = len(data)
+            entry.mode = mode
+            opened.addfile(entry, io.BytesIO(data))
+    return out.getvalue()

@@ -1,0 +1,137 @@
+"""What all kinds of cluster share: kubectl, helm, and questions answered through them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from e2e.cluster import golang, processes
+from e2e.cluster.errors import ClusterError, CommandFailed
+from e2e.cluster.layout import Layout
+from e2e.cluster.shell import run
+from e2e.cluster.steps import Steps
+
+OLDEST_KUBECTL = (1, 31)
+DIAGNOSTIC_TIMEOUT_S = 30.0
+DIAGNOSTICS = {
+    "resources.txt": ("get", "all,pvc,pdb,networkpolicy,configmap,lease", "-A", "-o", "wide"),
+    "cluster.txt": ("get", "nodes,pv,storageclass,crd", "-o", "wide"),
+    "dledger.yaml": ("get", "bg,bgb,bgo", "-A", "-o", "yaml"),
+    "events.txt": ("get", "events", "-A", "--sort-by=.lastTimestamp"),
+    "nodes-described.txt": ("describe", "nodes"),
+    "pods-described.txt": ("describe", "pods", "-A"),
+    "pods.yaml": ("get", "pods", "-A", "-o", "yaml"),
+}
+
+
+def is_new_kubectl(version_json: str) -> bool:
+    """Say whether ``kubectl version --client -o json`` printed a version that we can use."""
+    found = re.search(r'"gitVersion": *"v(\d+)\.(\d+)', version_json)
+    return found is not None and (int(found.group(1)), int(found.group(2))) >= OLDEST_KUBECTL
+
+
+@cache
+def find_kubectl(layout: Layout) -> Path:
+    """Return the machine's kubectl if it is new enough, else our own, built once."""
+    own = golang.built(layout, golang.KUBECTL)
+    machines = shutil.which("kubectl")
+    if own.exists() or machines is None:
+        return golang.ensure(layout, golang.KUBECTL, Steps())
+    if is_new_kubectl(run(machines, "version", "--client", "-o", "json", check=False)):
+        return Path(machines)
+    return golang.ensure(layout, golang.KUBECTL, Steps())
+
+
+class KubernetesTools:
+    """kubectl and helm bound to one kubeconfig.
+
+    Args:
+        layout: where built programs are.
+        kubeconfig: whose cluster this is.
+    """
+
+    def __init__(self, layout: Layout, kubeconfig: Path) -> None:
+        self.layout = layout
+        self.kubeconfig = kubeconfig
+
+    def kubectl(
+        self,
+        *args: str,
+        input: str | None = None,  # noqa: A002 - the name subprocess uses
+        check: bool = True,
+        timeout_s: float = 60,
+    ) -> str:
+        """See `Cluster.kubectl`."""
+        flag = f"--kubeconfig={self.kubeconfig}"
+        kubectl = find_kubectl(self.layout)
+        return run(kubectl, flag, *args, input=input, check=check, timeout_s=timeout_s)
+
+    def helm(self, *args: str) -> str:
+        """See `Cluster.helm`. The machine's helm is as good as ours."""
+        machines = shutil.which("helm")
+        helm = Path(machines) if machines else golang.ensure(self.layout, golang.HELM, Steps())
+        # Its plugins, repositories and caches are the user's; none of them is needed.
+        home = self.layout.cache / "helm"
+        homes = {f"HELM_{kind}_HOME": str(home) for kind in ("CACHE", "CONFIG", "DATA")}
+        return run(helm, f"--kubeconfig={self.kubeconfig}", *args, env=homes, timeout_s=600)
+
+    def container_pids(self, namespace: str, pod: str) -> list[int]:
+        """See `Cluster.container_pids`."""
+        described = self.kubectl("get", "pod", "-n", namespace, pod, "-o", "json")
+        container = first_container_id(json.loads(described))
+        found = processes.container_pids(container)
+        if not found:
+            raise ClusterError(
+                f"{namespace}/{pod}: no process of container {container[:12]} on this machine; "
+                "do the nodes run elsewhere, in a virtual machine for instance?"
+            )
+        return found
+
+    def kill_pid(self, pid: int, signal: int = 9) -> None:
+        """See `Cluster.kill_pid`. Asks sudo where the process is another user's."""
+        try:
+            processes.send(pid, signal)
+        except PermissionError:
+            run("sudo", "-n", "kill", f"-{signal}", str(pid))
+
+    def diagnostics(self, dest: Path) -> None:
+        """See `Cluster.diagnostics`."""
+        dest.mkdir(parents=True, exist_ok=True)
+        for name, args in DIAGNOSTICS.items():
+            (dest / name).write_text(self._try_kubectl(*args))
+        for namespace, pod in self._pods():
+            for suffix, extra in (("", ()), (".previous", ("--previous",))):
+                logs = self._try_kubectl(
+                    "logs", "-n", namespace, pod, "--all-containers", "--prefix", *extra
+                )
+                if logs:
+                    (dest / f"{namespace}.{pod}{suffix}.log").write_text(logs)
+
+    def _pods(self) -> list[tuple[str, str]]:
+        template = r'{range .items[*]}{.metadata.namespace} {.metadata.name}{"\n"}{end}'
+        rows = self._try_kubectl("get", "pods", "-A", "-o", f"jsonpath={template}").splitlines()
+        return [(row.split()[0], row.split()[1]) for row in rows if len(row.split()) == 2]
+
+    def _try_kubectl(self, *args: str) -> str:
+        try:
+            return self.kubectl(*args, check=False, timeout_s=DIAGNOSTIC_TIMEOUT_S)
+        except (CommandFailed, subprocess.SubprocessError, OSError):
+            return ""
+
+
+def first_container_id(pod: dict[str, Any]) -> str:
+    """Return the id of the container that the pod's spec lists first.
+
+    Raises:
+        ClusterError: when that container has never started.
+    """
+    name = pod["spec"]["containers"][0]["name"]
+    for status in pod["status"].get("containerStatuses", []):
+        if status["name"] == name and status.get("containerID"):
+            return str(status["containerID"]).partition("://")[2]
+    raise ClusterError(f"pod {pod['metadata']['name']}: container {name} has not started")
