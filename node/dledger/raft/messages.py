@@ -69,9 +69,10 @@ class AppendResponse(Message):
         success: Whether the previous entry matched.
         match_index: On success, the highest index known equal to the leader's. On rejection,
             the request's previous_index, so that stale rejections can be told apart.
-        conflict_term: On rejection, our term at or below previous_index (0 if the log is empty).
-        conflict_index: On rejection, the highest index of ours whose term is conflict_term
-            or less, from which the leader resumes (conflict back-off by term).
+        conflict_term: On rejection, our term at conflict_index; 0 if nothing can agree.
+        conflict_index: On rejection, our highest index at or below the request's previous
+            entry, in index and in term: the logs cannot agree above it, so the leader resumes
+            there (conflict back-off by term).
     """
 
     success: bool

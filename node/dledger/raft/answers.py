@@ -1,0 +1,45 @@
+"""Replies and checks that need no state beyond their arguments. Called by the core."""
+
+from __future__ import annotations
+
+from dledger.raft.messages import (
+    AppendRequest,
+    AppendResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    Message,
+    VoteRequest,
+    VoteResponse,
+)
+
+
+def is_well_formed(message: AppendRequest) -> bool:
+    """Whether the entries join, and their terms never fall nor exceed the sender's (Raft 5.3)."""
+    index, term = message.previous_index, message.previous_term
+    for entry in message.entries:
+        index += 1
+        if entry.index != index or entry.term < max(term, 1):
+            return False
+        term = entry.term
+    return message.previous_index >= 0 and 0 <= term <= message.term
+
+
+def answer_outdated(message: Message, term: int) -> Message | None:
+    """Return what tells the sender, who lives in an earlier term, about our *term*.
+
+    Nothing for answers, and for a TimeoutNow: they ended with their term.
+    """
+    us, them = message.recipient, message.sender
+    if isinstance(message, AppendRequest):
+        return AppendResponse(
+            sender=us,
+            recipient=them,
+            term=term,
+            success=False,
+            match_index=message.previous_index,
+        )
+    if isinstance(message, HeartbeatRequest):
+        return HeartbeatResponse(sender=us, recipient=them, term=term, round=message.round)
+    if isinstance(message, VoteRequest):
+        return VoteResponse(sender=us, recipient=them, term=term, granted=False)
+    return None

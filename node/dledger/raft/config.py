@@ -1,0 +1,41 @@
+"""The settings of one Raft."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dledger.types import NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaftConfig:
+    """What one node's core needs to know; the same on all nodes of a group, but for the id.
+
+    Attributes:
+        id: This node.
+        election_timeout_ticks: A follower waits this long, plus a random part of up to a half,
+            before it campaigns; a leader steps down after this long without a quorum.
+        heartbeat_ticks: A leader's heartbeat interval; well below the election timeout.
+        max_append_bytes: Entry data in one AppendRequest; a larger entry travels alone.
+        max_inflight_appends: Unanswered AppendRequests per follower.
+        max_inflight_bytes: Entry data in them; may be exceeded by one message.
+        max_uncommitted_bytes: Data of proposals that are not yet both committed and durable
+            here; beyond it, proposals are refused as Overloaded.
+        max_apply_bytes: Entry data handed over for applying in one Ready.
+    """
+
+    id: NodeId
+    election_timeout_ticks: int = 20
+    heartbeat_ticks: int = 2
+    max_append_bytes: int = 1 << 20
+    max_inflight_appends: int = 64
+    max_inflight_bytes: int = 8 << 20
+    max_uncommitted_bytes: int = 64 << 20
+    max_apply_bytes: int = 4 << 20
+
+    def __post_init__(self) -> None:
+        if not 0 < self.heartbeat_ticks < self.election_timeout_ticks:
+            raise ValueError(
+                f"heartbeat_ticks ({self.heartbeat_ticks}) must be positive and below "
+                f"election_timeout_ticks ({self.election_timeout_ticks})"
+            )

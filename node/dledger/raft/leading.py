@@ -1,0 +1,237 @@
+"""What a node knows and does only while it leads: followers, window, commit point, transfer.
+
+Created by the core when an election is won, dropped when leadership ends. It never touches
+the term, the vote or the role; it reports, and the core decides.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+
+from dledger.errors import Overloaded
+from dledger.raft import quorum
+from dledger.raft.config import RaftConfig
+from dledger.raft.log import RaftLog
+from dledger.raft.messages import (
+    AppendRequest,
+    AppendResponse,
+    HeartbeatRequest,
+    TimeoutNow,
+)
+from dledger.raft.progress import Progress
+from dledger.raft.ready import Outbox
+from dledger.types import Entry, NodeId
+
+
+class Leadership:
+    """One term of leading.
+
+    Attributes:
+        progress: What each other voter has.
+        pump_due: Something may be sent that is not yet in the outbox.
+        transfer_target: The voter that leadership is being handed to, if any.
+    """
+
+    def __init__(
+        self,
+        config: RaftConfig,
+        *,
+        term: int,
+        log: RaftLog,
+        voters: Collection[NodeId],
+        outbox: Outbox,
+    ) -> None:
+        self._config = config
+        self._term = term
+        self._log = log
+        self._voters = voters
+        self._out = outbox
+        self._term_start = log.last_index + 1
+        self._ticks = self._round = self._transfer_deadline = 0
+        self._unsettled: deque[tuple[int, int]] = deque()
+        self._unsettled_bytes = 0
+        self.pump_due = False
+        self.transfer_target: NodeId | None = None
+        self.progress = {
+            peer: Progress(next_index=log.last_index + 1)
+            for peer in sorted(voters)
+            if peer != config.id
+        }
+
+    # Time
+
+    def tick(self) -> None:
+        """Count one tick: send heartbeats when due, give up an overdue transfer."""
+        self._ticks += 1
+        if self._ticks % self._config.heartbeat_ticks == 0:
+            self._broadcast_heartbeat()
+        if self.transfer_target is not None and self._ticks >= self._transfer_deadline:
+            self.transfer_target = None
+
+    def hears_quorum(self) -> bool:
+        """Whether a majority, ourselves included, was heard within an election timeout."""
+        since = self._ticks - self._config.election_timeout_ticks
+        silent = sum(1 for peer in self.progress.values() if peer.last_heard_tick <= since)
+        return len(self._voters) - silent >= quorum.majority(len(self._voters))
+
+    # Proposals
+
+    def admit(self, size_bytes: int) -> None:
+        """Let a proposal of this size in, or not.
+
+        Raises:
+            Overloaded: Too much waits to be settled, or leadership is being handed over.
+        """
+        if self.transfer_target is not None:
+            raise Overloaded("leadership is being handed over")
+        limit = self._config.max_uncommitted_bytes
+        if self._unsettled and self._unsettled_bytes + size_bytes > limit:
+            raise Overloaded(f"{self._unsettled_bytes} bytes wait for commit; at most {limit} may")
+
+    def appended(self, entry: Entry) -> None:
+        """Take note of an entry that we appended in this term."""
+        self._unsettled.append((entry.index, entry.size_bytes))
+        self._unsettled_bytes += entry.size_bytes
+        self.pump_due = True
+
+    # Commitment
+
+    def commit_point(self) -> int:
+        """Return the index that is committed by counting; 0 if that says nothing new.
+
+        Only entries of this term commit by counting; earlier ones follow (Raft 5.4.2).
+        """
+        match_index = {peer: p.match_index for peer, p in self.progress.items()}
+        match_index[self._config.id] = self._log.durable_index
+        index = quorum.committed(match_index, self._voters)
+        return index if index >= self._term_start else 0
+
+    def settle(self) -> None:
+        """Free the room of proposals that are committed and durable here."""
+        settled = min(self._log.commit_index, self._log.durable_index)
+        while self._unsettled and self._unsettled[0][0] <= settled:
+            self._unsettled_bytes -= self._unsettled.popleft()[1]
+
+    # Followers
+
+    def on_append_response(self, message: AppendResponse) -> bool:
+        """Take an answer; returns whether the follower is known to hold more than before."""
+        peer = self.progress[message.sender]
+        peer.last_heard_tick = self._ticks
+        if not message.success:
+            self._on_rejection(peer, message)
+            return False
+        if message.match_index > self._log.last_index:
+            return False
+        advanced = peer.acked(message.match_index)
+        self.pump_due = True
+        self._finish_transfer(message.sender)
+        return advanced
+
+    def on_heartbeat_response(self, sender: NodeId) -> None:
+        """The follower is there: ask again for whatever seems lost."""
+        peer = self.progress[sender]
+        peer.last_heard_tick = self._ticks
+        peer.heartbeat_answered()
+        self.pump_due = self.pump_due or peer.probe_due
+
+    def disconnected(self, sender: NodeId) -> None:
+        """The connection to a follower broke: what is in flight is probably lost."""
+        if sender in self.progress:
+            self.progress[sender].disconnected()
+
+    def entries_available(self) -> None:
+        """The driver has loaded entries that a follower waits for."""
+        for peer in self.progress.values():
+            peer.fetching = False
+        self.pump_due = True
+
+    def pump(self) -> None:
+        """Send to each follower what its window allows."""
+        self.pump_due = False
+        for peer_id, peer in self.progress.items():
+            self._send_entries(peer_id, peer)
+            if peer.probe_due:
+                self._send_probe(peer_id, peer)
+
+    # Transfer
+
+    def most_caught_up(self) -> NodeId | None:
+        """Return the other voter that holds most of our log; None if there is no other."""
+        return max(
+            self.progress,
+            key=lambda peer: (
+                self.progress[peer].match_index,
+                self.progress[peer].last_heard_tick,
+            ),
+            default=None,
+        )
+
+    def begin_transfer(self, target: NodeId) -> None:
+        """Hand over to *target* as soon as it has our whole log."""
+        if target == self.transfer_target:
+            return
+        self.transfer_target = target
+        self._transfer_deadline = self._ticks + self._config.election_timeout_ticks
+        self.pump_due = True
+        self._finish_transfer(target)
+
+    def send_timeout_now(self, target: NodeId) -> None:
+        """Ask *target* to campaign at once."""
+        self._out.now.append(TimeoutNow(sender=self._config.id, recipient=target, term=self._term))
+
+    def _finish_transfer(self, peer: NodeId) -> None:
+        caught_up = self.progress[peer].match_index == self._log.last_index
+        if peer == self.transfer_target and caught_up:
+            self.send_timeout_now(peer)
+
+    def _on_rejection(self, peer: Progress, message: AppendResponse) -> None:
+        resume, _ = self._log.agreement(message.conflict_index, message.conflict_term)
+        if peer.rejected(message.match_index, resume):
+            self.pump_due = True
+
+    def _broadcast_heartbeat(self) -> None:
+        self._round += 1
+        for peer_id, peer in self.progress.items():
+            self._out.now.append(
+                HeartbeatRequest(
+                    sender=self._config.id,
+                    recipient=peer_id,
+                    term=self._term,
+                    commit_index=min(self._log.commit_index, peer.match_index),
+                    round=self._round,
+                )
+            )
+
+    def _send_entries(self, peer_id: NodeId, peer: Progress) -> None:
+        config, last_index = self._config, self._log.last_index
+        while peer.next_index <= last_index and peer.can_send(
+            max_messages=config.max_inflight_appends, max_bytes=config.max_inflight_bytes
+        ):
+            entries = self._log.slice(peer.next_index, last_index, config.max_append_bytes)
+            if entries is None:
+                peer.fetching = True
+                return
+            self._send_append(peer_id, peer.next_index - 1, entries)
+            size_bytes = sum([entry.size_bytes for entry in entries])
+            peer.sent(last_index=entries[-1].index, size_bytes=size_bytes)
+
+    def _send_probe(self, peer_id: NodeId, peer: Progress) -> None:
+        peer.probe_due = False
+        self._send_append(peer_id, peer.next_index - 1, ())
+
+    def _send_append(
+        self, peer_id: NodeId, previous_index: int, entries: tuple[Entry, ...]
+    ) -> None:
+        self._out.now.append(
+            AppendRequest(
+                sender=self._config.id,
+                recipient=peer_id,
+                term=self._term,
+                previous_index=previous_index,
+                previous_term=self._log.term(previous_index),
+                commit_index=self._log.commit_index,
+                entries=entries,
+            )
+        )

@@ -1,0 +1,238 @@
+"""The log as the core sees it: a durable part behind a Protocol, a newer part in memory.
+
+Owned by one Raft. Entries stay in memory until they are both durable and handed over for
+applying, so in steady state nothing is read back from disk. Data is never copied.
+"""
+
+# ruff: noqa: S101 - assert is for our own mistakes, never for input
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from dledger.errors import OffsetOutOfRange
+from dledger.types import Entry
+
+
+class LogReader(Protocol):
+    """The durable log. The core asks only below the entries that it still holds itself."""
+
+    @property
+    def first_index(self) -> int:
+        """The oldest index kept; 1 when nothing was compacted."""
+        ...
+
+    @property
+    def last_index(self) -> int:
+        """The newest durable index; read once, at construction."""
+        ...
+
+    def term(self, index: int) -> int:
+        """Return the term of the entry at *index*; 0 for index 0.
+
+        Raises:
+            OffsetOutOfRange: There is no such entry.
+        """
+        ...
+
+    def entries(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...] | None:
+        """Return entries from [first, last]: at least one, cut at *max_bytes*.
+
+        None: not in memory now; the caller of the core fetches them (never ones that a
+        truncation has replaced) and then calls `Raft.entries_available`.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class _Write:
+    """A batch handed to storage: its last entry, and how much of it still stands."""
+
+    term: int
+    index: int
+    valid_to: int
+
+
+class RaftLog:
+    """Terms, truncation, durability and commitment of one node's log.
+
+    ``applied_index <= commit_index <= last_index`` and ``applied_index <= durable_index <=
+    last_index`` always hold. An index counts as durable when storage has confirmed the entry
+    that our log has there *now*.
+    """
+
+    def __init__(self, reader: LogReader, applied_index: int) -> None:
+        self._reader = reader
+        self.last_index = self.durable_index = reader.last_index
+        self.last_term = reader.term(reader.last_index)
+        self.commit_index = self.applied_index = applied_index
+        assert applied_index <= self.last_index, "the applied entries must be in the log"
+        self.apply_blocked = False
+        self._tail: list[Entry] = []
+        self._tail_first = self.last_index + 1
+        self._next_write = self.last_index + 1
+        self._writes: deque[_Write] = deque()
+
+    @property
+    def first_index(self) -> int:
+        """The oldest index kept."""
+        return self._reader.first_index
+
+    def term(self, index: int) -> int:
+        """Return the term at *index*; 0 for index 0.
+
+        Raises:
+            OffsetOutOfRange: There is no such entry.
+        """
+        if index == self.last_index:
+            return self.last_term
+        if index > self.last_index:
+            raise OffsetOutOfRange(index, first=self.first_index, last=self.last_index)
+        if index >= self._tail_first:
+            return self._tail[index - self._tail_first].term
+        return self._reader.term(index)
+
+    def matches(self, index: int, term: int) -> bool:
+        """Whether we have the entry (index, term); (0, 0) is in every log."""
+        in_range = self.first_index - 1 <= index <= self.last_index
+        return in_range and self.term(index) == term
+
+    def is_behind_or_equal(self, *, last_index: int, last_term: int) -> bool:
+        """Whether a log ending in (last_index, last_term) is up to date for us (Raft 5.4.1)."""
+        return (last_term, last_index) >= (self.last_term, self.last_index)
+
+    def agreement(self, index: int, term: int) -> tuple[int, int]:
+        """Return the highest (index, term) of ours with both at most the given ones.
+
+        Two logs cannot agree above it, so a whole term of disagreement costs one exchange
+        (Raft 5.3, the optimisation at its end). Logarithmic in the length of the log.
+        """
+        low, high = self.first_index - 1, min(index, self.last_index)
+        if high > low and self.term(high) <= term:
+            return high, self.term(high)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.term(middle) <= term:
+                low = middle
+            else:
+                high = middle - 1
+        return low, 0 if low < self.first_index else self.term(low)
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Add entries that follow the last one."""
+        assert entries[0].index == self.last_index + 1, "entries must be contiguous"
+        self._tail.extend(entries)
+        self.last_index = entries[-1].index
+        self.last_term = entries[-1].term
+
+    def first_new(self, entries: Sequence[Entry]) -> int | None:
+        """Return the position of the first of *entries* that we do not have; None if we have all.
+
+        Their index is either beyond our log or holds another term there (a conflict).
+        """
+        if entries and entries[0].index > self.last_index:
+            return 0
+        for position, entry in enumerate(entries):
+            if entry.index > self.last_index or self.term(entry.index) != entry.term:
+                return position
+        return None
+
+    def truncate(self, first: int) -> None:
+        """Drop [first, last]; nothing that is on its way to disk there counts any more."""
+        assert first > self.commit_index, "a committed entry is never removed"
+        assert first > self.applied_index, "an applied entry is never removed"
+        self.last_term = self.term(first - 1)
+        self.last_index = first - 1
+        del self._tail[max(0, first - self._tail_first) :]
+        self._tail_first = min(self._tail_first, first)
+        self._next_write = min(self._next_write, first)
+        self.durable_index = min(self.durable_index, first - 1)
+        for write in self._writes:
+            write.valid_to = min(write.valid_to, first - 1)
+
+    def slice(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...] | None:
+        """Return entries from [first, last]: at least one, cut at *max_bytes*; None: not now."""
+        if first < self._tail_first:
+            return self._read(first, min(last, self._tail_first - 1), max_bytes)
+        start = first - self._tail_first
+        stop = size = 0
+        for stop in range(start, last - self._tail_first + 1):
+            size += self._tail[stop].size_bytes
+            if size > max_bytes and stop > start:
+                return tuple(self._tail[start:stop])
+        return tuple(self._tail[start : stop + 1])
+
+    @property
+    def has_writes(self) -> bool:
+        """Whether entries wait to be handed to storage."""
+        return self._next_write <= self.last_index
+
+    def take_writes(self) -> tuple[Entry, ...]:
+        """Hand the entries that storage has not been given yet to it."""
+        if self._next_write > self.last_index:
+            return ()
+        entries = tuple(self._tail[self._next_write - self._tail_first :])
+        self._next_write = self.last_index + 1
+        self._writes.append(_Write(self.last_term, self.last_index, self.last_index))
+        return entries
+
+    def persisted(self, term: int, index: int) -> bool:
+        """Take a completion; returns whether more of our log is durable than before.
+
+        Writes complete in the order they were handed over. The same (term, index) may be
+        under way twice, with a truncation between (A, B, A): then the completion is taken for
+        the older one, of which only what was never truncated counts.
+        """
+        if not any(write.term == term and write.index == index for write in self._writes):
+            return False
+        durable = self.durable_index
+        while True:
+            write = self._writes.popleft()
+            self.durable_index = max(self.durable_index, write.valid_to)
+            if write.term == term and write.index == index:
+                break
+        self._release()
+        return self.durable_index > durable
+
+    def commit_to(self, index: int) -> bool:
+        """Raise the commit index; returns whether it rose."""
+        if index <= self.commit_index:
+            return False
+        assert index <= self.last_index, "the commit index stays within the log"
+        self.commit_index = index
+        return True
+
+    @property
+    def has_committed(self) -> bool:
+        """Whether entries can be handed over for applying."""
+        ready = self.applied_index < min(self.commit_index, self.durable_index)
+        return ready and not self.apply_blocked
+
+    def take_committed(self, max_bytes: int) -> tuple[Entry, ...]:
+        """Hand over the next entries that are committed and durable here."""
+        if not self.has_committed:
+            return ()
+        last = min(self.commit_index, self.durable_index)
+        entries = self.slice(self.applied_index + 1, last, max_bytes)
+        self.apply_blocked = entries is None
+        if entries is None:
+            return ()
+        self.applied_index = entries[-1].index
+        self._release()
+        return entries
+
+    def _read(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...] | None:
+        entries = self._reader.entries(first, last, max_bytes)
+        if entries is not None:
+            assert entries[0].index == first, "the reader starts where it was asked to"
+            assert entries[-1].term == self.term(entries[-1].index), "the reader is not stale"
+        return entries
+
+    def _release(self) -> None:
+        """Let go of the entries in memory that are durable and handed over."""
+        count = min(self.durable_index, self.applied_index) - self._tail_first + 1
+        if count > 0:
+            del self._tail[:count]
+            self._tail_first += count

@@ -1,0 +1,106 @@
+"""What the core hands to its caller, and the tray it collects it in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from dledger.raft.messages import AppendResponse, Message
+from dledger.types import Entry, HardState, NodeId, Role
+
+
+class Cause(Enum):
+    """Why a role, term or leader changed; on becoming leader, why the election was held."""
+
+    ELECTION_TIMEOUT = "no word from a leader for an election timeout"
+    CONNECTION_LOST = "the connection to the leader broke"
+    TRANSFER = "the leader handed over"
+    ASKED = "a campaign was asked for"
+    RETRY = "the campaign before had no result"
+    LEADER_HEARD = "a leader was heard"
+    HIGHER_TERM = "a higher term was seen"
+    VOTED = "a vote was given to another node"
+    ELECTION_LOST = "too many voters refused"
+    QUORUM_LOST = "no quorum was heard for an election timeout"
+    STEPPED_DOWN = "leadership was given up on request"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleChange:
+    """A fact for the log and the metrics: what the node is now, and why."""
+
+    role: Role
+    term: int
+    leader: NodeId | None
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """Work for the caller, who must take every Ready and keep their order.
+
+    1. Make *hard_state* durable if there is one, then call `Raft.hard_state_persisted`.
+    2. Write and sync *entries* in order; a first index at or below an earlier last index
+       means: truncate there first. Then call `Raft.persisted` with the last one's term and
+       index. Completions come in the order of writing; several may be reported as the last.
+    3. Send *messages* now, without waiting for 1 and 2.
+    4. Send *after_hard_state* once this and every earlier Ready's hard state is durable.
+    5. Send *after_entries* once this and every earlier Ready's hard state and entries are.
+    6. Apply *committed* in order. They are committed and already durable here.
+    7. Note *role_change* (the newest, if there were several).
+
+    A message may be lost, doubled or late; none needs to be sent again.
+    """
+
+    hard_state: HardState | None = None
+    entries: tuple[Entry, ...] = ()
+    messages: tuple[Message, ...] = ()
+    after_hard_state: tuple[Message, ...] = ()
+    after_entries: tuple[Message, ...] = ()
+    committed: tuple[Entry, ...] = ()
+    role_change: RoleChange | None = None
+
+
+class Outbox:
+    """Collects messages by what they rest on, until the next Ready."""
+
+    __slots__ = ("after_entries", "after_hard_state", "now", "role_change")
+
+    def __init__(self) -> None:
+        self.now: list[Message] = []
+        self.after_hard_state: list[Message] = []
+        self.after_entries: list[AppendResponse] = []
+        self.role_change: RoleChange | None = None
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to take."""
+        return bool(
+            self.now or self.after_hard_state or self.after_entries or self.role_change is not None
+        )
+
+    def retract_acks(self, first: int) -> None:
+        """Drop acks for entries at *first* and above, which will never be written."""
+        self.after_entries = [ack for ack in self.after_entries if ack.match_index < first]
+
+    def take(
+        self,
+        *,
+        hard_state: HardState | None,
+        entries: tuple[Entry, ...],
+        committed: tuple[Entry, ...],
+    ) -> Ready:
+        """Return everything as a Ready, and start empty again."""
+        ready = Ready(
+            hard_state=hard_state,
+            entries=entries,
+            messages=tuple(self.now),
+            after_hard_state=tuple(self.after_hard_state),
+            after_entries=tuple(self.after_entries),
+            committed=committed,
+            role_change=self.role_change,
+        )
+        self.now.clear()
+        self.after_hard_state.clear()
+        self.after_entries.clear()
+        self.role_change = None
+        return ready
