@@ -5,6 +5,7 @@
     DledgerError
     ├── Refused                 the request cannot be served as asked; the caller must change it
     │   ├── InvalidArgument
+    │   ├── Unsupported         (not implemented yet; the message names the feature)
     │   ├── UnknownTopic / UnknownGroup / TopicTypeMismatch
     │   ├── InvalidReceiptHandle
     │   ├── AlreadyBootstrapped / WrongGroup
@@ -17,7 +18,8 @@
     ├── DiskFull                writes are refused until space returns; reads go on
     └── StorageError            this node's disk is at fault; the node must not vote
         ├── CorruptRecord / CorruptFile
-        └── WrongIdentity
+        ├── WrongIdentity
+        └── DirectoryLocked     (another process is using the data directory)
 """
 
 from __future__ import annotations
@@ -35,6 +37,10 @@ class Refused(DledgerError):
 
 class InvalidArgument(Refused):
     """A field of the request is malformed or out of bounds; the message names it."""
+
+
+class Unsupported(Refused):
+    """A feature that this version does not have; refused rather than ignored."""
 
 
 class UnknownTopic(Refused):
@@ -146,3 +152,11 @@ class WrongIdentity(StorageError):
     def __init__(self, what: str, *, expected: str, found: str) -> None:
         super().__init__(f"data directory belongs to {what} {found}, but this is {what} {expected}")
         self.what, self.expected, self.found = what, expected, found
+
+
+class DirectoryLocked(StorageError):
+    """Another process is using the data directory."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"data directory {path} is in use by another process (its lock is held)")
+        self.path = path

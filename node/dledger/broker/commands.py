@@ -1,0 +1,272 @@
+"""Every command but PRODUCE: frozen values, compact UTF-8 JSON inside their frame.
+
+They are few beside messages, so they are written for reading. `decode` is the one place that
+checks their shape; what they mean is decided in `state`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn, TypeAlias
+
+from dledger.broker.frames import CommandType, MalformedCommandError, frame
+
+_Json: TypeAlias = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTopic:
+    """Make a topic; harmless when it exists with the same settings."""
+
+    name: str
+    type: str
+    queues: int
+
+    def encode(self) -> bytes:
+        """Return the framed command."""
+        return _framed(
+            CommandType.CREATE_TOPIC, {"name": self.name, "type": self.type, "queues": self.queues}
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateGroup:
+    """Make a consumer group; harmless when it exists."""
+
+    name: str
+
+    def encode(self) -> bytes:
+        """Return the framed command."""
+        return _framed(CommandType.CREATE_GROUP, {"name": self.name})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receive:
+    """Hand out up to *limit* messages of a topic to a member of a group.
+
+    Attributes:
+        queue_id: The queue to take from first.
+        any_queue: Go on with the topic's other queues while there is room.
+        invisible_ms: How long nobody else gets them.
+        tags: Only messages with one of these tags; None: all.
+        attempt_id: The same id again is answered with the same messages; empty: no such memory.
+        client_id: Who renews them (auto-renew); empty: nobody.
+    """
+
+    group: str
+    topic: str
+    queue_id: int
+    any_queue: bool
+    limit: int
+    invisible_ms: int
+    tags: tuple[str, ...] | None = None
+    attempt_id: str = ""
+    client_id: str = ""
+
+    def encode(self) -> bytes:
+        """Return the framed command."""
+        return _framed(
+            CommandType.RECEIVE,
+            {
+                "group": self.group,
+                "topic": self.topic,
+                "queue": self.queue_id,
+                "any": self.any_queue,
+                "limit": self.limit,
+                "invisible": self.invisible_ms,
+                "tags": None if self.tags is None else list(self.tags),
+                "attempt": self.attempt_id,
+                "client": self.client_id,
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRef:
+    """One handed-out message: its place, and the receive it was handed out by."""
+
+    queue_id: int
+    offset: int
+    receive_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ack:
+    """These messages were consumed."""
+
+    group: str
+    topic: str
+    leases: tuple[LeaseRef, ...]
+
+    def encode(self) -> bytes:
+        """Return the framed command."""
+        return _framed(
+            CommandType.ACK,
+            {"group": self.group, "topic": self.topic, "leases": _rows(self.leases)},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeInvisible:
+    """Make a handed-out message visible *invisible_ms* from now, if it is not acked by then."""
+
+    group: str
+    topic: str
+    lease: LeaseRef
+    invisible_ms: int
+
+    def encode(self) -> bytes:
+        """Return the framed command."""
+        return _framed(
+            CommandType.CHANGE_INVISIBLE,
+            {
+                "group": self.group,
+                "topic": self.topic,
+                "leases": _rows((self.lease,)),
+                "invisible": self.invisible_ms,
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renew:
+    """Keep the messages that live clients still work on invisible for *invisible_ms* more."""
+
+    group: str
+    topic: str
+    leases: tuple[LeaseRef, ...]
+    invisible_ms: int
+
+    def encode(self) -> bytes:
+        """Return the framed command."""
+        return _framed(
+            CommandType.RENEW,
+            {
+                "group": self.group,
+                "topic": self.topic,
+                "leases": _rows(self.leases),
+                "invisible": self.invisible_ms,
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """A client of *group* is gone: what was renewed for it becomes visible now."""
+
+    group: str
+    client_id: str
+
+    def encode(self) -> bytes:
+        """Return the framed command."""
+        return _framed(CommandType.RELEASE, {"group": self.group, "client": self.client_id})
+
+
+Command: TypeAlias = CreateTopic | CreateGroup | Receive | Ack | ChangeInvisible | Renew | Release
+
+
+def decode(kind: int, payload: bytes) -> Command:
+    """Parse the payload of a frame of type *kind* (any but PRODUCE).
+
+    Raises:
+        MalformedCommandError: Unknown type, not JSON, or a field is missing or of the wrong type.
+    """
+    try:
+        read = _DECODERS[CommandType(kind)]
+        row = json.loads(payload)
+        return read(row)
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise MalformedCommandError(f"command of type {kind}: {error}: {payload[:80]!r}") from error
+
+
+def _create_topic(row: _Json) -> CreateTopic:
+    return CreateTopic(
+        name=_text(row["name"]), type=_text(row["type"]), queues=_number(row["queues"])
+    )
+
+
+def _create_group(row: _Json) -> CreateGroup:
+    return CreateGroup(name=_text(row["name"]))
+
+
+def _receive(row: _Json) -> Receive:
+    tags = row["tags"]
+    return Receive(
+        group=_text(row["group"]),
+        topic=_text(row["topic"]),
+        queue_id=_number(row["queue"]),
+        any_queue=bool(row["any"]),
+        limit=_number(row["limit"]),
+        invisible_ms=_number(row["invisible"]),
+        tags=None if tags is None else tuple(map(_text, _list(tags))),
+        attempt_id=_text(row["attempt"]),
+        client_id=_text(row["client"]),
+    )
+
+
+def _ack(row: _Json) -> Ack:
+    return Ack(group=_text(row["group"]), topic=_text(row["topic"]), leases=_leases(row["leases"]))
+
+
+def _change_invisible(row: _Json) -> ChangeInvisible:
+    (lease,) = _leases(row["leases"])
+    return ChangeInvisible(
+        group=_text(row["group"]),
+        topic=_text(row["topic"]),
+        lease=lease,
+        invisible_ms=_number(row["invisible"]),
+    )
+
+
+def _renew(row: _Json) -> Renew:
+    return Renew(
+        group=_text(row["group"]),
+        topic=_text(row["topic"]),
+        leases=_leases(row["leases"]),
+        invisible_ms=_number(row["invisible"]),
+    )
+
+
+def _release(row: _Json) -> Release:
+    return Release(group=_text(row["group"]), client_id=_text(row["client"]))
+
+
+_DECODERS: dict[CommandType, Callable[[_Json], Command]] = {
+    CommandType.CREATE_TOPIC: _create_topic,
+    CommandType.CREATE_GROUP: _create_group,
+    CommandType.RECEIVE: _receive,
+    CommandType.ACK: _ack,
+    CommandType.CHANGE_INVISIBLE: _change_invisible,
+    CommandType.RENEW: _renew,
+    CommandType.RELEASE: _release,
+}
+
+
+def _framed(kind: CommandType, row: _Json) -> bytes:
+    return frame(kind, json.dumps(row, separators=(",", ":"), ensure_ascii=False).encode())
+
+
+def _rows(leases: Sequence[LeaseRef]) -> list[list[int]]:
+    return [[lease.queue_id, lease.offset, lease.receive_id] for lease in leases]
+
+
+def _leases(value: object) -> tuple[LeaseRef, ...]:
+    return tuple(LeaseRef(*map(_number, _list(row))) for row in _list(value))
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else _wrong("text", value)
+
+
+def _number(value: object) -> int:
+    return value if type(value) is int else _wrong("a whole number", value)
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else _wrong("a list", value)
+
+
+def _wrong(wanted: str, value: object) -> NoReturn:
+    raise MalformedCommandError(f"{value!r} is not {wanted}")

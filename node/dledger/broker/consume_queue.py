@@ -1,0 +1,120 @@
+"""A consume queue: where each message of one (topic, queue id) lies in the commit log.
+
+It is derived from the log and can be thrown away: applying the log again gives the same queue.
+Batches arrive whole, so it keeps *runs*: neighbours in one PRODUCE payload that share a tag take
+one row of 40 bytes, whether they are one message or a thousand.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from dledger.broker.filters import tag_code
+from dledger.errors import OffsetOutOfRange
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """Where a PRODUCE payload lies: bytes ``[start, end)`` of the data of the entry at *index*."""
+
+    index: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where one message lies: a row of a payload."""
+
+    payload: Payload
+    row: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Queue offsets ``[first, end)``, all with one tag."""
+
+    first: int
+    end: int
+    code: int
+
+
+class ConsumeQueue:
+    """Positions of a queue's messages; queue offsets count from 0 without gaps."""
+
+    __slots__ = ("_codes", "_ends", "_firsts", "_indexes", "_rows", "_starts", "end")
+
+    def __init__(self) -> None:
+        self.end = 0
+        """The offset that the next message gets."""
+        self._firsts = array("Q")
+        self._indexes = array("Q")
+        self._starts = array("I")
+        self._ends = array("I")
+        self._rows = array("I")
+        self._codes = array("Q")
+
+    def append(self, payload: Payload, rows: range, tags: Sequence[bytes] | None) -> int:
+        """Add consecutive *rows* of *payload*; return the first one's queue offset.
+
+        *tags* has the tag of every row of the payload; None: no message has one.
+        """
+        first = self.end
+        for row, count, code in _stretches(rows, tags):
+            self._firsts.append(self.end)
+            self._indexes.append(payload.index)
+            self._starts.append(payload.start)
+            self._ends.append(payload.end)
+            self._rows.append(row)
+            self._codes.append(code)
+            self.end += count
+        return first
+
+    def locate(self, offset: int) -> Position:
+        """Return where the message at queue *offset* lies.
+
+        Raises:
+            OffsetOutOfRange: There is no message at *offset*.
+        """
+        if not 0 <= offset < self.end:
+            raise OffsetOutOfRange(offset, first=0, last=self.end - 1)
+        run = bisect_right(self._firsts, offset) - 1
+        payload = Payload(self._indexes[run], self._starts[run], self._ends[run])
+        return Position(payload, self._rows[run] + offset - self._firsts[run])
+
+    def code(self, offset: int) -> int:
+        """Return the tag code of the message at *offset*, which must exist."""
+        return self._codes[bisect_right(self._firsts, offset) - 1]
+
+    def runs(self, start: int) -> Iterator[Run]:
+        """Yield the runs from offset *start* on; the first one begins at *start*."""
+        run = bisect_right(self._firsts, start) - 1 if start < self.end else len(self._firsts)
+        while run < len(self._firsts):
+            last = run + 1 == len(self._firsts)
+            end = self.end if last else self._firsts[run + 1]
+            yield Run(first=max(start, self._firsts[run]), end=end, code=self._codes[run])
+            run += 1
+
+    def canonical(self) -> list[object]:
+        """Return the whole queue as plain values, equal on nodes that applied the same log."""
+        columns = (
+            self._firsts, self._indexes, self._starts, self._ends, self._rows, self._codes
+        )  # fmt: skip
+        return [self.end, *(column.tolist() for column in columns)]
+
+
+def _stretches(rows: range, tags: Sequence[bytes] | None) -> list[tuple[int, int, int]]:
+    """Cut *rows* where the tag changes: (first row, count, tag code)."""
+    if tags is None:
+        return [(rows.start, len(rows), tag_code(b""))]
+    stretches = []
+    row = rows.start
+    for tag, group in groupby(tags[rows.start : rows.stop]):
+        count = len(list(group))
+        stretches.append((row, count, tag_code(tag)))
+        row += count
+    return stretches

@@ -1,0 +1,95 @@
+"""Which messages were stored already: a bounded window over (client id, topic, message id).
+
+A producer that got no answer sends again with the same id; the window answers with the place the
+first one got. Each client keeps its own newest ids per topic, so a busy client does not push out
+what a slow one may still repeat; the least recently used clients give way when the whole is full.
+The usual batch has only new ids, and costs two operations on whole sets rather than one a message.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+
+MAX_IDS = 1 << 19
+MAX_IDS_OF_CLIENT = 1 << 16
+_QUEUE_BITS = 16
+_QUEUE_MASK = (1 << _QUEUE_BITS) - 1
+
+
+class _Client:
+    __slots__ = ("batches", "places")
+
+    def __init__(self) -> None:
+        self.places: dict[bytes, int] = {}
+        self.batches: deque[Sequence[bytes]] = deque()
+
+    def forget_oldest(self) -> int:
+        ids = self.batches.popleft()
+        for message_id in ids:
+            del self.places[message_id]
+        return len(ids)
+
+
+class DedupeWindow:
+    """The window; its limits are part of the replicated state, so all nodes must use the same."""
+
+    __slots__ = ("_clients", "_max_ids", "_max_ids_of_client", "_total")
+
+    def __init__(
+        self, *, max_ids: int = MAX_IDS, max_ids_of_client: int = MAX_IDS_OF_CLIENT
+    ) -> None:
+        self._clients: OrderedDict[tuple[str, str], _Client] = OrderedDict()
+        self._max_ids, self._max_ids_of_client = max_ids, max_ids_of_client
+        self._total = 0
+
+    def __len__(self) -> int:
+        return self._total
+
+    def is_new(self, client_id: str, topic: str, ids: Sequence[bytes]) -> bool:
+        """Whether no id of *ids* is known, and none of them occurs twice."""
+        client = self._clients.get((client_id, topic))
+        batch = set(ids)
+        return len(batch) == len(ids) and (client is None or client.places.keys().isdisjoint(batch))
+
+    def find(self, client_id: str, topic: str, message_id: bytes) -> tuple[int, int] | None:
+        """Return (queue id, queue offset) of the message with this id, if it is remembered."""
+        client = self._clients.get((client_id, topic))
+        place = client.places.get(message_id) if client else None
+        return None if place is None else (place & _QUEUE_MASK, place >> _QUEUE_BITS)
+
+    def remember(
+        self, client_id: str, topic: str, ids: Sequence[bytes], *, queue_id: int, first: int
+    ) -> None:
+        """Remember new *ids* as the messages at offsets *first*, *first* + 1, ... of a queue."""
+        key = (client_id, topic)
+        client = self._clients.get(key)
+        if client is None:
+            client = self._clients[key] = _Client()
+        self._clients.move_to_end(key)
+        start = first << _QUEUE_BITS | queue_id
+        step = 1 << _QUEUE_BITS
+        client.places.update(zip(ids, range(start, start + len(ids) * step, step), strict=True))
+        client.batches.append(ids)
+        self._total += len(ids)
+        self._shrink(client)
+
+    def _shrink(self, client: _Client) -> None:
+        while len(client.places) > self._max_ids_of_client:
+            self._total -= client.forget_oldest()
+        while self._total > self._max_ids:
+            key, oldest = next(iter(self._clients.items()))
+            if oldest.batches:
+                self._total -= oldest.forget_oldest()
+            if not oldest.batches:
+                del self._clients[key]
+
+    def canonical(self) -> list[object]:
+        """Return the window as plain values, oldest first."""
+        return [
+            [
+                *key,
+                [[str(i, "utf-8", "replace"), client.places[i]] for b in client.batches for i in b],
+            ]
+            for key, client in self._clients.items()
+        ]

@@ -1,0 +1,38 @@
+"""Tag filters: ``*``, or tags joined by ``||``; and the codes by which queues remember tags."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from hashlib import blake2b
+
+from dledger.errors import InvalidArgument
+
+NO_TAG = 0
+MAX_TAGS = 256
+
+
+@lru_cache(maxsize=4096)
+def tag_code(tag: bytes) -> int:
+    """Return the 64 bit code of a tag, UTF-8; `NO_TAG` for none. It never changes."""
+    return int.from_bytes(blake2b(tag, digest_size=8).digest(), "little") or 1 if tag else NO_TAG
+
+
+def parse_tags(expression: str) -> tuple[str, ...] | None:
+    """Return the tags that a filter expression names, sorted; None when it takes everything.
+
+    Raises:
+        InvalidArgument: An empty tag between bars, or too many tags.
+    """
+    if expression.strip() in {"", "*"}:
+        return None
+    tags = {tag.strip() for tag in expression.split("||")}
+    if "" in tags or any("|" in tag for tag in tags):
+        raise InvalidArgument(f"filter {expression[:200]!r} must be '*' or tags joined by '||'")
+    if len(tags) > MAX_TAGS:
+        raise InvalidArgument(f"a filter names at most {MAX_TAGS} tags, not {len(tags)}")
+    return None if "*" in tags else tuple(sorted(tags))
+
+
+def tag_codes(tags: tuple[str, ...] | None) -> frozenset[int] | None:
+    """Return the codes of *tags*; None: every message matches."""
+    return None if tags is None else frozenset(tag_code(tag.encode()) for tag in tags)

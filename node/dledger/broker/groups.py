@@ -1,0 +1,68 @@
+"""Consumer groups: their deliveries, and the receives they may ask for again."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from dledger.broker.deliveries import QueueDeliveries
+
+MAX_GROUPS = 10_000
+MAX_ATTEMPTS_REMEMBERED = 1_024
+"""Attempt ids of a group that are answered as before; a poller needs only its newest."""
+
+Place = tuple[int, int]
+"""(queue id, queue offset)."""
+
+
+class Group:
+    """One consumer group, over all the topics it reads."""
+
+    __slots__ = ("_attempts", "_deliveries", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._deliveries: dict[tuple[str, int], QueueDeliveries] = {}
+        self._attempts: OrderedDict[tuple[str, str], tuple[int, tuple[Place, ...]]] = OrderedDict()
+
+    def deliveries(self, topic: str, queue_id: int) -> QueueDeliveries:
+        """Return what this group did with a queue, to be changed; new ones start at offset 0."""
+        found = self._deliveries.get((topic, queue_id))
+        if found is None:
+            found = self._deliveries[topic, queue_id] = QueueDeliveries()
+        return found
+
+    def peek(self, topic: str, queue_id: int) -> QueueDeliveries | None:
+        """Return what this group did with a queue, if anything."""
+        return self._deliveries.get((topic, queue_id))
+
+    def all_deliveries(self) -> list[tuple[str, int, QueueDeliveries]]:
+        """Return (topic, queue id, deliveries) of every queue this group has read."""
+        return [(topic, queue_id, d) for (topic, queue_id), d in self._deliveries.items()]
+
+    def remember(
+        self, topic: str, attempt_id: str, receive_id: int, places: tuple[Place, ...]
+    ) -> None:
+        """Keep what an attempt was given, in case it asks again; the oldest attempts go."""
+        self._attempts[topic, attempt_id] = (receive_id, places)
+        self._attempts.move_to_end((topic, attempt_id))
+        if len(self._attempts) > MAX_ATTEMPTS_REMEMBERED:
+            self._attempts.popitem(last=False)
+
+    def recall(self, topic: str, attempt_id: str) -> tuple[int, list[Place]] | None:
+        """Return the receive id of an earlier attempt and what it still holds; None: nothing."""
+        receive_id, places = self._attempts.get((topic, attempt_id), (0, ()))
+        held = [place for place in places if self._holds(topic, place, receive_id)]
+        return (receive_id, held) if held else None
+
+    def _holds(self, topic: str, place: Place, receive_id: int) -> bool:
+        queue_id, offset = place
+        lease = self.deliveries(topic, queue_id).leases.get(offset)
+        return lease is not None and lease.receive_id == receive_id
+
+    def canonical(self) -> list[object]:
+        """Return the group as plain values, in one order on every node."""
+        deliveries = sorted(self._deliveries.items())
+        return [
+            [[*key, found.canonical()] for key, found in deliveries],
+            [[*key, receive_id, places] for key, (receive_id, places) in self._attempts.items()],
+        ]

@@ -1,0 +1,324 @@
+"""The PRODUCE payload: a batch of messages as columns, encoded once and never re-encoded.
+
+Little endian, no padding; ``n`` messages::
+
+    offset  size  field
+    0       1     version, 1
+    1       1     flags: 1 encodings, 2 tags, 4 keys, 8 properties, 16 trace contexts
+    2       2     length of client id
+    4       2     length of topic
+    6       2     length of born host
+    8       4     queue id, signed; -1: chosen when applied
+    12      4     n, at least 1
+    16      ..    client id, topic, born host (UTF-8)
+            8n    born_at_ms, signed 64 bit
+            n     encoding of each body (1 identity, 2 gzip)            if flag 1
+            ..    strings: message ids ("" = not deduplicated)
+            ..    strings: tags                                         if flag 2
+            ..    lists:   4(n+1) list offsets, strings: keys           if flag 4
+            ..    lists:   4(n+1) list offsets, strings: names,
+                           strings: values                              if flag 8
+            ..    strings: trace contexts                               if flag 16
+            ..    strings: bodies, to the end of the payload
+
+    strings of m items:  u32[m+1] offsets (the first is 0), then the bytes they cut up
+
+The variable columns are laid out like Arrow's ``binary``, ``list`` and ``map`` arrays, so a
+reader with numpy or pyarrow takes each column as buffers without a loop over messages. An absent
+column means: every message has its default. `ProduceFrame` reads only what is asked for: applying
+a frame touches ids and tags, delivering one message touches one row.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import accumulate, chain, pairwise
+
+from dledger.broker.frames import CommandType, MalformedCommandError, frame
+
+VERSION = 1
+NO_QUEUE = -1
+_HEADER = struct.Struct("<BBHHHiI")
+_HAS_ENCODINGS, _HAS_TAGS, _HAS_KEYS, _HAS_PROPERTIES, _HAS_TRACES = 1, 2, 4, 8, 16
+_PAIR = struct.Struct("<2I")
+_U32 = struct.Struct("<I")
+
+
+class Encoding(IntEnum):
+    """How a body is packed; numbers are those of the RocketMQ protocol."""
+
+    IDENTITY = 1
+    GZIP = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One message as its producer sent it.
+
+    Attributes:
+        message_id: The idempotency key within its client; empty: stored without looking.
+        born_at_ms: The producer's clock, Unix milliseconds.
+        encoding: How *body* is packed; the broker does not look inside.
+    """
+
+    message_id: str
+    body: bytes
+    tag: str = ""
+    keys: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    born_at_ms: int = 0
+    encoding: Encoding = Encoding.IDENTITY
+    trace_context: str = ""
+
+
+def encode_produce(
+    messages: Sequence[Message],
+    *,
+    client_id: str,
+    topic: str,
+    queue_id: int = NO_QUEUE,
+    born_host: str = "",
+) -> bytes:
+    """Return the framed PRODUCE command for *messages*, which share topic and queue."""
+    count = len(messages)
+    client, name, host = client_id.encode(), topic.encode(), born_host.encode()
+    flags = 0
+    parts = [
+        client,
+        name,
+        host,
+        struct.pack(f"<{count}q", *(message.born_at_ms for message in messages)),
+    ]
+    if any(message.encoding is not Encoding.IDENTITY for message in messages):
+        flags |= _HAS_ENCODINGS
+        parts.append(bytes(message.encoding for message in messages))
+    parts += _strings([message.message_id.encode() for message in messages])
+    if any(message.tag for message in messages):
+        flags |= _HAS_TAGS
+        parts += _strings([message.tag.encode() for message in messages])
+    if any(message.keys for message in messages):
+        flags |= _HAS_KEYS
+        parts += _lists([message.keys for message in messages])
+    if any(message.properties for message in messages):
+        flags |= _HAS_PROPERTIES
+        parts += _lists([tuple(message.properties) for message in messages])
+        values = chain.from_iterable(message.properties.values() for message in messages)
+        parts += _strings([value.encode() for value in values])
+    if any(message.trace_context for message in messages):
+        flags |= _HAS_TRACES
+        parts += _strings([message.trace_context.encode() for message in messages])
+    parts += _strings([message.body for message in messages])
+    header = _HEADER.pack(VERSION, flags, len(client), len(name), len(host), queue_id, count)
+    return frame(CommandType.PRODUCE, b"".join((header, *parts)))
+
+
+def _strings(items: Sequence[bytes]) -> tuple[bytes, bytes]:
+    return _offsets(map(len, items)), b"".join(items)
+
+
+def _lists(items: Sequence[Sequence[str]]) -> tuple[bytes, bytes, bytes]:
+    flat = [item.encode() for item in chain.from_iterable(items)]
+    return (_offsets(map(len, items)), *_strings(flat))
+
+
+def _offsets(lengths: Iterable[int]) -> bytes:
+    offsets = tuple(accumulate(lengths, initial=0))
+    return struct.pack(f"<{len(offsets)}I", *offsets)
+
+
+class _Strings:
+    """A column of byte strings inside a payload; `end` is where the next column starts."""
+
+    __slots__ = ("_bytes_at", "_count", "_data", "_offsets_at", "end")
+
+    def __init__(self, data: bytes, start: int, end: int, count: int) -> None:
+        self._data, self._count, self._offsets_at = data, count, start
+        self._bytes_at = start + 4 * (count + 1)
+        if self._bytes_at > end:
+            raise MalformedCommandError(f"column of {count} strings at byte {start} is cut short")
+        self.end: int = self._bytes_at + _U32.unpack_from(data, self._bytes_at - 4)[0]
+        if self.end > end:
+            raise MalformedCommandError(f"strings at byte {self._bytes_at} end after the payload")
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end - self._bytes_at
+
+    def offsets(self) -> tuple[int, ...]:
+        offsets = struct.unpack_from(f"<{self._count + 1}I", self._data, self._offsets_at)
+        if offsets[0] != 0 or list(offsets) != sorted(offsets):
+            raise MalformedCommandError(f"offsets at byte {self._offsets_at} do not ascend from 0")
+        return offsets
+
+    def all(self) -> list[bytes]:
+        offsets, base, data = self.offsets(), self._bytes_at, self._data
+        return [data[base + low : base + high] for low, high in pairwise(offsets)]
+
+    def __getitem__(self, row: int) -> bytes:
+        if not 0 <= row < self._count:
+            raise MalformedCommandError(f"string {row} of {self._count}")
+        low, high = _PAIR.unpack_from(self._data, self._offsets_at + 4 * row)
+        if not low <= high <= self.size_bytes:
+            raise MalformedCommandError(f"offsets at byte {self._offsets_at} do not ascend from 0")
+        return self._data[self._bytes_at + low : self._bytes_at + high]
+
+
+class _Lists:
+    """A column of lists of strings; *more* further string columns share its offsets."""
+
+    __slots__ = ("_data", "_offsets_at", "columns", "end")
+
+    def __init__(self, data: bytes, start: int, end: int, count: int, *, columns: int) -> None:
+        self._data, self._offsets_at = data, start
+        position = start + 4 * (count + 1)
+        if position > end:
+            raise MalformedCommandError(f"column of {count} lists at byte {start} is cut short")
+        items = _U32.unpack_from(data, position - 4)[0]
+        self.columns: list[_Strings] = []
+        for _ in range(columns):
+            self.columns.append(_Strings(data, position, end, items))
+            position = self.columns[-1].end
+        self.end = position
+
+    def range(self, row: int) -> range:
+        low, high = _PAIR.unpack_from(self._data, self._offsets_at + 4 * row)
+        if low > high:
+            raise MalformedCommandError(f"list offsets at byte {self._offsets_at} do not ascend")
+        return range(low, high)
+
+
+class ProduceFrame:
+    """A PRODUCE payload seen through its columns; nothing is copied until it is asked for.
+
+    Attributes:
+        client_id: The scope of the idempotency keys.
+        topic: Where the messages go.
+        queue_id: The queue asked for, or `NO_QUEUE`.
+        count: Number of messages.
+        born_host: The producer's address as it told it.
+    """
+
+    __slots__ = (
+        "_bodies",
+        "_born_at",
+        "_data",
+        "_encodings_at",
+        "_ids",
+        "_keys",
+        "_properties",
+        "_tags",
+        "_traces",
+        "born_host",
+        "client_id",
+        "count",
+        "queue_id",
+        "topic",
+    )
+
+    def __init__(self, data: bytes, start: int, end: int) -> None:
+        """Find the columns of the payload at ``[start, end)`` of *data*.
+
+        Raises:
+            MalformedCommandError: The columns do not fill the payload exactly.
+        """
+        if end - start < _HEADER.size:
+            raise MalformedCommandError(f"PRODUCE payload of {end - start} bytes is too short")
+        version, flags, client, topic, host, queue_id, count = _HEADER.unpack_from(data, start)
+        if version != VERSION or count < 1 or 9 * count > end - start:
+            raise MalformedCommandError(f"PRODUCE version {version} with {count} messages")
+        self._data = data
+        self.queue_id: int = queue_id
+        self.count: int = count
+        position = start + _HEADER.size
+        try:
+            self.client_id = str(data[position : position + client], "utf-8")
+            position += client
+            self.topic = str(data[position : position + topic], "utf-8")
+            position += topic
+            self.born_host = str(data[position : position + host], "utf-8")
+            position += host
+        except UnicodeDecodeError as error:
+            raise MalformedCommandError(f"PRODUCE names are not UTF-8: {error}") from error
+        self._born_at = position
+        position += 8 * count
+        self._encodings_at = position if flags & _HAS_ENCODINGS else 0
+        position += count if flags & _HAS_ENCODINGS else 0
+        self._find_columns(position, end, flags)
+
+    def _find_columns(self, position: int, end: int, flags: int) -> None:
+        data, count = self._data, self.count
+        self._tags: _Strings | None = None
+        self._keys: _Lists | None = None
+        self._properties: _Lists | None = None
+        self._traces: _Strings | None = None
+        self._ids = _Strings(data, position, end, count)
+        position = self._ids.end
+        if flags & _HAS_TAGS:
+            self._tags = _Strings(data, position, end, count)
+            position = self._tags.end
+        if flags & _HAS_KEYS:
+            self._keys = _Lists(data, position, end, count, columns=1)
+            position = self._keys.end
+        if flags & _HAS_PROPERTIES:
+            self._properties = _Lists(data, position, end, count, columns=2)
+            position = self._properties.end
+        if flags & _HAS_TRACES:
+            self._traces = _Strings(data, position, end, count)
+            position = self._traces.end
+        self._bodies = _Strings(data, position, end, count)
+        if self._bodies.end != end:
+            raise MalformedCommandError(f"{end - self._bodies.end} bytes after the last body")
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether any message has an idempotency key."""
+        return self._ids.size_bytes > 0
+
+    def message_ids(self) -> list[bytes]:
+        """Return every message's id, UTF-8; empty where there is none."""
+        return self._ids.all()
+
+    def tags(self) -> list[bytes] | None:
+        """Return every message's tag, UTF-8, or None when no message has one."""
+        return self._tags.all() if self._tags is not None else None
+
+    def message(self, row: int) -> Message:
+        """Return the message in *row*, 0 to count - 1.
+
+        Raises:
+            MalformedCommandError: This row's offsets or text are broken.
+        """
+        if not 0 <= row < self.count:
+            raise MalformedCommandError(f"row {row} of a batch of {self.count}")
+        try:
+            return self._message(row)
+        except ValueError as error:
+            raise MalformedCommandError(f"row {row}: {error}") from error
+
+    def _message(self, row: int) -> Message:
+        data = self._data
+        encoding = data[self._encodings_at + row] if self._encodings_at else Encoding.IDENTITY
+        return Message(
+            message_id=self._ids[row].decode(),
+            body=self._bodies[row],
+            tag=self._tags[row].decode() if self._tags else "",
+            keys=_texts(self._keys, row, 0) if self._keys else (),
+            properties=self._property_map(row),
+            born_at_ms=struct.unpack_from("<q", data, self._born_at + 8 * row)[0],
+            encoding=Encoding(encoding),
+            trace_context=self._traces[row].decode() if self._traces else "",
+        )
+
+    def _property_map(self, row: int) -> dict[str, str]:
+        if self._properties is None:
+            return {}
+        names = _texts(self._properties, row, 0)
+        return dict(zip(names, _texts(self._properties, row, 1), strict=True))
+
+
+def _texts(lists: _Lists, row: int, column: int) -> tuple[str, ...]:
+    strings = lists.columns[column]
+    return tuple(strings[item].decode() for item in lists.range(row))

@@ -1,0 +1,94 @@
+"""What applying a command answers: frozen values, one for each command of an entry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dledger.broker.consume_queue import Payload
+from dledger.broker.topics import Topic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Produced:
+    """A batch is stored, now or by an earlier try of the same request.
+
+    Attributes:
+        queue_ids: The queue of each message, in the batch's order.
+        offsets: The queue offset of each message, in the batch's order.
+        index: The Raft index of the entry that holds the first message.
+        stored: How many are new; the others were there before.
+    """
+
+    topic: str
+    queue_ids: Sequence[int]
+    offsets: Sequence[int]
+    index: int
+    stored: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicCreated:
+    """The topic exists; *created* says whether it is new."""
+
+    topic: Topic
+    created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCreated:
+    """The consumer group exists; *created* says whether it is new."""
+
+    name: str
+    created: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """One message handed out, and where its bytes are.
+
+    Attributes:
+        attempt: 1 for the first delivery.
+        payload: The PRODUCE payload that holds it.
+        row: Its row in that payload.
+    """
+
+    queue_id: int
+    offset: int
+    attempt: int
+    payload: Payload
+    row: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    """The answer to a RECEIVE; the receive id is part of every receipt handle."""
+
+    topic: str
+    receive_id: int
+    visible_at_ms: int
+    deliveries: tuple[Delivery, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Acked:
+    """For each lease in order: is the message consumed? False: the handle is stale."""
+
+    topic: str
+    outcomes: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InvisibilityChanged:
+    """How many leases now end at another time."""
+
+    topic: str
+    changed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """How many leases of a client that is gone ended now; of these topics."""
+
+    topics: tuple[str, ...]
+    released: int

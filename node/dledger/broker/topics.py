@@ -1,0 +1,50 @@
+"""Topics: their names, types and number of queues."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from dledger.errors import InvalidArgument, Unsupported
+
+NORMAL = "NORMAL"
+TOPIC_TYPES = frozenset({NORMAL, "FIFO", "DELAY", "TRANSACTION"})
+MAX_TOPICS = 10_000
+MAX_QUEUES = 256
+MAX_NAME_LENGTH = 127
+_NAME = re.compile(rf"[%a-zA-Z0-9_-]{{1,{MAX_NAME_LENGTH}}}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """A named set of queues, numbered from 0."""
+
+    name: str
+    type: str
+    queues: int
+
+
+def is_name(name: str) -> bool:
+    """Whether *name* may name a topic or a consumer group (the rule of the RocketMQ clients)."""
+    return _NAME.fullmatch(name) is not None
+
+
+def check_name(what: str, name: str) -> None:
+    """Raise InvalidArgument unless *name* may be the name of a *what*."""
+    if not is_name(name):
+        raise InvalidArgument(
+            f"{what} {name[:MAX_NAME_LENGTH]!r} must be 1 to {MAX_NAME_LENGTH} characters "
+            "of letters, digits, '%', '_' and '-'"
+        )
+
+
+def checked_topic(*, name: str, type: str, queues: int) -> Topic:  # noqa: A002, its name on the wire
+    """Return the topic, or raise InvalidArgument, or Unsupported for a type to come."""
+    check_name("topic", name)
+    if type not in TOPIC_TYPES:
+        raise InvalidArgument(f"topic type {type!r} is none of {', '.join(sorted(TOPIC_TYPES))}")
+    if type != NORMAL:
+        raise Unsupported(f"topic type {type} is not implemented yet; only {NORMAL} is")
+    if not 1 <= queues <= MAX_QUEUES:
+        raise InvalidArgument(f"a topic has 1 to {MAX_QUEUES} queues, not {queues}")
+    return Topic(name=name, type=type, queues=queues)
