@@ -1,0 +1,53 @@
+"""Replacing a small file atomically: temporary, fdatasync, rename, directory fsync."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+from dledger.errors import CorruptFile, DiskFull, StorageError
+from dledger.store.files import Files, Mode
+
+
+def load_file(files: Files, path: Path) -> bytes | None:
+    """Return the contents, or None if there is no such file.
+
+    Raises:
+        CorruptFile: The disk cannot read it back.
+    """
+    try:
+        file = files.open(path, Mode.READ)
+    except FileNotFoundError:
+        return None
+    try:
+        return file.pread(file.size(), 0)
+    except OSError as error:
+        raise CorruptFile(str(path), f"cannot be read: {error}") from error
+    finally:
+        file.close()
+
+
+def replace_file(files: Files, path: Path, data: bytes) -> None:
+    """Make *data* the contents of *path*; durable on return, old or new after a crash.
+
+    Raises:
+        DiskFull: There is no room; the old contents stay.
+        StorageError: The disk failed; old or new contents may be there.
+    """
+    temporary = path.with_name(path.name + ".new")
+    try:
+        file = files.open(temporary, Mode.CREATE)
+        try:
+            file.pwritev([data], 0)
+            file.fdatasync()
+        finally:
+            file.close()
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise DiskFull(f"no room to write {path}") from error
+        raise StorageError(f"cannot write {path}: {error}") from error
+    try:
+        files.rename(temporary, path)
+        files.fsync_dir(path.parent)
+    except OSError as error:
+        raise StorageError(f"cannot replace {path}: {error}") from error

@@ -1,0 +1,146 @@
+"""Who this disk is: formatting it once, and refusing to be used as anyone else.
+
+A data directory holds ``identity.json``, ``hard_state``, ``lock`` and ``log/``. The identity file
+is written last when a disk is formatted, so that an unfinished format is simply done again.
+Called by the node's start-up and by Bootstrap, before anything else in `store`.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from crc32c import crc32c
+
+from dledger.errors import CorruptFile, DirectoryLocked, WrongIdentity
+from dledger.store.atomic import load_file, replace_file
+from dledger.store.files import File, Files
+from dledger.store.hard_state import HardStateFile
+from dledger.store.watermark import format_log
+from dledger.types import HardState, NodeId
+
+FORMAT_VERSION = 1
+NAME = "identity.json"
+LOCK_NAME = "lock"
+LOG_DIRECTORY = "log"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What a disk is formatted as.
+
+    Attributes:
+        node_id: The UUID written when the disk was formatted.
+        group_id: The group it joined; "" while Unjoined.
+        name: The stable name, such as ``orders-0``.
+    """
+
+    node_id: NodeId
+    group_id: str
+    name: str
+
+
+def lock_directory(files: Files, directory: Path) -> File:
+    """Lock the data directory for this process until the returned file is closed.
+
+    Raises:
+        DirectoryLocked: Another process uses it.
+    """
+    files.make_dirs(directory)
+    try:
+        return files.lock(directory / LOCK_NAME)
+    except BlockingIOError as error:
+        raise DirectoryLocked(str(directory)) from error
+
+
+def load_or_format(
+    files: Files,
+    directory: Path,
+    name: str,
+    *,
+    new_id: Callable[[], object] = uuid.uuid4,
+) -> Identity:
+    """Return the disk's identity; an empty disk is formatted with a fresh id from *new_id* first.
+
+    Raises:
+        WrongIdentity: The disk was formatted for a node of another name.
+        CorruptFile: The identity is damaged, or missing from a directory that is not empty.
+    """
+    data = load_file(files, directory / NAME)
+    if data is None:
+        return _format(
+            files, directory, Identity(node_id=NodeId(str(new_id())), group_id="", name=name)
+        )
+    identity = _decode(data, directory / NAME)
+    if identity.name != name:
+        raise WrongIdentity("name", expected=name, found=identity.name)
+    return identity
+
+
+def join(files: Files, directory: Path, identity: Identity, group_id: str) -> Identity:
+    """Write that the node belongs to *group_id*, durably; repeating it is harmless.
+
+    Raises:
+        WrongIdentity: It belongs to another group already.
+        DiskFull: There is no room; nothing changed.
+        StorageError: The disk failed.
+    """
+    if identity.group_id == group_id:
+        return identity
+    if identity.group_id:
+        raise WrongIdentity("group", expected=group_id, found=identity.group_id)
+    joined = replace(identity, group_id=group_id)
+    replace_file(files, directory / NAME, _encode(joined))
+    return joined
+
+
+def _format(files: Files, directory: Path, identity: Identity) -> Identity:
+    path = directory / NAME
+    remains = [n for n in files.list(directory / LOG_DIRECTORY) if n.endswith(".seg")]
+    if remains:
+        raise CorruptFile(str(path), f"missing, but {LOG_DIRECTORY}/{remains[0]} exists")
+    files.make_dirs(directory)
+    hard_state = HardStateFile(files, directory)
+    if hard_state.exists() and hard_state.load() != HardState():
+        raise CorruptFile(str(path), "missing, but a hard state exists")
+    format_log(files, directory / LOG_DIRECTORY)
+    hard_state.save(HardState())
+    replace_file(files, path, _encode(identity))
+    return identity
+
+
+def _fields(identity: Identity) -> dict[str, object]:
+    return {
+        "format_version": FORMAT_VERSION,
+        "group_id": identity.group_id,
+        "name": identity.name,
+        "node_id": identity.node_id,
+    }
+
+
+def _encode(identity: Identity) -> bytes:
+    fields = _fields(identity)
+    return json.dumps(fields | {"crc32c": _crc(fields)}, indent=2, sort_keys=True).encode() + b"\n"
+
+
+def _crc(fields: dict[str, object]) -> int:
+    return crc32c(json.dumps(fields, sort_keys=True).encode())
+
+
+def _decode(data: bytes, path: Path) -> Identity:
+    try:
+        fields = json.loads(data)
+        found = fields.pop("crc32c")
+        if found != _crc(fields):
+            raise ValueError(f"CRC32C is {_crc(fields)}, the file says {found}")
+        if fields["format_version"] != FORMAT_VERSION:
+            version = fields["format_version"]
+            raise ValueError(f"format version {version}, this node reads {FORMAT_VERSION}")
+        return Identity(
+            node_id=NodeId(fields["node_id"]), group_id=fields["group_id"], name=fields["name"]
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptFile(str(path), str(error) or repr(error)) from error

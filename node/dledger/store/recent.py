@@ -1,0 +1,58 @@
+"""The newest entries in memory, bounded in bytes, for followers that are nearly caught up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dledger.types import Entry
+
+_OVERHEAD_BYTES = 256
+
+
+class RecentEntries:
+    """A window that ends at the newest entry; the oldest leave when it exceeds *max_bytes*.
+
+    Each entry counts its data and 256 bytes, so that empty ones are bounded too.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._entries: dict[int, Entry] = {}
+        self._oldest = 1
+        self._bytes = 0
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        """Take in *entries*, which follow the newest one."""
+        if not self._entries:
+            self._oldest = entries[0].index
+        for entry in entries:
+            self._entries[entry.index] = entry
+            self._bytes += _cost(entry)
+        while self._bytes > self._max_bytes:
+            self._bytes -= _cost(self._entries.pop(self._oldest))
+            self._oldest += 1
+
+    def truncate(self, last: int) -> None:
+        """Forget everything behind *last*."""
+        for index in range(self._oldest + len(self._entries) - 1, last, -1):
+            if index not in self._entries:
+                break
+            self._bytes -= _cost(self._entries.pop(index))
+
+    def get(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...] | None:
+        """Return [first, last] as far as it is here, cut at *max_bytes* but at least one."""
+        if first > last or first not in self._entries:
+            return None
+        found = [self._entries[first]]
+        room = max_bytes - found[0].size_bytes
+        for index in range(first + 1, last + 1):
+            entry = self._entries.get(index)
+            if entry is None or entry.size_bytes > room:
+                break
+            room -= entry.size_bytes
+            found.append(entry)
+        return tuple(found)
+
+
+def _cost(entry: Entry) -> int:
+    return entry.size_bytes + _OVERHEAD_BYTES

@@ -1,0 +1,324 @@
+"""One segment in memory (where its records are) and the scan that rebuilds it from bytes.
+
+Owned by `CommitLog` and `recovery`. Eight bytes of memory per record, no object per record.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dledger.errors import CorruptRecord
+from dledger.store.files import File, disk_full_on_enospc
+from dledger.store.format import (
+    ALIGNMENT_BYTES,
+    RECORD_HEADER_BYTES,
+    SEGMENT_HEADER_BYTES,
+    EncodedRecords,
+    SegmentIndex,
+    decode_body,
+    decode_record_header,
+    record_size,
+)
+from dledger.types import Entry, EntryKind
+
+ZEROS = bytes(1 << 20)
+SUFFIX = ".seg"
+INDEX_SUFFIX = ".idx"
+NEW_SUFFIX = ".new"
+
+
+def write_zeros(file: File, start: int, stop: int) -> None:
+    """Zero bytes [start, stop)."""
+    for position in range(start, stop, len(ZEROS)):
+        size = min(len(ZEROS), stop - position)
+        file.pwritev([memoryview(ZEROS)[:size]], position)
+
+
+def segment_name(first_index: int) -> str:
+    """Return the file name of the segment that begins with *first_index*."""
+    return f"{first_index:020}{SUFFIX}"
+
+
+def index_name(first_index: int) -> str:
+    """Return the name of the index file that goes with that segment."""
+    return f"{first_index:020}{INDEX_SUFFIX}"
+
+
+class TermRuns:
+    """The term of every index, kept as (first index, term) of each run of equal terms."""
+
+    __slots__ = ("_firsts", "_terms")
+
+    def __init__(self, runs: Iterable[tuple[int, int]] = ()) -> None:
+        self._firsts: list[int] = []
+        self._terms: list[int] = []
+        self.extend(runs)
+
+    def append(self, index: int, term: int) -> None:
+        """Say that *index*, the newest, has *term*."""
+        if not self._terms or self._terms[-1] != term:
+            self._firsts.append(index)
+            self._terms.append(term)
+
+    def extend(self, runs: Iterable[tuple[int, int]]) -> None:
+        """Append runs of a later part of the log."""
+        for first, term in runs:
+            self.append(first, term)
+
+    def term(self, index: int) -> int:
+        """Return the term at *index*, which the caller knows to be in the log."""
+        return self._terms[bisect_right(self._firsts, index) - 1]
+
+    def truncate(self, last: int) -> None:
+        """Forget everything behind *last*."""
+        keep = bisect_right(self._firsts, last)
+        del self._firsts[keep:], self._terms[keep:]
+
+    def within(self, first: int, last: int) -> tuple[tuple[int, int], ...]:
+        """Return the runs of [first, last], the first one beginning at *first*."""
+        start = max(0, bisect_right(self._firsts, first) - 1)
+        stop = bisect_right(self._firsts, last)
+        pairs = zip(self._firsts[start:stop], self._terms[start:stop], strict=True)
+        return tuple((max(begin, first), term) for begin, term in pairs)
+
+
+@dataclass(slots=True)
+class Segment:
+    """Where the records of one segment file are.
+
+    Attributes:
+        previous_chain: The chain CRC this segment continues.
+        capacity_bytes: Length of the file.
+        end: The byte behind the last record; zeros from here to the file's end, unless
+        dirty_end: is higher: bytes [end, dirty_end) may hold remains and must be zeroed
+            before the next record is written.
+    """
+
+    directory: Path
+    first_index: int
+    previous_chain: int
+    capacity_bytes: int
+    end: int = SEGMENT_HEADER_BYTES
+    dirty_end: int = SEGMENT_HEADER_BYTES
+    positions: array[int] = field(default_factory=lambda: array("I"))
+    chains: array[int] = field(default_factory=lambda: array("I"))
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return segment_name(self.first_index)
+
+    @property
+    def path(self) -> Path:
+        """The file's path."""
+        return self.directory / self.name
+
+    @property
+    def index_path(self) -> Path:
+        """Where its index file is, once it is sealed."""
+        return self.directory / index_name(self.first_index)
+
+    @property
+    def last_index(self) -> int:
+        """The index of the last record; first_index - 1 if there is none."""
+        return self.first_index + len(self.positions) - 1
+
+    @property
+    def last_chain(self) -> int:
+        """The chain CRC that the next record continues."""
+        return self.chains[-1] if self.chains else self.previous_chain
+
+    def position(self, index: int) -> int:
+        """Return the byte at which record *index* begins; for last_index + 1, the end."""
+        if index > self.last_index:
+            return self.end
+        return self.positions[index - self.first_index] * ALIGNMENT_BYTES
+
+    def chain(self, index: int) -> int:
+        """Return the chain CRC of record *index*, or of the one before the segment."""
+        if index < self.first_index:
+            return self.previous_chain
+        return self.chains[index - self.first_index]
+
+    def room_for(self, entries: Iterable[Entry]) -> int:
+        """Return how many of *entries* still fit."""
+        room, count = self.capacity_bytes - self.end, 0
+        for entry in entries:
+            room -= record_size(len(entry.data))
+            if room < 0:
+                break
+            count += 1
+        return count
+
+    def add(self, encoded: EncodedRecords) -> None:
+        """Take in records that were written at `end`."""
+        self.positions.extend(encoded.positions)
+        self.chains.extend(encoded.chains)
+        self.end += encoded.size_bytes
+        self.dirty_end = max(self.dirty_end, self.end)
+
+    def truncate(self, last: int) -> None:
+        """Forget the records behind *last*; their bytes stay until they are zeroed."""
+        self.end = self.position(last + 1)
+        keep = last + 1 - self.first_index
+        del self.positions[keep:], self.chains[keep:]
+
+    def scrub(self, file: File) -> None:
+        """Zero the remains behind `end`, if there are any, durably.
+
+        Raises:
+            DiskFull: No room to write zeros (copy-on-write file systems); the remains stay.
+            OSError: The write or sync failed.
+        """
+        if self.dirty_end <= self.end:
+            return
+        with disk_full_on_enospc(f"zero segment {self.name}"):
+            write_zeros(file, self.end, self.dirty_end)
+        file.fdatasync()
+        self.dirty_end = self.end
+
+
+@dataclass(slots=True)
+class Scan:
+    """What the bytes of one segment file hold.
+
+    Attributes:
+        segment: Its records up to the first that is not valid.
+        fault: Why the scan ended at `segment.end`; "" if only zeros follow.
+    """
+
+    segment: Segment
+    runs: TermRuns
+    memberships: list[int]
+    fault: str = ""
+
+
+def scan(data: bytes, segment: Segment) -> Scan:
+    """Fill the empty *segment* from the file's bytes, checking every header and body.
+
+    Remains behind the last valid record are found too: they set `dirty_end`.
+    """
+    result = Scan(segment, TermRuns(), [])
+    view = memoryview(data)
+    try:
+        while _more(view, segment.end):
+            _take(view, result)
+    except ValueError as error:
+        result.fault = str(error)
+    segment.dirty_end = _remains_end(data, segment.end)
+    if segment.dirty_end > segment.end and not result.fault:
+        result.fault = "bytes that are not zero follow the last record"
+    return result
+
+
+def _more(view: memoryview, end: int) -> bool:
+    header = view[end : end + RECORD_HEADER_BYTES]
+    return any(header)
+
+
+def _take(view: memoryview, result: Scan) -> None:
+    segment = result.segment
+    at, index = segment.end, segment.last_index + 1
+    header = decode_record_header(view, at, chain=segment.last_chain, index=index)
+    decode_body(view, at, header)
+    segment.positions.append(at // ALIGNMENT_BYTES)
+    segment.chains.append(header.chain)
+    segment.end = min(at + record_size(header.length), len(view))
+    result.runs.append(index, header.term)
+    if header.kind is EntryKind.MEMBERSHIP:
+        result.memberships.append(index)
+
+
+def _remains_end(data: bytes, end: int) -> int:
+    for stop in range(len(data), end, -len(ZEROS)):
+        start = max(end, stop - len(ZEROS))
+        if data[start:stop] != ZEROS[: stop - start]:
+            return stop
+    return end
+
+
+def adopt(index: SegmentIndex, segment: Segment) -> Scan:
+    """Fill the empty *segment* from its index file instead of from its bytes."""
+    segment.positions, segment.chains = index.positions, index.chains
+    segment.end = segment.dirty_end = index.end
+    return Scan(segment, TermRuns(index.runs), list(index.memberships))
+
+
+def to_index(segment: Segment, runs: TermRuns, memberships: Iterable[int]) -> SegmentIndex:
+    """Return the index of a segment that will not grow any more."""
+    first, last = segment.first_index, segment.last_index
+    return SegmentIndex(
+        first_index=first,
+        previous_chain=segment.previous_chain,
+        end=segment.end,
+        positions=segment.positions,
+        chains=segment.chains,
+        runs=runs.within(first, last),
+        memberships=tuple(i for i in memberships if first <= i <= last),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Records next to each other in one segment: a snapshot that a reader works from.
+
+    Attributes:
+        offsets: Byte offsets of the records, and of the byte behind the last one.
+        chains: The chain CRC before the first record, and that of each record.
+    """
+
+    segment: Segment
+    first_index: int
+    offsets: tuple[int, ...]
+    chains: tuple[int, ...]
+
+    def read(self, file: File) -> list[Entry]:
+        """Read the records with one pread and check headers and bodies.
+
+        Raises:
+            CorruptRecord: The bytes are not what was written, or cannot be read.
+        """
+        start, stop = self.offsets[0], self.offsets[-1]
+        try:
+            data = memoryview(file.pread(stop - start, start))
+        except OSError as error:
+            raise CorruptRecord(self.segment.name, start, f"cannot be read: {error}") from error
+        return [self._entry(data, number) for number in range(len(self.offsets) - 1)]
+
+    def _entry(self, data: memoryview, number: int) -> Entry:
+        at, index = self.offsets[number] - self.offsets[0], self.first_index + number
+        try:
+            header = decode_record_header(data, at, chain=self.chains[number], index=index)
+            if header.chain != self.chains[number + 1]:
+                raise ValueError(
+                    f"chain CRC is {header.chain:#010x}, "
+                    f"the index says {self.chains[number + 1]:#010x}"
+                )
+            body = decode_body(data, at, header)
+        except ValueError as error:
+            raise CorruptRecord(self.segment.name, self.offsets[number], str(error)) from error
+        return Entry(
+            term=header.term,
+            index=index,
+            kind=header.kind,
+            timestamp_ms=header.timestamp_ms,
+            crc32c=header.crc32c,
+            data=bytes(body),
+        )
+
+
+def span(segment: Segment, first: int, last: int, max_bytes: int) -> Span:
+    """Return the span of [first, last], cut before it surely exceeds *max_bytes* of data."""
+    offsets, room = [segment.position(first)], max_bytes
+    for index in range(first, last + 1):
+        offsets.append(segment.position(index + 1))
+        room -= offsets[-1] - offsets[-2] - RECORD_HEADER_BYTES - ALIGNMENT_BYTES
+        if room < 0:
+            break
+    before = first - segment.first_index
+    chains = (segment.chain(first - 1), *segment.chains[before : before + len(offsets) - 1])
+    return Span(segment=segment, first_index=first, offsets=tuple(offsets), chains=chains)

@@ -1,0 +1,165 @@
+"""Segment files on disk: creating, opening and removing them. Owned by `CommitLog`.
+
+A segment file gets its name only when it is whole: preallocated, its header synced. A spare one,
+filled with zeros ahead of time, makes that cheap.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from pathlib import Path
+
+from dledger.errors import DiskFull
+from dledger.store.files import File, Files, Mode, disk_full_on_enospc
+from dledger.store.format import SEGMENT_HEADER_BYTES, SegmentHeader, encode_segment_header
+from dledger.store.identity import Identity
+from dledger.store.segment import NEW_SUFFIX, Segment, write_zeros
+
+_MAX_OPEN = 64
+_FILL_BYTES = 8 << 20
+
+
+class SegmentFiles:
+    """The segment files of one log directory.
+
+    `open` is for any thread, `prepare` for one at a time, the rest for the writer.
+    """
+
+    def __init__(
+        self, files: Files, directory: Path, *, segment_bytes: int, reserve_bytes: int
+    ) -> None:
+        self.files = files
+        self._directory = directory
+        self._segment_bytes = max(segment_bytes, SEGMENT_HEADER_BYTES)
+        self._reserve_bytes = reserve_bytes
+        self._handles: OrderedDict[int, File] = OrderedDict()
+        self._lock = threading.Lock()
+        self._spare: tuple[Path, File] | None = None
+        self._spares_made = 0
+        self._preparing = threading.Lock()
+
+    def open(self, segment: Segment) -> File:
+        """Return the segment's file; the most recently used ones stay open.
+
+        A reader keeps a file usable that is dropped here meanwhile: files close themselves.
+        """
+        with self._lock:
+            file = self._handles.get(segment.first_index)
+            if file is None:
+                file = self.files.open(segment.path, Mode.UPDATE)
+                self._keep(segment.first_index, file)
+            self._handles.move_to_end(segment.first_index)
+            return file
+
+    def _keep(self, first_index: int, file: File) -> None:
+        self._handles[first_index] = file
+        if len(self._handles) > _MAX_OPEN:
+            self._handles.popitem(last=False)
+
+    def create(
+        self, identity: Identity, *, first_index: int, previous_chain: int, room_bytes: int
+    ) -> Segment:
+        """Create a segment durably: preallocate, write and sync the header, rename, fsync.
+
+        It has room for at least *room_bytes* behind its header.
+
+        Raises:
+            DiskFull: There is no room for it; nothing was created.
+            OSError: Another failure.
+        """
+        capacity = max(self._segment_bytes, SEGMENT_HEADER_BYTES + room_bytes)
+        segment = Segment(self._directory, first_index, previous_chain, capacity)
+        header = encode_segment_header(
+            SegmentHeader(
+                group_id=identity.group_id,
+                node_id=identity.node_id,
+                first_index=first_index,
+                previous_chain=previous_chain,
+            )
+        )
+        temporary, file = self._take_spare(capacity) or self._preallocated(segment)
+        file.pwritev([header], 0)
+        file.fdatasync()
+        self.files.rename(temporary, segment.path)
+        self.files.fsync_dir(self._directory)
+        with self._lock:
+            self._keep(first_index, file)
+        return segment
+
+    def _take_spare(self, capacity: int) -> tuple[Path, File] | None:
+        if capacity != self._segment_bytes:
+            return None
+        with self._lock:
+            spare, self._spare = self._spare, None
+        return spare
+
+    def _preallocated(self, segment: Segment) -> tuple[Path, File]:
+        path = segment.path.with_name(segment.name + NEW_SUFFIX)
+        return path, self._allocate(path, segment.capacity_bytes)
+
+    def _allocate(self, path: Path, size: int) -> File:
+        free = self.files.disk_usage(self._directory).free_bytes
+        if free < size + self._reserve_bytes:
+            raise DiskFull(
+                f"no room for a segment of {size} bytes in {self._directory}: "
+                f"{free} bytes are free, {self._reserve_bytes} stay reserved"
+            )
+        with disk_full_on_enospc(f"preallocate a segment of {size} bytes"):
+            file = self.files.open(path, Mode.CREATE)
+            try:
+                file.preallocate(size)
+            except OSError:
+                file.close()
+                self.files.remove(path)
+                raise
+        return file
+
+    def prepare(self) -> bool:
+        """Have a spare file ready, filled with zeros; False if there is no room for one.
+
+        Raises:
+            OSError: The disk failed.
+        """
+        with self._preparing:
+            if self._spare is None:
+                spare = self._filled()
+                with self._lock:
+                    self._spare = spare
+            return self._spare is not None
+
+    def _filled(self) -> tuple[Path, File] | None:
+        self._spares_made += 1
+        path = self._directory / f"spare-{self._spares_made}{NEW_SUFFIX}"
+        try:
+            file = self._allocate(path, self._segment_bytes)
+        except DiskFull:
+            return None
+        for start in range(0, self._segment_bytes, _FILL_BYTES):
+            write_zeros(file, start, min(start + _FILL_BYTES, self._segment_bytes))
+            file.fdatasync()
+        return path, file
+
+    def remove(self, segments: Iterable[Segment], unsealed: Iterable[Segment]) -> None:
+        """Remove *segments*, newest first, and the index files of *unsealed* ones, durably."""
+        removed = sorted(segments, key=lambda segment: -segment.first_index)
+        for segment in removed:
+            with self._lock:
+                self._handles.pop(segment.first_index, None)
+            self.files.remove(segment.path)
+        present = set(self.files.list(self._directory)) if removed else set()
+        for segment in (*removed, *unsealed):
+            if segment.index_path.name in present:
+                self.files.remove(segment.index_path)
+        if removed:
+            self.files.fsync_dir(self._directory)
+
+    def close(self) -> None:
+        """Close all files."""
+        with self._lock:
+            for file in self._handles.values():
+                file.close()
+            self._handles.clear()
+        if self._spare:
+            self._spare[1].close()
