@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from group import TestGroup
+
+
+@pytest.fixture
+async def group(tmp_path: Path) -> AsyncIterator[TestGroup]:
+    """Return a group of three, not started; stopped afterwards."""
+    made = TestGroup(tmp_path)
+    yield made
+    await made.stop()
