@@ -352,12 +352,25 @@ class LocalCluster(KubernetesTools):
         wanted = oci.manifest_digest(archive)
         if wanted is not None and self._digest(node, name) == wanted:
             return
-        self._ctr(node, "images", "import", str(archive))
+        self._import_missing(node, archive)
         until(
             f"{node.name}'s kubelet to see {name}; is that the image's name in {archive}?",
             lambda: self._managed(node, name),
             timeout_s=10.0,
         )
+
+    def _import_missing(self, node: Node, archive: Path) -> None:
+        """Import an archive, but not those layers that came with an earlier image."""
+        present = set(self._ctr(node, "content", "ls", "--quiet").split())
+        if not present & oci.blobs(archive):
+            self._ctr(node, "images", "import", str(archive))
+            return
+        thin = self.layout.node_run(node) / "import.tar"
+        oci.write_without(archive, present, thin)
+        try:
+            self._ctr(node, "images", "import", str(thin))
+        finally:
+            thin.unlink()
 
     def _digest(self, node: Node, name: str) -> str | None:
         return oci.listed_digest(self._ctr(node, "images", "ls", f"name=={name}"), name)

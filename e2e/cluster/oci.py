@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import tarfile
+from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,6 +82,25 @@ def manifest_digest(path: Path) -> str | None:
         member = opened.extractfile("index.json")
         assert member is not None, "an index that is a directory"
         return str(json.load(member)["manifests"][0]["digest"])
+
+
+def blobs(path: Path) -> set[str]:
+    """Return the digests of all blobs that an archive holds."""
+    with tarfile.open(path) as opened:
+        return {digest for entry in opened if (digest := _blob_digest(entry.name)) is not None}
+
+
+def write_without(path: Path, present: Set[str], out: Path) -> None:
+    """Copy an archive, leaving out the blobs that its reader has already."""
+    with tarfile.open(path) as whole, tarfile.open(out, "w") as thin:
+        for entry in whole:
+            if _blob_digest(entry.name) not in present:
+                thin.addfile(entry, whole.extractfile(entry) if entry.isfile() else None)
+
+
+def _blob_digest(member: str) -> str | None:
+    prefix, _, digest = member.rpartition("/")
+    return f"sha256:{digest}" if prefix == "blobs/sha256" else None
 
 
 def listed_digest(listing: str, name: str) -> str | None:

@@ -1,0 +1,86 @@
+"""The base of the image where there is no registry: Debian with Python, by debootstrap.
+
+Everything of buildah's lies in our cache, so that it meddles with nobody else's images.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tarfile
+from pathlib import Path
+
+from e2e.cluster import mounts
+from e2e.cluster.layout import Layout
+from e2e.cluster.shell import run
+from e2e.cluster.steps import Steps
+
+SUITE = "bookworm"
+PACKAGES = ("python3", "python3-venv", "ca-certificates")
+# What no container reads, half of what debootstrap brings.
+UNREAD = (
+    "usr/share/doc",
+    "usr/share/man",
+    "usr/share/locale",
+    "usr/share/info",
+    "var/cache/apt",
+    "var/lib/apt/lists",
+    "var/log",
+)
+ENVIRONMENT = {"BUILDAH_ISOLATION": "chroot", "STORAGE_DRIVER": "overlay"}
+
+
+def name() -> str:
+    """The base image's name; its tag changes with what goes into it."""
+    recipe = "\0".join((SUITE, *PACKAGES, *UNREAD))
+    return f"localhost/dledger-base:{SUITE}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
+
+
+def storage(layout: Layout) -> Path:
+    """Where buildah keeps layers."""
+    return layout.cache / "buildah"
+
+
+def buildah(layout: Layout, *args: str | Path, cwd: Path | None = None, check: bool = True) -> str:
+    """Run buildah on our own storage; return what it prints."""
+    where = ("--root", storage(layout), "--runroot", layout.cache / "buildah-run")
+    return run("buildah", *where, *args, cwd=cwd, check=check, env=ENVIRONMENT)
+
+
+def ensure(layout: Layout, steps: Steps) -> None:
+    """Make the base image unless it is there."""
+    if buildah(layout, "images", "--quiet", name(), check=False).strip():
+        return
+    archive = layout.images / f"{name().rpartition(':')[2]}.tar"
+    if not archive.exists():
+        with steps.step(f"debootstrap {SUITE} (once, about a minute)"):
+            _bootstrap(layout, archive)
+    with steps.step("base image"):
+        container = buildah(layout, "from", "scratch").strip()
+        buildah(layout, "add", "--quiet", container, archive, "/")
+        buildah(layout, "config", "--cmd", "/bin/sh", container)
+        buildah(layout, "commit", "--quiet", "--rm", container, name())
+
+
+def _bootstrap(layout: Layout, archive: Path) -> None:
+    tree = layout.cache / "base"
+    mounts.delete([tree])
+    tree.mkdir(parents=True)
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    include = f"--include={','.join(PACKAGES)}"
+    log = layout.cache / "debootstrap.log"
+    log.unlink(missing_ok=True)
+    run("debootstrap", "--variant=minbase", include, SUITE, tree, log=log)
+    for directory in UNREAD:
+        shutil.rmtree(tree / directory, ignore_errors=True)
+        (tree / directory).mkdir(parents=True)
+    partial = archive.with_suffix(f".{os.getpid()}.partial")
+    with tarfile.open(partial, "w") as opened:
+        opened.add(tree, arcname=".", filter=_without_devices)
+    partial.rename(archive)
+    mounts.delete([tree])
+
+
+def _without_devices(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    return None if entry.isdev() else entry
