@@ -1,0 +1,52 @@
+"""Spec -> manifests of the children. Pure; `desired` lists them in the order they are applied.
+
+Each carries the hash of its own desired form, so that a change of the spec shows as a difference
+even where a field only disappears.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dledger_operator import names
+from dledger_operator.build.budget import budget
+from dledger_operator.build.common import digest
+from dledger_operator.build.config import config_map
+from dledger_operator.build.networkpolicy import network_policy
+from dledger_operator.build.services import client_service, leader_service, nodes_service
+from dledger_operator.build.statefulset import stateful_set
+from dledger_operator.spec import BrokerGroup, Manifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Platform:
+    """What the operator itself was installed with.
+
+    Attributes:
+        image: Image of the nodes when the spec names none.
+        namespace: Where the operator runs; empty when it runs outside the cluster.
+    """
+
+    image: str
+    namespace: str = ""
+
+
+def desired(group: BrokerGroup, platform: Platform) -> tuple[Manifest, ...]:
+    """Return every child of *group* as it should be."""
+    config = config_map(group)
+    manifests = (
+        config,
+        nodes_service(group),
+        client_service(group),
+        leader_service(group),
+        budget(group),
+        network_policy(group, operator_namespace=platform.namespace),
+        stateful_set(group, default_image=platform.image, config=config["data"]),
+    )
+    return tuple(_hashed(manifest) for manifest in manifests)
+
+
+def _hashed(manifest: Manifest) -> Manifest:
+    metadata = manifest["metadata"]
+    annotations = {**metadata.get("annotations", {}), names.HASH_ANNOTATION: digest(manifest)}
+    return {**manifest, "metadata": {**metadata, "annotations": annotations}}

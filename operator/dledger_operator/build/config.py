@@ -1,0 +1,36 @@
+"""The ConfigMap with node.toml: what all nodes of a group are told alike. Pure.
+
+What differs between pods (name, address) comes from the pod's environment.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from dledger_operator import names
+from dledger_operator.build.common import metadata
+from dledger_operator.spec import BrokerGroup, Manifest
+
+CONFIG_DIR: Final = "/etc/dledger"
+DATA_DIR: Final = "/var/lib/dledger"
+
+
+def config_map(group: BrokerGroup) -> Manifest:
+    """Return the ConfigMap."""
+    settings: dict[str, str | int | bool] = {
+        "group": group.name,
+        "data_dir": DATA_DIR,
+        "client_port": names.CLIENT_PORT,
+        "client_tls_port": names.CLIENT_TLS_PORT,
+        "peer_port": names.PEER_PORT,
+        "http_port": names.HTTP_PORT,
+        "durability": group.spec.durability,
+        "auto_create_topics": group.spec.auto_create_topics,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(group, names.config_map(group.name)),
+        "data": {"node.toml": "".join(f"{k} = {json.dumps(v)}\n" for k, v in settings.items())},
+    }

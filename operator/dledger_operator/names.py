@@ -1,0 +1,91 @@
+"""Names, labels and ports of a group's children: other people's manifests rely on them.
+
+Pure; used by every other part of the operator.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+API_GROUP: Final = "dledger.io"
+API_VERSION: Final = f"{API_GROUP}/v1"
+KIND: Final = "BrokerGroup"
+PLURAL: Final = "brokergroups"
+MANAGER: Final = "dledger-operator"
+"""Field manager of server-side apply, value of the managed-by label, and name of the Lease."""
+
+GROUP_LABEL: Final = f"{API_GROUP}/group"
+ROLE_LABEL: Final = f"{API_GROUP}/role"
+ZONE_LABEL: Final = "topology.kubernetes.io/zone"
+REVISION_LABEL: Final = "controller-revision-hash"
+HASH_ANNOTATION: Final = f"{API_GROUP}/desired-hash"
+CONFIG_ANNOTATION: Final = f"{API_GROUP}/config-hash"
+
+CLIENT_PORT: Final = 8081
+CLIENT_TLS_PORT: Final = 8082
+PEER_PORT: Final = 20911
+HTTP_PORT: Final = 8080
+
+MANAGED_SELECTOR: Final = f"app.kubernetes.io/managed-by={MANAGER},{GROUP_LABEL}"
+"""Label selector of everything the operator watches besides BrokerGroups."""
+
+
+def pod(group: str, ordinal: int) -> str:
+    """Return the name of a replica, which is also its name as a Raft member."""
+    return f"{group}-{ordinal}"
+
+
+def claim(group: str, ordinal: int) -> str:
+    """Return the name of a replica's PersistentVolumeClaim."""
+    return f"data-{pod(group, ordinal)}"
+
+
+def config_map(group: str) -> str:
+    """Return the name of the ConfigMap with node.toml."""
+    return f"{group}-config"
+
+
+def leader_service(group: str) -> str:
+    """Return the name of the Service that has only the leader behind it."""
+    return f"{group}-leader"
+
+
+def nodes_service(group: str) -> str:
+    """Return the name of the headless Service that names each pod."""
+    return f"{group}-nodes"
+
+
+def children(group: str) -> tuple[tuple[str, str], ...]:
+    """Return kind and name of every child, in the order they are applied."""
+    return (
+        ("ConfigMap", config_map(group)),
+        ("Service", nodes_service(group)),
+        ("Service", group),
+        ("Service", leader_service(group)),
+        ("PodDisruptionBudget", group),
+        ("NetworkPolicy", group),
+        ("StatefulSet", group),
+    )
+
+
+def peer_address(namespace: str, group: str, pod_name: str) -> str:
+    """Return ``host:port`` of a replica's peer and Admin port, as its membership records it."""
+    return f"{pod_name}.{nodes_service(group)}.{namespace}.svc:{PEER_PORT}"
+
+
+def selector(group: str) -> dict[str, str]:
+    """Return the labels that select a group's pods; they can never change."""
+    return {
+        "app.kubernetes.io/name": "dledger",
+        "app.kubernetes.io/component": "node",
+        GROUP_LABEL: group,
+    }
+
+
+def labels(group: str) -> dict[str, str]:
+    """Return the labels of every child."""
+    return {
+        **selector(group),
+        "app.kubernetes.io/instance": group,
+        "app.kubernetes.io/managed-by": MANAGER,
+    }

@@ -1,0 +1,150 @@
+"""What was seen of a group, as frozen values: children, pods, volumes, and what the nodes say.
+
+Filled by the shell (`cluster.py`), taken by the pure functions. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dledger_operator.spec import Manifest
+
+Ref = tuple[str, str]
+"""Kind and name of a child, such as ``("Service", "orders")``."""
+
+
+def ref_of(manifest: Manifest) -> Ref:
+    """Return kind and name of a manifest."""
+    return manifest["kind"], manifest["metadata"]["name"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """One pod of the group.
+
+    Attributes:
+        name: Such as ``orders-0``; also its name as a Raft member.
+        ip: Empty until it has one.
+        ready: The kubelet says so.
+        role: Its role label; empty when it has none.
+        zone: Its zone label, where Kubernetes sets one (1.35 and later).
+        revision: Which version of the StatefulSet's template it was made from.
+        terminating: It is being deleted.
+        trouble: Why it does not run, in Kubernetes' words; empty when nothing is known.
+    """
+
+    name: str
+    ip: str = ""
+    ready: bool = False
+    role: str = ""
+    zone: str = ""
+    revision: str = ""
+    terminating: bool = False
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volume:
+    """The claim of one replica: requested size, class and phase."""
+
+    name: str
+    size: str
+    storage_class_name: str = ""
+    phase: str = "Bound"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberView:
+    """A member as a node sees it; indexes only from the leader."""
+
+    id: str
+    name: str
+    role: str = "unknown"
+    match_index: int = 0
+    lag: int = 0
+    connected: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failover:
+    """The last change of leader, by node ids."""
+
+    from_id: str
+    to_id: str
+    term: int
+    cause: str
+    detected_ms: int
+    elected_ms: int
+    first_ack_ms: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """What one node says of itself.
+
+    Attributes:
+        node_id: Written when its disk was formatted.
+        group_id: Empty while it is unjoined.
+        role: ``unjoined``, ``follower``, ``candidate``, ``pre-candidate`` or ``leader``.
+        leader_id: Whom it follows, or itself.
+        members: The membership it knows; empty while unjoined.
+        writes_refused_reason: Such as a full disk; empty when writes are taken.
+    """
+
+    node_id: str
+    group_id: str = ""
+    role: str = "unjoined"
+    term: int = 0
+    leader_id: str = ""
+    commit_index: int = 0
+    applied_index: int = 0
+    ready: bool = False
+    not_ready_reason: str = ""
+    members: tuple[MemberView, ...] = ()
+    last_failover: Failover | None = None
+    storage_used_bytes: int = 0
+    storage_capacity_bytes: int = 0
+    writes_refused_reason: str = ""
+
+    @property
+    def joined(self) -> bool:
+        """Whether its volume carries a group id."""
+        return bool(self.group_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """Everything seen of one group at one time.
+
+    Attributes:
+        children: Manifests as the API has them, by kind and name.
+        pods: Pods of the group, by name.
+        volumes: Its claims, by name; they outlive the group.
+        nodes: What the nodes that answered say, by pod name.
+        topics: Names of the topics there are; None when not asked.
+        refusals: What could not be done lately, and the answer: child or topic to sentence.
+    """
+
+    children: Mapping[Ref, Manifest] = field(default_factory=dict)
+    pods: Mapping[str, Pod] = field(default_factory=dict)
+    volumes: Mapping[str, Volume] = field(default_factory=dict)
+    nodes: Mapping[str, NodeView] = field(default_factory=dict)
+    topics: frozenset[str] | None = None
+    refusals: Mapping[Ref, str] = field(default_factory=dict)
+
+    @property
+    def leader(self) -> tuple[str, NodeView] | None:
+        """Pod name and words of the node that leads in the newest term, if one answers."""
+        leaders = [item for item in self.nodes.items() if item[1].role == "leader"]
+        return max(leaders, key=lambda item: item[1].term, default=None)
+
+    @property
+    def membership(self) -> tuple[MemberView, ...]:
+        """The members, as the leader or else the node with the newest term knows them."""
+        if self.leader and self.leader[1].members:
+            return self.leader[1].members
+        knowing = [node for node in self.nodes.values() if node.members]
+        newest = max(knowing, key=lambda node: (node.term, node.applied_index), default=None)
+        return newest.members if newest else ()

@@ -1,0 +1,232 @@
+"""The catalogue of reasons: every reason of a condition or Event, what it means and what to do.
+
+The only list. `docs/operator.md` shows it (a test compares them) and runbooks are written from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+
+class Reason(StrEnum):
+    """One word for why a condition has its status."""
+
+    ACCEPTED = "Accepted"
+    NOT_IMPLEMENTED_YET = "NotImplementedYet"
+    INVALID_SPEC = "InvalidSpec"
+    LEADER_ELECTED = "LeaderElected"
+    NO_LEADER = "NoLeader"
+    WRITES_REFUSED = "WritesRefused"
+    NODES_UNREACHABLE = "NodesUnreachable"
+    WAITING_FOR_NODES = "WaitingForNodes"
+    ALL_REPLICAS_READY = "AllReplicasReady"
+    REPLICAS_NOT_READY = "ReplicasNotReady"
+    CREATING = "Creating"
+    FOUNDING = "Founding"
+    JOINING = "Joining"
+    RESTART_PENDING = "RestartPending"
+    TOPICS_PENDING = "TopicsPending"
+    BLOCKED = "Blocked"
+    COMPLETE = "Complete"
+    AS_EXPECTED = "AsExpected"
+    MEMBER_REPLACED_BY_EMPTY_DISK = "MemberReplacedByEmptyDisk"
+    MEMBER_NOT_CONNECTED = "MemberNotConnected"
+    ALL_DISKS_EMPTY = "AllDisksEmpty"
+    DUPLICATE_NODE_ID = "DuplicateNodeId"
+    APPLY_REFUSED = "ApplyRefused"
+    TOPIC_REFUSED = "TopicRefused"
+    ONE_GROUP_ID = "OneGroupId"
+    NOT_FOUNDED = "NotFounded"
+    GROUP_ID_MISMATCH = "GroupIdMismatch"
+    VOLUMES_BOUND = "VolumesBound"
+    VOLUMES_PENDING = "VolumesPending"
+    PAUSED_BY_USER = "PausedByUser"
+    NOT_PAUSED = "NotPaused"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """For people: which condition says it, what it means, what to do about it."""
+
+    condition: str
+    meaning: str
+    remedy: str = "Nothing."
+
+
+CATALOGUE: Final[Mapping[Reason, Explanation]] = MappingProxyType(
+    {
+        Reason.ACCEPTED: Explanation(
+            "SpecValid=True",
+            "The operator acts on every field of the spec that asks for something.",
+        ),
+        Reason.NOT_IMPLEMENTED_YET: Explanation(
+            "SpecValid=False",
+            "The spec asks for something that this version cannot do yet; the message names the "
+            "fields. No part of the new spec is acted on; a running group stays as it is.",
+            "Set the named fields back to what the message says.",
+        ),
+        Reason.INVALID_SPEC: Explanation(
+            "SpecValid=False",
+            "The spec contradicts itself or the volumes that exist; the message names the fields. "
+            "No part of the new spec is acted on; a running group stays as it is.",
+            "Correct the named fields.",
+        ),
+        Reason.LEADER_ELECTED: Explanation(
+            "Available=True", "A majority follows one leader: writes are taken."
+        ),
+        Reason.NO_LEADER: Explanation(
+            "Available=False",
+            "No majority follows one leader. It lasts under two seconds at a failover.",
+            "If it lasts, bring nodes back until a majority is up: see the pods and their events.",
+        ),
+        Reason.WRITES_REFUSED: Explanation(
+            "Available=False, StorageHealthy=False",
+            "A node, named with its own words, refuses writes, such as on a full disk. "
+            "Available is False only when it is the leader.",
+            "Make room: the node takes writes again by itself.",
+        ),
+        Reason.NODES_UNREACHABLE: Explanation(
+            "Available=Unknown, GroupIDConsistent=Unknown",
+            "Pods are ready but answer the operator no Status call, so nothing is known of them. "
+            "The group itself may be well: it does not need the operator.",
+            "See whether a NetworkPolicy keeps the operator from port 20911 of the pods.",
+        ),
+        Reason.WAITING_FOR_NODES: Explanation(
+            "Available=False",
+            "The group is not founded yet: that takes the answer of every replica.",
+            "See why the named pods do not run.",
+        ),
+        Reason.ALL_REPLICAS_READY: Explanation(
+            "Ready=True", "Every replica is up, has joined and has caught up."
+        ),
+        Reason.REPLICAS_NOT_READY: Explanation(
+            "Ready=False",
+            "Some replicas, named with what is known of them, are missing or not ready.",
+            "See the named pods and their events.",
+        ),
+        Reason.CREATING: Explanation(
+            "Progressing=True", "Children or pods are being created; the message names them."
+        ),
+        Reason.FOUNDING: Explanation(
+            "Progressing=True",
+            "The group has no first leader yet: replicas are awaited, told to found the group, or "
+            "about to elect.",
+        ),
+        Reason.JOINING: Explanation(
+            "Progressing=True", "The leader is bringing the named members in."
+        ),
+        Reason.RESTART_PENDING: Explanation(
+            "Progressing=True",
+            "The named pods run an older template (image, resources, configuration). The operator "
+            "does not restart pods yet.",
+            "Delete the named pods one at a time, the leader last, waiting for Ready each time.",
+        ),
+        Reason.TOPICS_PENDING: Explanation(
+            "Progressing=True", "Topics of the spec are still to be created."
+        ),
+        Reason.BLOCKED: Explanation(
+            "Progressing=False",
+            "The operator is held up by what SpecValid, Degraded or GroupIDConsistent say.",
+            "See those conditions.",
+        ),
+        Reason.COMPLETE: Explanation("Progressing=False", "Everything is as the spec wants it."),
+        Reason.AS_EXPECTED: Explanation("Degraded=False", "Nothing is known to be wrong."),
+        Reason.MEMBER_REPLACED_BY_EMPTY_DISK: Explanation(
+            "Degraded=True",
+            "The named pods came up with an empty disk under the name of a member. They take no "
+            "part, so that they cannot vote as if they remembered.",
+            "Bring the old volume back. Replacing a member is not implemented yet.",
+        ),
+        Reason.MEMBER_NOT_CONNECTED: Explanation(
+            "Degraded=True",
+            "The leader has no connection to the named members.",
+            "See the named pods and the network between the nodes.",
+        ),
+        Reason.ALL_DISKS_EMPTY: Explanation(
+            "Available=False, Degraded=True",
+            "The group was founded, and now every disk is empty. The operator never founds a "
+            "group a second time.",
+            "Bring the volumes back. To start afresh without the data, delete the BrokerGroup and "
+            "apply it again.",
+        ),
+        Reason.DUPLICATE_NODE_ID: Explanation(
+            "Degraded=True",
+            "Several pods show the same node id: a disk was copied. Nothing is done to the group.",
+            "Give each pod its own volume.",
+        ),
+        Reason.APPLY_REFUSED: Explanation(
+            "Degraded=True",
+            "The API server refused a child, or its name is taken by an object that belongs to "
+            "someone else; the message has the answer.",
+            "Correct the spec, or remove or rename what is in the way.",
+        ),
+        Reason.TOPIC_REFUSED: Explanation(
+            "Degraded=True",
+            "A topic of the spec could not be created as asked; the message has the answer.",
+            "Correct the topic in the spec.",
+        ),
+        Reason.ONE_GROUP_ID: Explanation(
+            "GroupIDConsistent=True", "Every volume that answers carries the recorded group id."
+        ),
+        Reason.NOT_FOUNDED: Explanation(
+            "GroupIDConsistent=Unknown", "No volume is known to carry a group id yet."
+        ),
+        Reason.GROUP_ID_MISMATCH: Explanation(
+            "GroupIDConsistent=False",
+            "Volumes carry different group ids, or another than the recorded one; the message has "
+            "both. Nothing is done to the group.",
+            "Give the group the volumes that belong together.",
+        ),
+        Reason.VOLUMES_BOUND: Explanation(
+            "StorageHealthy=True", "Every volume is bound and no node refuses writes."
+        ),
+        Reason.VOLUMES_PENDING: Explanation(
+            "StorageHealthy=Unknown",
+            "The named volumes are not there yet.",
+            "If it lasts, see the claims and their events.",
+        ),
+        Reason.PAUSED_BY_USER: Explanation(
+            "Paused=True",
+            "spec.paused is set: the operator watches and reports, and changes nothing. The "
+            "Service of the leader does not follow a failover meanwhile.",
+            "Clear spec.paused.",
+        ),
+        Reason.NOT_PAUSED: Explanation("Paused=False", "The operator acts."),
+    }
+)
+
+
+class EventReason(StrEnum):
+    """One word for what an Event tells."""
+
+    GROUP_ID_RECORDED = "GroupIdRecorded"
+    FOUNDED = "Founded"
+    ADOPTED = "Adopted"
+    LEADER_CHANGED = "LeaderChanged"
+    SPEC_REFUSED = "SpecRefused"
+    SPEC_ACCEPTED = "SpecAccepted"
+    DEGRADED = "Degraded"
+    RECOVERED = "Recovered"
+    GROUP_ID_MISMATCH = "GroupIdMismatch"
+    TOPIC_CREATED = "TopicCreated"
+
+
+EVENTS: Final[Mapping[EventReason, str]] = MappingProxyType(
+    {
+        EventReason.GROUP_ID_RECORDED: "All disks are empty; the id to found the group with was "
+        "recorded in the status.",
+        EventReason.FOUNDED: "One node was told to found the group with the recorded id.",
+        EventReason.ADOPTED: "Volumes carry a group id; it was recorded and nothing was founded.",
+        EventReason.LEADER_CHANGED: "Another node leads; the message has the cause and the time.",
+        EventReason.SPEC_REFUSED: "SpecValid became False.",
+        EventReason.SPEC_ACCEPTED: "SpecValid became True again.",
+        EventReason.DEGRADED: "Degraded became True, or for another reason.",
+        EventReason.RECOVERED: "Degraded became False again.",
+        EventReason.GROUP_ID_MISMATCH: "GroupIDConsistent became False.",
+        EventReason.TOPIC_CREATED: "A topic of the spec was created.",
+    }
+)

@@ -1,0 +1,101 @@
+"""Groups and observations to begin a test with: a three-replica group `orders` in `shop`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from dledger_operator import names
+from dledger_operator.build import Platform, desired
+from dledger_operator.observed import MemberView, NodeView, Observed, Pod, Volume, ref_of
+from dledger_operator.spec import BrokerGroup
+
+GROUP_ID = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
+FRESH_ID = "0b5c1f2e-0000-4000-8000-000000000001"
+NOW = "2031-05-06T07:08:09Z"
+PLATFORM = Platform(image="dledger:test", namespace="dledger-system")
+
+
+def body(spec: dict[str, Any] | None = None, **status: Any) -> dict[str, Any]:
+    """Return a BrokerGroup as the API has it."""
+    metadata = {"namespace": "shop", "name": "orders", "uid": "uid-1", "generation": 1}
+    return {"metadata": metadata, "spec": spec or {}, "status": status}
+
+
+def group(spec: dict[str, Any] | None = None, **status: Any) -> BrokerGroup:
+    """Return the group with this spec and recorded status."""
+    return BrokerGroup.parse(body(spec, **status))
+
+
+def founded(spec: dict[str, Any] | None = None, **status: Any) -> BrokerGroup:
+    """Return the group as recorded after its first leader."""
+    return group(spec, **{"groupId": GROUP_ID, "term": 1, "leader": "orders-0", **status})
+
+
+def unjoined(*ordinals: int) -> dict[str, NodeView]:
+    """Return nodes with empty disks, by pod name."""
+    return {f"orders-{n}": NodeView(node_id=f"id-{n}") for n in ordinals}
+
+
+def joined(*ordinals: int, leader: int | None = 0, **changes: Any) -> dict[str, NodeView]:
+    """Return nodes that carry the group id and agree on a leader, by pod name."""
+    return {f"orders-{n}": _joined(n, leader, changes) for n in ordinals}
+
+
+def _joined(ordinal: int, leader: int | None, changes: dict[str, Any]) -> NodeView:
+    role = "leader" if ordinal == leader else "follower"
+    node = NodeView(
+        node_id=f"id-{ordinal}",
+        group_id=GROUP_ID,
+        role=role,
+        term=1,
+        leader_id="" if leader is None else f"id-{leader}",
+        commit_index=7,
+        applied_index=7,
+        ready=True,
+        members=members(0, 1, 2, leader=leader),
+        storage_used_bytes=1 << 20,
+        storage_capacity_bytes=10 << 30,
+    )
+    return replace(node, **changes)
+
+
+def members(*ordinals: int, leader: int | None = 0) -> tuple[MemberView, ...]:
+    """Return a membership of these replicas as the leader sees it."""
+    return tuple(
+        MemberView(
+            id=f"id-{n}",
+            name=f"orders-{n}",
+            role="leader" if n == leader else "follower",
+            match_index=7,
+        )
+        for n in ordinals
+    )
+
+
+def pods(*ordinals: int, leader: int | None = 0, **changes: Any) -> dict[str, Pod]:
+    """Return ready, labelled pods by name; a `leader` of None leaves them without a role."""
+    return {f"orders-{n}": replace(_pod(n, leader), **changes) for n in ordinals}
+
+
+def _pod(ordinal: int, leader: int | None) -> Pod:
+    role = "" if leader is None else "leader" if ordinal == leader else "follower"
+    return Pod(name=f"orders-{ordinal}", ip=f"10.0.0.{ordinal}", ready=True, role=role)
+
+
+def volumes(*ordinals: int, size: str = "10Gi") -> dict[str, Volume]:
+    """Return bound claims by name."""
+    claims = (names.claim("orders", n) for n in ordinals)
+    return {claim: Volume(name=claim, size=size, storage_class_name="standard") for claim in claims}
+
+
+def converged(of: BrokerGroup, **changes: Any) -> Observed:
+    """Return what is seen when everything is as the spec wants it."""
+    observed = Observed(
+        children={ref_of(manifest): manifest for manifest in desired(of, PLATFORM)},
+        pods=pods(0, 1, 2),
+        volumes=volumes(0, 1, 2),
+        nodes=joined(0, 1, 2),
+        topics=frozenset(topic.name for topic in of.spec.topics),
+    )
+    return replace(observed, **changes)

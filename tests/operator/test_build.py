@@ -1,0 +1,142 @@
+"""Spec -> manifests: a whole group as golden YAML, and what each field changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dledger_operator import names
+from dledger_operator.build import Platform, desired
+from dledger_operator.observed import ref_of
+from dledger_operator.spec import BrokerGroup
+from tests.operator.samples import PLATFORM, group
+
+GOLDEN = Path(__file__).parent / "golden"
+
+FULL: dict[str, Any] = {
+    "replicas": 5,
+    "image": "registry.example/dledger:2.0",
+    "storage": {"size": "20Gi", "storageClassName": "fast"},
+    "durability": "osBuffer",
+    "resources": {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}},
+    "affinity": {"nodeAffinity": {}},
+    "topologySpreadConstraints": [
+        {"maxSkew": 2, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}
+    ],
+    "tolerations": [{"key": "broker", "operator": "Exists"}],
+    "nodeSelector": {"disk": "nvme"},
+    "priorityClassName": "high",
+    "podLabels": {"team": "shop", names.GROUP_LABEL: "someone-elses"},
+    "podAnnotations": {"note": "hello"},
+    "serviceAccountName": "orders",
+    "imagePullSecrets": [{"name": "pull"}],
+    "securityContext": {"fsGroup": 2000},
+    "autoCreateTopics": False,
+}
+
+
+def _child(of: BrokerGroup, kind: str, name: str = "orders") -> dict[str, Any]:
+    return {ref_of(manifest): manifest for manifest in desired(of, PLATFORM)}[kind, name]
+
+
+@pytest.mark.parametrize(("name", "spec"), [("default", {}), ("full", FULL)])
+def test_a_whole_group_is_as_the_golden_file_says(
+    name: str, spec: dict[str, Any], rewrite: bool
+) -> None:
+    """Every child of a group, byte for byte; the diff of the file is what is reviewed."""
+    path = GOLDEN / f"{name}.yaml"
+
+    text = yaml.safe_dump_all(desired(group(spec), PLATFORM), sort_keys=True, width=100)
+
+    if rewrite:
+        path.write_text(text, "utf-8")
+    assert text == path.read_text("utf-8")
+
+
+def test_the_children_are_those_that_names_lists() -> None:
+    """The condition Progressing counts on that list."""
+    assert tuple(ref_of(m) for m in desired(group(), PLATFORM)) == names.children("orders")
+
+
+def test_every_child_is_owned_by_the_group_and_labelled() -> None:
+    """Deleting the group deletes them; the operator watches them by label."""
+    for manifest in desired(group(), PLATFORM):
+        metadata = manifest["metadata"]
+        assert [owner["uid"] for owner in metadata["ownerReferences"]] == ["uid-1"]
+        assert metadata["labels"] == names.labels("orders")
+
+
+def test_volumes_outlive_the_group() -> None:
+    """The claims have no owner and the StatefulSet keeps them."""
+    spec = _child(group(), "StatefulSet")["spec"]
+
+    assert spec["persistentVolumeClaimRetentionPolicy"] == {
+        "whenDeleted": "Retain",
+        "whenScaled": "Retain",
+    }
+    assert "ownerReferences" not in spec["volumeClaimTemplates"][0]["metadata"]
+
+
+def test_pods_have_no_api_rights_and_are_restricted() -> None:
+    """No token, no root, no capability, no writable root file system."""
+    pod = _child(group(), "StatefulSet")["spec"]["template"]["spec"]
+    container = pod["containers"][0]["securityContext"]
+
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["runAsUser"] == 10001
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["capabilities"] == {"drop": ["ALL"]}
+    assert container["readOnlyRootFilesystem"] is True
+
+
+def test_the_pods_environment_holds_no_service_variables() -> None:
+    """A node refuses unknown DLEDGER_ settings, and a Service dledger-x would make one."""
+    assert _child(group(), "StatefulSet")["spec"]["template"]["spec"]["enableServiceLinks"] is False
+
+
+def test_the_operators_labels_win_over_the_users() -> None:
+    """The selector must always find the pods."""
+    labels = _child(group(FULL), "StatefulSet")["spec"]["template"]["metadata"]["labels"]
+
+    assert labels[names.GROUP_LABEL] == "orders"
+    assert labels["team"] == "shop"
+
+
+def test_a_change_of_configuration_changes_the_pod_template() -> None:
+    """That is how a pending restart becomes visible."""
+    one, two = (_child(group({"durability": d}), "StatefulSet") for d in ("sync", "osBuffer"))
+
+    annotation = names.CONFIG_ANNOTATION
+    before = one["spec"]["template"]["metadata"]["annotations"][annotation]
+    assert before != two["spec"]["template"]["metadata"]["annotations"][annotation]
+
+
+def test_a_field_that_disappears_changes_the_hash() -> None:
+    """Comparing what is wanted with what is there would not see it."""
+    one, two = (_child(group(spec), "StatefulSet") for spec in ({"priorityClassName": "x"}, {}))
+
+    hashes = {m["metadata"]["annotations"][names.HASH_ANNOTATION] for m in (one, two)}
+    assert len(hashes) == 2
+
+
+def test_the_default_image_is_the_operators() -> None:
+    """An image in the spec wins."""
+    images = [
+        _child(group(spec), "StatefulSet")["spec"]["template"]["spec"]["containers"][0]["image"]
+        for spec in ({}, {"image": "mine:1"})
+    ]
+
+    assert images == ["dledger:test", "mine:1"]
+
+
+def test_only_group_and_operator_reach_the_peer_port() -> None:
+    """It carries Admin; outside the cluster there is no operator pod to let in."""
+    inside = _child(group(), "NetworkPolicy")["spec"]["ingress"][1]
+    outside = desired(group(), Platform(image="i"))[5]["spec"]["ingress"][1]
+
+    assert inside["ports"] == [{"port": 20911, "protocol": "TCP"}]
+    assert len(inside["from"]) == 2
+    assert len(outside["from"]) == 1

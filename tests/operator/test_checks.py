@@ -1,0 +1,147 @@
+"""SpecValid: every field is acted on or answered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dledger_operator.checks import ACTED_ON, leaves, problems, verdict
+from dledger_operator.observed import Observed
+from dledger_operator.reasons import Reason
+from dledger_operator.spec import BrokerGroup, InvalidSpecError, Spec
+from tests.operator.samples import body, converged, founded, group, joined, members, volumes
+
+NOT_YET: list[tuple[str, dict[str, Any]]] = [
+    ("spec.storage.deletionPolicy", {"storage": {"deletionPolicy": "Delete"}}),
+    ("spec.storage.autoGrow.enabled", {"storage": {"autoGrow": {"enabled": True}}}),
+    ("spec.retention.hours", {"retention": {"hours": 24}}),
+    ("spec.retention.diskWatermarkPercent", {"retention": {"diskWatermarkPercent": 70}}),
+    ("spec.topics[a].type", {"topics": [{"name": "a", "type": "FIFO"}]}),
+    (
+        "spec.topics[a].compaction.enabled",
+        {"topics": [{"name": "a", "compaction": {"enabled": True}}]},
+    ),
+    ("spec.tls.enabled", {"tls": {"enabled": True}}),
+    ("spec.tls.issuerRef.name", {"tls": {"issuerRef": {"name": "ca"}}}),
+    ("spec.auth.enabled", {"auth": {"enabled": True}}),
+    ("spec.expose.type", {"expose": {"type": "NodePort"}}),
+    ("spec.monitoring.canary.intervalSeconds", {"monitoring": {"canary": {"intervalSeconds": 5}}}),
+    ("spec.backup.store.url", {"backup": {"store": {"url": "s3://b/p"}}}),
+    ("spec.backup.schedule", {"backup": {"schedule": "0 3 * * *"}}),
+    ("spec.compaction.schedule", {"compaction": {"schedule": "0 3 * * *"}}),
+    ("spec.spark.executors.max", {"spark": {"executors": {"max": 9}}}),
+    ("spec.bootstrap.recovery.groupId", {"bootstrap": {"recovery": {"groupId": "g"}}}),
+    ("spec.planApproval", {"planApproval": "Manual"}),
+    ("spec.fromTheFuture", {"fromTheFuture": 1}),
+]
+
+
+@pytest.mark.parametrize(("field", "spec"), NOT_YET)
+def test_a_field_that_nothing_acts_on_is_named(field: str, spec: dict[str, Any]) -> None:
+    """The answer is NotImplementedYet, with the field's path."""
+    found = problems(group(spec), Observed())
+
+    assert [problem.reason for problem in found] == [Reason.NOT_IMPLEMENTED_YET]
+    assert field in found[0].message
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"monitoring": {"canary": {"enabled": False}}},
+        {"topics": [{"name": "a", "queues": 4}]},
+        {"backup": {"retention": {"keepDays": 30}}, "spark": {"executors": {"cores": 1}}},
+    ],
+)
+def test_defaults_are_valid_however_they_got_there(spec: dict[str, Any]) -> None:
+    """The API server fills in defaults; they ask for nothing."""
+    found = problems(group(spec), Observed())
+
+    assert found == ()
+    assert verdict(found).reason is Reason.ACCEPTED
+
+
+def test_every_leaf_is_acted_on_or_compared() -> None:
+    """A path in ACTED_ON that is no field would hide one that is."""
+    assert {path for path, _ in leaves(Spec())} >= ACTED_ON
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"replicas": 2}, "must be odd"),
+        ({"replicas": 11}, "from 1 to 9"),
+        ({"storage": {"size": "ten"}}, "is not a quantity"),
+        ({"storage": {"size": "0"}}, "above zero"),
+    ],
+)
+def test_the_crds_rules_hold_again_here(spec: dict[str, Any], words: str) -> None:
+    """An older CRD may have let such a spec through."""
+    said = verdict(problems(group(spec), Observed()))
+
+    assert said.reason is Reason.INVALID_SPEC
+    assert words in said.message
+
+
+def test_a_name_that_no_service_can_have_is_refused() -> None:
+    """The Services are named after the group."""
+    bad = replace(group(), name="1-orders")
+
+    assert "metadata.name" in verdict(problems(bad, Observed())).message
+
+
+def test_scaling_a_built_group_is_not_implemented_yet() -> None:
+    """The sentence says what to set it back to."""
+    observed = converged(founded())
+
+    said = verdict(problems(founded({"replicas": 5}), observed))
+
+    assert said.reason is Reason.NOT_IMPLEMENTED_YET
+    assert "spec.replicas=5" in said.message
+    assert "set it back to 3" in said.message
+
+
+def test_adopted_volumes_of_a_smaller_group_are_not_a_larger_one() -> None:
+    """Re-applied with other replicas, the membership on the disks counts."""
+    nodes = joined(0, 1, 2, members=members(0, 1, 2))
+    observed = Observed(nodes=nodes, volumes=volumes(0, 1, 2))
+
+    assert "set it back to 3" in verdict(problems(founded({"replicas": 5}), observed)).message
+
+
+def test_growing_volumes_is_not_implemented_yet() -> None:
+    """It is named and nothing is applied."""
+    observed = converged(founded())
+
+    said = verdict(problems(founded({"storage": {"size": "20Gi"}}), observed))
+
+    assert said.reason is Reason.NOT_IMPLEMENTED_YET
+    assert "growing volumes" in said.message
+
+
+def test_claims_that_an_earlier_group_left_cannot_shrink() -> None:
+    """The CRD cannot know of them: the object is new, the volumes are not."""
+    observed = Observed(volumes=volumes(0, 1, 2, size="20Gi"))
+
+    said = verdict(problems(group(), observed))
+
+    assert said.reason is Reason.INVALID_SPEC
+    assert "volume claim data-orders-0 has 20Gi" in said.message
+
+
+def test_claims_that_an_earlier_group_left_keep_their_class() -> None:
+    """The class of a claim cannot change."""
+    observed = Observed(volumes=volumes(0))
+
+    said = verdict(problems(group({"storage": {"storageClassName": "fast"}}), observed))
+
+    assert "storageClassName cannot change" in said.message
+
+
+def test_a_wrong_type_is_refused_with_its_path() -> None:
+    """The CRD would not have let it through; an edited etcd might."""
+    with pytest.raises(InvalidSpecError, match=r"spec\.storage\.autoGrow\.enabled"):
+        BrokerGroup.parse(body({"storage": {"autoGrow": {"enabled": "yes"}}}))

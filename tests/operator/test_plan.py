@@ -1,0 +1,288 @@
+"""(group, observed) -> actions: each situation of founding and adoption, also interrupted ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dledger_operator.build import desired
+from dledger_operator.observed import NodeView, Observed
+from dledger_operator.plan import (
+    Action,
+    Apply,
+    Bootstrap,
+    CreateTopic,
+    LabelRole,
+    RecordGroupId,
+    includes,
+    plan,
+)
+from dledger_operator.spec import BrokerGroup, Topic
+from tests.operator.samples import (
+    FRESH_ID,
+    GROUP_ID,
+    PLATFORM,
+    converged,
+    founded,
+    group,
+    joined,
+    pods,
+    unjoined,
+    volumes,
+)
+
+
+def _plan(of: BrokerGroup, observed: Observed) -> tuple[Action, ...]:
+    return plan(of, observed, desired(of, PLATFORM), fresh_id=FRESH_ID)
+
+
+def _kinds(actions: tuple[Action, ...]) -> list[str]:
+    return [type(action).__name__ for action in actions]
+
+
+def test_a_converged_group_needs_nothing() -> None:
+    """No action means no write."""
+    assert _plan(founded(), converged(founded())) == ()
+
+
+def test_a_new_group_gets_its_children_in_order() -> None:
+    """The StatefulSet comes last, when everything that its pods need is there."""
+    actions = _plan(group(), Observed())
+
+    assert _kinds(actions) == ["Apply"] * 7
+    last = actions[-1]
+    assert isinstance(last, Apply)
+    assert last.manifest["kind"] == "StatefulSet"
+
+
+def test_only_a_child_that_differs_is_applied() -> None:
+    """A hand edit is put right."""
+    observed = converged(founded())
+    edited = {ref: dict(child) for ref, child in observed.children.items()}
+    edited["Service", "orders"] |= {"spec": {"type": "NodePort"}}
+
+    actions = _plan(founded(), replace(observed, children=edited))
+
+    assert _kinds(actions) == ["Apply"]
+
+
+def test_founding_waits_for_every_replica() -> None:
+    """Two empty disks say nothing about the third."""
+    observed = converged(group(), nodes=unjoined(0, 1), pods=pods(0, 1, 2, leader=None))
+
+    assert _plan(group(), observed) == ()
+
+
+def test_the_id_is_recorded_before_anything_is_founded() -> None:
+    """So that an interruption finds the same id again."""
+    observed = converged(group(), nodes=unjoined(0, 1, 2), pods=pods(0, 1, 2, leader=None))
+
+    assert _plan(group(), observed) == (RecordGroupId(FRESH_ID, adopted=False),)
+
+
+def test_a_recorded_id_and_empty_disks_are_founded_on_the_first_replica() -> None:
+    """Every member is named with its id and the address that outlives its pod."""
+    of = group(groupId=GROUP_ID)
+    observed = converged(of, nodes=unjoined(0, 1, 2), pods=pods(0, 1, 2, leader=None))
+
+    actions = _plan(of, observed)
+
+    assert actions == (
+        Bootstrap(
+            pod="orders-0",
+            group_id=GROUP_ID,
+            members=tuple(
+                (f"id-{n}", f"orders-{n}", f"orders-{n}.orders-nodes.shop.svc:20911")
+                for n in range(3)
+            ),
+        ),
+    )
+
+
+def test_an_interrupted_founding_is_left_to_the_leader() -> None:
+    """The first node has the id, the others do not yet: it brings them in by itself."""
+    of = group(groupId=GROUP_ID)
+    nodes = {**joined(0, leader=None, members=()), **unjoined(1, 2)}
+    observed = converged(of, nodes=nodes, pods=pods(0, 1, 2, leader=None))
+
+    assert _plan(of, observed) == (LabelRole("orders-0", "follower"),)
+
+
+def test_a_founded_group_whose_disks_are_all_empty_is_never_founded_again() -> None:
+    """A leader was seen once: founding again would hide the loss."""
+    observed = converged(founded(), nodes=unjoined(0, 1, 2), pods=pods(0, 1, 2, leader=None))
+
+    assert _plan(founded(), observed) == ()
+
+
+def test_volumes_that_agree_are_adopted() -> None:
+    """The status was lost with the deleted object; the id comes from the disks."""
+    observed = converged(group())
+
+    assert _plan(group(), observed) == (RecordGroupId(GROUP_ID, adopted=True),)
+
+
+def test_a_majority_that_agrees_is_adopted_while_a_node_is_down() -> None:
+    """Recording an id destroys nothing, and the group is useful without the third."""
+    observed = converged(group(), nodes=joined(0, 1), pods=pods(0, 1))
+
+    assert RecordGroupId(GROUP_ID, adopted=True) in _plan(group(), observed)
+
+
+def test_one_volume_of_three_is_not_enough_to_adopt() -> None:
+    """The two that do not answer may carry another id."""
+    observed = converged(group(), nodes=joined(2, leader=None), pods=pods(2, leader=None))
+
+    assert _kinds(_plan(group(), observed)) == ["LabelRole"]
+
+
+def test_one_carried_id_and_empty_disks_are_adopted_not_founded() -> None:
+    """Founding was interrupted and the status lost: the disk's id is the group's."""
+    nodes = {**joined(0, leader=None, members=()), **unjoined(1, 2)}
+    observed = converged(group(), nodes=nodes, pods=pods(0, 1, 2, leader=None))
+
+    assert RecordGroupId(GROUP_ID, adopted=True) in _plan(group(), observed)
+    assert "Bootstrap" not in _kinds(_plan(group(), observed))
+
+
+@pytest.mark.parametrize("of", [group(), group(groupId=GROUP_ID), founded()])
+def test_volumes_that_disagree_are_left_alone(of: BrokerGroup) -> None:
+    """Neither adopted nor founded, whatever is recorded."""
+    nodes = {**joined(0, 1), **joined(2, leader=None, group_id="another")}
+    observed = converged(of, nodes=nodes)
+
+    assert _plan(of, observed) == ()
+
+
+def test_volumes_with_another_id_than_the_recorded_one_are_left_alone() -> None:
+    """They agree with each other, not with the status."""
+    of = founded(groupId="recorded")
+
+    assert _plan(of, converged(of)) == ()
+
+
+def test_copied_disks_are_left_alone() -> None:
+    """Two replicas with one node id would count as two votes."""
+    of = group(groupId=GROUP_ID)
+    nodes = {**unjoined(0, 1), "orders-2": NodeView(node_id="id-1")}
+    observed = converged(of, nodes=nodes, pods=pods(0, 1, 2, leader=None))
+
+    assert _plan(of, observed) == ()
+
+
+def test_a_replaced_disk_is_not_touched() -> None:
+    """It waits unjoined; replacing members is a later act."""
+    nodes = {**joined(0, 1), "orders-2": NodeView(node_id="new")}
+
+    assert _plan(founded(), converged(founded(), nodes=nodes)) == ()
+
+
+def test_a_new_leader_is_labelled_before_the_old_one() -> None:
+    """The leader's Service is never empty longer than it must be."""
+    observed = converged(founded(), nodes=joined(0, 1, 2, leader=2))
+
+    assert _plan(founded(), observed) == (
+        LabelRole("orders-2", "leader"),
+        LabelRole("orders-0", "follower"),
+    )
+
+
+def test_a_dead_leaders_label_goes_when_another_leads() -> None:
+    """Its pod may linger on a lost machine."""
+    observed = converged(founded(), nodes=joined(1, 2, leader=1))
+
+    assert _plan(founded(), observed) == (
+        LabelRole("orders-1", "leader"),
+        LabelRole("orders-0", ""),
+    )
+
+
+def test_labels_stay_while_nobody_leads() -> None:
+    """An election is under way: nothing better is known."""
+    observed = converged(founded(), nodes={})
+
+    assert _plan(founded(), observed) == ()
+
+
+def test_topics_of_the_spec_are_created_once_there_is_a_leader() -> None:
+    """Those that exist are not touched."""
+    of = founded({"topics": [{"name": "a"}, {"name": "b", "queues": 4}]})
+
+    assert _plan(of, converged(of, topics=frozenset({"a"}))) == (
+        CreateTopic(Topic(name="b", queues=4)),
+    )
+    assert _plan(of, converged(of, topics=frozenset(), nodes=joined(0, 1, 2, leader=None))) != ()
+    assert _plan(of, converged(of, topics=None)) == ()
+
+
+def test_a_refused_topic_is_not_asked_for_again_at_once() -> None:
+    """The refusal stands until the shell forgets it."""
+    of = founded({"topics": [{"name": "a"}]})
+    observed = converged(of, topics=frozenset(), refusals={("Topic", "a"): "no"})
+
+    assert _plan(of, observed) == ()
+
+
+@pytest.mark.parametrize(
+    "observed",
+    [
+        Observed(),
+        Observed(nodes=unjoined(0, 1, 2)),
+        converged(founded(), nodes=joined(0, 1, 2, leader=1)),
+    ],
+)
+def test_a_paused_group_is_never_touched(observed: Observed) -> None:
+    """Not even labels."""
+    assert _plan(group({"paused": True}), observed) == ()
+
+
+INVALID: list[dict[str, Any]] = [
+    {"tls": {"enabled": True}},
+    {"replicas": 5},
+    {"storage": {"size": "20Gi"}},
+    {"replicas": 2},
+]
+
+
+@pytest.mark.parametrize("spec", INVALID)
+def test_an_invalid_spec_leaves_a_running_group_as_it_is(spec: dict[str, Any]) -> None:
+    """Only the labels go on following the leader."""
+    observed = converged(founded(), nodes=joined(0, 1, 2, leader=1))
+
+    assert _kinds(_plan(founded(spec), observed)) == ["LabelRole", "LabelRole"]
+
+
+def test_an_invalid_spec_creates_nothing() -> None:
+    """No partial action."""
+    assert _plan(group({"tls": {"enabled": True}}), Observed()) == ()
+
+
+def test_reapplying_over_kept_volumes_builds_and_adopts() -> None:
+    """Delete and re-apply: first the children again, then the id from the disks."""
+    kept = Observed(volumes=volumes(0, 1, 2))
+
+    assert _kinds(_plan(group(), kept)) == ["Apply"] * 7
+
+
+@pytest.mark.parametrize(
+    ("present", "wanted", "expected"),
+    [
+        ({"a": 1, "b": 2}, {"a": 1}, True),
+        ({"a": 1}, {"a": 2}, False),
+        ({"a": [{"x": 1, "y": 2}]}, {"a": [{"x": 1}]}, True),
+        ({"a": [1, 2]}, {"a": [1]}, False),
+        ({"cpu": "1"}, {"cpu": "1000m"}, True),
+        ({"size": "10Gi"}, {"size": "11Gi"}, False),
+        ({}, {"a": ""}, True),
+        ({}, {"a": {}}, False),
+        (None, {"a": 1}, False),
+        ("x", ["x"], False),
+    ],
+)
+def test_a_child_is_right_when_it_includes_what_is_wanted(
+    present: object, wanted: object, expected: bool
+) -> None:
+    """The API server adds defaults and rewrites quantities; nothing else may differ."""
+    assert includes(present, wanted) is expected

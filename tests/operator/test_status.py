@@ -1,0 +1,326 @@
+"""Observed -> status: conditions as a table, what is worth a write, what is worth an Event."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dledger_operator.observed import Failover, MemberView, NodeView, Observed, Pod
+from dledger_operator.reasons import CATALOGUE, EventReason, Reason
+from dledger_operator.spec import BrokerGroup
+from dledger_operator.status import events, status, worth_writing
+from tests.operator.samples import (
+    GROUP_ID,
+    NOW,
+    converged,
+    founded,
+    group,
+    joined,
+    members,
+    pods,
+    unjoined,
+)
+
+
+def _status(of: BrokerGroup, observed: Observed) -> dict[str, Any]:
+    return status(of, observed, now=NOW)
+
+
+def _condition(of: BrokerGroup, observed: Observed, kind: str) -> tuple[str, str, str]:
+    rows = {row["type"]: row for row in _status(of, observed)["conditions"]}
+    row = rows[kind]
+    return row["status"], row["reason"], row["message"]
+
+
+def _seen(**changes: Any) -> Observed:
+    return converged(founded(), **changes)
+
+
+WELL = _seen()
+FULL_DISK = _seen(nodes=joined(0, 1, 2, writes_refused_reason="disk is full"))
+LEADERLESS = _seen(nodes=joined(0, 1, 2, leader=None))
+UNREACHABLE = _seen(nodes={})
+WAITING = _seen(nodes=unjoined(0), pods=pods(0, leader=None))
+EMPTY = _seen(nodes=unjoined(0, 1, 2))
+SPLIT = _seen(nodes={**joined(0, 1), **joined(2, leader=None, group_id="other")})
+REPLACED = _seen(nodes={**joined(0, 1), "orders-2": NodeView(node_id="new")})
+JOINING = _seen(nodes={**joined(0, 1), "orders-2": NodeView(node_id="id-2")})
+CLONED = _seen(nodes={**unjoined(0, 1), "orders-2": NodeView(node_id="id-1")})
+CUT_OFF = _seen(
+    nodes=joined(
+        *(0, 1, 2),
+        members=(*members(0, 1), MemberView(id="id-2", name="orders-2", connected=False)),
+    )
+)
+NAME_TAKEN = _seen(refusals={("Service", "orders"): "taken"})
+TOPIC_REFUSED = _seen(refusals={("Topic", "a"): "no"})
+TOPIC_MISSING = _seen(topics=frozenset())
+TOPIC = founded({"topics": [{"name": "a"}]})
+TLS = founded({"tls": {"enabled": True}})
+EVEN = founded({"replicas": 2})
+PAUSED = founded({"paused": True})
+NEW, OLD = group(), founded()
+
+TABLE: list[tuple[str, BrokerGroup, Observed, str, Reason]] = [
+    ("Available", OLD, WELL, "True", Reason.LEADER_ELECTED),
+    ("Available", OLD, _seen(nodes=joined(0, 1)), "True", Reason.LEADER_ELECTED),
+    ("Available", OLD, _seen(nodes=joined(1, 2)), "True", Reason.LEADER_ELECTED),
+    ("Available", OLD, _seen(nodes=joined(0)), "False", Reason.NO_LEADER),
+    ("Available", OLD, LEADERLESS, "False", Reason.NO_LEADER),
+    ("Available", OLD, FULL_DISK, "False", Reason.WRITES_REFUSED),
+    ("Available", OLD, UNREACHABLE, "Unknown", Reason.NODES_UNREACHABLE),
+    ("Available", NEW, WAITING, "False", Reason.WAITING_FOR_NODES),
+    ("Available", NEW, EMPTY, "False", Reason.WAITING_FOR_NODES),
+    ("Available", OLD, EMPTY, "False", Reason.ALL_DISKS_EMPTY),
+    ("Ready", OLD, WELL, "True", Reason.ALL_REPLICAS_READY),
+    ("Ready", OLD, _seen(pods=pods(0, 1)), "False", Reason.REPLICAS_NOT_READY),
+    ("Progressing", OLD, WELL, "False", Reason.COMPLETE),
+    ("Progressing", NEW, Observed(), "True", Reason.CREATING),
+    ("Progressing", NEW, _seen(pods=pods(0)), "True", Reason.CREATING),
+    ("Progressing", NEW, EMPTY, "True", Reason.FOUNDING),
+    ("Progressing", OLD, JOINING, "True", Reason.JOINING),
+    ("Progressing", TOPIC, TOPIC_MISSING, "True", Reason.TOPICS_PENDING),
+    ("Progressing", TLS, WELL, "False", Reason.BLOCKED),
+    ("Progressing", OLD, SPLIT, "False", Reason.BLOCKED),
+    ("Degraded", OLD, WELL, "False", Reason.AS_EXPECTED),
+    ("Degraded", OLD, EMPTY, "True", Reason.ALL_DISKS_EMPTY),
+    ("Degraded", OLD, REPLACED, "True", Reason.MEMBER_REPLACED_BY_EMPTY_DISK),
+    ("Degraded", OLD, CUT_OFF, "True", Reason.MEMBER_NOT_CONNECTED),
+    ("Degraded", OLD, NAME_TAKEN, "True", Reason.APPLY_REFUSED),
+    ("Degraded", OLD, TOPIC_REFUSED, "True", Reason.TOPIC_REFUSED),
+    ("Degraded", NEW, CLONED, "True", Reason.DUPLICATE_NODE_ID),
+    ("GroupIDConsistent", OLD, WELL, "True", Reason.ONE_GROUP_ID),
+    ("GroupIDConsistent", OLD, SPLIT, "False", Reason.GROUP_ID_MISMATCH),
+    ("GroupIDConsistent", NEW, EMPTY, "Unknown", Reason.NOT_FOUNDED),
+    ("GroupIDConsistent", OLD, UNREACHABLE, "Unknown", Reason.NODES_UNREACHABLE),
+    ("StorageHealthy", OLD, WELL, "True", Reason.VOLUMES_BOUND),
+    ("StorageHealthy", OLD, _seen(volumes={}), "Unknown", Reason.VOLUMES_PENDING),
+    ("StorageHealthy", OLD, FULL_DISK, "False", Reason.WRITES_REFUSED),
+    ("Paused", PAUSED, WELL, "True", Reason.PAUSED_BY_USER),
+    ("Paused", OLD, WELL, "False", Reason.NOT_PAUSED),
+    ("SpecValid", OLD, WELL, "True", Reason.ACCEPTED),
+    ("SpecValid", TLS, WELL, "False", Reason.NOT_IMPLEMENTED_YET),
+    ("SpecValid", EVEN, WELL, "False", Reason.INVALID_SPEC),
+]
+
+
+@pytest.mark.parametrize(("kind", "of", "observed", "said", "reason"), TABLE)
+def test_each_situation_has_its_reason(
+    kind: str, of: BrokerGroup, observed: Observed, said: str, reason: Reason
+) -> None:
+    """A condition's status and reason, for what is seen; the catalogue has both."""
+    assert _condition(of, observed, kind)[:2] == (said, str(reason))
+    assert f"{kind}={said}" in CATALOGUE[reason].condition
+
+
+def test_a_pod_of_an_older_template_is_named_not_restarted() -> None:
+    """An upgrade of the operator or a change of configuration only shows."""
+    observed = _seen(pods=pods(0, 1, 2, revision="old"))
+    built = {**observed.children["StatefulSet", "orders"], "status": {"updateRevision": "new"}}
+    children = {**observed.children, ("StatefulSet", "orders"): built}
+
+    said = _condition(founded(), replace(observed, children=children), "Progressing")
+
+    assert said[1] == Reason.RESTART_PENDING
+    assert "orders-0, orders-1, orders-2" in said[2]
+
+
+def test_both_group_ids_are_named() -> None:
+    """The sentence must tell which volume is the odd one."""
+    _, _, message = _condition(founded(), SPLIT, "GroupIDConsistent")
+
+    assert GROUP_ID in message
+    assert "orders-2 carries other" in message
+
+
+def test_a_pods_trouble_is_told() -> None:
+    """In Kubernetes' own words."""
+    broken = {**pods(0, 1), "orders-2": Pod(name="orders-2", trouble="ErrImagePull: no such image")}
+
+    _, _, message = _condition(founded(), _seen(pods=broken), "Ready")
+
+    assert message == "not ready: orders-2 (ErrImagePull: no such image)"
+
+
+def test_the_status_tells_who_leads_and_how_far_everyone_is() -> None:
+    """Members come by name, with what the leader knows of them."""
+    said = _status(founded(), WELL)
+
+    assert (said["leader"], said["term"], said["commitIndex"]) == ("orders-0", 1, 7)
+    assert (said["replicas"], said["readyReplicas"]) == (3, 3)
+    assert [m["name"] for m in said["members"]] == ["orders-0", "orders-1", "orders-2"]
+    assert said["members"][1] == {
+        "name": "orders-1",
+        "id": "id-1",
+        "role": "follower",
+        "matchIndex": 7,
+        "lag": 0,
+        "zone": "",
+        "storage": {"usedBytes": 1 << 20, "capacityBytes": 10 << 30},
+    }
+
+
+def test_the_selector_finds_the_pods() -> None:
+    """The scale subresource hands it to autoscalers."""
+    assert _status(group(), Observed())["selector"] == (
+        "app.kubernetes.io/component=node,app.kubernetes.io/name=dledger,dledger.io/group=orders"
+    )
+
+
+def test_a_leader_that_only_its_followers_name_still_leads() -> None:
+    """The operator may be cut off from it, the group not."""
+    assert _status(founded(), _seen(nodes=joined(1, 2)))["leader"] == "orders-0"
+
+
+def test_what_is_not_seen_now_stays_as_it_was_recorded() -> None:
+    """The operator's blindness is no change of the group."""
+    before = _status(founded(), WELL)
+
+    after = _status(founded(**before), _seen(nodes={}))
+
+    assert after["leader"] == "orders-0"
+    assert [m["id"] for m in after["members"]] == ["id-0", "id-1", "id-2"]
+    assert after["commitIndex"] == 7
+
+
+def test_a_candidates_term_is_not_the_groups() -> None:
+    """Only a term that has a leader counts."""
+    nodes = joined(0, 1, 2, leader=None, term=9, role="candidate")
+
+    assert _status(founded(), _seen(nodes=nodes))["term"] == 1
+
+
+FAILOVER = Failover(
+    from_id="id-0",
+    to_id="id-1",
+    term=2,
+    cause="ConnectionLost",
+    detected_ms=3,
+    elected_ms=40,
+    first_ack_ms=5,
+    at_ms=1_900_000_000_123,
+)
+
+
+def test_the_last_failover_is_told_by_pod_names() -> None:
+    """As the node measured it."""
+    nodes = joined(0, 1, 2, leader=1, term=2, last_failover=FAILOVER)
+
+    assert _status(founded(), _seen(nodes=nodes))["lastFailover"] == {
+        "from": "orders-0",
+        "to": "orders-1",
+        "term": 2,
+        "cause": "ConnectionLost",
+        "detectedMs": 3,
+        "electedMs": 40,
+        "firstAckMs": 5,
+        "at": "2030-03-17T17:46:40Z",
+    }
+
+
+def test_a_condition_keeps_its_time_until_its_status_turns() -> None:
+    """The time is when the status turned, not when it was looked at."""
+    before = _status(founded(), WELL)
+
+    after = status(founded(**before), _seen(nodes={}), now="2031-05-06T08:00:00Z")
+
+    times = {row["type"]: row["lastTransitionTime"] for row in after["conditions"]}
+    assert times["SpecValid"] == NOW
+    assert times["Available"] == "2031-05-06T08:00:00Z"
+
+
+def test_an_unchanged_status_is_never_written() -> None:
+    """Nor when server-side apply keeps lists in another order."""
+    before = _status(founded(), WELL)
+    turned = {
+        **before,
+        "conditions": before["conditions"][::-1],
+        "members": before["members"][::-1],
+    }
+
+    after = _status(founded(**turned), WELL)
+
+    assert not worth_writing(turned, after, since_write_s=1e9)
+
+
+def test_counters_alone_are_written_rarely() -> None:
+    """A busy group moves its commit index thousands of times a second."""
+    before = _status(founded(), WELL)
+    after = _status(founded(**before), _seen(nodes=joined(0, 1, 2, commit_index=99)))
+
+    assert not worth_writing(before, after, since_write_s=14)
+    assert worth_writing(before, after, since_write_s=15)
+
+
+def test_a_new_leader_is_written_at_once() -> None:
+    """Whatever was written a moment ago."""
+    before = _status(founded(), WELL)
+    after = _status(founded(**before), _seen(nodes=joined(0, 1, 2, leader=1, term=2)))
+
+    assert worth_writing(before, after, since_write_s=0)
+
+
+def _turn(of: BrokerGroup, one: Observed, two: Observed, spec: Any = None) -> list[EventReason]:
+    before = _status(of, one)
+    changed = founded(spec, **before) if of.founded else group(spec, **before)
+    return [event.reason for event in events(before, _status(changed, two))]
+
+
+def test_a_change_of_leader_is_an_event_with_its_time() -> None:
+    """Once; the first leader of a group is none."""
+    before = _status(founded(), WELL)
+    nodes = joined(0, 1, 2, leader=1, term=2, last_failover=FAILOVER)
+    after = _status(founded(**before), _seen(nodes=nodes))
+
+    (event,) = events(before, after)
+
+    assert event.reason is EventReason.LEADER_CHANGED
+    assert event.message == (
+        "orders-1 leads in term 2 after orders-0 (ConnectionLost, 48 ms without a leader)"
+    )
+    assert list(events(after, after)) == []
+
+
+def test_losing_sight_of_the_same_leader_is_no_event() -> None:
+    """It leads in the same term as before."""
+    gone = _seen(nodes=joined(0, 1, 2, leader=None))
+
+    assert _turn(founded(), gone, WELL) == []
+
+
+def test_the_first_status_of_a_healthy_group_is_no_event() -> None:
+    """An operator that starts finds things as they are."""
+    assert list(events({}, _status(group(), EMPTY))) == []
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "spec", "expected"),
+    [
+        (WELL, REPLACED, {}, [EventReason.DEGRADED]),
+        (REPLACED, WELL, {}, [EventReason.RECOVERED]),
+        (WELL, SPLIT, {}, [EventReason.GROUP_ID_MISMATCH]),
+        (
+            WELL,
+            WELL,
+            {"tls": {"enabled": True}},
+            [EventReason.SPEC_REFUSED],
+        ),
+    ],
+)
+def test_a_turn_for_the_worse_or_better_is_an_event(
+    one: Observed, two: Observed, spec: dict[str, Any], expected: list[EventReason]
+) -> None:
+    """Each turn once, by its own reason."""
+    assert _turn(founded(), one, two, spec) == expected
+
+
+def test_a_spec_that_becomes_valid_again_is_an_event() -> None:
+    """The user hears that the correction was taken."""
+    observed = WELL
+    before = _status(founded({"tls": {"enabled": True}}), observed)
+
+    found = list(events(before, _status(founded(**before), observed)))
+
+    assert [event.reason for event in found] == [EventReason.SPEC_ACCEPTED]
