@@ -59,7 +59,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--tls", action="store_true")
     parser.add_argument("--run-id", default="", help="tells this run's messages from others'")
     parser.add_argument("--expect", default="", help="also expect the acks listed in this file")
-    parser.add_argument("--acks-file", default="", help="write every ack here")
+    parser.add_argument("--print-acks", action="store_true", help="print every ack at the end")
     parser.add_argument("--drain-seconds", type=float, default=120, help="wait for the last")
     parser.add_argument("--role", choices=("producer", "consumer"), default="producer")
     parser.add_argument("--received-file", default="")
@@ -128,8 +128,8 @@ def produce_and_compare(args: argparse.Namespace) -> int:
             if args.messages or args.seconds:
                 produce(args, acks)
             elapsed_s = time.monotonic() - started_s
-            if args.acks_file:
-                Path(args.acks_file).write_text("\n".join(acks.keys) + "\n")
+            if args.print_acks:
+                say(acks=acks.keys)
             received = drain(args, set(acks.keys) | set(expected), received_file)
         finally:
             if consumer is not None:
@@ -163,7 +163,7 @@ def produce(args: argparse.Namespace, acks: Acks) -> None:
             sequence += 1
             try:
                 receipt = producer.send(message(args, key))
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - the SDK raises all kinds
                 acks.fail(error)
             else:
                 acks.add(key, str(receipt.message_queue), receipt.offset)
@@ -267,7 +267,7 @@ def consume_simple(args: argparse.Namespace, listener: Listener) -> None:
                 for one in consumer.receive(32, INVISIBLE_S):
                     listener.note(one)
                     consumer.ack(one)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - the SDK raises all kinds
                 say(progress="consume", error=f"{type(error).__name__}: {error}"[:200])
                 time.sleep(0.2)
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
-from dledger import dev, log_tool, node
+from dledger import dev, log_tool, node_command
 from dledger.client import AdminClient, Client
 from dledger.errors import DledgerError, Unavailable
 from dledger.version import VERSION
@@ -49,13 +49,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"dledger {VERSION}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _command(commands, "node", "run one node of a group", node.add_arguments, node.run)
+    _command(
+        commands, "node", "run one node of a group", node_command.add_arguments, node_command.run
+    )
     _command(commands, "dev", "run a whole group on this machine", dev.add_arguments, dev.run)
     _add_topic(commands)
     _command(commands, "status", "ask a node how it is", _add_status_arguments, _status)
-    _command(
-        commands, "log", "read a data directory offline", log_tool.add_arguments, log_tool.run
-    )
+    _command(commands, "log", "read a data directory offline", log_tool.add_arguments, log_tool.run)
     return parser
 
 

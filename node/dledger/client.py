@@ -31,6 +31,7 @@ from dledger.errors import (
 from dledger.failover import FailoverRecord
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
+from dledger.status import MemberStatus, NodeStatus
 from dledger.types import Member, NodeId
 
 _RETRY_S: Final = 0.1
@@ -40,42 +41,6 @@ _OPTIONS: Final = (
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.enable_http_proxy", 0),
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberStatus:
-    """One member as the asked node sees it; *match_index* and *lag* only on the leader."""
-
-    member: Member
-    role: str
-    match_index: int
-    lag: int
-    connected: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeStatus:
-    """What one node says of itself (`dledger.v1.StatusResponse`)."""
-
-    node_id: str
-    name: str
-    group: str
-    group_id: str
-    role: str
-    term: int
-    leader_id: str
-    commit_index: int
-    applied_index: int
-    last_index: int
-    synced_index: int
-    ready: bool
-    not_ready_reason: str
-    members: tuple[MemberStatus, ...]
-    last_failover: FailoverRecord | None
-    version: str
-    storage_used_bytes: int
-    storage_capacity_bytes: int
-    writes_refused_reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,9 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
+
+Durability = Literal["sync", "osBuffer"]
 
 ENV_PREFIX: Final = "DLEDGER_"
 _NOT_SETTINGS: Final = frozenset({"DLEDGER_CONFIG"})
@@ -64,7 +66,7 @@ class Settings:
     heartbeat_ticks: int = 2
     election_timeout_ticks: int = 20
     segment_bytes: int = 64 << 20
-    durability: str = "sync"
+    durability: Durability = "sync"
     auto_create_topics: bool = True
     default_queues: int = 8
     shutdown_grace_s: int = 20
@@ -150,7 +152,13 @@ def _complete(values: dict[str, Any], known: dict[str, Field[Any]]) -> list[tupl
 
 
 def _convert(field: Field[Any], value: Any) -> Any:
-    convert = {"Path": _path, "int": _integer, "bool": _boolean, "str": _string}[str(field.type)]
+    convert = {
+        "Path": _path,
+        "int": _integer,
+        "bool": _boolean,
+        "str": _string,
+        "Durability": _string,
+    }[str(field.type)]
     return convert(field.name, value)
 
 

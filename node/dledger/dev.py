@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from dledger.client import AdminClient, NodeStatus
+from dledger.client import AdminClient
 from dledger.errors import DledgerError
+from dledger.status import NodeStatus
 from dledger.types import Member, NodeId
 
 _HOST: Final = "127.0.0.1"
@@ -228,7 +229,9 @@ class _Group:
             print(json.dumps(state), flush=True)
             return
         print(f"group of {len(self._ports)} is writable; leader is node {leader}")
-        for index, (endpoint, pid) in enumerate(zip(state["endpoints"], state["pids"], strict=True)):
+        for index, (endpoint, pid) in enumerate(
+            zip(state["endpoints"], state["pids"], strict=True)
+        ):
             print(f"  node {index}: {endpoint}  TLS {state['tlsEndpoints'][index]}  pid {pid}")
         print(f"logs and state in {self._data}; Ctrl-C stops the group", flush=True)
 

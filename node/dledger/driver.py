@@ -1,16 +1,13 @@
 """The loop of one node: the only place that orders disk, network and apply.
 
 The Raft core says what must happen (`Ready`); the driver makes it happen in the order that the
-promises need: persist before you speak, apply only what is committed. The event loop never waits
-on a disk: one thread writes and syncs the log, one the hard state. While a sync runs, what arrives
-is gathered, and goes down with the next one (group commit).
+promises need: persist before you speak (`disk`), apply only what is committed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,13 +16,16 @@ from typing import Final, Protocol
 
 from crc32c import crc32c
 
+from dledger.disk import Disk
 from dledger.errors import DiskFull, DledgerError, NotLeader, StorageError
 from dledger.failover import FailoverRecord, FailoverTimer
 from dledger.log_view import LogView
 from dledger.metrics import NodeMetrics
 from dledger.proposals import Proposal, ProposalQueue, Waiters
-from dledger.raft.core import Raft, RaftConfig, Ready
+from dledger.raft.config import RaftConfig
+from dledger.raft.core import Raft
 from dledger.raft.messages import AppendRequest, HeartbeatRequest, Message, TimeoutNow
+from dledger.raft.ready import Ready
 from dledger.store.commit_log import CommitLog
 from dledger.store.hard_state import HardStateFile
 from dledger.types import Entry, EntryKind, HardState, Membership, NodeId, Role
@@ -34,7 +34,6 @@ logger = logging.getLogger(__name__)
 
 _PIPELINE_ENTRIES: Final = 4
 _EARLY_BATCH_BYTES: Final = 256 << 10
-_DISK_RETRY_S: Final = 0.5
 
 
 class Clock(Protocol):
@@ -84,19 +83,14 @@ class Driver:
         metrics: NodeMetrics,
     ) -> None:
         self._config = config
-        self._hard_state_file = hard_state_file
-        self._log = log
         self._state = state
-        self._send = send
         self._on_membership = on_membership
         self._on_fatal = on_fatal
         self._clock = clock
         self._metrics = metrics
-        self._log_writer = ThreadPoolExecutor(1, "log-writer")
-        self._hard_state_writer = ThreadPoolExecutor(1, "hard-state-writer")
         self._readers = ThreadPoolExecutor(2, "log-reader")
         self.view = LogView(
-            log, self._readers, on_loaded=self._entries_loaded, on_error=self._fatal
+            log, self._readers, on_loaded=self._entries_loaded, on_error=self.disk_failed
         )
         self.core = Raft(
             raft,
@@ -112,16 +106,14 @@ class Driver:
         self._wake_scheduled = False
         self._tick_handle: asyncio.TimerHandle | None = None
         self._running = False
-        self._sequence = 0
-        self._hard_state_pending: deque[tuple[int, HardState]] = deque()
-        self._hard_state_busy = False
-        self._hard_state_durable = 0
-        self._log_pending: list[tuple[int, tuple[Entry, ...]]] = []
-        self._log_busy_since: float | None = None
-        self._log_retry: asyncio.TimerHandle | None = None
-        self._log_durable = 0
-        self._held_votes: deque[tuple[int, tuple[Message, ...]]] = deque()
-        self._held_acks: deque[tuple[int, tuple[Message, ...]]] = deque()
+        self._disk = Disk(
+            log=log,
+            hard_state_file=hard_state_file,
+            send=send,
+            events=self,
+            now_s=clock.monotonic_s,
+            metrics=metrics,
+        )
         self._applied_index = 0
         self._leader_term_applied = 0
         self._clock_base: tuple[float, int] = (clock.monotonic_s(), clock.unix_ms())
@@ -132,7 +124,7 @@ class Driver:
         self.last_tick_s = clock.monotonic_s()
         self.writes_refused: DiskFull | None = None
 
-    # -- life -----------------------------------------------------------------------------------
+    # -- life ------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start ticking; call on the event loop."""
@@ -146,14 +138,12 @@ class Driver:
         self._running = False
         if self._tick_handle is not None:
             self._tick_handle.cancel()
-        if self._log_retry is not None:
-            self._log_retry.cancel()
         self._queue.fail_all(NotLeader(None))
         self._waiters.fail_all()
-        for executor in (self._log_writer, self._hard_state_writer, self._readers):
-            await asyncio.get_running_loop().run_in_executor(None, executor.shutdown)
+        await self._disk.close()
+        await asyncio.to_thread(self._readers.shutdown)
 
-    # -- what the servicers see -----------------------------------------------------------------
+    # -- what the servicers see ------------------------------------------------------------------
 
     @property
     def applied_index(self) -> int:
@@ -164,11 +154,6 @@ class Driver:
     def last_failover(self) -> FailoverRecord | None:
         """The newest change of leader that this node won."""
         return self._timer.record
-
-    @property
-    def storage_backlog(self) -> int:
-        """Writes that wait for the disk."""
-        return len(self._log_pending)
 
     def is_serving_leader(self) -> bool:
         """Whether this node leads and has applied an entry of its own term.
@@ -263,11 +248,11 @@ class Driver:
                 f"the disk of the leader has {free_bytes} bytes free and keeps {minimum} in "
                 "reserve; free some space or grow the volume, writes resume by themselves"
             )
-        elif self.writes_refused is not None and self._log_retry is None:
+        elif self.writes_refused is not None and not self._disk.retrying:
             logger.warning("disk has room again: %d bytes free; writes resume", free_bytes)
             self.writes_refused = None
 
-    # -- the loop -------------------------------------------------------------------------------
+    # -- the loop --------------------------------------------------------------------------------
 
     def _schedule_tick(self) -> None:
         loop = asyncio.get_running_loop()
@@ -284,11 +269,11 @@ class Driver:
         self._wake()
 
     def _watch_disk(self, now_s: float) -> None:
-        busy_since = self._log_busy_since
-        if busy_since is None or now_s - busy_since < self._config.disk_stall_s:
+        since_s = self._disk.busy_since_s
+        if since_s is None or now_s - since_s < self._config.disk_stall_s:
             return
         if self.core.role is Role.LEADER:
-            logger.warning("the disk has not synced for %.1f s: stepping down", now_s - busy_since)
+            logger.warning("the disk has not synced for %.1f s: stepping down", now_s - since_s)
             self.core.step_down()
 
     def _wake(self) -> None:
@@ -326,134 +311,58 @@ class Driver:
             self._metrics.batch_commands.observe(len(batch))
 
     def _may_propose(self) -> bool:
-        if self._log_busy_since is None and not self._log_pending:
+        if self.core.transfer_target is not None:
+            return False
+        if self._disk.idle:
             return not self.core.has_ready()
         return (
-            self._queue.size_bytes >= _EARLY_BATCH_BYTES
-            and len(self._waiters) < _PIPELINE_ENTRIES
+            self._queue.size_bytes >= _EARLY_BATCH_BYTES and len(self._waiters) < _PIPELINE_ENTRIES
         )
 
     def _handle(self, ready: Ready) -> None:
-        self._sequence += 1
-        if ready.hard_state is not None:
-            self._hard_state_pending.append((self._sequence, ready.hard_state))
-            self._write_hard_state()
-        if ready.entries:
-            self._log_pending.append((self._sequence, ready.entries))
-            self._write_log()
-        for message in ready.messages:
-            self._send(message)
-        if ready.after_hard_state:
-            self._held_votes.append((self._sequence, ready.after_hard_state))
-        if ready.after_entries:
-            self._held_acks.append((self._sequence, ready.after_entries))
-        self._release_held()
+        self._disk.submit(ready)
         self._apply(ready.committed)
         self._note_membership()
         self._note_role()
 
-    # -- disk -----------------------------------------------------------------------------------
+    # -- what the disk says ----------------------------------------------------------------------
 
-    def _write_hard_state(self) -> None:
-        if self._hard_state_busy or not self._hard_state_pending:
-            return
-        sequence, hard_state = self._hard_state_pending[-1]  # the newest one covers the older
-        self._hard_state_pending.clear()
-        self._hard_state_busy = True
-        future = asyncio.get_running_loop().run_in_executor(
-            self._hard_state_writer, self._hard_state_file.save, hard_state
-        )
-        future.add_done_callback(lambda done: self._hard_state_written(done, sequence, hard_state))
-
-    def _hard_state_written(
-        self, done: asyncio.Future[None], sequence: int, hard_state: HardState
-    ) -> None:
-        self._hard_state_busy = False
-        error = done.exception()
-        if error is not None:
-            self._fatal(error)
-            return
-        self._hard_state_durable = sequence
+    def hard_state_durable(self, hard_state: HardState) -> None:
+        """Count our own vote, if it waited for this."""
         self.core.hard_state_persisted(hard_state)
-        self._write_hard_state()
-        self._release_held()
         self._wake()
 
-    def _write_log(self) -> None:
-        if self._log_busy_since is not None or not self._log_pending:
-            return
-        batch, self._log_pending = self._log_pending, []
-        self._log_busy_since = self._clock.monotonic_s()
-        if any(entries[0].index <= self._log.last_index for _, entries in batch):
-            self.view.forget_from(min(entries[0].index for _, entries in batch))
-        future = asyncio.get_running_loop().run_in_executor(
-            self._log_writer, _append_and_sync, self._log, [entries for _, entries in batch]
-        )
-        future.add_done_callback(lambda done: self._log_written(done, batch))
-
-    def _log_written(
-        self, done: asyncio.Future[int], batch: list[tuple[int, tuple[Entry, ...]]]
-    ) -> None:
-        started_s, self._log_busy_since = self._log_busy_since, None
-        error = done.exception()
-        if isinstance(error, DiskFull):
-            self._retry_log_write(error, batch)
-            return
-        if error is not None:
-            self._fatal(error)
-            return
-        self._metrics.sync_seconds.observe(self._clock.monotonic_s() - (started_s or 0.0))
-        self._metrics.sync_bytes.inc(sum(e.size_bytes for _, entries in batch for e in entries))
-        self._log_durable = batch[-1][0]
-        newest = batch[-1][1][-1]
-        self.core.persisted(term=newest.term, index=newest.index)
-        self._write_log()
-        self._release_held()
+    def entries_durable(self, term: int, index: int) -> None:
+        """Count ourselves towards the majority of these entries."""
+        if self.writes_refused is not None and not self._disk.retrying:
+            self.writes_refused = None
+        self.core.persisted(term=term, index=index)
         self._wake()
 
-    def _retry_log_write(
-        self, error: DiskFull, batch: list[tuple[int, tuple[Entry, ...]]]
-    ) -> None:
-        """Keep what could not be written and try again: space may return."""
+    def truncating(self, index: int) -> None:
+        """Forget cached entries that are about to be overwritten."""
+        self.view.forget_from(index)
+
+    def disk_full(self, error: DiskFull) -> None:
+        """Refuse writes and let another node lead; what waits is written when there is room."""
         if self.writes_refused is None:
             logger.error("disk full while writing the log: %s", error)
         self.writes_refused = error
-        self._log_pending[:0] = batch
-        if not self._running:
-            return
         if self.core.role is Role.LEADER:
             self.core.step_down()
             self._wake()
-        self._log_busy_since = self._clock.monotonic_s()
-        self._log_retry = asyncio.get_running_loop().call_later(_DISK_RETRY_S, self._retry_now)
 
-    def _retry_now(self) -> None:
-        self._log_retry = None
-        self._log_busy_since = None
-        self._write_log()
+    def disk_failed(self, error: BaseException) -> None:
+        """Stop speaking: after a failed write or rot nothing this node says can be trusted."""
+        if self._running:
+            self._running = False
+            self._disk.stop()
+            logger.critical("storage failed, this node stops: %s", error)
+            self._queue.fail_all(StorageError(str(error)))
+            self._waiters.fail_all()
+            self._on_fatal(error)
 
-    def _release_held(self) -> None:
-        """Send what rested on writes that are durable now. Persist before you speak."""
-        hard_state_durable = self._hard_state_durable_up_to()
-        while self._held_votes and self._held_votes[0][0] <= hard_state_durable:
-            self._send_all(self._held_votes.popleft()[1])
-        durable = min(hard_state_durable, self._log_durable_up_to())
-        while self._held_acks and self._held_acks[0][0] <= durable:
-            self._send_all(self._held_acks.popleft()[1])
-
-    def _hard_state_durable_up_to(self) -> int:
-        clean = not self._hard_state_busy and not self._hard_state_pending
-        return self._sequence if clean else self._hard_state_durable
-
-    def _log_durable_up_to(self) -> int:
-        clean = self._log_busy_since is None and not self._log_pending
-        return self._sequence if clean else self._log_durable
-
-    def _send_all(self, messages: Sequence[Message]) -> None:
-        for message in messages:
-            self._send(message)
-
-    # -- apply ----------------------------------------------------------------------------------
+    # -- apply -----------------------------------------------------------------------------------
 
     def _apply(self, entries: Sequence[Entry]) -> None:
         if not entries:
@@ -481,7 +390,7 @@ class Driver:
             logger.info("failover complete: %s", record)
         self._notify_change()
 
-    # -- membership and role -----------------------------------------------------------------------------
+    # -- membership and role ---------------------------------------------------------------------
 
     def _note_membership(self) -> None:
         if self.core.membership is not self._membership:
@@ -516,25 +425,3 @@ class Driver:
     def _entries_loaded(self) -> None:
         self.core.entries_available()
         self._wake()
-
-    def _fatal(self, error: BaseException) -> None:
-        """Stop speaking: after a failed write or rot nothing this node says can be trusted."""
-        if self._running:
-            self._running = False
-            logger.critical("storage failed, this node stops: %s", error)
-            self._queue.fail_all(StorageError(str(error)))
-            self._waiters.fail_all()
-            self._on_fatal(error)
-
-
-def _append_and_sync(log: CommitLog, batches: Sequence[tuple[Entry, ...]]) -> int:
-    """Write what follows on in one go, overlaps one by one, then sync once."""
-    run: list[Entry] = []
-    for entries in batches:
-        if run and entries[0].index != run[-1].index + 1:
-            log.append(run)
-            run = []
-        run.extend(entries)
-    log.append(run)
-    log.sync()
-    return log.synced_index

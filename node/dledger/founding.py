@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from crc32c import crc32c
 
 from dledger.errors import CorruptFile, InvalidArgument
+from dledger.store.atomic import load_file, replace_file
+from dledger.store.files import Files
 from dledger.types import Entry, EntryKind, Member, Membership, NodeId
 
 FILE_NAME: Final = "founding.json"
@@ -76,3 +79,20 @@ def check_founding(group_id: str, members: tuple[Member, ...], *, own_id: NodeId
     if own_id not in {m.id for m in members}:
         raise InvalidArgument(f"this node, {own_id}, is not among the members")
     return Founding(group_id, Membership.of(members))
+
+
+class FoundingFile:
+    """``founding.json`` in the data directory: what Bootstrap is about to do, or did."""
+
+    def __init__(self, files: Files, directory: Path) -> None:
+        self._files = files
+        self._path = directory / FILE_NAME
+
+    def load(self) -> Founding | None:
+        """Return the recorded founding, if this node ever was asked for one. Raises CorruptFile."""
+        data = load_file(self._files, self._path)
+        return Founding.decode(data) if data is not None else None
+
+    def save(self, founding: Founding) -> None:
+        """Record a founding durably. Raises DiskFull, StorageError."""
+        replace_file(self._files, self._path, founding.encode())

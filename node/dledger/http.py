@@ -34,7 +34,7 @@ class HealthServer:
         }
 
         class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:  # noqa: N802 - the name http.server calls
+            def do_GET(self) -> None:
                 route = routes.get(self.path.partition("?")[0])
                 status, kind, body = route() if route else (404, "text/plain", b"not found\n")
                 self.send_response(status)

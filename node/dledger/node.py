@@ -1,65 +1,45 @@
 """One node's life: identity, founding or joining a group, servers, shutdown.
 
-The one place that builds the real clock, files, threads and network. A node whose disk is empty
-is Unjoined: it answers Status and waits, until Admin.Bootstrap founds a group with it or a
-member that knows its UUID greets it.
+A node whose disk is empty is Unjoined: it answers Status and waits, until Admin.Bootstrap founds
+a group with it, or a member that knows its UUID greets it. Everything real (clock, files, threads,
+network) is built here.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import gc
-import json
 import logging
-import os
 import random
 import shutil
-import signal
-import sys
 import time
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
-import grpc.aio
-import uvloop
-
-from dledger import config
 from dledger.broker.state import BrokerState
-from dledger.client import MemberStatus, NodeStatus
-from dledger.config import ConfigError, Settings
+from dledger.config import Settings
 from dledger.driver import Driver, DriverConfig
-from dledger.errors import (
-    AlreadyBootstrapped,
-    InvalidArgument,
-    NotJoined,
-    NotLeader,
-    StorageError,
-)
-from dledger.founding import Founding, FoundingFile
+from dledger.engine import NodeEngine
+from dledger.errors import AlreadyBootstrapped, NotJoined
+from dledger.founding import Founding, FoundingFile, check_founding
 from dledger.http import HealthServer
 from dledger.metrics import NodeMetrics
-from dledger.raft.core import RaftConfig
+from dledger.node_status import Facts, node_status
+from dledger.raft.config import RaftConfig
 from dledger.raft.messages import Message
 from dledger.rpc.hello import Hello, NodeAddress, check
 from dledger.rpc.peers import Peers
-from dledger.rpc.servers import Servers
+from dledger.status import NodeStatus
 from dledger.store.commit_log import CommitLog
 from dledger.store.files import RealFiles
 from dledger.store.hard_state import HardStateFile
-from dledger.store.identity import IdentityFile
-from dledger.types import Entry, HardState, Member, Membership, NodeId, Role
+from dledger.store.identity import LOG_DIRECTORY, join, load_or_format, lock_directory
+from dledger.types import HardState, Member, Membership, NodeId, Role
 from dledger.version import VERSION
 
 logger = logging.getLogger(__name__)
 
-_EXIT_FATAL: Final = 1
-_EXIT_CONFIG: Final = 2
-_EXIT_DATA: Final = 3
 _HOUSEKEEPING_S: Final = 0.5
 _STALLED_S: Final = 5.0
-_MAX_APPLY_LAG: Final = 10_000
 _TRANSFER_DEADLINE_S: Final = 3.0
 
 
@@ -73,3 +53,292 @@ class RealClock:
     def unix_ms(self) -> int:
         """Return the wall clock in Unix milliseconds."""
         return time.time_ns() // 1_000_000
+
+
+class Node:
+    """A node process from start to stop. Implements `PeerEvents` and `AdminBackend`."""
+
+    def __init__(self, settings: Settings, *, on_fatal: Callable[[BaseException], None]) -> None:
+        """Open (or format) the data directory.
+
+        Args:
+            settings: Checked settings.
+            on_fatal: Called once when storage fails while running; the process must end.
+
+        Raises:
+            StorageError: The directory is locked, foreign or corrupt.
+        """
+        self._settings = settings
+        self._on_fatal = on_fatal
+        self._clock = RealClock()
+        self._files = RealFiles()
+        self._directory = settings.data_dir
+        self._lock = lock_directory(self._files, self._directory)
+        self._identity = load_or_format(
+            self._files, self._directory, f"{settings.group}/{settings.name}"
+        )
+        self._founding = FoundingFile(self._files, self._directory)
+        self._joining = asyncio.Lock()
+        self._driver: Driver | None = None
+        self._log: CommitLog | None = None
+        self._state = BrokerState()
+        self._metrics = NodeMetrics(settings.group, settings.name)
+        self._peers = Peers(self.node_id, self)
+        self._address = NodeAddress(
+            host=settings.advertise_host,
+            client_port=settings.client_port,
+            client_tls_port=settings.client_tls_port,
+            peer_port=settings.peer_port,
+        )
+        self.engine = NodeEngine(
+            group=settings.group,
+            name=settings.name,
+            node_id=self.node_id,
+            state=self._state,
+            peers=self._peers,
+            address=self._address,
+        )
+        self._stopping = False
+        self._usage = shutil.disk_usage(self._directory)
+        self._housekeeper: asyncio.Task[None] | None = None
+        self._health = HealthServer(
+            (settings.listen_host, settings.http_port),
+            live=self._live_problem,
+            ready=self._ready_problem,
+            registry=self._metrics.registry,
+        )
+        self._servers = build_servers(settings, self, self._peers, self.engine, self._metrics)
+
+    @property
+    def node_id(self) -> NodeId:
+        """The UUID of this node's disk."""
+        return self._identity.node_id
+
+    # -- life -----------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Recover the log if there is one, then serve.
+
+        Raises:
+            StorageError: The log is corrupt or foreign; this node must not vote.
+        """
+        if self._identity.group_id:
+            await self._start_driver()
+        else:
+            logger.info("node %s is Unjoined: waiting for Bootstrap", self.node_id)
+        self._housekeeper = asyncio.get_running_loop().create_task(self._keep_house())
+        self._health.start()
+        await self._servers.start()
+
+    async def stop(self) -> None:
+        """Hand leadership over, then close the ports, then the log."""
+        self._stopping = True
+        await self._hand_over()
+        await self._servers.stop(grace_s=0.5)
+        await self._peers.close()
+        if self._housekeeper is not None:
+            self._housekeeper.cancel()
+        if self._driver is not None:
+            await self._driver.stop()
+        if self._log is not None:
+            await asyncio.to_thread(self._log.close)
+        self._lock.close()
+        self._health.close()
+
+    async def _hand_over(self) -> None:
+        driver = self._driver
+        if driver is None or driver.core.role is not Role.LEADER:
+            return
+        if len(driver.core.membership.voters) == 1:
+            return
+        chosen = driver.transfer_leadership(None)
+        logger.info("shutting down: handing leadership to %s", chosen)
+        deadline_s = self._clock.monotonic_s() + _TRANSFER_DEADLINE_S
+        while driver.core.role is Role.LEADER and self._clock.monotonic_s() < deadline_s:
+            await driver.wait_change(0.1)
+
+    async def _start_driver(self) -> None:
+        """Open the log of the joined group and run Raft on it."""
+        identity = self._identity
+        hard_state_file = HardStateFile(self._files, self._directory)
+        hard_state = await asyncio.to_thread(hard_state_file.load)
+        log = await asyncio.to_thread(self._open_log)
+        founding = self._founding.load()
+        founder = bool(founding and founding.group_id == identity.group_id and not log.last_index)
+        if founding is not None and founder:
+            await asyncio.to_thread(_found, log, hard_state_file, founding)
+            hard_state = HardState(term=1)
+        self._log = log
+        self._driver = self._build_driver(hard_state_file, hard_state, log)
+        self.engine.attach(self._driver)
+        self._driver.start()
+        if founder:
+            self._driver.campaign()
+
+    def _open_log(self) -> CommitLog:
+        return CommitLog.open(
+            self._files,
+            self._directory / LOG_DIRECTORY,
+            identity=self._identity,
+            segment_bytes=self._settings.segment_bytes,
+            durability=self._settings.durability,
+        )
+
+    def _build_driver(
+        self, hard_state_file: HardStateFile, hard_state: HardState, log: CommitLog
+    ) -> Driver:
+        settings = self._settings
+        return Driver(
+            config=DriverConfig(
+                tick_s=settings.tick_ms / 1000, min_free_bytes=settings.segment_bytes
+            ),
+            raft=RaftConfig(
+                id=self.node_id,
+                heartbeat_ticks=settings.heartbeat_ticks,
+                election_timeout_ticks=settings.election_timeout_ticks,
+            ),
+            hard_state_file=hard_state_file,
+            hard_state=hard_state,
+            log=log,
+            state=self._state,
+            send=self._peers.send,
+            on_membership=self._peers.connect,
+            on_fatal=self._on_fatal,
+            clock=self._clock,
+            rng=random.Random(),
+            metrics=self._metrics,
+        )
+
+    # -- founding and joining -------------------------------------------------------------------
+
+    async def bootstrap(self, group_id: str, members: tuple[Member, ...]) -> None:
+        """Found a group with this node among its members. Recorded before it is done.
+
+        Raises:
+            AlreadyBootstrapped: This node belongs to a group.
+            InvalidArgument: See `check_founding`.
+        """
+        founding = check_founding(group_id, members, own_id=self.node_id)
+        async with self._joining:
+            if self._identity.group_id:
+                raise AlreadyBootstrapped(self._identity.group_id)
+            await asyncio.to_thread(self._founding.save, founding)
+            await self._join(group_id)
+            logger.info("founding group %s with %s", group_id, [m.name for m in members])
+            await self._start_driver()
+
+    def hello_to(self, member: Member) -> Hello:
+        """Return the greeting for a stream to *member*."""
+        return Hello(
+            group_id=self._identity.group_id,
+            sender_id=self.node_id,
+            sender_name=self._settings.name,
+            recipient_id=member.id,
+            endpoint=self._address,
+        )
+
+    async def hello_from(self, hello: Hello) -> None:
+        """Accept a peer's greeting; an Unjoined node joins the group that knows its UUID."""
+        if self._stopping:
+            raise NotJoined
+        async with self._joining:
+            joins = check(
+                hello,
+                node_id=self.node_id,
+                group_id=self._identity.group_id,
+                membership=self._membership(),
+            )
+            if joins:
+                await self._join(hello.group_id)
+                logger.info("joined group %s at %s's greeting", hello.group_id, hello.sender_name)
+                await self._start_driver()
+
+    async def _join(self, group_id: str) -> None:
+        self._identity = await asyncio.to_thread(
+            join, self._files, self._directory, self._identity, group_id
+        )
+
+    def receive(self, message: Message) -> None:
+        """Take a peer's message."""
+        if self._driver is not None:
+            self._driver.receive(message)
+
+    def peer_disconnected(self, peer: NodeId) -> None:
+        """Pass on that a peer's stream broke."""
+        if self._driver is not None and not self._stopping:
+            self._driver.peer_disconnected(peer)
+
+    def transfer_leadership(self, target: NodeId | None) -> NodeId:
+        """Hand leadership over. Raises NotJoined, NotLeader, InvalidArgument."""
+        if self._driver is None:
+            raise NotJoined
+        return self._driver.transfer_leadership(target)
+
+    def _membership(self) -> Membership:
+        return self._driver.core.membership if self._driver else Membership()
+
+    # -- how it is ------------------------------------------------------------------------------
+
+    def status(self) -> NodeStatus:
+        """Return this node's view of itself and its group."""
+        facts = Facts(
+            node_id=self.node_id,
+            name=self._settings.name,
+            group=self._settings.group,
+            group_id=self._identity.group_id,
+            not_ready_reason=self._ready_problem(),
+            version=VERSION,
+            storage_used_bytes=self._usage.used,
+            storage_capacity_bytes=self._usage.total,
+        )
+        return node_status(facts, self._driver, self._log, self._peers.connected)
+
+    def _live_problem(self) -> str:
+        """Say why the process should be restarted; called from the health thread."""
+        driver = self._driver
+        if driver is None or self._stopping:
+            return ""
+        stalled_s = self._clock.monotonic_s() - driver.last_tick_s
+        return f"the event loop has not run for {stalled_s:.1f} s" if stalled_s > _STALLED_S else ""
+
+    def _ready_problem(self) -> str:
+        """Say why this node should get no clients; called from the health thread too."""
+        if self._stopping:
+            return "shutting down"
+        if self._driver is None:
+            return "Unjoined: waiting for Bootstrap or for a member's greeting"
+        return self.engine.not_ready_reason()
+
+    async def _keep_house(self) -> None:
+        """Twice a second: watch the disk, publish gauges."""
+        while True:
+            self._usage = await asyncio.to_thread(shutil.disk_usage, self._directory)
+            if self._driver is not None and self._log is not None:
+                self._driver.set_free_bytes(self._usage.free)
+                await asyncio.to_thread(self._log.prepare)
+            self._publish()
+            await asyncio.sleep(_HOUSEKEEPING_S)
+
+    def _publish(self) -> None:
+        status = self.status()
+        self._metrics.set_role(status.role)
+        self._metrics.set_gauges(
+            term=status.term,
+            has_leader=int(bool(status.leader_id)),
+            commit_index=status.commit_index,
+            applied_index=status.applied_index,
+            last_index=status.last_index,
+            synced_index=status.synced_index,
+            storage_free_bytes=self._usage.free,
+        )
+        leads = status.role == Role.LEADER.value
+        self._metrics.set_lag(
+            {m.member.name: m.lag for m in status.members if leads and m.member.id != self.node_id}
+        )
+
+
+def _found(log: CommitLog, hard_state_file: HardStateFile, founding: Founding) -> None:
+    """Write the founding entry and the term it belongs to."""
+    hard_state_file.save(HardState(term=1))
+    log.append([founding.entry()])
+    log.sync()

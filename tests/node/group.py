@@ -101,7 +101,7 @@ class TestNode:
             log=self.log,
             state=self.state,
             send=send,
-            on_membership=lambda membership: None,
+            on_membership=lambda _: None,
             on_fatal=self.fatal.append,
             clock=self.clock,
             rng=random.Random(node_id),

@@ -309,4 +309,3 @@ async def test_the_log_clock_does_not_go_back_with_the_wall_clock(group: TestGro
 
     times = [entry.timestamp_ms for entry in successor.state.applied]
     assert times == sorted(times)
-

@@ -1,0 +1,70 @@
+"""One cluster a run, one namespace a story; a failed story leaves its diagnostics in build/."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from e2e.cluster import Cluster, open_cluster
+from e2e.cluster.image import Image, build
+from e2e.world import ROOT, Namespace, install_operator
+
+REPORT = pytest.StashKey[bool]()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every story needs the cluster."""
+    for item in items:
+        if "e2e/stories" in str(item.path):
+            item.add_marker(pytest.mark.e2e)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Remember whether the story failed, for the namespace fixture."""
+    del call
+    report = yield
+    item.stash[REPORT] = item.stash.get(REPORT, False) or report.failed
+    return report
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Cluster:
+    """Return a running cluster; it stays up for the next run."""
+    found = open_cluster(os.environ.get("DLEDGER_E2E_CLUSTER", "auto"))
+    found.up()
+    return found
+
+
+@pytest.fixture(scope="session")
+def image(cluster: Cluster) -> Image:
+    """Return the image of the present sources, on every node."""
+    built = build()
+    cluster.load_image(built.archive, built.name)
+    return built
+
+
+@pytest.fixture(scope="session")
+def operator(cluster: Cluster, image: Image) -> None:
+    """Install the operator from its chart."""
+    install_operator(cluster, image)
+
+
+@pytest.fixture
+def namespace(
+    cluster: Cluster,
+    operator: None,  # noqa: ARG001 - installed for the story, not used by name
+    request: pytest.FixtureRequest
+) -> Iterator[Namespace]:
+    """Return a namespace of the story's own."""
+    name = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_"))[:50].strip("-")
+    made = Namespace(cluster, f"s-{name}"[:60].strip("-"))
+    made.delete()
+    made.create()
+    yield made
+    if request.node.stash.get(REPORT, False):
+        cluster.diagnostics(ROOT / "build" / "diagnostics" / made.name)
+    made.delete()

@@ -1,0 +1,314 @@
+"""What stories and the demo do on a cluster: install, apply, kill, wait, and run clients.
+
+Only through kubectl, helm and client pods; every wait has a deadline and says what it waited for.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from e2e.cluster import Cluster
+from e2e.cluster.image import Image
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+OPERATOR_NAMESPACE: Final = "dledger-system"
+OPERATOR: Final = "dledger-operator"
+_POLL_S: Final = 0.5
+_T = TypeVar("_T")
+
+
+class StoryError(AssertionError):
+    """Something did not happen in time; the message says what, and what was seen last."""
+
+
+def eventually(what: str, probe: Callable[[], _T | None], deadline_s: float) -> _T:
+    """Return the first truthy answer of *probe*.
+
+    Raises:
+        StoryError: There was none within *deadline_s*.
+    """
+    end = time.monotonic() + deadline_s
+    while True:
+        answer = probe()
+        if answer:
+            return answer
+        if time.monotonic() > end:
+            raise StoryError(f"{what}: not within {deadline_s:.0f} s")
+        time.sleep(_POLL_S)
+
+
+def install_operator(cluster: Cluster, image: Image) -> None:
+    """Install or upgrade the chart with *image*, and wait until the operator runs."""
+    repository, _, tag = image.name.rpartition(":")
+    cluster.helm(
+        "upgrade", "--install", OPERATOR, str(ROOT / "charts" / "dledger-operator"),
+        "--namespace", OPERATOR_NAMESPACE, "--create-namespace",
+        "--set", f"image.repository={repository}", "--set", f"image.tag={tag}",
+        "--wait", "--timeout", "120s",
+    )  # fmt: skip
+
+
+def scale_operator(cluster: Cluster, replicas: int) -> None:
+    """Scale the operator and wait until that is so."""
+    cluster.kubectl(
+        "-n", OPERATOR_NAMESPACE, "scale", "deployment", OPERATOR, f"--replicas={replicas}"
+    )
+    if replicas:
+        cluster.kubectl(
+            "-n", OPERATOR_NAMESPACE, "rollout", "status", f"deployment/{OPERATOR}",
+            "--timeout=120s", timeout_s=130,
+        )  # fmt: skip
+        return
+    eventually(
+        "the operator's pods are gone",
+        lambda: not cluster.kubectl("-n", OPERATOR_NAMESPACE, "get", "pods", "-o", "name").strip(),
+        60,
+    )
+
+
+def group_manifest(name: str, **spec: Any) -> dict[str, Any]:
+    """Return a small BrokerGroup."""
+    return {
+        "apiVersion": "dledger.io/v1",
+        "kind": "BrokerGroup",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": 3,
+            "storage": {"size": "512Mi"},
+            "topics": [{"name": "demo", "type": "NORMAL", "queues": 8}],
+            **spec,
+        },
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """A namespace with restricted Pod Security, where one story happens."""
+
+    cluster: Cluster
+    name: str
+
+    def create(self) -> None:
+        """Create it; fine if it is there."""
+        labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+        self.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "Namespace",
+                "metadata": {"name": self.name, "labels": labels},
+            }
+        )
+
+    def delete(self) -> None:
+        """Delete it with everything in it, and give its volumes back."""
+        self.cluster.kubectl(
+            "delete", "namespace", self.name, "--ignore-not-found", "--timeout=120s", timeout_s=130
+        )
+        self.cluster.recycle_volumes()
+
+    def kubectl(self, *args: str, **options: Any) -> str:
+        """Run kubectl in this namespace."""
+        return self.cluster.kubectl("-n", self.name, *args, **options)
+
+    def apply(self, *manifests: dict[str, Any]) -> None:
+        """Apply manifests."""
+        listed = {"apiVersion": "v1", "kind": "List", "items": list(manifests)}
+        self.kubectl("apply", "-f", "-", input=json.dumps(listed))
+
+    def get(self, kind: str, name: str) -> dict[str, Any] | None:
+        """Return an object, or None."""
+        text = self.kubectl("get", kind, name, "-o", "json", "--ignore-not-found")
+        found: dict[str, Any] | None = json.loads(text) if text.strip() else None
+        return found
+
+    def group(self, name: str) -> Group:
+        """Return a handle on a BrokerGroup."""
+        return Group(self, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A BrokerGroup in a namespace."""
+
+    namespace: Namespace
+    name: str
+
+    def status(self) -> dict[str, Any]:
+        """Return its status; empty if there is none."""
+        found = self.namespace.get("brokergroup", self.name) or {}
+        status: dict[str, Any] = found.get("status", {})
+        return status
+
+    def condition(self, kind: str) -> dict[str, Any]:
+        """Return one condition; empty if it is not there."""
+        conditions = self.status().get("conditions", [])
+        return next((c for c in conditions if c["type"] == kind), {})
+
+    def wait_available(self, deadline_s: float = 120) -> dict[str, Any]:
+        """Wait until it takes writes and all its replicas are ready; return the status."""
+
+        def probe() -> dict[str, Any] | None:
+            status = self.status()
+            true = {c["type"] for c in status.get("conditions", []) if c["status"] == "True"}
+            return status if {"Available", "Ready"} <= true and status.get("leader") else None
+
+        return eventually(f"group {self.name} is available and ready", probe, deadline_s)
+
+    def leader(self, deadline_s: float = 60) -> str:
+        """Return the name of the pod that leads."""
+        return eventually(
+            f"group {self.name} has a leader", lambda: self.status().get("leader"), deadline_s
+        )
+
+    def other_leader(self, before: str, deadline_s: float = 60) -> str:
+        """Wait until another pod leads, and return it."""
+
+        def probe() -> str | None:
+            leader = self.status().get("leader")
+            return leader if leader != before else None
+
+        return eventually(f"group {self.name} has another leader", probe, deadline_s)
+
+    def kill_pod(self, pod: str) -> None:
+        """Kill a pod: its processes by SIGKILL where that is possible, then the pod itself."""
+        cluster = self.namespace.cluster
+        if cluster.kind != "current":
+            for pid in cluster.container_pids(self.namespace.name, pod):
+                cluster.kill_pid(pid)
+        self.namespace.kubectl("delete", "pod", pod, "--force", "--grace-period=0", "--wait=false")
+
+    def pods(self) -> list[str]:
+        """Return the names of the group's pods."""
+        selector = f"dledger.io/group={self.name}"
+        listed = self.namespace.kubectl("get", "pods", "-l", selector, "-o", "json")
+        return sorted(item["metadata"]["name"] for item in json.loads(listed)["items"])
+
+
+class Workload:
+    """A pod that runs `workload.py` with the unmodified SDK; see there."""
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        image: Image,
+        name: str,
+        *args: str,
+        files: dict[str, str] | None = None,
+    ) -> None:
+        self._namespace = namespace
+        self.name = name
+        self._image = image.name
+        self._args = args
+        self._files = files or {}
+
+    def start(self) -> None:
+        """Create the pod and the ConfigMap with its program."""
+        program = (ROOT / "e2e" / "workload.py").read_text("utf-8")
+        self._namespace.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {"name": self.name},
+                "data": {"workload.py": program, **self._files},
+            },
+            self._pod(),
+        )
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return what it has printed so far."""
+        text = self._namespace.kubectl("logs", self.name, check=False)
+        return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+    def acks(self) -> list[str]:
+        """Return the keys it printed (``--print-acks``)."""
+        return next(line["acks"] for line in self.lines() if "acks" in line)
+
+    def acked(self) -> int:
+        """Return how many messages were acknowledged so far."""
+        counts = [line["acked"] for line in self.lines() if "acked" in line]
+        return counts[-1] if counts else 0
+
+    def wait_acked(self, count: int, deadline_s: float = 120) -> int:
+        """Wait until at least *count* messages were acknowledged."""
+        return eventually(
+            f"{self.name} has {count} acks",
+            lambda: acked if (acked := self.acked()) >= count else None,
+            deadline_s,
+        )
+
+    def summary(self, deadline_s: float = 300) -> dict[str, Any]:
+        """Wait for the end and return the summary."""
+
+        def probe() -> dict[str, Any] | None:
+            found = [line for line in self.lines() if line.get("summary")]
+            if not found and self._phase() == "Failed":
+                raise StoryError(f"{self.name} failed:\n{self.tail()}")
+            return found[0] if found else None
+
+        return eventually(f"{self.name} has finished", probe, deadline_s)
+
+    def tail(self) -> str:
+        """Return the last lines it printed."""
+        return self._namespace.kubectl("logs", self.name, "--tail=30", check=False)
+
+    def progress(self, deadline_s: float) -> Iterator[dict[str, Any]]:
+        """Yield the newest line again and again until the summary, which comes last."""
+        end = time.monotonic() + deadline_s
+        while time.monotonic() < end:
+            lines = self.lines()
+            if lines:
+                yield lines[-1]
+                if lines[-1].get("summary"):
+                    return
+            if self._phase() == "Failed" and not (lines and lines[-1].get("summary")):
+                raise StoryError(f"{self.name} failed:\n{self.tail()}")
+            time.sleep(_POLL_S)
+        raise StoryError(f"{self.name}: no summary within {deadline_s:.0f} s\n{self.tail()}")
+
+    def _phase(self) -> str:
+        pod = self._namespace.get("pod", self.name) or {}
+        phase: str = pod.get("status", {}).get("phase", "")
+        return phase
+
+    def _pod(self) -> dict[str, Any]:
+        container = {
+            "name": "workload",
+            "image": self._image,
+            "imagePullPolicy": "IfNotPresent",
+            "command": ["/opt/dledger/bin/python", "/workload/workload.py", *self._args],
+            "env": [{"name": "HOME", "value": "/tmp"}],  # noqa: S108 - the pod's own emptyDir
+            "securityContext": {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            },
+            "volumeMounts": [
+                {"name": "program", "mountPath": "/workload"},
+                {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108
+            ],
+        }
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": self.name},
+            "spec": {
+                "restartPolicy": "Never",
+                "terminationGracePeriodSeconds": 1,
+                "automountServiceAccountToken": False,
+                "securityContext": {
+                    "runAsNonRoot": True,
+                    "runAsUser": 10001,
+                    "seccompProfile": {"type": "RuntimeDefault"},
+                },
+                "containers": [container],
+                "volumes": [
+                    {"name": "program", "configMap": {"name": self.name}},
+                    {"name": "tmp", "emptyDir": {}},
+                ],
+            },
+        }

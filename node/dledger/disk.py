@@ -1,0 +1,226 @@
+"""What a node has to write, in order, and what it may only say once that is durable.
+
+One thread writes and syncs the log, one the hard state, so that a vote never waits behind data.
+While a sync runs, what arrives is gathered and goes down with the next one (group commit).
+Owned by the driver; everything but the writes themselves happens on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, Protocol
+
+from dledger.errors import DiskFull
+from dledger.metrics import NodeMetrics
+from dledger.raft.messages import Message
+from dledger.raft.ready import Ready
+from dledger.store.commit_log import CommitLog
+from dledger.store.hard_state import HardStateFile
+from dledger.types import Entry, HardState
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S: Final = 0.5
+
+
+class DiskEvents(Protocol):
+    """What the disk reports to the driver, on the event loop."""
+
+    def hard_state_durable(self, hard_state: HardState) -> None:
+        """Note that a hard state is on disk."""
+
+    def entries_durable(self, term: int, index: int) -> None:
+        """Note that all entries written up to this one are on disk."""
+
+    def truncating(self, index: int) -> None:
+        """Note that what was at *index* and behind it is about to be overwritten."""
+
+    def disk_full(self, error: DiskFull) -> None:
+        """Note that entries wait for room; the write is tried again by itself."""
+
+    def disk_failed(self, error: BaseException) -> None:
+        """Stop: what the disk holds is unknown."""
+
+
+class Disk:
+    """Makes each Ready durable and sends what rested on it. Persist before you speak."""
+
+    def __init__(
+        self,
+        *,
+        log: CommitLog,
+        hard_state_file: HardStateFile,
+        send: Callable[[Message], None],
+        events: DiskEvents,
+        now_s: Callable[[], float],
+        metrics: NodeMetrics,
+    ) -> None:
+        self._log = log
+        self._hard_state_file = hard_state_file
+        self._send = send
+        self._events = events
+        self._now_s = now_s
+        self._metrics = metrics
+        self._log_writer = ThreadPoolExecutor(1, "log-writer")
+        self._hard_state_writer = ThreadPoolExecutor(1, "hard-state-writer")
+        self._open = True
+        self._sequence = 0
+        self._hard_states: deque[tuple[int, HardState]] = deque()
+        self._hard_state_busy = False
+        self._hard_state_durable = 0
+        self._batches: list[tuple[int, tuple[Entry, ...]]] = []
+        self._log_durable = 0
+        self._votes: deque[tuple[int, tuple[Message, ...]]] = deque()
+        self._acks: deque[tuple[int, tuple[Message, ...]]] = deque()
+        self.retrying = False
+        self.busy_since_s: float | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether no entries are being written or wait to be."""
+        return self.busy_since_s is None and not self._batches
+
+    def submit(self, ready: Ready) -> None:
+        """Take one Ready; its messages leave in the order and at the times it asks for."""
+        self._sequence += 1
+        if ready.hard_state is not None:
+            self._hard_states.append((self._sequence, ready.hard_state))
+            self._write_hard_state()
+        if ready.entries:
+            self._batches.append((self._sequence, ready.entries))
+            self._write_log()
+        for message in ready.messages:
+            self._send(message)
+        if ready.after_hard_state:
+            self._votes.append((self._sequence, ready.after_hard_state))
+        if ready.after_entries:
+            self._acks.append((self._sequence, ready.after_entries))
+        self._release()
+
+    def stop(self) -> None:
+        """Start no more writes and say nothing more; the running ones end."""
+        self._open = False
+
+    async def close(self) -> None:
+        """Stop, and wait for the running writes."""
+        self.stop()
+        for executor in (self._log_writer, self._hard_state_writer):
+            await asyncio.to_thread(executor.shutdown)
+
+    # -- hard state -----------------------------------------------------------------------------
+
+    def _write_hard_state(self) -> None:
+        if self._hard_state_busy or not self._hard_states or not self._open:
+            return
+        sequence, hard_state = self._hard_states[-1]  # the newest covers the older ones
+        self._hard_states.clear()
+        self._hard_state_busy = True
+        future = asyncio.get_running_loop().run_in_executor(
+            self._hard_state_writer, self._hard_state_file.save, hard_state
+        )
+        future.add_done_callback(lambda done: self._hard_state_done(done, sequence, hard_state))
+
+    def _hard_state_done(
+        self, done: asyncio.Future[None], sequence: int, hard_state: HardState
+    ) -> None:
+        self._hard_state_busy = False
+        error = done.exception()
+        if isinstance(error, DiskFull):
+            logger.error("disk full while writing the hard state: %s", error)
+            self._hard_states.appendleft((sequence, hard_state))
+            asyncio.get_running_loop().call_later(_RETRY_S, self._write_hard_state)
+        elif error is not None:
+            self._fail(error)
+        else:
+            self._hard_state_durable = sequence
+            self._events.hard_state_durable(hard_state)
+            self._write_hard_state()
+            self._release()
+
+    # -- log ------------------------------------------------------------------------------------
+
+    def _write_log(self) -> None:
+        if self.busy_since_s is not None or not self._batches or not self._open:
+            return
+        batches, self._batches = self._batches, []
+        self.busy_since_s = self._now_s()
+        first = min(entries[0].index for _, entries in batches)
+        if first <= self._log.last_index:
+            self._events.truncating(first)
+        future = asyncio.get_running_loop().run_in_executor(
+            self._log_writer, _append_and_sync, self._log, [entries for _, entries in batches]
+        )
+        future.add_done_callback(lambda done: self._log_done(done, batches))
+
+    def _log_done(
+        self, done: asyncio.Future[None], batches: list[tuple[int, tuple[Entry, ...]]]
+    ) -> None:
+        error = done.exception()
+        if isinstance(error, DiskFull):
+            self._keep_for_retry(error, batches)
+            return
+        if error is not None:
+            self._fail(error)
+            return
+        started_s, self.busy_since_s = self.busy_since_s, None
+        self._metrics.sync_seconds.observe(self._now_s() - (started_s or 0.0))
+        self._metrics.sync_bytes.inc(sum(e.size_bytes for _, entries in batches for e in entries))
+        self._log_durable, newest = batches[-1][0], batches[-1][1][-1]
+        self._events.entries_durable(newest.term, newest.index)
+        self._write_log()
+        self._release()
+
+    def _keep_for_retry(
+        self, error: DiskFull, batches: list[tuple[int, tuple[Entry, ...]]]
+    ) -> None:
+        """Nothing of it counts; all of it is tried again until there is room."""
+        self._batches[:0] = batches
+        self.retrying = True
+        self._events.disk_full(error)
+        asyncio.get_running_loop().call_later(_RETRY_S, self._retry)
+
+    def _retry(self) -> None:
+        self.retrying = False
+        self.busy_since_s = None
+        self._write_log()
+
+    # -- speaking -------------------------------------------------------------------------------
+
+    def _release(self) -> None:
+        """Send what rests on writes that are durable by now."""
+        votes_up_to = self._durable_up_to(
+            clean=not self._hard_state_busy and not self._hard_states,
+            durable=self._hard_state_durable,
+        )
+        self._send_held(self._votes, votes_up_to)
+        log_up_to = self._durable_up_to(clean=self.idle, durable=self._log_durable)
+        self._send_held(self._acks, min(votes_up_to, log_up_to))
+
+    def _durable_up_to(self, *, clean: bool, durable: int) -> int:
+        return self._sequence if clean else durable
+
+    def _send_held(self, held: deque[tuple[int, tuple[Message, ...]]], up_to: int) -> None:
+        while held and held[0][0] <= up_to and self._open:
+            for message in held.popleft()[1]:
+                self._send(message)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._open:
+            self.stop()
+            self._events.disk_failed(error)
+
+
+def _append_and_sync(log: CommitLog, batches: Sequence[tuple[Entry, ...]]) -> None:
+    """Write what follows on in one go, overlaps one by one, then sync once."""
+    run: list[Entry] = []
+    for entries in batches:
+        if run and entries[0].index != run[-1].index + 1:
+            log.append(run)
+            run = []
+        run.extend(entries)
+    log.append(run)
+    log.sync()

@@ -1,0 +1,131 @@
+"""The node as its servicers see it: one face over a driver that may not run yet.
+
+Implements `rpc.engine.Engine`. Before the node has joined a group every question is answered with
+NotJoined, so that a servicer needs no case for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from dledger.broker.frames import CommandType, frame_type
+from dledger.broker.state import BrokerState
+from dledger.driver import Driver
+from dledger.errors import NotJoined
+from dledger.rpc.engine import ClientEndpoint
+from dledger.rpc.hello import NodeAddress
+from dledger.rpc.peers import Peers
+from dledger.types import Entry, Member, NodeId
+
+_MAX_APPLY_LAG: Final = 1000
+_GROWING: Final = frozenset({CommandType.PRODUCE, CommandType.CREATE_TOPIC})
+
+
+class NodeEngine:
+    """Routes servicers' questions to the driver, once there is one."""
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        name: str,
+        node_id: NodeId,
+        state: BrokerState,
+        peers: Peers,
+        address: NodeAddress,
+    ) -> None:
+        self.group = group
+        self.node_id = node_id
+        self.state = state
+        self._name = name
+        self._peers = peers
+        self._address = address
+        self._driver: Driver | None = None
+        self._attached = asyncio.Event()
+        self._listeners: list[Callable[[], None]] = []
+
+    def attach(self, driver: Driver) -> None:
+        """Start answering from *driver*."""
+        self._driver = driver
+        for listener in self._listeners:
+            driver.on_applied(listener)
+        self._attached.set()
+
+    def is_leader(self) -> bool:
+        """Whether this node leads and its state has everything acknowledged before its term."""
+        return self._driver is not None and self._driver.is_serving_leader()
+
+    def leader(self) -> Member | None:
+        """Return the leader this node knows of, with the address it was last heard from."""
+        if self._driver is None or self._driver.core.leader is None:
+            return None
+        member = self._driver.core.membership.get(self._driver.core.leader)
+        return replace(member, address=self._peers.address(member)) if member else None
+
+    def endpoints(self) -> Sequence[ClientEndpoint]:
+        """Return where clients reach the nodes that were heard from, by name; this one included."""
+        known = [(self._name, self.node_id, self._address)]
+        known += [
+            (member.name, member.id, address)
+            for member in (self._driver.core.membership.voters if self._driver else ())
+            if (address := self._peers.endpoints.get(member.id)) and member.id != self.node_id
+        ]
+        return [
+            ClientEndpoint(
+                node_id=node_id,
+                name=name,
+                host=address.host,
+                port=address.client_port,
+                tls_port=address.client_tls_port,
+            )
+            for name, node_id, address in sorted(known)
+        ]
+
+    async def propose(self, command: bytes) -> object:
+        """Commit a framed command; see `Driver.propose`."""
+        grows = frame_type(command) in _GROWING
+        return await self._joined().propose(command, grows=grows)
+
+    async def read_entry(self, index: int) -> Entry:
+        """Return a committed entry. Raises OffsetOutOfRange, CorruptRecord."""
+        return await self._joined().view.entry(index)
+
+    async def wait_leader_change(self, timeout_s: float) -> None:
+        """Return when role, leader or readiness changes, or after *timeout_s*."""
+        if self._driver is None:
+            try:
+                await asyncio.wait_for(self._attached.wait(), timeout_s)
+            except TimeoutError:
+                return
+        else:
+            await self._driver.wait_change(timeout_s)
+
+    def now_ms(self) -> int:
+        """Return the leader's log clock, Unix milliseconds."""
+        return self._joined().now_ms()
+
+    def on_applied(self, listener: Callable[[], None]) -> None:
+        """Call *listener* after each batch of applied entries."""
+        self._listeners.append(listener)
+        if self._driver is not None:
+            self._driver.on_applied(listener)
+
+    def not_ready_reason(self) -> str:
+        """Say why clients should not be sent here; empty when they may."""
+        driver = self._driver
+        if driver is None:
+            return "Unjoined: waiting for Bootstrap or for a member's greeting"
+        if driver.core.leader is None:
+            return f"no leader known in term {driver.core.term}"
+        behind = driver.core.commit_index - driver.applied_index
+        if driver.applied_index == 0 or behind > _MAX_APPLY_LAG:
+            return f"applied index {driver.applied_index} is {behind} behind the commit index"
+        return ""
+
+    def _joined(self) -> Driver:
+        if self._driver is None:
+            raise NotJoined
+        return self._driver

@@ -1,0 +1,78 @@
+"""``dledger node``: what the container runs. Reads settings, runs one node until SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Final
+
+import uvloop
+
+from dledger import config
+from dledger.config import ConfigError, Settings
+from dledger.errors import StorageError
+from dledger.node import Node
+
+logger = logging.getLogger(__name__)
+
+_EXIT_FATAL: Final = 1
+_EXIT_CONFIG: Final = 2
+_EXIT_DATA: Final = 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``dledger node``."""
+    parser.add_argument(
+        "--config",
+        type=Path,
+        default=os.environ.get("DLEDGER_CONFIG"),
+        help="TOML file of settings; DLEDGER_<KEY> in the environment wins over it",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run one node; return the exit code."""
+    try:
+        settings = config.load(Path(args.config) if args.config else None, os.environ)
+    except ConfigError as error:
+        print(f"dledger node: configuration: {error}", file=sys.stderr)
+        return _EXIT_CONFIG
+    logging.basicConfig(
+        level=settings.log_level,
+        stream=sys.stderr,
+        format=f"%(asctime)s %(levelname)s {settings.group} %(name)s: %(message)s",
+    )
+    try:
+        return uvloop.run(_serve(settings))
+    except StorageError as error:
+        logger.critical("refusing to start: %s", error)
+        return _EXIT_DATA
+    except OSError as error:
+        logger.critical("cannot start: %s", error)
+        return _EXIT_CONFIG
+
+
+async def _serve(settings: Settings) -> int:
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[int] = loop.create_future()
+
+    def end(code: int) -> None:
+        if not ended.done():
+            ended.set_result(code)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end, 0)
+    node = Node(settings, on_fatal=lambda _: end(_EXIT_FATAL))
+    await node.start()
+    gc.freeze()
+    code = await ended
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(node.stop(), settings.shutdown_grace_s)
+    return code

@@ -1,0 +1,84 @@
+"""Builds a node's status from what its parts say. Pure translation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dledger.driver import Driver
+from dledger.status import MemberStatus, NodeStatus
+from dledger.store.commit_log import CommitLog
+from dledger.types import Member, NodeId, Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a node knows of itself whether or not it has joined a group."""
+
+    node_id: NodeId
+    name: str
+    group: str
+    group_id: str
+    not_ready_reason: str
+    version: str
+    storage_used_bytes: int
+    storage_capacity_bytes: int
+
+
+def node_status(
+    facts: Facts,
+    driver: Driver | None,
+    log: CommitLog | None,
+    connected: Callable[[NodeId], bool],
+) -> NodeStatus:
+    """Return the status of a node; positions are 0 while it is Unjoined."""
+    core = driver.core if driver else None
+    refused = driver.writes_refused if driver else None
+    return NodeStatus(
+        node_id=facts.node_id,
+        name=facts.name,
+        group=facts.group,
+        group_id=facts.group_id,
+        role=core.role.value if core else "unjoined",
+        term=core.term if core else 0,
+        leader_id=(core.leader or "") if core else "",
+        commit_index=core.commit_index if core else 0,
+        applied_index=driver.applied_index if driver else 0,
+        last_index=core.last_index if core else 0,
+        synced_index=log.synced_index if log else 0,
+        ready=not facts.not_ready_reason,
+        not_ready_reason=facts.not_ready_reason,
+        members=_members(driver, facts.node_id, connected) if driver else (),
+        last_failover=driver.last_failover if driver else None,
+        version=facts.version,
+        storage_used_bytes=facts.storage_used_bytes,
+        storage_capacity_bytes=facts.storage_capacity_bytes,
+        writes_refused_reason=str(refused) if refused else "",
+    )
+
+
+def _members(
+    driver: Driver, own_id: NodeId, connected: Callable[[NodeId], bool]
+) -> tuple[MemberStatus, ...]:
+    core = driver.core
+    match = {node: progress.match for node, progress in core.progress().items()}
+    match[own_id] = core.last_index if core.role is Role.LEADER else 0
+
+    def row(member: Member) -> MemberStatus:
+        up = member.id == own_id or connected(member.id)
+        leads = core.role is Role.LEADER
+        return MemberStatus(
+            member=member,
+            role=_role(member.id, core.leader, up),
+            match_index=match.get(member.id, 0),
+            lag=core.last_index - match.get(member.id, 0) if leads else 0,
+            connected=up,
+        )
+
+    return tuple(row(member) for member in core.membership.voters)
+
+
+def _role(member: NodeId, leader: NodeId | None, up: bool) -> str:
+    if member == leader:
+        return "leader"
+    return "follower" if up else "unknown"

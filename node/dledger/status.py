@@ -1,0 +1,44 @@
+"""What a node says of itself and its group: frozen values, mirrored by `dledger.v1`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dledger.failover import FailoverRecord
+from dledger.types import Member
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberStatus:
+    """One member as the asked node sees it; *match_index* and *lag* only on the leader."""
+
+    member: Member
+    role: str
+    match_index: int
+    lag: int
+    connected: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatus:
+    """What one node says of itself (`dledger.v1.StatusResponse`)."""
+
+    node_id: str
+    name: str
+    group: str
+    group_id: str
+    role: str
+    term: int
+    leader_id: str
+    commit_index: int
+    applied_index: int
+    last_index: int
+    synced_index: int
+    ready: bool
+    not_ready_reason: str
+    members: tuple[MemberStatus, ...]
+    last_failover: FailoverRecord | None
+    version: str
+    storage_used_bytes: int
+    storage_capacity_bytes: int
+    writes_refused_reason: str
