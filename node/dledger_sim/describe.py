@@ -1,0 +1,111 @@
+"""Messages and changes as sentences, for scenario files and traces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dledger.raft.messages import (
+    AppendRequest,
+    AppendResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    Message,
+    PreVoteRequest,
+    PreVoteResponse,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+)
+from dledger.raft.ready import RoleChange
+from dledger.types import Entry, EntryKind, HardState, Role
+
+
+def entry(item: Entry) -> str:
+    """Return such as ``2:(term 1, "a")``, or the kind in place of the data."""
+    what = f'"{item.data.decode()}"' if item.kind == EntryKind.DATA else item.kind.name.lower()
+    return f"{item.index}:(term {item.term}, {what})"
+
+
+def entries(items: Sequence[Entry]) -> str:
+    """Return entries in a row."""
+    return " ".join(entry(item) for item in items)
+
+
+def hard_state(state: HardState) -> str:
+    """Return such as ``term 2, vote 1``."""
+    return f"term {state.term}, vote {state.vote or 'none'}"
+
+
+def role_change(change: RoleChange) -> str:
+    """Return what a node became, and why."""
+    leader = f" of {change.leader}" if change.role is Role.FOLLOWER and change.leader else ""
+    return f"{change.role.value}{leader} in term {change.term}: {change.cause.value}"
+
+
+def message(item: Message) -> str:
+    """Return who says what to whom."""
+    return f"{item.sender} -> {item.recipient} {_WORDS[type(item)](item)}"
+
+
+def _pre_vote_request(m: PreVoteRequest) -> str:
+    return f"pre-vote for term {m.term}? log ends (term {m.last_term}, index {m.last_index})"
+
+
+def _pre_vote_response(m: PreVoteResponse) -> str:
+    return f"pre-vote: {_yes_no(m.granted)}, term {m.term}"
+
+
+def _vote_request(m: VoteRequest) -> str:
+    transfer = ", handed over" if m.transfer else ""
+    return f"vote in term {m.term}? log ends (term {m.last_term}, index {m.last_index}){transfer}"
+
+
+def _vote_response(m: VoteResponse) -> str:
+    return f"vote: {_yes_no(m.granted)}, term {m.term}"
+
+
+def _append_request(m: AppendRequest) -> str:
+    what = entries(m.entries) or "nothing"
+    return (
+        f"append after (term {m.previous_term}, index {m.previous_index}): {what}; "
+        f"commit {m.commit_index}, term {m.term}"
+    )
+
+
+def _append_response(m: AppendResponse) -> str:
+    if m.success:
+        return f"appended up to {m.match_index}, term {m.term}"
+    return (
+        f"no append at {m.match_index}, agree at most at (term {m.conflict_term}, "
+        f"index {m.conflict_index}), term {m.term}"
+    )
+
+
+def _heartbeat_request(m: HeartbeatRequest) -> str:
+    return f"heartbeat {m.round}, commit {m.commit_index}, term {m.term}"
+
+
+def _heartbeat_response(m: HeartbeatResponse) -> str:
+    return f"heartbeat {m.round} answered, term {m.term}"
+
+
+def _timeout_now(m: TimeoutNow) -> str:
+    return f"campaign now, term {m.term}"
+
+
+def _yes_no(granted: bool) -> str:
+    return "yes" if granted else "no"
+
+
+_WORDS: dict[type[Message], Callable[[Any], str]] = {
+    PreVoteRequest: _pre_vote_request,
+    PreVoteResponse: _pre_vote_response,
+    VoteRequest: _vote_request,
+    VoteResponse: _vote_response,
+    AppendRequest: _append_request,
+    AppendResponse: _append_response,
+    HeartbeatRequest: _heartbeat_request,
+    HeartbeatResponse: _heartbeat_response,
+    TimeoutNow: _timeout_now,
+}

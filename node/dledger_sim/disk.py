@@ -1,0 +1,215 @@
+"""What one node has on disk, and what a crash leaves of it.
+
+Two kinds behind one Protocol: a plain model for scenarios, and the shipped store on crashable
+files in memory. A write is two steps, as in the driver: written, then synced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Protocol
+
+from dledger.raft.membership import memberships_in
+from dledger.store.commit_log import CommitLog
+from dledger.store.hard_state import HardStateFile
+from dledger.store.identity import LOG_DIRECTORY, join, load_or_format
+from dledger.store.memory_files import MemoryFiles
+from dledger.types import Entry, HardState, Membership, NodeId
+
+_DIRECTORY = Path("/data")
+_GROUP = "simulated"
+_SEGMENT_BYTES = 16 << 10
+
+
+class Disk(Protocol):
+    """Everything a node finds again after a restart."""
+
+    @property
+    def first_index(self) -> int:
+        """The oldest index kept."""
+        ...
+
+    @property
+    def last_index(self) -> int:
+        """The newest index written."""
+        ...
+
+    def term(self, index: int) -> int:
+        """Return the term at *index*; 0 for index 0."""
+        ...
+
+    def entries(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...]:
+        """Return entries from [first, last]: at least one, cut at *max_bytes*."""
+        ...
+
+    def memberships(self) -> Sequence[tuple[int, Membership]]:
+        """Return (index, membership) of the membership entries, ascending."""
+        ...
+
+    def load_hard_state(self) -> HardState:
+        """Return the durable term and vote."""
+        ...
+
+    def save_hard_state(self, hard_state: HardState) -> None:
+        """Make the term and vote durable."""
+        ...
+
+    def write(self, entries: Sequence[Entry]) -> None:
+        """Write entries, truncating at the first; they are durable only after `sync`."""
+        ...
+
+    def sync(self) -> None:
+        """Make everything written durable."""
+        ...
+
+    def holds(self, index: int, term: int) -> bool:
+        """Whether the entry (index, term) is durable."""
+        ...
+
+    def crash(self, rng: Random) -> None:
+        """Lose what was not synced, or keep a random part of it; then recover."""
+        ...
+
+
+class ModelDisk:
+    """The obvious disk: a list of entries, and the list of writes since the last sync."""
+
+    first_index = 1
+
+    def __init__(self, entries: Sequence[Entry] = (), hard_state: HardState | None = None) -> None:
+        self._entries = list(entries)
+        self._durable = list(entries)
+        self._unsynced: list[tuple[Entry, ...]] = []
+        self._hard_state = hard_state or HardState()
+
+    @property
+    def last_index(self) -> int:
+        """The newest index written."""
+        return len(self._entries)
+
+    def term(self, index: int) -> int:
+        """Return the term at *index*; 0 for index 0."""
+        return self._entries[index - 1].term if index else 0
+
+    def entries(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...]:
+        """Return entries from [first, last]: at least one, cut at *max_bytes*."""
+        room = max_bytes
+        found = self._entries[first - 1 : last]
+        for count, entry in enumerate(found):
+            room -= entry.size_bytes
+            if room < 0:
+                return tuple(found[: max(1, count)])
+        return tuple(found)
+
+    def memberships(self) -> Sequence[tuple[int, Membership]]:
+        """Return (index, membership) of the membership entries, ascending."""
+        return memberships_in(self._entries)
+
+    def load_hard_state(self) -> HardState:
+        """Return the durable term and vote."""
+        return self._hard_state
+
+    def save_hard_state(self, hard_state: HardState) -> None:
+        """Make the term and vote durable."""
+        self._hard_state = hard_state
+
+    def write(self, entries: Sequence[Entry]) -> None:
+        """Write entries, truncating at the first; they are durable only after `sync`."""
+        self._unsynced.append(tuple(entries))
+        _overwrite(self._entries, entries)
+
+    def sync(self) -> None:
+        """Make everything written durable."""
+        self._unsynced.clear()
+        self._durable = list(self._entries)
+
+    def holds(self, index: int, term: int) -> bool:
+        """Whether the entry (index, term) is durable."""
+        return index <= len(self._durable) and self._durable[index - 1].term == term
+
+    def crash(self, rng: Random) -> None:
+        """Keep the synced entries and a random prefix of the writes since."""
+        kept = rng.randint(0, len(self._unsynced))
+        for position, entries in enumerate(self._unsynced[:kept]):
+            torn = position == kept - 1
+            _overwrite(self._durable, entries[: rng.randint(1, len(entries))] if torn else entries)
+        self._unsynced.clear()
+        self._entries = list(self._durable)
+
+
+class StoreDisk:
+    """The shipped commit log and hard state file, on files in memory that crash."""
+
+    def __init__(self, node_id: NodeId, entries: Sequence[Entry] = ()) -> None:
+        self._files = MemoryFiles()
+        empty = load_or_format(self._files, _DIRECTORY, node_id, new_id=lambda: node_id)
+        self._identity = join(self._files, _DIRECTORY, empty, _GROUP)
+        self._open()
+        if entries:
+            self.write(entries)
+            self.sync()
+
+    @property
+    def first_index(self) -> int:
+        """The oldest index kept."""
+        return self._log.first_index
+
+    @property
+    def last_index(self) -> int:
+        """The newest index written."""
+        return self._log.last_index
+
+    def term(self, index: int) -> int:
+        """Return the term at *index*; 0 for index 0."""
+        return self._log.term(index)
+
+    def entries(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...]:
+        """Return entries from [first, last]: at least one, cut at *max_bytes*."""
+        return self._log.read(first, last, max_bytes)
+
+    def memberships(self) -> Sequence[tuple[int, Membership]]:
+        """Return (index, membership) of the membership entries, ascending."""
+        return self._log.memberships()
+
+    def load_hard_state(self) -> HardState:
+        """Return the durable term and vote."""
+        return self._hard_state_file.load()
+
+    def save_hard_state(self, hard_state: HardState) -> None:
+        """Make the term and vote durable."""
+        self._hard_state_file.save(hard_state)
+
+    def write(self, entries: Sequence[Entry]) -> None:
+        """Write entries, truncating at the first; they are durable only after `sync`."""
+        self._log.append(entries)
+
+    def sync(self) -> None:
+        """Make everything written durable."""
+        self._log.sync()
+
+    def holds(self, index: int, term: int) -> bool:
+        """Whether the entry (index, term) is durable."""
+        return index <= self._log.synced_index and self._log.term(index) == term
+
+    def crash(self, rng: Random) -> None:
+        """Cut the power, then recover as a starting node does."""
+        self._files.crash(rng)
+        self._open()
+
+    def _open(self) -> None:
+        self._log = CommitLog.open(
+            self._files,
+            _DIRECTORY / LOG_DIRECTORY,
+            identity=self._identity,
+            segment_bytes=_SEGMENT_BYTES,
+            cache_bytes=0,
+        )
+        self._hard_state_file = HardStateFile(self._files, _DIRECTORY)
+
+
+def _overwrite(log: list[Entry], entries: Sequence[Entry]) -> None:
+    assert entries[0].index <= len(log) + 1, "a log has no gaps"  # noqa: S101
+    del log[entries[0].index - 1 :]
+    log.extend(entries)
