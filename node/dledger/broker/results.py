@@ -74,7 +74,6 @@ class Received:
 class Acked:
     """For each lease in order: is the message consumed? False: the handle is stale."""
 
-    topic: str
     outcomes: tuple[bool, ...]
 
 
@@ -82,13 +81,11 @@ class Acked:
 class InvisibilityChanged:
     """How many leases now end at another time."""
 
-    topic: str
     changed: int
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """How many leases of a client that is gone ended now; of these topics."""
+    """How many leases of a client that is gone ended now."""
 
-    topics: tuple[str, ...]
     released: int

@@ -61,6 +61,7 @@ class BrokerState:
         self._turns: dict[str, int] = {}
         self._groups: dict[str, Group] = {}
         self._dedupe = dedupe or DedupeWindow()
+        self._changed: set[tuple[str, int]] = set()
         self._receives = 0
         self._handlers: dict[type, Callable[[Any], object]] = {
             commands.CreateTopic: self._create_topic,
@@ -165,6 +166,14 @@ class BrokerState:
                 for offset, lease in deliveries.renewable(before_ms):
                     yield group.name, topic, queue_id, offset, lease
 
+    def take_changed(self) -> set[tuple[str, int]]:
+        """Return the (topic, queue id) that got messages or whose leases changed since last asked.
+
+        For the one shell that wakes waiting readers; no part of the replicated state.
+        """
+        changed, self._changed = self._changed, set()
+        return changed
+
     def digest(self) -> str:
         """Return a hash of the whole state; equal on all nodes that applied the same entries.
 
@@ -221,6 +230,7 @@ class BrokerState:
         queue_id = self._choose_queue(batch)
         queue = queues[queue_id]
         first = queue.append(payload, range(batch.count), tags)
+        self._changed.add((batch.topic, queue_id))
         if ids is not None:
             self._dedupe.remember(batch.client_id, batch.topic, ids, queue_id=queue_id, first=first)
         return Produced(
@@ -245,6 +255,7 @@ class BrokerState:
         queue = self._queues[batch.topic][queue_id]
         places: list[tuple[int, int]] = []
         before = queue.end
+        self._changed.add((batch.topic, queue_id))
         for row, message_id in enumerate(ids):
             place = self._dedupe.find(*scope, message_id)
             if place is None:
@@ -334,7 +345,7 @@ class BrokerState:
             else False
             for lease in command.leases
         )
-        return Acked(command.topic, outcomes)
+        return Acked(outcomes)
 
     def _change_invisible(self, command: commands.ChangeInvisible) -> InvisibilityChanged:
         until = self.now_ms + command.invisible_ms
@@ -344,28 +355,29 @@ class BrokerState:
                 f"the receipt handle for queue {command.lease.queue_id}, offset "
                 f"{command.lease.offset} is stale: the message was acked or delivered again"
             )
-        return InvisibilityChanged(command.topic, 1)
+        return InvisibilityChanged(1)
 
     def _renew(self, command: commands.Renew) -> InvisibilityChanged:
         until = self.now_ms + command.invisible_ms
         group = self._group(command.group)
         leases = command.leases
         changed = sum(self._extend(group, command.topic, lease, until) for lease in leases)
-        return InvisibilityChanged(command.topic, changed)
+        return InvisibilityChanged(changed)
 
     def _extend(self, group: Group, topic: str, lease: LeaseRef, until: int) -> bool:
         deliveries = group.peek(topic, lease.queue_id)
+        self._changed.add((topic, lease.queue_id))
         return deliveries is not None and deliveries.extend(lease.offset, lease.receive_id, until)
 
     def _release(self, command: commands.Release) -> Released:
         group = self._group(command.group)
-        topics, released = [], 0
-        for topic, _, deliveries in group.all_deliveries():
+        released = 0
+        for topic, queue_id, deliveries in group.all_deliveries():
             count = deliveries.release(command.client_id, self.now_ms)
             released += count
-            if count and topic not in topics:
-                topics.append(topic)
-        return Released(tuple(topics), released)
+            if count:
+                self._changed.add((topic, queue_id))
+        return Released(released)
 
     def _queues_of(self, topic: str) -> list[ConsumeQueue]:
         queues = self._queues.get(topic)

@@ -10,7 +10,7 @@ from dledger.errors import InvalidArgument, Unsupported
 NORMAL = "NORMAL"
 TOPIC_TYPES = frozenset({NORMAL, "FIFO", "DELAY", "TRANSACTION"})
 MAX_TOPICS = 10_000
-MAX_QUEUES = 256
+MAX_QUEUES = 1024
 MAX_NAME_LENGTH = 127
 _NAME = re.compile(rf"[%a-zA-Z0-9_-]{{1,{MAX_NAME_LENGTH}}}")
 

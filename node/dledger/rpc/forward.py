@@ -1,0 +1,221 @@
+"""How a request reaches the leader, whichever node it came to, and waits when there is none.
+
+A follower does not look into a request: it sends the same bytes to the same method on the leader's
+peer port, with the caller's ``x-mq-*`` metadata, and passes the answer back. `Relay.run` holds a
+request through an election for most of its deadline; repeating it is safe because sends carry an
+idempotency key and receives an attempt id. A request that came from a peer is never sent on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import grpc
+import grpc.aio
+
+from dledger.errors import LeadershipLost, NotLeader, Unavailable
+from dledger.rpc.engine import Engine
+from dledger.rpc.peers import CHANNEL_OPTIONS
+from dledger.rpc.status import from_rpc
+from dledger.types import Member
+
+FORWARDED_KEY: Final = "x-dledger-forwarded"
+_CLIENT_ID_KEY: Final = "x-mq-client-id"
+_REQUEST_ID_KEY: Final = "x-mq-request-id"
+_PASSED_ON: Final = ("x-mq-", "authorization")
+_NO_DEADLINE_S: Final = 10.0
+_RETRY_S: Final = 0.05
+_RETRY_MAX_S: Final = 0.4
+_WATCH_S: Final = 1.0
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who asks, through which port, and until when an answer is of use.
+
+    Attributes:
+        client_id: The SDK's id for itself; empty if it sent none.
+        request_id: The SDK's id for this request; empty if it sent none.
+        tls: Whether the client came through a TLS port (of this node or of a follower).
+        forwarded: Whether a follower sent it here; then it goes no further.
+        deadline_s: Event-loop time by which the answer should leave, a margin before the
+            client's own deadline.
+        metadata: What is passed on to the leader.
+    """
+
+    client_id: str
+    request_id: str
+    tls: bool
+    forwarded: bool
+    deadline_s: float
+    metadata: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, context: Any, *, tls: bool, peer_port: bool) -> Caller:
+        """Return the caller of the gRPC call *context* that came through such a port."""
+        given = {key: value for key, value in context.invocation_metadata() or () if _text(value)}
+        passed = [item for item in given.items() if item[0].startswith(_PASSED_ON)]
+        through_tls = given.get(FORWARDED_KEY) == "tls" if peer_port else tls
+        return cls(
+            client_id=given.get(_CLIENT_ID_KEY, ""),
+            request_id=given.get(_REQUEST_ID_KEY, ""),
+            tls=through_tls,
+            forwarded=peer_port,
+            deadline_s=_deadline_s(context),
+            metadata=(*passed, (FORWARDED_KEY, "tls" if through_tls else "plain")),
+        )
+
+    def remaining_s(self) -> float:
+        """Return the seconds until `deadline_s`; negative when it has passed."""
+        return self.deadline_s - asyncio.get_running_loop().time()
+
+
+class Relay:
+    """Runs requests here while this node leads, else at the leader."""
+
+    def __init__(
+        self, engine: Engine, dial: Callable[[str], grpc.aio.Channel] | None = None
+    ) -> None:
+        """Use *dial* to reach a peer's ``host:port``; the default is plain text."""
+        self._engine = engine
+        self._dial = dial or _dial
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._calls: dict[str, set[Any]] = {}
+        self._streams: set[Any] = set()
+        self._superseded: set[int] = set()
+        self._watcher: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Start watching for changes of leader."""
+        self._watcher = asyncio.get_running_loop().create_task(self._watch())
+
+    async def close(self) -> None:
+        """Stop watching and close the channels; calls under way fail as unavailable."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watcher
+        channels = list(self._channels.values())
+        self._channels.clear()
+        for channel in channels:
+            await channel.close()
+
+    async def run(self, caller: Caller, attempt: Callable[[], Awaitable[_T]]) -> _T:
+        """Return what *attempt* gives, trying again while it raises Unavailable.
+
+        Raises:
+            Unavailable: The caller's time is up, or the request came from a follower, which waits.
+        """
+        wait_s = _RETRY_S
+        while True:
+            try:
+                return await attempt()
+            except Unavailable:
+                if caller.forwarded or caller.remaining_s() <= 0:
+                    raise
+            await self.pause(caller, wait_s)
+            wait_s = min(wait_s * 2, _RETRY_MAX_S)
+
+    async def pause(self, caller: Caller, wait_s: float) -> None:
+        """Wait a moment, shorter if the leader changes or the caller's time runs out."""
+        await self._engine.wait_leader_change(max(min(wait_s, caller.remaining_s()), 0.001))
+
+    async def unary(self, path: str, request: bytes, caller: Caller) -> bytes:
+        """Return the leader's answer to a unary call.
+
+        Raises:
+            Unavailable: No leader is known, or it could not answer.
+            Relayed: It refused, with a gRPC status for the caller.
+        """
+        channel, leader = self._to_leader(caller)
+        call = channel.unary_unary(path)(
+            request, metadata=caller.metadata, timeout=max(caller.remaining_s(), 0.001)
+        )
+        with self._watched(leader, call):
+            response: bytes = await call
+            return response
+
+    async def stream(self, path: str, request: bytes, caller: Caller) -> AsyncIterator[bytes]:
+        """Yield the leader's answers to a call that streams them. Raises as `unary` does."""
+        channel, leader = self._to_leader(caller)
+        call = channel.unary_stream(path)(
+            request, metadata=caller.metadata, timeout=max(caller.remaining_s(), 0.001)
+        )
+        with self._watched(leader, call):
+            self._streams.add(call)
+            try:
+                async for response in call:
+                    yield response
+            finally:
+                self._streams.discard(call)
+                call.cancel()
+
+    def cancel_streams(self) -> None:
+        """End every relayed stream as unavailable: this node is about to close."""
+        for call in tuple(self._streams):
+            self._supersede(call)
+
+    def _to_leader(self, caller: Caller) -> tuple[grpc.aio.Channel, Member]:
+        leader = self._engine.leader()
+        if leader is None or leader.id == self._engine.node_id or caller.forwarded:
+            raise NotLeader(leader.id if leader else None)
+        channel = self._channels.get(leader.address)
+        if channel is None:
+            channel = self._channels[leader.address] = self._dial(leader.address)
+        return channel, leader
+
+    @contextlib.contextmanager
+    def _watched(self, leader: Member, call: Any) -> Any:
+        """Turn the call's errors into ours, and let `_watch` cancel it when the leader changes."""
+        calls = self._calls.setdefault(leader.address, set())
+        calls.add(call)
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc(error) from error
+        except asyncio.CancelledError:
+            if id(call) in self._superseded:
+                raise LeadershipLost(f"{leader.name} no longer leads") from None
+            raise
+        finally:
+            calls.discard(call)
+            self._superseded.discard(id(call))
+
+    async def _watch(self) -> None:
+        while True:
+            await self._engine.wait_leader_change(_WATCH_S)
+            leader = self._engine.leader()
+            if leader is not None:
+                self._cancel_calls_except(leader.address)
+
+    def _cancel_calls_except(self, address: str) -> None:
+        """Calls to a former leader, which may be frozen, would hang until their deadline."""
+        for former, calls in self._calls.items():
+            if former != address:
+                for call in tuple(calls):
+                    self._supersede(call)
+
+    def _supersede(self, call: Any) -> None:
+        self._superseded.add(id(call))
+        call.cancel()
+
+
+def _deadline_s(context: Any) -> float:
+    remaining_s = context.time_remaining()
+    if remaining_s is None:
+        remaining_s = _NO_DEADLINE_S
+    margin_s = min(max(0.1 * remaining_s, 0.05), 0.5)
+    return float(asyncio.get_running_loop().time() + remaining_s - margin_s)
+
+
+def _dial(address: str) -> grpc.aio.Channel:
+    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+
+
+def _text(value: object) -> bool:
+    return isinstance(value, str)

@@ -1,0 +1,94 @@
+"""AckMessage and ChangeInvisibleDuration: what a consumer says about messages it holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dledger.broker.commands import Ack, ChangeInvisible, LeaseRef
+from dledger.broker.results import Acked
+from dledger.errors import InvalidReceiptHandle
+from dledger.rpc.engine import Engine
+from dledger.rpc.forward import Caller
+from dledger.rpc.gateway import receipts
+from dledger.rpc.gateway.config import MAX_MESSAGES
+from dledger.rpc.gateway.names import client_id, group_name, topic_name
+from dledger.rpc.gateway.receiving import checked_invisible
+from dledger.rpc.rocketmq_stubs import definition, service
+from dledger.rpc.status import Code, Rejected, ok, status_of
+
+
+class Acker:
+    """Serves AckMessage and ChangeInvisibleDuration on the leader."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def ack(self, request: Any, caller: Caller) -> Any:
+        """Mark messages as consumed; each handle gets its own status."""
+        client_id(caller)
+        group, topic = group_name(request.group), topic_name(request.topic)
+        if not 1 <= len(request.entries) <= MAX_MESSAGES:
+            count = len(request.entries)
+            raise Rejected(Code.BAD_REQUEST, f"acknowledge 1 to {MAX_MESSAGES} messages: {count}")
+        leases = [_lease(entry.receipt_handle, group, topic) for entry in request.entries]
+        outcomes = iter(await self._ack(group, topic, leases))
+        statuses = [
+            status_of(lease) if isinstance(lease, InvalidReceiptHandle) else _status(next(outcomes))
+            for lease in leases
+        ]
+        entries = [
+            service.AckMessageResultEntry(
+                message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
+            )
+            for entry, status in zip(request.entries, statuses, strict=True)
+        ]
+        return service.AckMessageResponse(status=_overall(statuses), entries=entries)
+
+    async def _ack(
+        self, group: str, topic: str, leases: list[LeaseRef | InvalidReceiptHandle]
+    ) -> tuple[bool, ...]:
+        good = tuple(lease for lease in leases if isinstance(lease, LeaseRef))
+        if not good:
+            return ()
+        acked = await self._engine.propose(Ack(group=group, topic=topic, leases=good).encode())
+        if not isinstance(acked, Acked):
+            raise TypeError(f"ACK answered {acked!r}")
+        return acked.outcomes
+
+    async def change_invisible(self, request: Any, caller: Caller) -> Any:
+        """Let a message be handed out again later or sooner; its handle stays the same."""
+        client_id(caller)
+        group, topic = group_name(request.group), topic_name(request.topic)
+        lease = receipts.decode(request.receipt_handle, group=group, topic=topic)
+        command = ChangeInvisible(
+            group=group,
+            topic=topic,
+            lease=lease,
+            invisible_ms=checked_invisible(request.invisible_duration),
+        )
+        await self._engine.propose(command.encode())
+        return service.ChangeInvisibleDurationResponse(
+            status=ok(), receipt_handle=request.receipt_handle
+        )
+
+
+def _lease(handle: str, group: str, topic: str) -> LeaseRef | InvalidReceiptHandle:
+    try:
+        return receipts.decode(handle, group=group, topic=topic)
+    except InvalidReceiptHandle as error:
+        return error
+
+
+def _status(acked: bool) -> Any:
+    if acked:
+        return ok()
+    return status_of(
+        InvalidReceiptHandle("the receipt handle is stale: the message was delivered again")
+    )
+
+
+def _overall(statuses: list[Any]) -> Any:
+    """Return the one status if all are alike, else MULTIPLE_RESULTS."""
+    if len({status.code for status in statuses}) == 1:
+        return statuses[0]
+    return definition.Status(code=Code.MULTIPLE_RESULTS, message="see the status of each entry")

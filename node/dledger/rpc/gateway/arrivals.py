@@ -1,0 +1,73 @@
+"""Waking readers: who waits for a queue is told when it changes, and nobody spins."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from dledger.errors import Unavailable
+
+ANY_QUEUE = -1
+
+
+class Arrivals:
+    """Readers waiting for changes of (topic, queue id); single-threaded, on the event loop."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[str, int], set[asyncio.Future[None]]] = {}
+        self._count = 0
+        self._closed = False
+
+    def __len__(self) -> int:
+        return self._count
+
+    def notify(self, changed: Iterable[tuple[str, int]]) -> None:
+        """Wake who waits for one of these queues, or for any queue of their topics."""
+        for topic, queue_id in changed:
+            self._wake((topic, queue_id))
+            self._wake((topic, ANY_QUEUE))
+
+    def notify_all(self) -> None:
+        """Wake everyone: leadership changed, or the node is closing."""
+        for key in tuple(self._waiting):
+            self._wake(key)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the node is shutting down, so that nobody should wait any more."""
+        return self._closed
+
+    def close(self) -> None:
+        """Wake everyone, and let nobody wait any more."""
+        self._closed = True
+        self.notify_all()
+
+    async def wait(self, topic: str, queue_id: int, timeout_s: float) -> None:
+        """Return when the queue changes, or after *timeout_s*; `ANY_QUEUE`: any of the topic."""
+        if timeout_s <= 0:
+            return
+        if self._closed:
+            raise Unavailable("this node is shutting down")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        timer = loop.call_later(timeout_s, _finish, future)
+        waiting = self._waiting.setdefault((topic, queue_id), set())
+        waiting.add(future)
+        self._count += 1
+        try:
+            await future
+        finally:
+            timer.cancel()
+            self._count -= 1
+            waiting.discard(future)
+            if not waiting and self._waiting.get((topic, queue_id)) is waiting:
+                del self._waiting[topic, queue_id]
+
+    def _wake(self, key: tuple[str, int]) -> None:
+        for future in self._waiting.get(key, ()):
+            _finish(future)
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,62 @@
+"""Topics and groups on demand: found in the state, or created through the log if allowed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from dledger.broker.commands import CreateGroup, CreateTopic
+from dledger.broker.topics import NORMAL, Topic
+from dledger.errors import InvalidArgument, UnknownGroup, UnknownTopic
+from dledger.rpc.engine import Engine
+from dledger.rpc.gateway.config import GatewayConfig
+
+
+class Catalog:
+    """What exists, as far as the leader's state says. Call it on the leader only."""
+
+    def __init__(self, engine: Engine, config: GatewayConfig) -> None:
+        self._engine, self._config = engine, config
+        self._creating: dict[bytes, asyncio.Task[object]] = {}
+
+    async def topic(self, name: str) -> Topic:
+        """Return a topic, creating it if need be.
+
+        Raises:
+            UnknownTopic: It does not exist, and topics are not created on demand.
+        """
+        found = self._engine.state.topic(name)
+        if found is None and self._config.auto_create:
+            command = CreateTopic(name=name, type=NORMAL, queues=self._config.default_queues)
+            await self._create(command.encode(), lambda: self._engine.state.topic(name) is not None)
+            found = self._engine.state.topic(name)
+        if found is None:
+            raise UnknownTopic(name)
+        return found
+
+    async def group(self, name: str) -> None:
+        """Return when a consumer group exists, creating it if need be.
+
+        Raises:
+            UnknownGroup: It does not exist, and groups are not created on demand.
+        """
+        if self._engine.state.has_group(name):
+            return
+        if not self._config.auto_create:
+            raise UnknownGroup(name)
+        await self._create(
+            CreateGroup(name=name).encode(), lambda: self._engine.state.has_group(name)
+        )
+
+    async def _create(self, command: bytes, exists: Callable[[], bool]) -> None:
+        """Propose *command* once, however many requests ask for it at the same time."""
+        task = self._creating.get(command)
+        if task is None:
+            task = asyncio.ensure_future(self._engine.propose(command))
+            self._creating[command] = task
+            task.add_done_callback(lambda _: self._creating.pop(command, None))
+        try:
+            await asyncio.shield(task)
+        except InvalidArgument:
+            if not exists():  # someone else made it with other settings, which is as good
+                raise

@@ -1,0 +1,112 @@
+"""Which consumers are alive, and the renewal of what live ones still hold.
+
+Only the leader keeps this, in memory: heartbeats are forwarded to it. A new leader knows nobody
+yet, so for a while it takes every holder for alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import OrderedDict, defaultdict
+from typing import Any, Final
+
+from dledger.broker.commands import LeaseRef, Release, Renew
+from dledger.errors import DledgerError
+from dledger.rpc.engine import Engine
+from dledger.rpc.forward import Caller
+from dledger.rpc.gateway.config import MAX_CLIENTS, RENEWED_INVISIBLE_MS
+from dledger.rpc.gateway.names import client_id, group_name
+from dledger.rpc.rocketmq_stubs import service
+from dledger.rpc.status import ok
+
+logger = logging.getLogger(__name__)
+
+_SCAN_S: Final = 5.0
+_ALIVE_S: Final = 35.0
+"""SDKs send a heartbeat every 10 s; three in a row may be lost."""
+_RENEW_BEFORE_MS: Final = RENEWED_INVISIBLE_MS // 2
+_LEASES_PER_COMMAND: Final = 1_000
+
+
+class Clients:
+    """Serves Heartbeat and NotifyClientTermination on the leader, and renews leases."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._seen_s: OrderedDict[str, float] = OrderedDict()
+        self._leading_since_s: float | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Start renewing."""
+        self._task = asyncio.get_running_loop().create_task(self._renew_for_ever())
+
+    async def close(self) -> None:
+        """Stop renewing."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    def seen(self, client: str) -> None:
+        """Note that a client is alive; the longest silent ones are forgotten first."""
+        if client:
+            self._seen_s[client] = asyncio.get_running_loop().time()
+            self._seen_s.move_to_end(client)
+            if len(self._seen_s) > MAX_CLIENTS:
+                self._seen_s.popitem(last=False)
+
+    def is_alive(self, client: str) -> bool:
+        """Whether a client was heard from lately, or could not have been."""
+        now_s = asyncio.get_running_loop().time()
+        since_s = self._leading_since_s
+        heard_s = self._seen_s.get(client, since_s if since_s is not None else now_s)
+        return now_s - heard_s < _ALIVE_S
+
+    async def heartbeat(self, request: Any, caller: Caller) -> Any:
+        """Answer a client's sign of life."""
+        del request
+        client_id(caller)
+        return service.HeartbeatResponse(status=ok())
+
+    async def terminate(self, request: Any, caller: Caller) -> Any:
+        """Let the messages that a parting push consumer held be delivered to others now."""
+        client = client_id(caller)
+        self._seen_s.pop(client, None)
+        if request.HasField("group") and request.group.name:
+            group = group_name(request.group)
+            if self._engine.state.has_group(group):
+                await self._engine.propose(Release(group=group, client_id=client).encode())
+        return service.NotifyClientTerminationResponse(status=ok())
+
+    async def _renew_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(_SCAN_S)
+            if not self._engine.is_leader():
+                self._leading_since_s = None
+                continue
+            if self._leading_since_s is None:
+                self._leading_since_s = asyncio.get_running_loop().time()
+            try:
+                await self.renew()
+            except DledgerError as error:
+                logger.info("group %s: leases not renewed: %s", self._engine.group, error)
+
+    async def renew(self) -> None:
+        """Propose the renewal of every lease that ends soon and whose client is alive."""
+        before_ms = self._engine.now_ms() + _RENEW_BEFORE_MS
+        due: defaultdict[tuple[str, str], list[LeaseRef]] = defaultdict(list)
+        for group, topic, queue_id, offset, lease in self._engine.state.renewable(before_ms):
+            if self.is_alive(lease.client_id):
+                due[group, topic].append(LeaseRef(queue_id, offset, lease.receive_id))
+        for (group, topic), leases in due.items():
+            for start in range(0, len(leases), _LEASES_PER_COMMAND):
+                command = Renew(
+                    group=group,
+                    topic=topic,
+                    leases=tuple(leases[start : start + _LEASES_PER_COMMAND]),
+                    invisible_ms=RENEWED_INVISIBLE_MS,
+                )
+                await self._engine.propose(command.encode())

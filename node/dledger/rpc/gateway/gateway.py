@@ -1,0 +1,108 @@
+"""The client protocol of one node: builds its parts, and the gRPC handlers of each port."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+
+import grpc
+import grpc.aio
+
+from dledger.rpc.engine import Engine
+from dledger.rpc.forward import Relay
+from dledger.rpc.gateway.acking import Acker
+from dledger.rpc.gateway.arrivals import Arrivals
+from dledger.rpc.gateway.catalog import Catalog
+from dledger.rpc.gateway.clients import Clients
+from dledger.rpc.gateway.config import GatewayConfig
+from dledger.rpc.gateway.messaging import MessagingHandlers
+from dledger.rpc.gateway.receiving import Receiver
+from dledger.rpc.gateway.routes import Router
+from dledger.rpc.gateway.sending import Sender
+from dledger.rpc.gateway.telemetry import Telemetry
+from dledger.rpc.ledger import LedgerHandlers
+from dledger.rpc.topics import TopicsHandlers
+
+_WATCH_S = 1.0
+
+
+class Gateway:
+    """One per node, shared by its ports.
+
+    Life: `start` before the servers; `drain` before they stop, so that clients that wait are sent
+    on their way while calls under way still end well; `close` after they have stopped.
+
+    Args:
+        engine: The node.
+        config: Settings of the client protocol.
+        dial: Opens a channel to a peer's ``host:port``; the default is plain text.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        config: GatewayConfig,
+        dial: Callable[[str], grpc.aio.Channel] | None = None,
+    ) -> None:
+        self.engine, self.config = engine, config
+        self.relay = Relay(engine, dial)
+        self.arrivals = Arrivals()
+        self.catalog = Catalog(engine, config)
+        self.clients = Clients(engine)
+        self.sender = Sender(engine, self.catalog)
+        self.receiver = Receiver(engine, self.catalog, self.arrivals)
+        self.acker = Acker(engine)
+        self.router = Router(engine, self.catalog, config)
+        self.telemetry = Telemetry()
+        self._watcher: asyncio.Task[None] | None = None
+        engine.on_applied(self._applied)
+
+    def handlers(
+        self, *, tls: bool = False, peer_port: bool = False
+    ) -> Sequence[grpc.GenericRpcHandler]:
+        """Return the services of one port.
+
+        Args:
+            tls: The port speaks TLS: routes asked for through it name the TLS ports.
+            peer_port: The port is for peers: what comes through it was forwarded.
+        """
+        return (
+            MessagingHandlers(self, tls=tls, peer_port=peer_port).generic_handler(),
+            LedgerHandlers(self, tls=tls, peer_port=peer_port).generic_handler(),
+            TopicsHandlers(self, tls=tls, peer_port=peer_port).generic_handler(),
+        )
+
+    def start(self) -> None:
+        """Start the tasks behind the handlers; call on the event loop."""
+        self.relay.start()
+        self.clients.start()
+        self._watcher = asyncio.get_running_loop().create_task(self._watch())
+
+    def drain(self) -> None:
+        """End Telemetry streams and long polls now; other calls are served on."""
+        self.telemetry.close()
+        self.arrivals.close()
+        self.relay.cancel_streams()
+
+    async def close(self) -> None:
+        """Stop everything that runs behind the handlers."""
+        self.drain()
+        if self._watcher is not None:
+            self._watcher.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watcher
+        await self.clients.close()
+        await self.relay.close()
+
+    def _applied(self) -> None:
+        changed = self.engine.state.take_changed()
+        if changed:
+            self.arrivals.notify(changed)
+
+    async def _watch(self) -> None:
+        """Let waiting polls see that leadership has moved."""
+        while True:
+            await self.engine.wait_leader_change(_WATCH_S)
+            if not self.engine.is_leader():
+                self.arrivals.notify_all()

@@ -1,0 +1,206 @@
+"""``apache.rocketmq.v2.MessagingService``: raw bytes in, the right part called, raw bytes out.
+
+Every call is answered: with its response, or with a status that has a code and a sentence. What
+this version does not have yet is answered NOT_IMPLEMENTED, by name.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from dledger.errors import DledgerError, Unavailable, Unsupported
+from dledger.rpc.forward import Caller
+from dledger.rpc.gateway.receiving import nothing_new
+from dledger.rpc.native import bug
+from dledger.rpc.rocketmq_stubs import SERVICE_NAME, service
+from dledger.rpc.status import Code, Rejected, Relayed, abort, status_of
+
+if TYPE_CHECKING:
+    from dledger.rpc.gateway.gateway import Gateway
+
+logger = logging.getLogger(__name__)
+
+_Serve: TypeAlias = Callable[[Any, Caller], Awaitable[Any]]
+_RECEIVE: Final = "ReceiveMessage"
+_LATER_UNARY: Final = (
+    "ForwardMessageToDeadLetterQueue",
+    "UpdateOffset",
+    "GetOffset",
+    "QueryOffset",
+    "EndTransaction",
+    "RecallMessage",
+    "SyncLiteSubscription",
+)
+_LATER_STREAM: Final = ("PullMessage",)
+_RETRY_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class _Method:
+    """How one unary method is served; *here* says whether any node can answer a request."""
+
+    name: str
+    serve: _Serve
+    here: Callable[[Any], bool] | None = None
+
+    @property
+    def path(self) -> str:
+        return f"/{SERVICE_NAME}/{self.name}"
+
+    def parse(self, raw: bytes) -> Any:
+        return _parse(self.name, raw)
+
+    def failed(self, error: DledgerError) -> bytes:
+        response = getattr(service, f"{self.name}Response")
+        return bytes(response(status=status_of(error)).SerializeToString())
+
+
+class MessagingHandlers:
+    """The service at one port of a node."""
+
+    def __init__(self, gateway: Gateway, *, tls: bool, peer_port: bool) -> None:
+        self._gateway, self._tls, self._peer_port = gateway, tls, peer_port
+        here = gateway.router.is_known
+        self._methods = (
+            _Method("QueryRoute", gateway.router.route, here),
+            _Method("QueryAssignment", gateway.router.assignment, here),
+            _Method("Heartbeat", gateway.clients.heartbeat),
+            _Method("SendMessage", gateway.sender.send),
+            _Method("AckMessage", gateway.acker.ack),
+            _Method("ChangeInvisibleDuration", gateway.acker.change_invisible),
+            _Method("NotifyClientTermination", gateway.clients.terminate),
+        )
+
+    def generic_handler(self) -> grpc.GenericRpcHandler:
+        """Return the handler to add to a server."""
+        handlers = {
+            method.name: grpc.unary_unary_rpc_method_handler(self._unary(method))
+            for method in self._methods
+        }
+        handlers[_RECEIVE] = grpc.unary_stream_rpc_method_handler(self._receive)
+        handlers["Telemetry"] = grpc.stream_stream_rpc_method_handler(self._gateway.telemetry.serve)
+        for name in _LATER_UNARY:
+            handlers[name] = grpc.unary_unary_rpc_method_handler(_later_unary(name))
+        for name in _LATER_STREAM:
+            handlers[name] = grpc.unary_stream_rpc_method_handler(_later_stream(name))
+        return grpc.method_handlers_generic_handler(SERVICE_NAME, handlers)
+
+    def _unary(self, method: _Method) -> Callable[[bytes, Any], Awaitable[bytes]]:
+        async def handle(raw: bytes, context: Any) -> bytes:
+            caller = self._caller(context)
+            try:
+                return await self._gateway.relay.run(
+                    caller, lambda: self._unary_once(method, raw, caller)
+                )
+            except DledgerError as error:
+                await self._abort_if_relayed(context, caller, error)
+                return method.failed(error)
+            except Exception as error:
+                logger.exception("group %s: %s failed", self._gateway.engine.group, method.name)
+                return method.failed(bug(error))
+
+        return handle
+
+    async def _unary_once(self, method: _Method, raw: bytes, caller: Caller) -> bytes:
+        gateway = self._gateway
+        leads = gateway.engine.is_leader()
+        if leads or method.here is not None:
+            request = method.parse(raw)
+            if leads or (method.here is not None and method.here(request)):
+                gateway.clients.seen(caller.client_id)
+                return bytes((await method.serve(request, caller)).SerializeToString())
+        return await gateway.relay.unary(method.path, raw, caller)
+
+    async def _receive(self, raw: bytes, context: Any) -> AsyncIterator[bytes]:
+        caller = self._caller(context)
+        started = False
+        try:
+            async for response in self._receive_held(raw, caller):
+                started = True
+                yield response
+        except DledgerError as error:
+            await self._abort_if_relayed(context, caller, error, started=started)
+            yield _receive_failed(error)
+        except Exception as error:
+            logger.exception("group %s: %s failed", self._gateway.engine.group, _RECEIVE)
+            await self._abort_if_relayed(context, caller, bug(error), started=started)
+            yield _receive_failed(bug(error))
+
+    async def _receive_held(self, raw: bytes, caller: Caller) -> AsyncIterator[bytes]:
+        """Ask again while nobody can answer; not once a part of an answer is out."""
+        started = False
+        while True:
+            try:
+                async for response in self._receive_once(raw, caller):
+                    started = True
+                    yield response
+                return
+            except Unavailable:
+                if started or caller.forwarded or caller.remaining_s() <= 0:
+                    raise
+            if self._gateway.arrivals.closed:
+                yield bytes(nothing_new().SerializeToString())
+                return
+            await self._gateway.relay.pause(caller, _RETRY_S)
+
+    async def _receive_once(self, raw: bytes, caller: Caller) -> AsyncIterator[bytes]:
+        gateway = self._gateway
+        if gateway.engine.is_leader():
+            gateway.clients.seen(caller.client_id)
+            request = _parse(_RECEIVE, raw)
+            async for response in gateway.receiver.receive(request, caller):
+                yield bytes(response.SerializeToString())
+            return
+        async for relayed in gateway.relay.stream(f"/{SERVICE_NAME}/{_RECEIVE}", raw, caller):
+            yield relayed
+
+    def _caller(self, context: Any) -> Caller:
+        return Caller.of(context, tls=self._tls, peer_port=self._peer_port)
+
+    async def _abort_if_relayed(
+        self, context: Any, caller: Caller, error: DledgerError, *, started: bool = False
+    ) -> None:
+        """A follower must be able to tell "ask again" from an answer; clients get a status."""
+        again = caller.forwarded and isinstance(error, Unavailable)
+        if started or again or isinstance(error, Relayed):
+            await abort(context, error)
+
+
+def _parse(name: str, raw: bytes) -> Any:
+    try:
+        return getattr(service, f"{name}Request").FromString(raw)
+    except DecodeError as error:
+        raise Rejected(Code.BAD_REQUEST, f"this is no {name}Request: {error}") from error
+
+
+def _receive_failed(error: DledgerError) -> bytes:
+    response = service.ReceiveMessageResponse(status=status_of(error))
+    return bytes(response.SerializeToString())
+
+
+def _later(name: str) -> bytes:
+    error = Unsupported(f"{name} is not implemented yet")
+    response = getattr(service, f"{name}Response")(status=status_of(error))
+    return bytes(response.SerializeToString())
+
+
+def _later_unary(name: str) -> Callable[[bytes, Any], Awaitable[bytes]]:
+    async def handle(raw: bytes, context: Any) -> bytes:
+        del raw, context
+        return _later(name)
+
+    return handle
+
+
+def _later_stream(name: str) -> Callable[[bytes, Any], AsyncIterator[bytes]]:
+    async def handle(raw: bytes, context: Any) -> AsyncIterator[bytes]:
+        del raw, context
+        yield _later(name)
+
+    return handle

@@ -1,0 +1,280 @@
+"""ReceiveMessage: wait until there is something, take it through the log, read the bodies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from dledger.broker.commands import LeaseRef, Receive
+from dledger.broker.filters import parse_tags
+from dledger.broker.produce import Message, ProduceFrame
+from dledger.broker.results import Delivery, Received
+from dledger.broker.topics import Topic
+from dledger.errors import InvalidArgument, NotLeader
+from dledger.rpc.engine import Engine
+from dledger.rpc.forward import Caller
+from dledger.rpc.gateway import receipts
+from dledger.rpc.gateway.arrivals import ANY_QUEUE, Arrivals
+from dledger.rpc.gateway.catalog import Catalog
+from dledger.rpc.gateway.config import (
+    DEFAULT_POLL_MS,
+    MAX_ATTEMPT_LENGTH,
+    MAX_INVISIBLE_MS,
+    MAX_POLL_MS,
+    MAX_RECEIVE_BATCH,
+    MAX_WAITING_POLLS,
+    RENEWED_INVISIBLE_MS,
+)
+from dledger.rpc.gateway.names import client_id, group_name, topic_name
+from dledger.rpc.gateway.sending import md5_of
+from dledger.rpc.rocketmq_stubs import definition, service
+from dledger.rpc.status import Code, Rejected, ok
+from dledger.types import Entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Poll:
+    """One ReceiveMessage, checked."""
+
+    command: Receive
+    topic: Topic
+    resource: Any
+    wait_s: float
+
+    @property
+    def queue_ids(self) -> range:
+        """The queues it may be answered from."""
+        first = self.command.queue_id
+        return range(self.topic.queues) if self.command.any_queue else range(first, first + 1)
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What it competes for with other polls."""
+        queue_id = ANY_QUEUE if self.command.any_queue else self.command.queue_id
+        return (self.command.group, self.topic.name, queue_id)
+
+
+class Receiver:
+    """Serves ReceiveMessage on the leader.
+
+    A RECEIVE is proposed only when the state has something for it that no poll before it has
+    asked for; so a waiting consumer costs nothing, and one message does not wake a whole herd.
+    """
+
+    def __init__(self, engine: Engine, catalog: Catalog, arrivals: Arrivals) -> None:
+        self._engine, self._catalog, self._arrivals = engine, catalog, arrivals
+        self._asked: Counter[tuple[str, str, int]] = Counter()
+
+    async def receive(self, request: Any, caller: Caller) -> AsyncIterator[Any]:
+        """Yield the status, the time of delivery, and the messages.
+
+        The Python SDK's push consumer loses a batch that comes without the time of delivery.
+        """
+        poll = await self._check(request, caller)
+        received = await self._poll(poll, caller)
+        if received is None:
+            yield nothing_new()
+            return
+        yield service.ReceiveMessageResponse(status=ok())
+        response = service.ReceiveMessageResponse()
+        response.delivery_timestamp.FromMilliseconds(self._engine.now_ms())
+        yield response
+        async for message in self._messages(poll, received):
+            yield service.ReceiveMessageResponse(message=message)
+
+    async def _check(self, request: Any, caller: Caller) -> _Poll:
+        consumer = client_id(caller)
+        group = group_name(request.group)
+        topic_ref = request.message_queue.topic
+        name = topic_name(topic_ref)
+        tags = tags_of(request.filter_expression)
+        invisible_ms = invisible_of(request)
+        if request.batch_size < 1:
+            raise Rejected(Code.BAD_REQUEST, f"batch_size must be positive: {request.batch_size}")
+        topic = await self._catalog.topic(name)
+        await self._catalog.group(group)
+        if request.message_queue.id >= topic.queues:
+            raise Rejected(
+                Code.BAD_REQUEST,
+                f"topic {name!r} has queues 0 to {topic.queues - 1}: {request.message_queue.id}",
+            )
+        command = Receive(
+            group=group,
+            topic=name,
+            queue_id=max(request.message_queue.id, 0),
+            # A push consumer polls every queue. A simple consumer picks one at random each time,
+            # and would wait at an empty queue while messages lie in the next.
+            any_queue=not request.auto_renew or request.message_queue.id < 0,
+            limit=min(request.batch_size, MAX_RECEIVE_BATCH),
+            invisible_ms=invisible_ms,
+            tags=tags,
+            attempt_id=attempt_of(request, caller),
+            client_id=consumer if request.auto_renew else "",
+        )
+        return _Poll(command=command, topic=topic, resource=topic_ref, wait_s=_wait_s(request))
+
+    async def _poll(self, poll: _Poll, caller: Caller) -> Received | None:
+        """Return the first non-empty answer, or None when the poll's time is up."""
+        loop = asyncio.get_running_loop()
+        until_s = min(loop.time() + poll.wait_s, caller.deadline_s)
+        while True:
+            if not self._engine.is_leader():
+                raise NotLeader(None)
+            if self._may_ask(poll):
+                received = await self._ask(poll)
+                if received.deliveries:
+                    return received
+            elif loop.time() >= until_s or not self._may_wait():
+                return None
+            else:
+                await self._wait(poll, until_s - loop.time())
+
+    def _may_wait(self) -> bool:
+        return len(self._arrivals) < MAX_WAITING_POLLS and not self._arrivals.closed
+
+    def _may_ask(self, poll: _Poll) -> bool:
+        """Whether there is more than the polls before this one, still in the log, will take."""
+        state, command = self._engine.state, poll.command
+        available = state.available(command.group, command.topic, poll.queue_ids, self._now_ms())
+        return available > self._asked[poll.key]
+
+    async def _ask(self, poll: _Poll) -> Received:
+        self._asked[poll.key] += poll.command.limit
+        try:
+            received = await self._engine.propose(poll.command.encode())
+        finally:
+            self._asked[poll.key] -= poll.command.limit
+            if self._asked[poll.key] <= 0:
+                del self._asked[poll.key]
+            self._arrivals.notify([(poll.topic.name, poll.command.queue_id)])
+        if not isinstance(received, Received):
+            raise TypeError(f"RECEIVE answered {received!r}")
+        return received
+
+    async def _wait(self, poll: _Poll, remaining_s: float) -> None:
+        """Wait for a change of the queues or the end of a lease, at most *remaining_s*."""
+        state, command = self._engine.state, poll.command
+        expiry_ms = state.next_expiry(command.group, command.topic, poll.queue_ids)
+        expiry_s = max((expiry_ms - self._now_ms()) / 1000, 0.001)
+        await self._arrivals.wait(command.topic, poll.key[2], min(remaining_s, expiry_s))
+
+    def _now_ms(self) -> int:
+        return max(self._engine.now_ms(), self._engine.state.now_ms)
+
+    async def _messages(self, poll: _Poll, received: Received) -> AsyncIterator[Any]:
+        entry: Entry | None = None
+        for delivery in received.deliveries:
+            if entry is None or entry.index != delivery.payload.index:
+                entry = await self._engine.read_entry(delivery.payload.index)
+            frame = ProduceFrame(entry.data, delivery.payload.start, delivery.payload.end)
+            yield delivered(
+                frame.message(delivery.row),
+                delivery,
+                poll=poll.command,
+                resource=poll.resource,
+                receive_id=received.receive_id,
+                born_host=frame.born_host,
+                stored_at_ms=entry.timestamp_ms,
+            )
+
+
+def nothing_new() -> Any:
+    """Return the whole answer to a poll whose time is up."""
+    status = definition.Status(code=Code.MESSAGE_NOT_FOUND, message="no new message")
+    return service.ReceiveMessageResponse(status=status)
+
+
+def delivered(
+    message: Message,
+    delivery: Delivery,
+    *,
+    poll: Receive,
+    resource: Any,
+    receive_id: int,
+    born_host: str,
+    stored_at_ms: int,
+) -> Any:
+    """Return the protocol's form of a message that was handed out."""
+    lease = LeaseRef(delivery.queue_id, delivery.offset, receive_id)
+    system = definition.SystemProperties(
+        keys=message.keys,
+        message_id=message.message_id or made_up_id(delivery),
+        body_encoding=int(message.encoding),
+        body_digest=definition.Digest(
+            type=definition.DigestType.MD5, checksum=md5_of(message.body)
+        ),
+        message_type=definition.MessageType.NORMAL,
+        born_host=born_host,
+        receipt_handle=receipts.encode(lease, group=poll.group, topic=poll.topic),
+        queue_id=delivery.queue_id,
+        queue_offset=delivery.offset,
+        delivery_attempt=delivery.attempt,
+    )
+    if message.tag:
+        system.tag = message.tag
+    if message.trace_context:
+        system.trace_context = message.trace_context
+    system.born_timestamp.FromMilliseconds(message.born_at_ms)
+    system.store_timestamp.FromMilliseconds(stored_at_ms)
+    system.invisible_duration.FromMilliseconds(poll.invisible_ms)
+    return definition.Message(
+        topic=resource,
+        user_properties=message.properties,
+        system_properties=system,
+        body=message.body,
+    )
+
+
+def made_up_id(delivery: Delivery) -> str:
+    """Return the id of a message that was stored without one: always the same one."""
+    payload = delivery.payload
+    return f"01{payload.index:016X}{payload.start & 0xFFFFFFFF:08X}{delivery.row:08X}"
+
+
+def tags_of(expression: Any) -> tuple[str, ...] | None:
+    """Return the tags of a ``FilterExpression``; None: all messages."""
+    if expression.type == definition.FilterType.SQL:
+        raise Rejected(
+            Code.ILLEGAL_FILTER_EXPRESSION,
+            "SQL92 filters are not implemented yet; use tags, such as 'a || b'",
+        )
+    try:
+        return parse_tags(expression.expression)
+    except InvalidArgument as error:
+        raise Rejected(Code.ILLEGAL_FILTER_EXPRESSION, str(error)) from error
+
+
+def invisible_of(request: Any) -> int:
+    """Return for how long the messages are the caller's, in milliseconds."""
+    if request.auto_renew:
+        return RENEWED_INVISIBLE_MS
+    return checked_invisible(request.invisible_duration)
+
+
+def checked_invisible(duration: Any) -> int:
+    """Return a ``Duration`` in milliseconds, or raise Rejected (ILLEGAL_INVISIBLE_TIME)."""
+    milliseconds = duration.seconds * 1000 + duration.nanos // 1_000_000
+    if not 0 < milliseconds <= MAX_INVISIBLE_MS:
+        raise Rejected(
+            Code.ILLEGAL_INVISIBLE_TIME,
+            f"the invisible duration must be above 0 and at most {MAX_INVISIBLE_MS} ms, "
+            f"not {milliseconds}",
+        )
+    return int(milliseconds)
+
+
+def attempt_of(request: Any, caller: Caller) -> str:
+    """Return by what a repeated request is known: the SDK's attempt id, or this request's own."""
+    attempt = request.attempt_id or caller.request_id
+    return f"{caller.client_id}/{attempt}"[-2 * MAX_ATTEMPT_LENGTH :] if attempt else ""
+
+
+def _wait_s(request: Any) -> float:
+    if not request.HasField("long_polling_timeout"):
+        return DEFAULT_POLL_MS / 1000
+    duration = request.long_polling_timeout
+    wait_s: float = duration.seconds + duration.nanos / 1e9
+    return min(max(wait_s, 0.0), MAX_POLL_MS / 1000)

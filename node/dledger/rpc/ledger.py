@@ -1,0 +1,164 @@
+"""``dledger.v1.Ledger``: batches in and out, without the cost of one call a message."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import grpc
+
+from dledger.broker.produce import Message, ProduceFrame, encode_produce
+from dledger.broker.results import Produced
+from dledger.broker.topics import check_name
+from dledger.errors import DledgerError, InvalidArgument, OffsetOutOfRange
+from dledger.rpc.gateway.config import MAX_ID_LENGTH, MAX_MESSAGES
+from dledger.rpc.gateway.sending import (
+    born_at_ms,
+    check_body,
+    check_properties,
+    check_tag,
+    check_total,
+)
+from dledger.rpc.native import NativeHandlers, bug, parsed
+from dledger.rpc.pb import dledger_pb2 as pb
+from dledger.rpc.status import abort
+from dledger.types import Entry
+
+logger = logging.getLogger(__name__)
+
+SERVICE_NAME: Final = "dledger.v1.Ledger"
+_RESPONSE_RECORDS: Final = 1_024
+_RESPONSE_BYTES: Final = 1 << 20
+_FOLLOW_POLL_S: Final = 5.0
+
+
+class LedgerHandlers(NativeHandlers):
+    """The service at one port of a node."""
+
+    def generic_handler(self) -> grpc.GenericRpcHandler:
+        """Return the handler to add to a server."""
+        append = self._at_leader(f"/{SERVICE_NAME}/Append", pb.AppendRequest, self._append)
+        return grpc.method_handlers_generic_handler(
+            SERVICE_NAME,
+            {
+                "Append": grpc.unary_unary_rpc_method_handler(append),
+                "Read": grpc.unary_stream_rpc_method_handler(self._read),
+            },
+        )
+
+    async def _append(self, request: pb.AppendRequest) -> pb.AppendResponse:
+        check_name("topic", request.topic)
+        command = _command(request)
+        await self._gateway.catalog.topic(request.topic)
+        stored = await self._engine.propose(command)
+        if not isinstance(stored, Produced):
+            raise TypeError(f"PRODUCE answered {stored!r}")
+        return pb.AppendResponse(
+            queue_id=stored.queue_ids[0], offsets=stored.offsets, index=stored.index
+        )
+
+    async def _read(self, raw: bytes, context: Any) -> AsyncIterator[bytes]:
+        try:
+            async for response in self._responses(parsed(pb.ReadRequest, raw)):
+                yield response.SerializeToString()
+        except DledgerError as error:
+            await abort(context, error)
+        except Exception as error:
+            logger.exception("group %s: Read failed", self._engine.group)
+            await abort(context, bug(error))
+
+    async def _responses(self, request: pb.ReadRequest) -> AsyncIterator[pb.ReadResponse]:
+        """Yield the queue's messages in order; at its end wait for more if the caller follows."""
+        queue = self._engine.state.queue(request.topic, request.queue_id)
+        if not 0 <= request.start_offset <= queue.end:
+            raise OffsetOutOfRange(request.start_offset, first=0, last=queue.end)
+        offset, left = request.start_offset, request.max_records or None
+        while left is None or left > 0:
+            if offset < queue.end:
+                limit = min(_RESPONSE_RECORDS, left or _RESPONSE_RECORDS)
+                response = await self._response(request, offset, limit)
+                offset = response.next_offset
+                left = left - len(response.records) if left is not None else None
+                yield response
+            elif request.follow:
+                await self._gateway.arrivals.wait(request.topic, request.queue_id, _FOLLOW_POLL_S)
+            else:
+                return
+
+    async def _response(self, request: pb.ReadRequest, offset: int, limit: int) -> pb.ReadResponse:
+        """Return the messages from *offset* on: at most *limit*, and about 1 MiB."""
+        queue = self._engine.state.queue(request.topic, request.queue_id)
+        response = pb.ReadResponse()
+        size_bytes = 0
+        entry: Entry | None = None
+        frame: ProduceFrame | None = None
+        start = -1
+        while offset < queue.end and len(response.records) < limit and size_bytes < _RESPONSE_BYTES:
+            place = queue.locate(offset)
+            payload = place.payload
+            if entry is None or entry.index != payload.index:
+                entry = await self._engine.read_entry(payload.index)
+                frame = None
+            if frame is None or start != payload.start:
+                frame, start = ProduceFrame(entry.data, payload.start, payload.end), payload.start
+            message = frame.message(place.row)
+            response.records.append(_stored(message, offset=offset, entry=entry))
+            size_bytes += len(message.body)
+            offset += 1
+        response.next_offset = offset
+        return response
+
+
+def _command(request: pb.AppendRequest) -> bytes:
+    """Return the PRODUCE command of a checked request, or raise Refused."""
+    count = len(request.records)
+    if not 1 <= count <= MAX_MESSAGES:
+        raise InvalidArgument(f"a batch has 1 to {MAX_MESSAGES} records, not {count}")
+    if not 1 <= len(request.client_id) <= MAX_ID_LENGTH:
+        raise InvalidArgument(
+            f"client_id must have 1 to {MAX_ID_LENGTH} characters, not {len(request.client_id)}"
+        )
+    messages = [_message(record) for record in request.records]
+    check_total(sum(len(message.body) for message in messages))
+    return encode_produce(
+        messages,
+        client_id=request.client_id,
+        topic=request.topic,
+        queue_id=max(request.queue_id, -1),
+    )
+
+
+def _message(record: pb.Record) -> Message:
+    body, tag = record.body, record.tag
+    check_body(body)
+    if tag:
+        check_tag(tag)
+    message_id = record.message_id
+    if len(message_id) > MAX_ID_LENGTH:
+        raise InvalidArgument(f"message_id has at most {MAX_ID_LENGTH} characters")
+    keys, properties = tuple(record.keys), dict(record.properties)
+    if keys or properties:
+        check_properties(properties, list(keys))
+    return Message(
+        message_id=message_id,
+        body=body,
+        tag=tag,
+        keys=keys,
+        properties=properties,
+        born_at_ms=born_at_ms(record.born_at_ms),
+    )
+
+
+def _stored(message: Message, *, offset: int, entry: Entry) -> pb.StoredRecord:
+    record = pb.Record(
+        message_id=message.message_id,
+        body=message.body,
+        tag=message.tag,
+        keys=message.keys,
+        properties=message.properties,
+        born_at_ms=message.born_at_ms,
+    )
+    return pb.StoredRecord(
+        offset=offset, index=entry.index, stored_at_ms=entry.timestamp_ms, record=record
+    )

@@ -1,0 +1,61 @@
+"""What the ``dledger.v1`` client services share: forwarding, holding and typed errors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf.message import DecodeError
+
+from dledger.errors import DledgerError, InvalidArgument
+from dledger.rpc.forward import Caller
+from dledger.rpc.status import abort
+
+if TYPE_CHECKING:
+    from dledger.rpc.gateway.gateway import Gateway
+
+logger = logging.getLogger(__name__)
+
+
+class NativeHandlers:
+    """Base of a dledger.v1 service at one port: raw bytes in, raw bytes out."""
+
+    def __init__(self, gateway: Gateway, *, tls: bool, peer_port: bool) -> None:
+        self._gateway, self._engine = gateway, gateway.engine
+        self._tls, self._peer_port = tls, peer_port
+
+    def _at_leader(
+        self, path: str, request_type: Any, serve: Callable[[Any], Awaitable[Any]]
+    ) -> Callable[[bytes, Any], Awaitable[bytes]]:
+        """Return a unary handler that runs *serve* here if this node leads, else at the leader."""
+
+        async def once(raw: bytes, caller: Caller) -> bytes:
+            if not self._engine.is_leader():
+                return await self._gateway.relay.unary(path, raw, caller)
+            return bytes((await serve(parsed(request_type, raw))).SerializeToString())
+
+        async def handle(raw: bytes, context: Any) -> bytes:
+            caller = Caller.of(context, tls=self._tls, peer_port=self._peer_port)
+            try:
+                return await self._gateway.relay.run(caller, lambda: once(raw, caller))
+            except DledgerError as error:
+                await abort(context, error)
+            except Exception as error:
+                logger.exception("group %s: %s failed", self._engine.group, path)
+                await abort(context, bug(error))
+
+        return handle
+
+
+def bug(error: Exception) -> DledgerError:
+    """Return what a caller is told of an error that is our own; the details are in the log."""
+    return DledgerError(f"internal error of the node ({type(error).__name__}); see its log")
+
+
+def parsed(request_type: Any, raw: bytes) -> Any:
+    """Return the request in *raw*, or raise InvalidArgument."""
+    try:
+        return request_type.FromString(raw)
+    except DecodeError as error:
+        raise InvalidArgument(f"this is no {request_type.DESCRIPTOR.name}: {error}") from error

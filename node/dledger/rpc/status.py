@@ -1,0 +1,113 @@
+"""The one table from our errors to what callers are told: RocketMQ codes and gRPC codes."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NoReturn
+
+import grpc
+import grpc.aio
+
+from dledger import errors
+from dledger.errors import DledgerError, Refused
+from dledger.rpc.rocketmq_stubs import definition
+
+Code: Final[Any] = definition.Code
+_Grpc = grpc.StatusCode
+ERROR_KEY: Final = "dledger-error"
+ARGUMENT_KEY: Final = "dledger-error-argument"
+
+_TABLE: Final[dict[type[DledgerError], tuple[int, grpc.StatusCode]]] = {
+    errors.Refused: (Code.BAD_REQUEST, _Grpc.FAILED_PRECONDITION),
+    errors.InvalidArgument: (Code.BAD_REQUEST, _Grpc.INVALID_ARGUMENT),
+    errors.Unsupported: (Code.NOT_IMPLEMENTED, _Grpc.UNIMPLEMENTED),
+    errors.UnknownTopic: (Code.TOPIC_NOT_FOUND, _Grpc.NOT_FOUND),
+    errors.UnknownGroup: (Code.CONSUMER_GROUP_NOT_FOUND, _Grpc.NOT_FOUND),
+    errors.TopicTypeMismatch: (Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, _Grpc.FAILED_PRECONDITION),
+    errors.InvalidReceiptHandle: (Code.INVALID_RECEIPT_HANDLE, _Grpc.INVALID_ARGUMENT),
+    errors.AlreadyBootstrapped: (Code.BAD_REQUEST, _Grpc.ALREADY_EXISTS),
+    errors.OffsetOutOfRange: (Code.ILLEGAL_OFFSET, _Grpc.OUT_OF_RANGE),
+    errors.Unavailable: (Code.HA_NOT_AVAILABLE, _Grpc.UNAVAILABLE),
+    errors.Overloaded: (Code.TOO_MANY_REQUESTS, _Grpc.RESOURCE_EXHAUSTED),
+    errors.DiskFull: (Code.INTERNAL_SERVER_ERROR, _Grpc.RESOURCE_EXHAUSTED),
+    errors.DledgerError: (Code.INTERNAL_ERROR, _Grpc.INTERNAL),
+}
+"""The nearest class of an error's own line of ancestors counts.
+
+A full disk is the only INTERNAL_SERVER_ERROR, so that it can be told from a bug (INTERNAL_ERROR).
+TOO_MANY_REQUESTS makes SDKs give up at once, so only real overload says it, never an election.
+"""
+
+
+class Rejected(Refused):
+    """A request that breaks a rule of the RocketMQ protocol, with that protocol's code for it."""
+
+    def __init__(self, code: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+class Relayed(DledgerError):
+    """The leader's own gRPC status, to be passed to the caller as it is."""
+
+    def __init__(self, error: grpc.aio.AioRpcError) -> None:
+        super().__init__(f"{error.code().name}: {error.details()}")
+        self.error = error
+
+
+def code_of(error: DledgerError) -> int:
+    """Return the RocketMQ code for *error*."""
+    return error.code if isinstance(error, Rejected) else _row(error)[0]
+
+
+def status_of(error: DledgerError) -> Any:
+    """Return the RocketMQ ``Status`` for *error*: its code and its sentence."""
+    return definition.Status(code=code_of(error), message=str(error))
+
+
+def ok() -> Any:
+    """Return the RocketMQ ``Status`` of success."""
+    return definition.Status(code=Code.OK, message="OK")
+
+
+async def abort(context: Any, error: DledgerError) -> NoReturn:
+    """End a gRPC call with *error*: its code, its sentence, and its name in the trailing metadata.
+
+    `client.error_of` makes the same error of it on the other side.
+    """
+    if isinstance(error, Relayed):
+        code, details = error.error.code(), error.error.details() or ""
+        metadata = tuple(error.error.trailing_metadata() or ())
+    else:
+        code, details = _row(error)[1], str(error)
+        metadata = ((ERROR_KEY, type(error).__name__), (ARGUMENT_KEY, _argument(error)))
+    await context.abort(code, details, trailing_metadata=metadata)
+    raise AssertionError("abort returned")
+
+
+def from_rpc(error: grpc.aio.AioRpcError) -> DledgerError:
+    """Return what a failed call to the leader means here.
+
+    Unavailable and its kin are for the caller of this to wait out; the rest is `Relayed`.
+    """
+    name = dict(error.trailing_metadata() or ()).get(ERROR_KEY)
+    sentence = f"the leader did not answer ({error.code().name}): {error.details()}"
+    if name == errors.Overloaded.__name__:
+        return errors.Overloaded(sentence)
+    if error.code() in _TRANSIENT:
+        return errors.Unavailable(sentence)
+    return Relayed(error)
+
+
+_TRANSIENT = frozenset(
+    {_Grpc.UNAVAILABLE, _Grpc.DEADLINE_EXCEEDED, _Grpc.ABORTED, _Grpc.CANCELLED, _Grpc.UNKNOWN}
+)
+
+
+def _row(error: DledgerError) -> tuple[int, grpc.StatusCode]:
+    return next(_TABLE[cls] for cls in type(error).__mro__ if cls in _TABLE)
+
+
+def _argument(error: DledgerError) -> str:
+    fields = ("group_id", "leader", "topic")
+    value = next((getattr(error, field) for field in fields if hasattr(error, field)), None)
+    return str(value or "").encode("ascii", "replace").decode()

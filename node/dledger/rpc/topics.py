@@ -1,0 +1,54 @@
+"""``dledger.v1.Topics``: create topics through the log, list them from this node's state."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import grpc
+
+from dledger.broker.commands import CreateTopic
+from dledger.broker.results import TopicCreated
+from dledger.broker.topics import NORMAL
+from dledger.rpc.native import NativeHandlers
+from dledger.rpc.pb import dledger_pb2 as pb
+
+SERVICE_NAME: Final = "dledger.v1.Topics"
+
+
+class TopicsHandlers(NativeHandlers):
+    """The service at one port of a node."""
+
+    def generic_handler(self) -> grpc.GenericRpcHandler:
+        """Return the handler to add to a server."""
+        create = self._at_leader(
+            f"/{SERVICE_NAME}/CreateTopic", pb.CreateTopicRequest, self._create_topic
+        )
+        return grpc.method_handlers_generic_handler(
+            SERVICE_NAME,
+            {
+                "CreateTopic": grpc.unary_unary_rpc_method_handler(create),
+                "ListTopics": grpc.unary_unary_rpc_method_handler(self._list_topics),
+            },
+        )
+
+    async def _create_topic(self, request: pb.CreateTopicRequest) -> pb.CreateTopicResponse:
+        queues = request.queues or self._gateway.config.default_queues
+        command = CreateTopic(name=request.name, type=request.type or NORMAL, queues=queues)
+        result = await self._engine.propose(command.encode())
+        if not isinstance(result, TopicCreated):
+            raise TypeError(f"CREATE_TOPIC answered {result!r}")
+        return pb.CreateTopicResponse(created=result.created)
+
+    async def _list_topics(self, raw: bytes, context: Any) -> bytes:
+        del raw, context
+        state = self._engine.state
+        topics = [
+            pb.Topic(
+                name=topic.name,
+                type=topic.type,
+                queues=topic.queues,
+                messages=state.messages(topic.name),
+            )
+            for topic in state.topics()
+        ]
+        return pb.ListTopicsResponse(topics=topics).SerializeToString()

@@ -1,0 +1,199 @@
+"""Nodes without disks and consensus: one shared log in memory, and a leader by decree.
+
+Only for tests of what stands on the `Engine` protocol. Commands proposed in one turn of the event
+loop share an entry, as they do under the real driver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from dledger.broker.state import BrokerState
+from dledger.errors import DledgerError, LeadershipLost, NotLeader
+from dledger.rpc.engine import ClientEndpoint
+from dledger.rpc.gateway import Gateway, GatewayConfig
+from dledger.types import Entry, EntryKind, Member, NodeId
+
+OPTIONS = (("grpc.max_receive_message_length", 64 << 20), ("grpc.so_reuseport", 0))
+
+
+class MemoryEngine:
+    """One node of a `MemoryGroup`."""
+
+    def __init__(self, group: MemoryGroup, number: int) -> None:
+        self._members = group
+        self.number = number
+        self.group = "orders"
+        self.node_id = NodeId(f"id-{number}")
+        self.state = BrokerState()
+        self.listeners: list[Callable[[], None]] = []
+        self._changes: set[asyncio.Future[None]] = set()
+        self.proposals = 0
+
+    def is_leader(self) -> bool:
+        return self._members.leader == self.number
+
+    def leader(self) -> Member | None:
+        number = self._members.leader
+        if number is None:
+            return None
+        address = f"127.0.0.1:{self._members.nodes[number].peer_port}"
+        return Member(id=NodeId(f"id-{number}"), name=f"orders-{number}", address=address)
+
+    def endpoints(self) -> Sequence[ClientEndpoint]:
+        return [
+            ClientEndpoint(
+                node_id=node.engine.node_id,
+                name=f"orders-{node.engine.number}",
+                host="127.0.0.1",
+                port=node.port,
+                tls_port=node.tls_port,
+            )
+            for node in self._members.nodes
+        ]
+
+    async def propose(self, command: bytes) -> object:
+        if not self.is_leader():
+            raise NotLeader(None)
+        self.proposals += 1
+        result = await self._members.commit(command)
+        if isinstance(result, DledgerError):
+            raise result
+        return result
+
+    async def read_entry(self, index: int) -> Entry:
+        return self._members.log[index - 1]
+
+    async def wait_leader_change(self, timeout_s: float) -> None:
+        change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._changes.add(change)
+        await asyncio.wait((change,), timeout=timeout_s)
+        self._changes.discard(change)
+
+    def leader_changed(self) -> None:
+        for change in self._changes:
+            if not change.done():
+                change.set_result(None)
+
+    def now_ms(self) -> int:
+        return self._members.now_ms()
+
+    def on_applied(self, listener: Callable[[], None]) -> None:
+        self.listeners.append(listener)
+
+    def apply(self, entry: Entry) -> list[object]:
+        results = self.state.apply(entry)
+        for listener in self.listeners:
+            listener()
+        return results
+
+
+@dataclass
+class Node:
+    """An engine, its gateway and its ports."""
+
+    engine: MemoryEngine
+    gateway: Gateway
+    servers: list[grpc.aio.Server] = field(default_factory=list)
+    port: int = 0
+    tls_port: int = 0
+    peer_port: int = 0
+
+
+class MemoryGroup:
+    """The nodes, their shared log, and the knobs of a test: leader, clock, lost outcomes."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.log: list[Entry] = []
+        self.leader: int | None = None
+        self.clock_skew_ms = 0
+        self.lose_outcomes = 0
+        self.refuse: DledgerError | None = None
+        self._batch: list[tuple[bytes, asyncio.Future[object]]] = []
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000 + self.clock_skew_ms
+
+    def elect(self, number: int | None) -> None:
+        """Make a node the leader, or leave the group without one."""
+        self.leader = number
+        for node in self.nodes:
+            node.engine.leader_changed()
+
+    async def commit(self, command: bytes) -> object:
+        if self.refuse is not None:
+            raise self.refuse
+        result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        if not self._batch:
+            asyncio.get_running_loop().call_soon(self._commit_batch)
+        self._batch.append((command, result))
+        outcome = await result
+        if self.lose_outcomes:
+            self.lose_outcomes -= 1
+            raise LeadershipLost("lost by the test, after it was committed")
+        return outcome
+
+    def _commit_batch(self) -> None:
+        batch, self._batch = self._batch, []
+        entry = Entry(
+            term=1,
+            index=len(self.log) + 1,
+            kind=EntryKind.DATA,
+            timestamp_ms=self.now_ms(),
+            crc32c=0,
+            data=b"".join(command for command, _ in batch),
+        )
+        self.log.append(entry)
+        answers: list[list[object]] = [node.engine.apply(entry) for node in self.nodes]
+        for (_, result), answer in zip(batch, answers[self.leader or 0], strict=True):
+            if not result.done():
+                result.set_result(answer)
+
+
+@asynccontextmanager
+async def memory_group(
+    nodes: int = 1, config: GatewayConfig | None = None, tls: tuple[bytes, bytes] | None = None
+) -> Any:
+    """Serve a group of nodes on free ports; the first one leads."""
+    group = MemoryGroup()
+    for number in range(nodes):
+        engine = MemoryEngine(group, number)
+        node = Node(engine, Gateway(engine, config or GatewayConfig()))
+        node.port = await _serve(node, node.gateway.handlers())
+        node.peer_port = await _serve(node, node.gateway.handlers(peer_port=True))
+        if tls is not None:
+            credentials = grpc.ssl_server_credentials([tls])
+            node.tls_port = await _serve(node, node.gateway.handlers(tls=True), credentials)
+        group.nodes.append(node)
+    group.elect(0)
+    for node in group.nodes:
+        node.gateway.start()
+    try:
+        yield group
+    finally:
+        for node in group.nodes:
+            node.gateway.drain()
+            for server in node.servers:
+                await server.stop(0.2)
+            await node.gateway.close()
+
+
+async def _serve(node: Node, handlers: Any, credentials: Any = None) -> int:
+    server = grpc.aio.server(options=OPTIONS)
+    server.add_generic_rpc_handlers(handlers)
+    if credentials is None:
+        port = server.add_insecure_port("127.0.0.1:0")
+    else:
+        port = server.add_secure_port("127.0.0.1:0", credentials)
+    await server.start()
+    node.servers.append(server)
+    return int(port)
