@@ -44,6 +44,11 @@ def frame(kind: CommandType, payload: bytes) -> bytes:
     return _HEADER.pack(len(payload), kind) + payload
 
 
+def frame_type(command: bytes) -> int:
+    """Return the type byte of one framed command."""
+    return command[_HEADER.size - 1]
+
+
 def split(data: bytes) -> Iterator[tuple[int, int, int]]:
     """Yield ``(type, start, end)`` of each payload in *data*; the range is ``[start, end)``.
 
