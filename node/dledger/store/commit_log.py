@@ -282,18 +282,24 @@ class CommitLog:
 
     def _roll(self, room_bytes: int) -> None:
         """Seal the last segment and begin another, so that sealed segments are always synced."""
-        chain = 0
+        self._drop_empty_segment()
         if self._segments:
-            chain = self._segments[-1].last_chain
             self._seal(self._segments[-1])
         segment = self._disk.create(
             self._identity,
             first_index=self._last_index + 1,
-            previous_chain=chain,
+            previous_chain=self._chain(self._last_index),
             room_bytes=room_bytes,
         )
         with self._state:
             self._segments.append(segment)
+
+    def _drop_empty_segment(self) -> None:
+        """Remove a last segment without records: it was too small, and its name is needed."""
+        empty = [one for one in self._segments[-1:] if one.last_index < one.first_index]
+        with self._state:
+            del self._segments[len(self._segments) - len(empty) :]
+        self._disk.remove(empty, self._segments[-1:])
 
     def _seal(self, segment: Segment) -> None:
         self._disk.open(segment).fdatasync()
@@ -318,8 +324,7 @@ class CommitLog:
         dropped = [segment for segment in self._segments if segment.first_index > last]
         with self._state:
             del self._segments[len(self._segments) - len(dropped) :]
-        unsealed = self._segments[-1:] if dropped else []
-        self._disk.remove(dropped, unsealed)
+        self._disk.remove(dropped, self._segments[-1:])
         if self._segments:
             with self._state:
                 self._segments[-1].truncate(last)

@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 
 from dledger.errors import DiskFull
 
+Buffer = bytes | bytearray | memoryview
 _IOV_MAX = 1024
 
 
@@ -55,7 +56,7 @@ class File(Protocol):
     def pread(self, size: int, offset: int) -> bytes:
         """Return *size* bytes from *offset*; fewer only at the end of the file."""
 
-    def pwritev(self, buffers: Sequence[bytes | memoryview], offset: int) -> None:
+    def pwritev(self, buffers: Sequence[Buffer], offset: int) -> None:
         """Write all *buffers*, one behind the other, at *offset*; on error a part may be there."""
 
     def preallocate(self, size: int) -> None:
@@ -124,7 +125,7 @@ class RealFile:
             data += more
         return data
 
-    def pwritev(self, buffers: Sequence[bytes | memoryview], offset: int) -> None:
+    def pwritev(self, buffers: Sequence[Buffer], offset: int) -> None:
         """Write all *buffers* at *offset*: one system call, unless the kernel cuts it short."""
         if len(buffers) > _IOV_MAX:
             buffers = [b"".join(buffers)]

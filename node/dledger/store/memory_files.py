@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from dledger.store.files import DiskUsage, File, Files, Mode
+from dledger.store.files import Buffer, DiskUsage, File, Files, Mode
 
 SECTOR_BYTES = 512
 
@@ -59,7 +59,7 @@ class _Inode:
         self._dropped: dict[int, bytes] = {}
         self._disk_size = 0
 
-    def write(self, data: bytes | memoryview, offset: int) -> None:
+    def write(self, data: Buffer, offset: int) -> None:
         end = offset + len(data)
         self.grow(end)
         for sector in range(offset // SECTOR_BYTES, -(-end // SECTOR_BYTES)):
@@ -122,7 +122,7 @@ class MemoryFile:
         self._enter("pread")
         return bytes(self._inode.data[offset : offset + size])
 
-    def pwritev(self, buffers: Sequence[bytes | memoryview], offset: int) -> None:
+    def pwritev(self, buffers: Sequence[Buffer], offset: int) -> None:
         """Write all *buffers*; an injected fault may leave a part of them."""
         data = b"".join(buffers)
         try:
@@ -278,6 +278,16 @@ class MemoryFiles:
         self._faults.clear()
         self.lives += 1
 
+    def snapshot(self) -> MemoryFiles:
+        """Return a copy of the disk on which everything written so far is durable."""
+        copied = MemoryFiles(capacity_bytes=self.capacity_bytes)
+        for path, inode in self._names.items():
+            file = copied.open(path, Mode.CREATE)
+            file.pwritev([inode.data], 0)
+            file.fdatasync()
+            copied.fsync_dir(path.parent)
+        return copied
+
     def contents(self, path: Path) -> bytearray:
         """Return the bytes of a file, to look at or to rot; changes count as on the disk."""
         return self._names[path].data
@@ -355,7 +365,7 @@ class _RecordingFile:
     def pread(self, size: int, offset: int) -> bytes:
         return self._file.pread(size, offset)
 
-    def pwritev(self, buffers: Sequence[bytes | memoryview], offset: int) -> None:
+    def pwritev(self, buffers: Sequence[Buffer], offset: int) -> None:
         total = sum(map(len, buffers))
         self._calls.append(f"pwritev {self._name} {total} bytes at {offset}")
         self._file.pwritev(buffers, offset)

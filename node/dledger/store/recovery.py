@@ -104,15 +104,25 @@ def survey(
     result = Survey(mark, segment_firsts(files, directory))
     for first in result.firsts:
         if first != result.last_index + 1:
-            fault = f"the segment is missing; the next one is {segment_name(first)}"
-            result.blame(result.last_index + 1, 0, fault)
-        else:
-            _survey_segment(files, directory, result, identity, full=full)
-        if result.fault:
+            _blame_gap(result)
+            return result
+        result.fault = ""  # remains behind a last record that the next segment continues
+        if not _survey_segment(files, directory, result, identity, full=full):
             return result
     if result.last_index < mark.index:
-        result.blame(result.last_index + 1, 0, "the segment is missing")
+        _blame_gap(result)
     return result
+
+
+def _blame_gap(result: Survey) -> None:
+    """End the log for want of a next record, unless an invalid one is known to be there."""
+    if result.fault:
+        return
+    index, fault = result.last_index + 1, "the segment is missing"
+    if result.segments:
+        last = result.segments[-1]
+        fault += f", or the record of index {index} at byte {last.end} of {last.name} is"
+    result.blame(index, 0, fault)
 
 
 def segment_firsts(files: Files, directory: Path) -> list[int]:
@@ -123,7 +133,8 @@ def segment_firsts(files: Files, directory: Path) -> list[int]:
 
 def _survey_segment(
     files: Files, directory: Path, result: Survey, identity: Identity | None, *, full: bool
-) -> None:
+) -> bool:
+    """Take in the segment that continues the log; False if it does not."""
     first = result.last_index + 1
     file = files.open(directory / segment_name(first), Mode.READ)
     try:
@@ -135,10 +146,12 @@ def _survey_segment(
         result.include(adopt(index, segment) if index else scan(_contents(file), segment))
     except ValueError as error:
         result.blame(first, 0, str(error))
+        return False
     except OSError as error:
         raise CorruptRecord(segment_name(first), 0, f"cannot be read: {error}") from error
     finally:
         file.close()
+    return True
 
 
 def _contents(file: File) -> bytes:

@@ -49,14 +49,11 @@ class SegmentFiles:
             file = self._handles.get(segment.first_index)
             if file is None:
                 file = self.files.open(segment.path, Mode.UPDATE)
-                self._keep(segment.first_index, file)
+                self._handles[segment.first_index] = file
             self._handles.move_to_end(segment.first_index)
+            if len(self._handles) > _MAX_OPEN:
+                self._handles.popitem(last=False)
             return file
-
-    def _keep(self, first_index: int, file: File) -> None:
-        self._handles[first_index] = file
-        if len(self._handles) > _MAX_OPEN:
-            self._handles.popitem(last=False)
 
     def create(
         self, identity: Identity, *, first_index: int, previous_chain: int, room_bytes: int
@@ -82,10 +79,9 @@ class SegmentFiles:
         temporary, file = self._take_spare(capacity) or self._preallocated(segment)
         file.pwritev([header], 0)
         file.fdatasync()
+        file.close()
         self.files.rename(temporary, segment.path)
         self.files.fsync_dir(self._directory)
-        with self._lock:
-            self._keep(first_index, file)
         return segment
 
     def _take_spare(self, capacity: int) -> tuple[Path, File] | None:

@@ -1,0 +1,294 @@
+"""Disks that are full, failing or rotten: what is refused, what goes on."""
+
+from __future__ import annotations
+
+import copy
+import errno
+
+import pytest
+
+from dledger.errors import (
+    CorruptFile,
+    CorruptRecord,
+    DiskFull,
+    StorageError,
+)
+from dledger.store.commit_log import CommitLog
+from dledger.store.hard_state import HardStateFile
+from dledger.store.identity import NAME as IDENTITY
+from dledger.store.identity import load_or_format
+from dledger.store.memory_files import Fault
+from dledger.types import HardState, NodeId
+from tests.store.harness import DATA, LOG, Disk, entries, entry, everything
+
+
+def test_full_disk_leaves_the_log_unchanged_and_usable() -> None:
+    """No room for a segment: DiskFull; with room, the same append works."""
+    disk = Disk()
+    log = disk.with_entries(entries(1, 10))
+    disk.files.capacity_bytes = 10_000
+
+    with pytest.raises(DiskFull, match="no room"):
+        log.append(entries(11, 100, size=150))
+
+    assert everything(log) == entries(1, 10)
+    log.append(entries(11, 12))
+    log.sync()
+    disk.files.capacity_bytes = 1 << 30
+    log.append(entries(13, 100, size=150))
+    log.sync()
+    assert disk.crash().last_index == 100
+
+
+@pytest.mark.parametrize("partial_bytes", [0, 1, 700, 2000])
+def test_write_without_room_leaves_nothing_behind(partial_bytes: int) -> None:
+    """On file systems that copy on write, a write into reserved space may fail half-way."""
+    disk = Disk()
+    log = disk.with_entries(entries(1, 3))
+    fault = Fault("pwritev", errno.ENOSPC, ".seg", partial_bytes=partial_bytes)
+    disk.files.inject(fault)
+
+    with pytest.raises(DiskFull):
+        log.append(entries(4, 20, size=100))
+
+    assert log.last_index == 3
+    log.append(entries(4, 4, size=100))
+    log.sync()
+    disk.files.kill()
+    assert everything(disk.open()) == [*entries(1, 3), *entries(4, 4, size=100)]
+
+
+def test_full_disk_is_reported_before_the_reserve_is_touched() -> None:
+    """Segments leave the reserve free, so a vote can be saved on a full disk."""
+    disk = Disk()
+    log = CommitLog.open(
+        disk.files, LOG, identity=disk.identity, segment_bytes=8192, reserve_bytes=20_000
+    )
+    disk.files.capacity_bytes = 60_000
+
+    with pytest.raises(DiskFull, match="20000 stay reserved"):
+        log.append(entries(1, 1000, size=150))
+
+    assert log.last_index == 0
+    HardStateFile(disk.files, DATA).save(HardState(9, NodeId("voted")))
+    assert disk.files.disk_usage(LOG).free_bytes >= 20_000
+
+
+def test_full_disk_does_not_fail_prepare() -> None:
+    """A spare segment is a convenience."""
+    disk = Disk()
+    log = disk.open()
+    disk.files.capacity_bytes = 0
+
+    assert not log.prepare()
+    assert log.failure is None
+
+
+def test_full_disk_goes_without_an_index_file() -> None:
+    """Index files can be rebuilt; the log goes on."""
+    disk = Disk()
+    log = disk.with_entries(entries(1, 1, size=3000))
+    disk.files.inject(Fault("pwritev", errno.ENOSPC, ".idx.new"))
+
+    log.append(entries(2, 2, size=3000))
+
+    assert disk.names(".idx") == []
+    disk.open()
+    assert disk.names(".idx") == ["00000000000000000001.idx"]
+
+
+def test_full_disk_keeps_the_old_hard_state_and_allows_another_try() -> None:
+    """DiskFull is not a failed disk."""
+    disk = Disk()
+    hard_state = HardStateFile(disk.files, DATA)
+    disk.files.inject(Fault("pwritev", errno.ENOSPC, "hard_state.new"))
+
+    with pytest.raises(DiskFull):
+        hard_state.save(HardState(2, None))
+
+    assert hard_state.load() == HardState()
+    hard_state.save(HardState(2, None))
+    assert hard_state.load() == HardState(2, None)
+
+
+@pytest.mark.parametrize(
+    ("operation", "suffix"),
+    [
+        ("pwritev", ".seg"),
+        ("fdatasync", ".seg"),
+        ("pwritev", "watermark"),
+        ("fdatasync", "watermark"),
+    ],
+)
+def test_failed_write_or_sync_poisons_the_log_forever(operation: str, suffix: str) -> None:
+    """A sync that failed once must not be believed when it succeeds later."""
+    disk = Disk()
+    log = disk.with_entries(entries(1, 3))
+    disk.files.inject(Fault(operation, errno.EIO, suffix))
+    with pytest.raises(StorageError, match="Input/output error"):
+        log.append([entry(4)])
+        log.sync()
+
+    for call in (log.sync, lambda: log.append([entry(5)]), lambda: log.read(1, 1, 1)):
+        with pytest.raises(StorageError, match="the log has failed"):
+            call()
+    assert log.failure is not None
+    assert log.synced_index == 3
+
+
+def test_sync_that_fails_for_lack_of_space_poisons_too() -> None:
+    """ENOSPC of a sync means that writes were lost."""
+    disk = Disk()
+    log = disk.with_entries(entries(1, 3))
+    log.append([entry(4)])
+    disk.files.inject(Fault("fdatasync", errno.ENOSPC, ".seg"))
+
+    with pytest.raises(StorageError):
+        log.sync()
+
+    assert log.failure is not None
+
+
+@pytest.mark.parametrize("operation", ["rename", "fsync_dir", "preallocate"])
+def test_failure_to_create_a_segment_poisons_the_log(operation: str) -> None:
+    """Only lack of space is survivable."""
+    disk = Disk()
+    log = disk.with_entries(entries(1, 3))
+    disk.files.inject(Fault(operation, errno.EIO))
+
+    with pytest.raises(StorageError):
+        log.append(entries(4, 4, size=9000))
+
+    assert log.failure is not None
+
+
+def test_failed_hard_state_write_poisons_it_forever() -> None:
+    """The node must stop: what the disk remembers of its vote is unknown."""
+    disk = Disk()
+    hard_state = HardStateFile(disk.files, DATA)
+    disk.files.inject(Fault("fdatasync", errno.EIO, "hard_state.new"))
+    with pytest.raises(StorageError, match="cannot write"):
+        hard_state.save(HardState(2, None))
+
+    with pytest.raises(StorageError, match="poisoned"):
+        hard_state.save(HardState(3, None))
+
+
+def test_unreadable_sector_is_rot() -> None:
+    """EIO while reading names segment and offset and does not poison writes."""
+    disk = Disk()
+    log = disk.with_entries(entries(1, 3))
+    disk.files.inject(Fault("pread", errno.EIO, ".seg"))
+
+    with pytest.raises(CorruptRecord, match="byte offset 4096: cannot be read"):
+        log.read(1, 3, 100)
+
+    log.append([entry(4)])
+
+
+def _copy(disk: Disk) -> Disk:
+    copied = copy.copy(disk)
+    copied.files = disk.files.snapshot()
+    return copied
+
+
+def _rotten(disk: Disk, name: str, position: int) -> Disk:
+    copied = _copy(disk)
+    copied.contents(name)[position] ^= 0x10
+    return copied
+
+
+def _small_log() -> tuple[Disk, list[int]]:
+    disk = Disk(segment_bytes=4096 + 300)
+    log = disk.with_entries([entry(i, data="grüße".encode() * (i % 3)) for i in range(1, 12)])
+    return disk, [segment.end for segment in log._segments]
+
+
+@pytest.mark.parametrize("with_index", [True, False])
+def test_rot_of_any_byte_is_found_or_harmless_and_never_shortens_the_log(with_index: bool) -> None:
+    """Each byte of each segment, flipped; bytes that carry nothing change nothing."""
+    disk, ends = _small_log()
+    names, expected = disk.names(".seg"), everything(disk.open())
+    if not with_index:
+        for name in disk.names(".idx"):
+            disk.files.remove(LOG / name)
+    harmless = 0
+    for name, end in zip(names, ends, strict=True):
+        for position in [*range(230), *range(230, 4096, 300), *range(4096, 4096 + 300)]:
+            rotten = _rotten(disk, name, position)
+            try:
+                found = everything(rotten.open())
+            except CorruptRecord as error:
+                assert error.segment in {name, names[min(names.index(name) + 1, len(names) - 1)]}
+                assert position < end
+            else:
+                assert found == expected
+                harmless += 1 if position < end else 0
+    assert harmless < len(names) * (13 + 16 + 30)
+
+
+def test_rot_names_segment_and_offset_of_the_record() -> None:
+    """The operator of a disk learns where to look."""
+    disk, _ = _small_log()
+    name = disk.names(".seg")[-1]
+    disk.contents(name)[4096 + 16] ^= 1
+
+    with pytest.raises(CorruptRecord) as caught:
+        disk.open()
+
+    assert (caught.value.segment, caught.value.offset) == (name, 4096)
+    assert "entries up to 11 were synced" in str(caught.value)
+
+
+def test_rotten_index_file_is_rebuilt() -> None:
+    """Each byte of it, flipped or missing: the log is the same."""
+    disk, _ = _small_log()
+    expected, name = everything(disk.open()), disk.names(".idx")[0]
+    good = bytes(disk.contents(name))
+    for position in range(len(good)):
+        rotten = _rotten(disk, name, position)
+        assert everything(rotten.open()) == expected
+
+
+@pytest.mark.parametrize("slot", [0, 4096])
+def test_rot_of_one_watermark_slot_loses_nothing(slot: int) -> None:
+    """The other slot, and the records themselves, still say what there is."""
+    disk, _ = _small_log()
+
+    rotten = _rotten(disk, "watermark", slot + 33)
+
+    assert rotten.open().last_index == 11
+
+
+def test_rot_of_both_watermark_slots_is_refused() -> None:
+    """Without a watermark, rot and a torn tail cannot be told apart."""
+    disk, _ = _small_log()
+
+    with pytest.raises(CorruptFile, match=r"watermark: slot 0: .*; slot 1: "):
+        _rotten(_rotten(disk, "watermark", 10), "watermark", 4106).open()
+
+
+@pytest.mark.parametrize("name", ["hard_state", IDENTITY])
+def test_rot_of_any_byte_of_a_state_file_is_refused(name: str) -> None:
+    """The node refuses to vote rather than to guess; spaces between JSON tokens do not count."""
+    disk = Disk()
+    HardStateFile(disk.files, DATA).save(HardState(5, NodeId("stimme-ü")))
+    good = disk.files.contents(DATA / name)
+    for position in range(len(good)):
+        for damaged in (_flip(good, position), good[:position]):
+            copied = _copy(disk)
+            copied.files.contents(DATA / name)[:] = damaged
+            try:
+                assert HardStateFile(copied.files, DATA).load() == HardState(5, NodeId("stimme-ü"))
+                assert load_or_format(copied.files, DATA, "orders-0") == disk.identity
+            except CorruptFile as error:
+                assert name in str(error)
+            else:
+                assert name == IDENTITY
+                assert good[position : position + 1].isspace()
+
+
+def _flip(data: bytearray, position: int) -> bytearray:
+    flipped = bytearray(data)
+    flipped[position] ^= 1
+    return flipped

@@ -1,0 +1,293 @@
+"""One test for each rule that keeps a synced entry; the rules are listed in storage-format.md."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from dledger.errors import CorruptFile, CorruptRecord, WrongIdentity
+from dledger.store.commit_log import CommitLog
+from dledger.store.hard_state import HardStateFile
+from dledger.store.memory_files import Fault, MemoryFiles, RecordingFiles
+from dledger.types import HardState, NodeId
+from tests.store.harness import (
+    DATA,
+    GROUP,
+    LOG,
+    NODE,
+    Disk,
+    entries,
+    entry,
+    everything,
+    format_disk,
+)
+
+SEEDS = range(20)
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_synced_entries_survive_a_power_cut(seed: int) -> None:
+    """Rule 1: what sync() returned for is there, whatever else the disk lost."""
+    disk = Disk()
+    log = disk.with_entries(entries(1, 40, size=150))
+    log.append(entries(41, 60, size=150))
+
+    found = everything(disk.crash(seed))
+
+    assert found == entries(1, len(found), size=150)
+    assert len(found) >= 40
+
+
+def test_watermark_is_never_ahead_of_the_data() -> None:
+    """Rule 2: the watermark is written only after the data's sync succeeded."""
+    disk = Disk()
+    log = disk.with_entries(entries(1, 3))
+    before = log._watermark.mark
+    log.append([entry(4)])
+    disk.files.inject(Fault("fdatasync", errno.EIO, ".seg"))
+
+    with pytest.raises(Exception, match="failed"):
+        log.sync()
+
+    assert log._watermark.mark == before
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_watermark_survives_a_power_cut_while_it_is_written(seed: int) -> None:
+    """Rule 3: slots alternate, so one whole slot is always on the disk."""
+    disk = Disk()
+    log = disk.with_entries(entries(1, 3))
+    log.append([entry(4)])
+    disk.files.inject(Fault("fdatasync", errno.EIO, "watermark"))
+    with pytest.raises(Exception, match="failed"):
+        log.sync()
+
+    assert len(everything(disk.crash(seed))) >= 3
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_segment_file_has_its_name_only_when_it_is_whole(seed: int) -> None:
+    """Rule 4: preallocate, header, fdatasync, rename, directory fsync; then records."""
+    disk = Disk()
+    log = disk.with_entries(entries(1, 10))
+    disk.files.inject(Fault("fsync_dir", errno.EIO))
+    with pytest.raises(Exception, match="failed"):
+        log.append(entries(11, 80, size=150))
+
+    recovered = disk.crash(seed)
+
+    assert everything(recovered)[:10] == entries(1, 10)
+    assert not disk.names(".new")
+
+
+def test_sealed_segment_is_synced_before_its_successor_exists() -> None:
+    """Rule 5: only the last segment can be torn."""
+    disk = Disk()
+    files = RecordingFiles(disk.files)
+    log = disk.open(files)
+    log.append(entries(1, 1, size=3000))
+    files.calls.clear()
+
+    log.append(entries(2, 2, size=3000))
+
+    first, second = (f"{index:020}.seg" for index in (1, 2))
+    assert files.calls.index(f"fdatasync {first}") < files.calls.index(f"create {second}.new")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_truncated_entries_never_come_back(seed: int) -> None:
+    """Rule 6: once append() returned from a truncation, no crash brings the old suffix back.
+
+    The replacement is byte for byte the first truncated entry, so that only zeroing helps.
+    """
+    disk = Disk()
+    log = disk.with_entries(entries(1, 60, size=150))
+
+    log.append(entries(30, 30, size=150))
+
+    assert len(everything(disk.crash(seed))) in {29, 30}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_cut_tail_never_comes_back(seed: int) -> None:
+    """Rule 7: recovery zeroes what it cuts, before anything is written in its place."""
+    disk = Disk(segment_bytes=1 << 16)
+    log = disk.with_entries(entries(1, 10, size=600))
+    log.append(entries(11, 30, size=600))
+    recovered = disk.crash(seed)
+    last = recovered.last_index
+
+    recovered.append(entries(last + 1, last + 1, size=600))
+    recovered.sync()
+
+    assert disk.crash(seed).last_index == last + 1
+
+
+def test_truncation_lowers_the_watermark_before_it_touches_records() -> None:
+    """Rule 8: an interrupted truncation is never taken for rot."""
+    disk = Disk()
+    files = RecordingFiles(disk.files)
+    log = disk.open(files)
+    log.append(entries(1, 60, size=150))
+    log.sync()
+    files.calls.clear()
+
+    log.append([entry(30, term=2)])
+
+    watermark = files.calls.index("fdatasync watermark")
+    touched = [number for number, call in enumerate(files.calls) if ".seg" in call]
+    assert watermark < min(touched)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_everything_recovered_is_durable(seed: int) -> None:
+    """Rule 9: the core counts recovered entries as its own, so a second crash keeps them all."""
+    disk = Disk()
+    log = disk.with_entries(entries(1, 10))
+    log.append(entries(11, 50))
+    disk.files.kill()
+    recovered = disk.open()
+    assert recovered.synced_index == recovered.last_index == 50
+
+    assert disk.crash(seed).last_index == 50
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_recovery_writes_again_what_a_failed_sync_left_in_the_page_cache(seed: int) -> None:
+    """Rule 10: after a failed fdatasync the cache is clean but the disk is not written."""
+    disk = Disk()
+    log = disk.with_entries(entries(1, 10))
+    log.append(entries(11, 20))
+    disk.files.inject(Fault("fdatasync", errno.EIO, ".seg"))
+    with pytest.raises(Exception, match="failed"):
+        log.sync()
+    disk.files.kill()
+    last = disk.open().last_index
+
+    assert disk.crash(seed).last_index == last == 20
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_hard_state_is_the_old_or_the_new_one(seed: int) -> None:
+    """Rule 11: temporary file, fdatasync, rename, directory fsync."""
+    for operation, suffix in (
+        ("open", ""),
+        ("pwritev", ""),
+        ("fdatasync", ""),
+        ("rename", ""),
+        ("fsync_dir", ""),
+    ):
+        files = MemoryFiles()
+        format_disk(files)
+        old, new = HardState(3, NodeId("knoten-é")), HardState(4, None)
+        HardStateFile(files, DATA).save(old)
+        files.inject(Fault(operation, errno.EIO, suffix))
+        with pytest.raises(Exception, match="hard_state"):
+            HardStateFile(files, DATA).save(new)
+
+        files.crash(Random(seed))
+
+        assert HardStateFile(files, DATA).load() in {old, new}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_saved_hard_state_survives_a_power_cut(seed: int) -> None:
+    """Rule 12: a vote that was given is remembered."""
+    files = MemoryFiles()
+    format_disk(files)
+    HardStateFile(files, DATA).save(HardState(7, NodeId(NODE)))
+
+    files.crash(Random(seed))
+
+    assert HardStateFile(files, DATA).load() == HardState(7, NodeId(NODE))
+
+
+def test_lost_watermark_is_not_an_empty_log() -> None:
+    """Rule 13: formatting creates the watermark and the hard state; missing ones were lost."""
+    disk = Disk()
+    disk.files.remove(LOG / "watermark")
+    disk.files.remove(DATA / "hard_state")
+
+    with pytest.raises(CorruptFile, match=r"watermark: missing"):
+        disk.open()
+    with pytest.raises(CorruptFile, match=r"hard_state: missing"):
+        HardStateFile(disk.files, DATA).load()
+
+
+def test_missing_segments_are_named() -> None:
+    """Rule 14: the first, a middle or the last segment cannot vanish unnoticed."""
+    for number in (0, 1, 2, -1):
+        disk = Disk()
+        disk.with_entries(entries(1, 100, size=150))
+        name = disk.names(".seg")[number]
+        disk.files.remove(LOG / name)
+
+        with pytest.raises(CorruptRecord, match=f"{name} at byte offset 0: the segment is missing"):
+            disk.open()
+
+
+def test_segments_of_another_group_or_node_are_refused() -> None:
+    """Rule 15: a foreign log is never continued; both values are named."""
+    for group, node in (("another", NODE), (GROUP, "another")):
+        disk = Disk()
+        disk.with_entries([entry(1)])
+        foreign = type(disk.identity)(node_id=NodeId(node), group_id=group, name="orders-0")
+
+        with pytest.raises(WrongIdentity, match="another") as caught:
+            CommitLog.open(disk.files, LOG, identity=foreign)
+
+        assert {caught.value.found, caught.value.expected} & {GROUP, NODE}
+
+
+def test_log_that_lost_a_write_behind_the_watermark_is_refused() -> None:
+    """Rule 16: the watermark's chain value names the very log that was synced, not only its length."""
+    disk = Disk()
+    disk.with_entries(entries(1, 5))
+    other = Disk()
+    other.with_entries(entries(1, 5, term=2))
+    name = disk.names(".seg")[0]
+
+    disk.contents(name)[:] = other.contents(name)
+
+    with pytest.raises(CorruptRecord, match="the watermark says"):
+        disk.open()
+
+
+def test_calls_of_the_log_and_the_hard_state(request: pytest.FixtureRequest) -> None:
+    """A lost or moved sync is a diff of the golden list."""
+    disk = Disk()
+    files = RecordingFiles(disk.files)
+    sections: list[str] = []
+
+    def section(title: str) -> None:
+        sections.extend([f"# {title}", *files.calls, ""])
+        files.calls.clear()
+
+    format_disk(RecordingFiles(MemoryFiles()))
+    log = disk.open(files)
+    section("open an empty log")
+    log.append(entries(1, 2, size=100))
+    section("the first append creates a segment")
+    log.sync()
+    section("sync")
+    log.append(entries(3, 4, size=100))
+    log.sync()
+    section("append two entries and sync")
+    log.sync()
+    section("sync when there is nothing to sync")
+    log.append(entries(5, 6, size=3000))
+    section("append what needs another segment")
+    log.append(entries(3, 3, term=2))
+    section("append over entries in an earlier segment")
+    HardStateFile(files, DATA).save(HardState(2, None))
+    section("save a hard state")
+    text = "\n".join(sections)
+
+    golden = GOLDEN / "calls.txt"
+    if request.config.getoption("--rewrite", default=False):
+        golden.write_text(text)
+    assert text == golden.read_text()
