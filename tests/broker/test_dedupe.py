@@ -1,0 +1,87 @@
+"""The dedupe window against a plain dictionary, and its bounds."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dledger.broker.dedupe import DedupeWindow
+
+_BATCHES = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b"]),
+        st.lists(st.integers(0, 30).map(lambda n: b"%d" % n), min_size=1, max_size=8, unique=True),
+        st.integers(0, 7),
+    ),
+    max_size=30,
+)
+
+
+@given(_BATCHES)
+def test_a_window_that_is_not_full_is_a_dictionary(
+    batches: list[tuple[str, list[bytes], int]],
+) -> None:
+    """Every id is found at its first place, unknown ones are new."""
+    window = DedupeWindow()
+    model: dict[tuple[str, bytes], tuple[int, int]] = {}
+    offset = 0
+
+    for client, ids, queue_id in batches:
+        known = [model.get((client, i)) for i in ids]
+        assert window.is_new(client, "t", ids) == (not any(known))
+        assert [window.find(client, "t", i) for i in ids] == known
+        fresh = [i for i, place in zip(ids, known, strict=True) if place is None]
+        if fresh:
+            window.remember(client, "t", fresh, queue_id=queue_id, first=offset)
+            model |= {(client, i): (queue_id, offset + row) for row, i in enumerate(fresh)}
+            offset += len(fresh)
+        assert len(window) == len(model)
+
+
+def test_an_id_that_occurs_twice_in_a_batch_is_not_new() -> None:
+    """A batch with a repetition inside takes the careful path."""
+    assert not DedupeWindow().is_new("c", "t", [b"1", b"1"])
+
+
+def test_the_same_id_of_another_client_or_topic_is_another_message() -> None:
+    """Clients number their messages as they like."""
+    window = DedupeWindow()
+    window.remember("c", "t", [b"1"], queue_id=0, first=0)
+
+    assert window.find("d", "t", b"1") is None
+    assert window.find("c", "u", b"1") is None
+
+
+def test_a_client_forgets_its_own_oldest_ids() -> None:
+    """The window of one client is bounded."""
+    window = DedupeWindow(max_ids_of_client=4)
+    for n in range(6):
+        window.remember("c", "t", [b"%d" % n], queue_id=0, first=n)
+
+    assert [window.find("c", "t", b"%d" % n) is None for n in range(6)] == [True, True] + [
+        False
+    ] * 4
+    assert len(window) == 4
+
+
+def test_a_busy_client_does_not_push_out_a_slow_one() -> None:
+    """Ten thousand messages of one client later, another's retry is still recognised."""
+    window = DedupeWindow(max_ids=2_000, max_ids_of_client=1_000)
+    window.remember("slow", "t", [b"retry me"], queue_id=3, first=42)
+    for n in range(100):
+        ids = [b"%d-%d" % (n, row) for row in range(100)]
+        window.remember("busy", "t", ids, queue_id=0, first=n * 100)
+
+    assert window.find("slow", "t", b"retry me") == (3, 42)
+
+
+def test_the_least_recently_used_clients_give_way() -> None:
+    """The whole window is bounded, however many clients there are."""
+    window = DedupeWindow(max_ids=10)
+    for n in range(100):
+        window.remember(f"c{n}", "t", [b"1", b"2"], queue_id=0, first=n)
+
+    assert len(window) == 10
+    assert window.find("c99", "t", b"2") == (0, 100)
+    assert window.find("c0", "t", b"1") is None
+    assert len(window.canonical()) == 5
