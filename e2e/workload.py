@@ -1,9 +1,11 @@
 """A client program over the unmodified RocketMQ Python SDK: produce, consume, compare.
 
-Runs in a pod (from a ConfigMap, in the node's image, which carries the SDK) or on the host, so it
-imports nothing of this project. Two processes: this one produces with several threads, each
-sending its own numbered sequence one message at a time; the other consumes and acknowledges.
-Prints one JSON object a line: progress every second, and at the end a summary.
+Runs in a pod (from a ConfigMap, in the node's image, which carries the SDK) or on the host. Two
+processes: this one produces with several threads, each sending its own numbered sequence one
+message at a time; the other consumes and acknowledges. At the end the stored log is read through
+`dledger.client` as well, since only that shows positions: a message must be there once, and each
+sender's messages in the order it sent them. Prints one JSON object a line: progress every second,
+and at the end a summary.
 
     python workload.py --endpoint orders:8081 --topic demo --messages 20000
     python workload.py --endpoint 127.0.0.1:18081 --topic t --seconds 30 --consumer simple
@@ -14,6 +16,7 @@ exit codes: 0 every acknowledged message was read back; 1 not; 2 wrong usage
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import subprocess
@@ -21,6 +24,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +36,8 @@ from rocketmq.v5.consumer import PushConsumer, SimpleConsumer
 from rocketmq.v5.consumer.push.message_listener import ConsumeResult, MessageListener
 from rocketmq.v5.model import FilterExpression, Message
 from rocketmq.v5.producer import Producer
+
+from dledger.client import Client
 
 INVISIBLE_S = 15
 PROGRESS_S = 1.0
@@ -89,7 +95,6 @@ class Acks:
     """What was acknowledged, when, and what failed; shared by the sender threads."""
 
     keys: list[str] = field(default_factory=list)
-    offsets: dict[str, tuple[str, int]] = field(default_factory=dict)
     failed: int = 0
     last_error: str = ""
     last_ack_s: float = 0.0
@@ -97,7 +102,7 @@ class Acks:
     gap_ended_unix_ms: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, key: str, queue: str, offset: int) -> None:
+    def add(self, key: str) -> None:
         """Note one acknowledgement, and whether it ends the longest silence so far."""
         with self.lock:
             now_s = time.monotonic()
@@ -106,7 +111,6 @@ class Acks:
                 self.gap_ended_unix_ms = time.time_ns() // 1_000_000
             self.last_ack_s = now_s
             self.keys.append(key)
-            self.offsets[key] = (queue, offset)
 
     def fail(self, error: Exception) -> None:
         """Note a send whose outcome the SDK could not learn."""
@@ -135,7 +139,8 @@ def produce_and_compare(args: argparse.Namespace) -> int:
             if consumer is not None:
                 consumer.terminate()
                 consumer.wait(30)
-    summary = compare(args, acks, expected, received, elapsed_s)
+    stored = asyncio.run(read_log(args))
+    summary = compare(args, acks, expected, received, stored, elapsed_s)
     say(**summary)
     return 0 if summary["lost"] == summary["duplicates"] == summary["outOfOrder"] == 0 else 1
 
@@ -162,11 +167,11 @@ def produce(args: argparse.Namespace, acks: Acks) -> None:
             key = f"{args.run_id}/{thread}/{sequence}"
             sequence += 1
             try:
-                receipt = producer.send(message(args, key))
+                producer.send(message(args, key))
             except Exception as error:  # noqa: BLE001 - the SDK raises all kinds
                 acks.fail(error)
             else:
-                acks.add(key, str(receipt.message_queue), receipt.offset)
+                acks.add(key)
 
     threads = [threading.Thread(target=send_all, args=(n,)) for n in range(args.threads)]
     for thread in threads:
@@ -224,7 +229,7 @@ class Listener(MessageListener):  # type: ignore[misc]
 
     def note(self, message: Any) -> None:
         """Write the delivery down before it is acknowledged."""
-        key = message.body.rstrip(b".").decode()
+        key = key_of(message.body)
         with self._lock:
             self._file.write(f"{key} {message.delivery_attempt}\n")
             self._file.flush()
@@ -323,45 +328,65 @@ def drain(args: argparse.Namespace, expected: set[str], received_file: Path) -> 
     return received
 
 
+async def read_log(args: argparse.Namespace) -> dict[int, list[str]]:
+    """Return the keys of each queue in the order of the log, as committed at one node."""
+    endpoint = args.endpoint.partition(";")[0]
+    async with Client(endpoint) as client:
+        queues = next(t.queues for t in await client.topics() if t.name == args.topic)
+        return {
+            queue: [key_of(stored.record.body) async for stored in client.read(args.topic, queue)]
+            for queue in range(queues)
+        }
+
+
+def key_of(body: bytes) -> str:
+    """Return the key that a body starts with."""
+    return body.rstrip(b".").decode()
+
+
 def compare(
     args: argparse.Namespace,
     acks: Acks,
     expected: list[str],
     received: Received,
+    stored: dict[int, list[str]],
     elapsed_s: float,
 ) -> dict[str, Any]:
     """Return the summary: what was acknowledged against what was read back."""
     wanted = set(acks.keys) | set(expected)
-    consumed = args.consumer != "none"
-    lost = sorted(wanted - received.copies.keys()) if consumed else []
-    duplicates = sum(max(0, copies - 1) for copies in received.copies.values())
+    copies = Counter(key for keys in stored.values() for key in keys)
+    delivered = received.copies.keys() if args.consumer != "none" else copies.keys()
+    lost = sorted(key for key in wanted if key not in delivered or key not in copies)
+    delivered_twice = sum(max(0, count - 1) for count in received.copies.values())
     return {
         "summary": True,
         "acked": len(acks.keys),
         "expected": len(wanted),
         "failed": acks.failed,
         "lastError": acks.last_error,
+        "stored": sum(copies.values()),
         "received": len(received.copies),
         "deliveries": received.deliveries,
         "redelivered": received.redelivered,
         "lost": len(lost),
         "lostExamples": lost[:5],
-        "duplicates": duplicates,
-        "outOfOrder": out_of_order(acks),
+        "duplicates": sum(copies.values()) - len(copies) + delivered_twice,
+        "outOfOrder": out_of_order(stored),
         "gapMs": round(acks.gap_s * 1000),
         "gapEndedAtMs": acks.gap_ended_unix_ms,
         "seconds": round(elapsed_s, 2),
     }
 
 
-def out_of_order(acks: Acks) -> int:
-    """Count acknowledged messages stored before an earlier one of their sender and queue."""
-    newest: dict[tuple[str, str], int] = {}
+def out_of_order(stored: dict[int, list[str]]) -> int:
+    """Count messages that their queue has behind a later one of the same sender."""
     count = 0
-    for key, (queue, offset) in acks.offsets.items():
-        line = (key.rpartition("/")[0], queue)
-        count += offset <= newest.get(line, -1)
-        newest[line] = max(offset, newest.get(line, -1))
+    for keys in stored.values():
+        newest: dict[str, int] = {}
+        for key in keys:
+            sender, _, sequence = key.rpartition("/")
+            count += int(sequence) < newest.get(sender, -1)
+            newest[sender] = max(int(sequence), newest.get(sender, -1))
     return count
 
 

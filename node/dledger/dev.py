@@ -27,8 +27,8 @@ from dledger.status import NodeStatus
 from dledger.types import Member, NodeId
 
 _HOST: Final = "127.0.0.1"
-_POLL_S: Final = 0.1
-_RESTART_S: Final = 0.5
+_POLL_S: Final = 0.2
+_RESTART_S: Final = 0.1
 _WRITABLE_DEADLINE_S: Final = 60.0
 _STOP_DEADLINE_S: Final = 15.0
 _PR_SET_PDEATHSIG: Final = 1
@@ -93,12 +93,14 @@ class _Group:
         self._ports = [Ports.of(args.client_port, index) for index in range(args.nodes)]
         self._overrides = _overrides(args.set)
         self._processes: list[asyncio.subprocess.Process | None] = [None] * args.nodes
+        self._admins: list[AdminClient] = []
         self._stopping = asyncio.Event()
         self._hopeless = ""
 
     async def run(self) -> int:
         self._check_data()
         self._check_ports()
+        self._admins = [AdminClient(f"{_HOST}:{p.peer}", timeout_s=1.0) for p in self._ports]
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stopping.set)
@@ -108,6 +110,7 @@ class _Group:
         finally:
             self._stopping.set()
             await asyncio.gather(*keepers)
+            await asyncio.gather(*(admin.close() for admin in self._admins))
         if self._hopeless:
             raise DevError(self._hopeless)
         return 0
@@ -122,10 +125,9 @@ class _Group:
 
     async def _serve(self) -> None:
         await self._found()
-        leader = await self._wait_writable()
-        self._announce(leader)
+        self._announce(await self._wait_writable())
         while True:
-            self._write_state(await self._leader_index())
+            self._write_state(self._state(await self._statuses()))
             await asyncio.sleep(_POLL_S)
 
     # -- founding -------------------------------------------------------------------------------
@@ -160,7 +162,7 @@ class _Group:
                         ) from error
 
     async def _found(self) -> None:
-        statuses = await self._all_statuses()
+        statuses = await self._answers()
         group_ids = {status.group_id for status in statuses}
         if group_ids != {""}:
             return
@@ -168,25 +170,24 @@ class _Group:
             Member(id=NodeId(s.node_id), name=s.name, address=f"{_HOST}:{ports.peer}")
             for s, ports in zip(statuses, self._ports, strict=True)
         ]
-        async with AdminClient(f"{_HOST}:{self._ports[0].peer}") as admin:
-            await admin.bootstrap(str(uuid.uuid4()), members)
+        await self._admins[0].bootstrap(str(uuid.uuid4()), members)
 
-    async def _all_statuses(self) -> list[NodeStatus]:
+    async def _answers(self) -> list[NodeStatus]:
+        """Wait until every node has answered."""
         deadline_s = asyncio.get_running_loop().time() + _WRITABLE_DEADLINE_S
         while True:
-            statuses = [await self._status(ports) for ports in self._ports]
-            answered = [status for status in statuses if status is not None]
+            answered = [status for status in await self._statuses() if status is not None]
             if len(answered) == len(self._ports):
                 return answered
             self._give_up_after(deadline_s, "not all nodes answered")
             await asyncio.sleep(_POLL_S)
 
-    async def _wait_writable(self) -> int:
+    async def _wait_writable(self) -> dict[str, Any]:
         deadline_s = asyncio.get_running_loop().time() + _WRITABLE_DEADLINE_S
         while True:
-            leader = await self._leader_index()
-            if leader is not None:
-                return leader
+            state = self._state(await self._statuses())
+            if state["leader"] is not None:
+                return state
             self._give_up_after(deadline_s, "no leader was elected")
             await asyncio.sleep(_POLL_S)
 
@@ -198,47 +199,48 @@ class _Group:
                 f"{what} within {_WRITABLE_DEADLINE_S:.0f} s; see the logs in {self._data}"
             )
 
-    async def _leader_index(self) -> int | None:
-        for index, ports in enumerate(self._ports):
-            status = await self._status(ports)
-            if status is not None and status.role == "leader" and status.ready:
-                return index
-        return None
+    async def _statuses(self) -> list[NodeStatus | None]:
+        return await asyncio.gather(*(self._status(admin) for admin in self._admins))
 
-    async def _status(self, ports: Ports) -> NodeStatus | None:
+    async def _status(self, admin: AdminClient) -> NodeStatus | None:
         with contextlib.suppress(DledgerError):
-            async with AdminClient(f"{_HOST}:{ports.peer}", timeout_s=1.0) as admin:
-                return await admin.status()
+            return await admin.status()
         return None
 
     # -- telling --------------------------------------------------------------------------------
 
-    def _state(self, leader: int | None) -> dict[str, Any]:
+    def _state(self, statuses: Sequence[NodeStatus | None]) -> dict[str, Any]:
+        ready = [bool(status and status.ready) for status in statuses]
+        leaders = [
+            (status.term, index)
+            for index, status in enumerate(statuses)
+            if status is not None and status.role == "leader" and status.ready
+        ]
         return {
             "endpoints": [f"{_HOST}:{ports.client}" for ports in self._ports],
             "tlsEndpoints": [f"{_HOST}:{ports.tls}" for ports in self._ports],
             "adminEndpoints": [f"{_HOST}:{ports.peer}" for ports in self._ports],
             "pids": [process.pid if process else None for process in self._processes],
-            "leader": leader,
+            "leader": max(leaders)[1] if leaders else None,
+            "ready": ready,
         }
 
-    def _announce(self, leader: int) -> None:
-        state = self._state(leader)
-        self._write_state(leader)
+    def _announce(self, state: dict[str, Any]) -> None:
+        self._write_state(state)
         if self._json:
             print(json.dumps(state), flush=True)
             return
-        print(f"group of {len(self._ports)} is writable; leader is node {leader}")
+        print(f"group of {len(self._ports)} is writable; leader is node {state['leader']}")
         for index, (endpoint, pid) in enumerate(
             zip(state["endpoints"], state["pids"], strict=True)
         ):
             print(f"  node {index}: {endpoint}  TLS {state['tlsEndpoints'][index]}  pid {pid}")
         print(f"logs and state in {self._data}; Ctrl-C stops the group", flush=True)
 
-    def _write_state(self, leader: int | None) -> None:
+    def _write_state(self, state: dict[str, Any]) -> None:
         path = self._data / "dev.json"
         temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(self._state(leader)), "utf-8")
+        temporary.write_text(json.dumps(state), "utf-8")
         temporary.replace(path)
 
     # -- processes ------------------------------------------------------------------------------

@@ -26,13 +26,17 @@ from dledger.metrics import NodeMetrics
 from dledger.node_status import Facts, node_status
 from dledger.raft.config import RaftConfig
 from dledger.raft.messages import Message
+from dledger.rpc.admin import AdminServicer
+from dledger.rpc.gateway import Gateway, GatewayConfig
 from dledger.rpc.hello import Hello, NodeAddress, check
 from dledger.rpc.peers import Peers
+from dledger.rpc.servers import Listener, Servers
 from dledger.status import NodeStatus
 from dledger.store.commit_log import CommitLog
 from dledger.store.files import RealFiles
 from dledger.store.hard_state import HardStateFile
 from dledger.store.identity import LOG_DIRECTORY, join, load_or_format, lock_directory
+from dledger.tls import key_and_chain
 from dledger.types import HardState, Member, Membership, NodeId, Role
 from dledger.version import VERSION
 
@@ -107,12 +111,50 @@ class Node:
             ready=self._ready_problem,
             registry=self._metrics.registry,
         )
-        self._servers = build_servers(settings, self, self._peers, self.engine, self._metrics)
+        self._gateway = Gateway(
+            self.engine,
+            GatewayConfig(
+                auto_create=settings.auto_create_topics, default_queues=settings.default_queues
+            ),
+        )
+        self._servers = Servers(self._listeners())
 
     @property
     def node_id(self) -> NodeId:
         """The UUID of this node's disk."""
         return self._identity.node_id
+
+    def _listeners(self) -> list[Listener]:
+        settings = self._settings
+        listeners = [
+            Listener(
+                address=f"{settings.listen_host}:{settings.client_port}",
+                handlers=self._gateway.handlers(),
+            ),
+            Listener(
+                address=f"{settings.listen_host}:{settings.peer_port}",
+                handlers=[
+                    self._peers.handlers(),
+                    AdminServicer(self).handler(),
+                    *self._gateway.handlers(peer_port=True),
+                ],
+            ),
+        ]
+        if settings.client_tls_port:
+            pair = key_and_chain(
+                settings.tls_cert_file,
+                settings.tls_key_file,
+                name=settings.name,
+                host=settings.advertise_host,
+            )
+            listeners.append(
+                Listener(
+                    address=f"{settings.listen_host}:{settings.client_tls_port}",
+                    handlers=self._gateway.handlers(tls=True),
+                    tls=pair,
+                )
+            )
+        return listeners
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -128,12 +170,14 @@ class Node:
             logger.info("node %s is Unjoined: waiting for Bootstrap", self.node_id)
         self._housekeeper = asyncio.get_running_loop().create_task(self._keep_house())
         self._health.start()
+        self._gateway.start()
         await self._servers.start()
 
     async def stop(self) -> None:
         """Hand leadership over, then close the ports, then the log."""
         self._stopping = True
         await self._hand_over()
+        await self._gateway.close()
         await self._servers.stop(grace_s=0.5)
         await self._peers.close()
         if self._housekeeper is not None:

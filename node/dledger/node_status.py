@@ -61,7 +61,7 @@ def _members(
     driver: Driver, own_id: NodeId, connected: Callable[[NodeId], bool]
 ) -> tuple[MemberStatus, ...]:
     core = driver.core
-    match = {node: progress.match for node, progress in core.progress().items()}
+    match = {node: progress.match_index for node, progress in core.progress().items()}
     match[own_id] = core.last_index if core.role is Role.LEADER else 0
 
     def row(member: Member) -> MemberStatus:

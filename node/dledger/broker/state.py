@@ -149,6 +149,11 @@ class BrokerState:
             for queue_id in queue_ids
         )
 
+    def holds_attempt(self, group: str, topic: str, attempt_id: str) -> bool:
+        """Whether a RECEIVE of this attempt was answered, and what it was given is still its own."""
+        found = self._groups.get(group)
+        return found is not None and found.recall(topic, attempt_id) is not None
+
     def next_expiry(self, group: str, topic: str, queue_ids: Sequence[int]) -> float:
         """Return when the next lease of these queues ends (Unix ms); infinity if there is none."""
         found = (self._peek(group, topic, queue_id) for queue_id in queue_ids)

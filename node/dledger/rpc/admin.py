@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import grpc
-import grpc.aio
 
-from dledger.client import NodeStatus
 from dledger.errors import DledgerError
-from dledger.rpc import status as status_table
 from dledger.rpc.pb import dledger_pb2 as pb
-from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
+from dledger.rpc.status import abort
+from dledger.status import NodeStatus
 from dledger.types import Member, NodeId
 
 
@@ -28,11 +26,26 @@ class AdminBackend(Protocol):
         """Hand leadership over; return to whom."""
 
 
-class AdminServicer(pb_grpc.AdminServicer):
+class AdminServicer:
     """Bootstrap, Status and TransferLeader."""
 
     def __init__(self, backend: AdminBackend) -> None:
         self._backend = backend
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """Return the service to register on the peer port's server."""
+        methods = pb.DESCRIPTOR.services_by_name["Admin"].methods
+        return grpc.method_handlers_generic_handler(
+            f"{pb.DESCRIPTOR.package}.Admin",
+            {
+                method.name: grpc.unary_unary_rpc_method_handler(
+                    getattr(self, method.name),
+                    request_deserializer=getattr(pb, method.input_type.name).FromString,
+                    response_serializer=getattr(pb, method.output_type.name).SerializeToString,
+                )
+                for method in methods
+            },
+        )
 
     async def Bootstrap(self, request: pb.BootstrapRequest, context: Any) -> pb.BootstrapResponse:
         """Found a group on this node."""
@@ -42,7 +55,7 @@ class AdminServicer(pb_grpc.AdminServicer):
         try:
             await self._backend.bootstrap(request.group_id, members)
         except DledgerError as error:
-            await _abort(context, error)
+            await abort(context, error)
         return pb.BootstrapResponse()
 
     async def Status(self, request: pb.StatusRequest, context: Any) -> pb.StatusResponse:
@@ -58,12 +71,8 @@ class AdminServicer(pb_grpc.AdminServicer):
         try:
             chosen = self._backend.transfer_leadership(target)
         except DledgerError as error:
-            await _abort(context, error)
+            await abort(context, error)
         return pb.TransferLeaderResponse(leader_id=chosen)
-
-
-async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: DledgerError) -> NoReturn:
-    await status_table.abort(context, error)
 
 
 def status_response(status: NodeStatus) -> pb.StatusResponse:

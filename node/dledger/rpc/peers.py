@@ -20,7 +20,7 @@ import grpc.aio
 from dledger.errors import DledgerError
 from dledger.raft.messages import AppendRequest, Message
 from dledger.rpc import peer_codec
-from dledger.rpc.hello import METADATA_KEY, NodeAddress, Hello
+from dledger.rpc.hello import METADATA_KEY, Hello, NodeAddress
 from dledger.types import Member, Membership, NodeId
 
 logger = logging.getLogger(__name__)
@@ -262,8 +262,8 @@ class Peers:
 
     async def _exchange(
         self, frames: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]
-    ) -> AsyncIterator[bytes]:
-        """Take one inbound stream until it breaks."""
+    ) -> None:
+        """Take one inbound stream until it breaks; nothing ever flows back."""
         hello = await self._greet(context)
         await context.send_initial_metadata(())
         self._heard_from(hello)
@@ -277,8 +277,6 @@ class Peers:
             await context.abort(grpc.StatusCode.DATA_LOSS, str(error))
         finally:
             self._gone(hello)
-        return
-        yield b""  # an async generator: nothing ever flows back
 
     async def _greet(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> Hello:
         metadata = dict(context.invocation_metadata() or ())
@@ -299,5 +297,3 @@ class Peers:
     def _gone(self, hello: Hello) -> None:
         self._inbound[hello.sender_id] -= 1
         self._events.peer_disconnected(hello.sender_id)
-
-

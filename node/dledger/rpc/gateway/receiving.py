@@ -136,8 +136,13 @@ class Receiver:
         return len(self._arrivals) < MAX_WAITING_POLLS and not self._arrivals.closed
 
     def _may_ask(self, poll: _Poll) -> bool:
-        """Whether there is more than the polls before this one, still in the log, will take."""
+        """Whether there is more than the polls before this one, still in the log, will take.
+
+        An attempt that asks again, because its answer was lost, has something waiting for it.
+        """
         state, command = self._engine.state, poll.command
+        if state.holds_attempt(command.group, command.topic, command.attempt_id):
+            return True
         available = state.available(command.group, command.topic, poll.queue_ids, self._now_ms())
         return available > self._asked[poll.key]
 
