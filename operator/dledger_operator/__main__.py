@@ -1,0 +1,169 @@
+"""`dledger-operator`: takes the Lease, watches, stops in order. The one place that builds all."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+import time
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final
+
+import kopf
+
+from dledger.http import HealthServer
+from dledger_operator import names
+from dledger_operator.api import Api, ApiError
+from dledger_operator.build import Platform
+from dledger_operator.handlers import Manager, registry, settings
+from dledger_operator.lease import Elector, LeaseName
+from dledger_operator.metrics import Metrics
+from dledger_operator.options import Options, parse
+
+log: Final = logging.getLogger(__name__)
+
+STALLED_S: Final = 30.0
+"""A loop that did not turn, or an API server that did not answer, for this long is a fault."""
+
+
+class Operator:
+    """One operator process."""
+
+    def __init__(self, options: Options, api: Api) -> None:
+        self._options = options
+        self._api = api
+        self._metrics = Metrics()
+        self._stop = asyncio.Event()
+        self._turned_s = time.monotonic()
+        self._elector = Elector(
+            api,
+            LeaseName(
+                namespace=options.namespace,
+                name=options.lease_name,
+                identity=options.identity,
+            ),
+        )
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT; while not leading, wait for the Lease."""
+        health = HealthServer(
+            self._options.listen,
+            live=self._live,
+            ready=self._ready,
+            registry=self._metrics.registry,
+        )
+        health.start()
+        heartbeat = asyncio.create_task(self._beat())
+        self._catch_signals()
+        try:
+            while not self._stop.is_set():
+                await self._take_turns()
+        finally:
+            heartbeat.cancel()
+            await self._elector.release()
+            await self._api.close()
+            health.close()
+
+    async def _take_turns(self) -> None:
+        """Wait for the Lease, then act until it is lost or the process is to stop."""
+        if not await self._unless_stopped(self._prepare()):
+            return
+        keeping = asyncio.create_task(self._elector.keep())
+        self._metrics.leading.set(1)
+        try:
+            await self._lead(keeping)
+        finally:
+            self._metrics.leading.set(0)
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+
+    async def _prepare(self) -> None:
+        while not await self._crd_is_there():
+            log.warning("the API server has no %s.%s yet", names.PLURAL, names.API_GROUP)
+            await asyncio.sleep(1)
+        await self._elector.acquire()
+
+    async def _crd_is_there(self) -> bool:
+        try:
+            return await self._api.serves(names.API_VERSION, names.PLURAL)
+        except ApiError as error:
+            log.warning("looking for the CRD: %s", error)
+            return False
+
+    async def _lead(self, keeping: asyncio.Task[None]) -> None:
+        """Run kopf until *keeping* ends or the process is to stop."""
+        stop_kopf = asyncio.Event()
+        keeping.add_done_callback(lambda _: stop_kopf.set())
+        stopping = asyncio.create_task(self._pass_on(stop_kopf))
+        ours = asyncio.all_tasks()
+        options = self._options
+        platform = Platform(
+            image=options.image, namespace=options.namespace if options.in_cluster else ""
+        )
+        manager = Manager(self._api, platform, self._metrics)
+        tasks = await kopf.spawn_tasks(
+            registry=registry(manager, self._api),
+            settings=settings(),
+            namespaces=options.namespaces,
+            clusterwide=not options.namespaces,
+            stop_flag=stop_kopf,
+        )
+        self._catch_signals()  # kopf has just taken them
+        try:
+            await kopf.run_tasks(tasks, ignored=ours)
+        finally:
+            stopping.cancel()
+
+    async def _pass_on(self, stop_kopf: asyncio.Event) -> None:
+        await self._stop.wait()
+        stop_kopf.set()
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Await *work*; False when the process was to stop before it ended."""
+        doing = asyncio.create_task(work)
+        stopping = asyncio.create_task(self._stop.wait())
+        await asyncio.wait((doing, stopping), return_when=asyncio.FIRST_COMPLETED)
+        for task in (doing, stopping):
+            task.cancel()
+        await asyncio.gather(doing, stopping, return_exceptions=True)
+        return not self._stop.is_set()
+
+    def _catch_signals(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
+
+    async def _beat(self) -> None:
+        while True:
+            self._turned_s = time.monotonic()
+            await asyncio.sleep(1)
+
+    def _live(self) -> str:
+        still_s = time.monotonic() - self._turned_s
+        return f"the event loop stands still for {still_s:.0f} s" if still_s > STALLED_S else ""
+
+    def _ready(self) -> str:
+        silent_s = time.monotonic() - self._elector.answered_s
+        if silent_s > STALLED_S:
+            return f"the API server has not answered for {silent_s:.0f} s"
+        return ""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the operator; the exit code is 0 after SIGTERM, 2 for broken options."""
+    options = parse(sys.argv[1:] if argv is None else argv)
+    logging.basicConfig(
+        level=options.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    logging.getLogger("kopf").setLevel(max(logging.getLogger().level, logging.WARNING))
+    asyncio.run(_main(options))
+    return 0
+
+
+async def _main(options: Options) -> None:
+    api = await Api.connect(options.kubeconfig)
+    await Operator(options, api).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,323 @@
+"""The task of one group: observe, plan, act, write the status; again when woken or after a second.
+
+Nothing is remembered that could not be lost: what is recorded is in the status, the rest is seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+from dledger.errors import AlreadyBootstrapped, DledgerError, Refused, Unavailable
+from dledger_operator import names
+from dledger_operator.api import ApiError
+from dledger_operator.build import Platform, desired
+from dledger_operator.cluster import Cluster, owned
+from dledger_operator.metrics import Metrics
+from dledger_operator.nodes import Nodes
+from dledger_operator.observed import Observed, Pod, Ref, Volume, ref_of
+from dledger_operator.plan import (
+    Action,
+    Apply,
+    Bootstrap,
+    CreateTopic,
+    LabelRole,
+    RecordGroupId,
+    plan,
+)
+from dledger_operator.reasons import EventReason
+from dledger_operator.spec import BrokerGroup, InvalidSpecError, Json, Manifest
+from dledger_operator.status import Event, events, rfc3339, status, worth_writing
+
+log: Final = logging.getLogger(__name__)
+
+LOOK_S: Final = 1.0
+RETRY_S: Final = 15.0
+"""What was refused is tried again after this long, or when the spec changes."""
+TOPICS_S: Final = 60.0
+"""The topics there are, are asked for this often."""
+
+
+class Watched(Protocol):
+    """What the watches know of one group; kept up to date by the shell."""
+
+    def children(self, namespace: str, group: str) -> list[Manifest]:
+        """Return its labelled children, without volume claims and pods."""
+
+    def pods(self, namespace: str, group: str) -> list[Pod]:
+        """Return its pods."""
+
+    def volumes(self, namespace: str, group: str) -> list[Volume]:
+        """Return its volume claims."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """Where time and chance come from."""
+
+    monotonic_s: Callable[[], float] = time.monotonic
+    now: Callable[[], str] = lambda: rfc3339(int(datetime.now(UTC).timestamp() * 1000))
+    fresh_id: Callable[[], str] = lambda: str(uuid.uuid4())
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What saves asking and writing again; losing it costs only that."""
+
+    topics: frozenset[str] | None = None
+    topics_at_s: float = -TOPICS_S
+    written_at_s: float = float("-inf")
+    refused: dict[Ref, tuple[str, int, float]] = field(default_factory=dict)
+
+
+class Reconciler:
+    """Looks after one BrokerGroup object."""
+
+    def __init__(
+        self,
+        body: Json,
+        *,
+        cluster: Cluster,
+        nodes: Nodes,
+        watched: Watched,
+        platform: Platform,
+        metrics: Metrics,
+        clock: Clock | None = None,
+    ) -> None:
+        self.body = body
+        self._cluster = cluster
+        self._nodes = nodes
+        self._watched = watched
+        self._platform = platform
+        self._metrics = metrics
+        self._clock = clock or Clock()
+        self._memory = _Memory()
+
+    def saw(self, body: Json) -> None:
+        """Take a newer form of the object; an older one than our own last write is dropped."""
+        if _version(body) >= _version(self.body):
+            self.body = body
+
+    async def reconcile(self) -> None:
+        """Do one round.
+
+        Raises:
+            ApiError: The API server does not answer, or refused a status.
+        """
+        try:
+            group = BrokerGroup.parse(self.body)
+        except InvalidSpecError as error:
+            log.error("%s: %s", names.KIND, error)
+            return
+        observed = await self._observe(group)
+        children = desired(group, self._platform)
+        for action in plan(group, observed, children, fresh_id=self._clock.fresh_id()):
+            group = await self._act(group, observed, action)
+        await self._report(group, replace(observed, refusals=self._refusals(group)))
+
+    async def close(self) -> None:
+        """Close the connections to the nodes."""
+        await self._nodes.close()
+
+    async def _observe(self, group: BrokerGroup) -> Observed:
+        key = group.namespace, group.name
+        pods = {pod.name: pod for pod in self._watched.pods(*key)}
+        own = (child for child in self._watched.children(*key) if owned(child, group))
+        observed = Observed(
+            children={ref_of(child): child for child in own},
+            pods=pods,
+            volumes={volume.name: volume for volume in self._watched.volumes(*key)},
+            nodes=await self._nodes.look(pods),
+            refusals=self._refusals(group),
+        )
+        return replace(observed, topics=await self._topics(group, observed))
+
+    async def _topics(self, group: BrokerGroup, observed: Observed) -> frozenset[str] | None:
+        """Return the topics there are, asked for rarely and only if the spec has some."""
+        memory, now_s = self._memory, self._clock.monotonic_s()
+        if not group.spec.topics or observed.leader is None:
+            return memory.topics
+        known = memory.topics or frozenset()
+        missing = any(topic.name not in known for topic in group.spec.topics)
+        if now_s - memory.topics_at_s >= (LOOK_S if missing else TOPICS_S):
+            memory.topics_at_s = now_s
+            try:
+                memory.topics = await self._nodes.topics(observed.pods[observed.leader[0]])
+            except DledgerError as error:
+                log.debug("group %s/%s: no topics: %s", group.namespace, group.name, error)
+        return memory.topics
+
+    async def _act(self, group: BrokerGroup, observed: Observed, action: Action) -> BrokerGroup:
+        """Carry out one action; return the group as it is recorded afterwards."""
+        match action:
+            case Apply(manifest):
+                await self._apply(group, observed, manifest)
+            case RecordGroupId():
+                return await self._record(group, action)
+            case Bootstrap():
+                await self._bootstrap(group, observed, action)
+            case LabelRole(pod, role):
+                await self._cluster.label_role(group, pod, role)
+            case CreateTopic():
+                await self._create_topic(group, observed, action)
+        return group
+
+    async def _apply(self, group: BrokerGroup, observed: Observed, manifest: Manifest) -> None:
+        ref = ref_of(manifest)
+        if ref in observed.refusals:
+            return
+        try:
+            await self._cluster.apply_child(group, manifest, known=ref in observed.children)
+        except ApiError as error:
+            if not error.refused:
+                raise
+            self._refuse(group, ref, str(error))
+
+    async def _record(self, group: BrokerGroup, action: RecordGroupId) -> BrokerGroup:
+        """Write the group id, if the object is still the one the decision was drawn from."""
+        version = self.body["metadata"]["resourceVersion"]
+        recorded = {**group.status, "groupId": action.group_id}
+        try:
+            written = await self._cluster.write_status(group, recorded, only_if=version)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            log.info("group %s/%s: changed meanwhile; looking again", group.namespace, group.name)
+            return group
+        self.body = written
+        reason = EventReason.ADOPTED if action.adopted else EventReason.GROUP_ID_RECORDED
+        await self._post(group, Event(reason, f"group id {action.group_id}"))
+        return BrokerGroup.parse(written)
+
+    async def _bootstrap(self, group: BrokerGroup, observed: Observed, action: Bootstrap) -> None:
+        try:
+            pod = observed.pods[action.pod]
+            await self._nodes.bootstrap(pod, action.group_id, action.members)
+        except AlreadyBootstrapped:
+            return  # by an earlier try whose answer was lost; the next look shows it
+        except DledgerError as error:
+            log.warning("group %s/%s: not founded: %s", group.namespace, group.name, error)
+            return
+        message = f"{action.pod} founded group {action.group_id} with {len(action.members)} members"
+        await self._post(group, Event(EventReason.FOUNDED, message))
+
+    async def _create_topic(
+        self, group: BrokerGroup, observed: Observed, action: CreateTopic
+    ) -> None:
+        topic, leader = action.topic, observed.leader
+        if leader is None:
+            return
+        try:
+            created = await self._nodes.create_topic(observed.pods[leader[0]], topic)
+        except Refused as error:
+            self._refuse(group, ("Topic", topic.name), str(error))
+        except (Unavailable, DledgerError) as error:
+            log.info("group %s/%s: topic %s: %s", group.namespace, group.name, topic.name, error)
+        else:
+            self._memory.topics = (self._memory.topics or frozenset()) | {topic.name}
+            if created:
+                message = f"topic {topic.name} with {topic.queues} queues"
+                await self._post(group, Event(EventReason.TOPIC_CREATED, message))
+
+    async def _report(self, group: BrokerGroup, observed: Observed) -> None:
+        """Write the status if it tells something new, then post the Events that it is worth."""
+        before = group.status
+        after = status(group, observed, now=self._clock.now())
+        self._metrics.show(group.namespace, group.name, after)
+        now_s = self._clock.monotonic_s()
+        since_write_s = now_s - self._memory.written_at_s
+        if not worth_writing(before, after, since_write_s=since_write_s):
+            return
+        self.saw(await self._cluster.write_status(group, after))
+        self._memory.written_at_s = now_s
+        for event in events(before, after):
+            await self._post(group, event)
+
+    async def _post(self, group: BrokerGroup, event: Event) -> None:
+        await self._cluster.post(group, event, now=self._clock.now())
+
+    def _refuse(self, group: BrokerGroup, ref: Ref, answer: str) -> None:
+        until_s = self._clock.monotonic_s() + RETRY_S
+        self._memory.refused[ref] = (answer, group.generation, until_s)
+        log.warning("group %s/%s: %s %s: %s", group.namespace, group.name, *ref, answer)
+
+    def _refusals(self, group: BrokerGroup) -> dict[Ref, str]:
+        """Return the answers that still stand."""
+        now_s = self._clock.monotonic_s()
+        self._memory.refused = {
+            ref: kept
+            for ref, kept in self._memory.refused.items()
+            if kept[1] == group.generation and kept[2] > now_s
+        }
+        return {ref: answer for ref, (answer, _, _) in self._memory.refused.items()}
+
+
+class GroupTask:
+    """Runs a reconciler until closed: at once when woken, else every second, slower on errors."""
+
+    def __init__(self, reconciler: Reconciler, metrics: Metrics) -> None:
+        self.reconciler = reconciler
+        self.uid = str(reconciler.body["metadata"]["uid"])
+        self._metrics = metrics
+        self._woken = asyncio.Event()
+        self._task = asyncio.create_task(self._run())
+
+    def saw(self, body: Json) -> None:
+        """Do a round with this form of the object."""
+        self.reconciler.saw(body)
+        self.wake()
+
+    def wake(self) -> None:
+        """Do a round now."""
+        self._woken.set()
+
+    async def close(self) -> None:
+        """End the task and close its connections."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await self.reconciler.close()
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            self._woken.clear()
+            failures = 0 if await self._round() else min(failures + 1, 5)
+            pause_s = LOOK_S * 2**failures
+            if failures:
+                await asyncio.sleep(pause_s)
+            else:
+                await self._wait(pause_s)
+
+    async def _round(self) -> bool:
+        started_s = time.monotonic()
+        try:
+            await self.reconciler.reconcile()
+        except ApiError as error:
+            self._metrics.errors.inc()
+            log.warning("round failed, trying again: %s", error)
+            return False
+        except Exception:
+            self._metrics.errors.inc()
+            log.exception("round failed, trying again")
+            return False
+        finally:
+            self._metrics.reconcile_seconds.observe(time.monotonic() - started_s)
+        return True
+
+    async def _wait(self, pause_s: float) -> None:
+        try:
+            await asyncio.wait_for(self._woken.wait(), pause_s)
+        except TimeoutError:
+            return
+
+
+def _version(body: Json) -> int:
+    """Return the resourceVersion; Kubernetes numbers the writes of one object upwards."""
+    text = str(body["metadata"].get("resourceVersion", ""))
+    return int(text) if text.isdigit() else 0

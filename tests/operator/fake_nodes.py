@@ -1,0 +1,113 @@
+"""Nodes that only answer Admin and Topics calls, over real gRPC, on loopback addresses.
+
+Bootstrap on one makes all its members join at once and the lowest ordinal lead, as a real group
+would a moment later. What a disk holds outlives `restart`, as a volume does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from dledger.rpc.pb import dledger_pb2 as pb
+from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
+
+
+@dataclass
+class Disk:
+    """What one node remembers."""
+
+    name: str
+    node_id: str
+    group_id: str = ""
+
+
+@dataclass
+class FakeGroup:
+    """Three nodes of one group, with their disks."""
+
+    group: str
+    first_octet: int
+    disks: list[Disk] = field(default_factory=list)
+    members: list[Any] = field(default_factory=list)
+    topics: dict[str, int] = field(default_factory=dict)
+    leader: int | None = None
+    term: int = 0
+    bootstraps: int = 0
+
+    def __post_init__(self) -> None:
+        self.disks = [Disk(f"{self.group}-{n}", f"node-{n}") for n in range(3)]
+        self._servers: list[grpc.aio.Server] = []
+
+    def ip(self, ordinal: int) -> str:
+        """Return the address of a node; the whole of 127/8 is ours."""
+        return f"127.0.{self.first_octet}.{ordinal + 1}"
+
+    async def start(self) -> None:
+        """Listen on the ports that pods have."""
+        for ordinal in range(3):
+            server = grpc.aio.server()
+            pb_grpc.add_AdminServicer_to_server(_Admin(self, ordinal), server)
+            pb_grpc.add_TopicsServicer_to_server(_Topics(self), server)
+            for port in (20911, 8081):
+                server.add_insecure_port(f"{self.ip(ordinal)}:{port}")
+            await server.start()
+            self._servers.append(server)
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        for server in self._servers:
+            await server.stop(None)
+        self._servers.clear()
+
+    def elect(self, ordinal: int) -> None:
+        """Make a node lead in the next term."""
+        self.leader, self.term = ordinal, self.term + 1
+
+
+class _Admin(pb_grpc.AdminServicer):
+    def __init__(self, group: FakeGroup, ordinal: int) -> None:
+        self._group = group
+        self._ordinal = ordinal
+
+    async def Status(self, request: Any, context: Any) -> Any:  # noqa: N802
+        group, disk = self._group, self._group.disks[self._ordinal]
+        said = pb.StatusResponse(
+            node_id=disk.node_id, name=disk.name, group=group.group, role="unjoined"
+        )
+        if not disk.group_id:
+            return said
+        leads = group.leader == self._ordinal
+        said.group_id, said.term, said.ready = disk.group_id, group.term, True
+        said.role = "leader" if leads else "follower"
+        said.leader_id = "" if group.leader is None else group.disks[group.leader].node_id
+        for member in group.members:
+            said.members.append(pb.MemberStatus(member=member, role="follower", connected=True))
+        return said
+
+    async def Bootstrap(self, request: Any, context: Any) -> Any:  # noqa: N802
+        group = self._group
+        if group.disks[self._ordinal].group_id:
+            await context.abort(grpc.StatusCode.ALREADY_EXISTS, "founded already")
+        group.bootstraps += 1
+        group.members = list(request.members)
+        for disk in group.disks:
+            disk.group_id = request.group_id
+        group.elect(0)
+        return pb.BootstrapResponse()
+
+
+class _Topics(pb_grpc.TopicsServicer):
+    def __init__(self, group: FakeGroup) -> None:
+        self._group = group
+
+    async def CreateTopic(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self._group.topics[request.name] = request.queues
+        return pb.CreateTopicResponse(created=True)
+
+    async def ListTopics(self, request: Any, context: Any) -> Any:  # noqa: N802
+        rows = [pb.Topic(name=n, type="NORMAL", queues=q) for n, q in self._group.topics.items()]
+        return pb.ListTopicsResponse(topics=rows)
