@@ -18,7 +18,7 @@ from dledger.store.hard_state import HardStateFile
 from dledger.store.identity import NAME as IDENTITY
 from dledger.store.identity import load_or_format
 from dledger.store.memory_files import Fault
-from dledger.types import HardState, NodeId
+from dledger.types import Entry, HardState, NodeId
 from tests.store.harness import DATA, LOG, Disk, entries, entry, everything
 
 
@@ -97,6 +97,35 @@ def test_full_disk_goes_without_an_index_file() -> None:
     assert disk.names(".idx") == ["00000000000000000001.idx"]
 
 
+def test_full_disk_never_leaves_a_stale_index_file() -> None:
+    """A sealed segment that is cut and grows again is not read by its old index."""
+    disk = Disk()
+    log = disk.with_entries(entries(1, 60, size=150))
+    last = log._segments[0].last_index
+    disk.files.inject(Fault("pwritev", errno.ENOSPC, ".idx.new", times=9))
+
+    log.append([entry(last, 2), *entries(last + 1, 60, term=2, size=150)])
+    log.sync()
+
+    assert everything(disk.open()) == everything(log)
+
+
+def test_segment_without_records_gives_way_to_a_larger_one() -> None:
+    """A write without room leaves an empty segment; an entry too large for it takes its name."""
+    disk = Disk()
+    log = disk.open()
+    disk.files.inject(Fault("pwritev", errno.ENOSPC, ".seg"))
+    with pytest.raises(DiskFull):
+        log.append([entry(1)])
+    assert log.size_bytes == 8192
+
+    log.append(entries(1, 1, size=9000))
+    log.sync()
+
+    assert log.size_bytes == 4096 + 9040
+    assert everything(disk.crash()) == entries(1, 1, size=9000)
+
+
 def test_full_disk_keeps_the_old_hard_state_and_allows_another_try() -> None:
     """DiskFull is not a failed disk."""
     disk = Disk()
@@ -126,8 +155,7 @@ def test_failed_write_or_sync_poisons_the_log_forever(operation: str, suffix: st
     log = disk.with_entries(entries(1, 3))
     disk.files.inject(Fault(operation, errno.EIO, suffix))
     with pytest.raises(StorageError, match="Input/output error"):
-        log.append([entry(4)])
-        log.sync()
+        _append_and_sync(log, entry(4))
 
     for call in (log.sync, lambda: log.append([entry(5)]), lambda: log.read(1, 1, 1)):
         with pytest.raises(StorageError, match="the log has failed"):
@@ -186,6 +214,11 @@ def test_unreadable_sector_is_rot() -> None:
     log.append([entry(4)])
 
 
+def _append_and_sync(log: CommitLog, one: Entry) -> None:
+    log.append([one])
+    log.sync()
+
+
 def _copy(disk: Disk) -> Disk:
     copied = copy.copy(disk)
     copied.files = disk.files.snapshot()
@@ -215,16 +248,11 @@ def test_rot_of_any_byte_is_found_or_harmless_and_never_shortens_the_log(with_in
     harmless = 0
     for name, end in zip(names, ends, strict=True):
         for position in [*range(230), *range(230, 4096, 300), *range(4096, 4096 + 300)]:
-            rotten = _rotten(disk, name, position)
-            try:
-                found = everything(rotten.open())
-            except CorruptRecord as error:
-                assert error.segment in {name, names[min(names.index(name) + 1, len(names) - 1)]}
-                assert position < end
-            else:
-                assert found == expected
-                harmless += 1 if position < end else 0
-    assert harmless < len(names) * (13 + 16 + 30)
+            found, blamed = _entries_or_rot(_rotten(disk, name, position))
+            assert found == expected or blamed in {name, names[-1]}
+            assert position < end or found == expected
+            harmless += position < end and found == expected
+    assert harmless < len(names) * 70  # header padding, node id lengths' zeros, record padding
 
 
 def test_rot_names_segment_and_offset_of_the_record() -> None:
@@ -278,14 +306,23 @@ def test_rot_of_any_byte_of_a_state_file_is_refused(name: str) -> None:
         for damaged in (_flip(good, position), good[:position]):
             copied = _copy(disk)
             copied.files.contents(DATA / name)[:] = damaged
-            try:
-                assert HardStateFile(copied.files, DATA).load() == HardState(5, NodeId("stimme-ü"))
-                assert load_or_format(copied.files, DATA, "orders-0") == disk.identity
-            except CorruptFile as error:
-                assert name in str(error)
-            else:
-                assert name == IDENTITY
-                assert good[position : position + 1].isspace()
+            if name == IDENTITY and good[position : position + 1].isspace():
+                continue
+            with pytest.raises(CorruptFile, match=name):
+                _load_both(copied)
+
+
+def _load_both(disk: Disk) -> None:
+    HardStateFile(disk.files, DATA).load()
+    load_or_format(disk.files, DATA, "orders-0")
+
+
+def _entries_or_rot(disk: Disk) -> tuple[list[Entry], str]:
+    """Return what the log gives back, or nothing and the name of the segment that is blamed."""
+    try:
+        return everything(disk.open()), ""
+    except CorruptRecord as error:
+        return [], error.segment
 
 
 def _flip(data: bytearray, position: int) -> bytearray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,7 +52,7 @@ def joined(batch: list[Entry], chain: int = 0) -> bytes:
     chain=U32,
 )
 def test_record_header_round_trips(
-    body: bytes, term: int, index: int, timestamp: int, crc: int, kind: EntryKind, chain: int
+    *, body: bytes, term: int, index: int, timestamp: int, crc: int, kind: EntryKind, chain: int
 ) -> None:
     """Every field comes back, whatever its value."""
     one = Entry(term=term, index=index, kind=kind, timestamp_ms=timestamp, crc32c=crc, data=body)
@@ -150,8 +151,6 @@ def test_segment_header_of_another_version_names_both() -> None:
     """A newer format is refused, not misread."""
     page = bytearray(encode_segment_header(HEADER))
     page[8] = 2
-    from crc32c import crc32c
-
     page[220:224] = crc32c(page[:220]).to_bytes(4, "little")
 
     with pytest.raises(ValueError, match="format version 2, this node reads 1"):

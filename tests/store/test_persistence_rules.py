@@ -10,6 +10,7 @@ import pytest
 
 from dledger.errors import CorruptFile, CorruptRecord, WrongIdentity
 from dledger.store.commit_log import CommitLog
+from dledger.store.format import decode_segment_header
 from dledger.store.hard_state import HardStateFile
 from dledger.store.memory_files import Fault, MemoryFiles, RecordingFiles
 from dledger.types import HardState, NodeId
@@ -78,9 +79,11 @@ def test_segment_file_has_its_name_only_when_it_is_whole(seed: int) -> None:
     with pytest.raises(Exception, match="failed"):
         log.append(entries(11, 80, size=150))
 
-    recovered = disk.crash(seed)
+    disk.files.crash(Random(seed))
 
-    assert everything(recovered)[:10] == entries(1, 10)
+    for name in disk.names(".seg"):
+        assert decode_segment_header(bytes(disk.contents(name)[:4096])).node_id == NODE
+    assert everything(disk.open())[:10] == entries(1, 10)
     assert not disk.names(".new")
 
 
@@ -110,6 +113,35 @@ def test_truncated_entries_never_come_back(seed: int) -> None:
     log.append(entries(30, 30, size=150))
 
     assert len(everything(disk.crash(seed))) in {29, 30}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_truncated_segments_never_come_back(seed: int) -> None:
+    """Rule 6, where whole files go: their removal is durable before append() returns."""
+    disk = Disk()
+    log = disk.with_entries(entries(1, 60, size=150))
+    last = log._segments[0].last_index
+
+    log.append(entries(last, last, size=150))
+
+    assert len(everything(disk.crash(seed))) in {last - 1, last}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_cut_segments_never_come_back(seed: int) -> None:
+    """Rule 7, where whole files go."""
+    disk = Disk(durability="osBuffer")
+    log = disk.with_entries(entries(1, 60, size=150))
+    last = log._segments[0].last_index
+    disk.contents(disk.names(".seg")[0])[log._segments[0].position(last) + 50] ^= 1
+    disk.files.remove(LOG / disk.names(".idx")[0])
+    disk.files.kill()
+    recovered = disk.open()
+    assert recovered.last_index == last - 1
+
+    recovered.append(entries(last, last, size=150))
+
+    assert len(everything(disk.crash(seed))) in {last - 1, last}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -154,6 +186,21 @@ def test_everything_recovered_is_durable(seed: int) -> None:
     assert recovered.synced_index == recovered.last_index == 50
 
     assert disk.crash(seed).last_index == 50
+
+
+def test_everything_recovered_is_under_the_watermark() -> None:
+    """Rule 9, for rot: what was recovered once is never cut later."""
+    disk = Disk()
+    log = disk.with_entries(entries(1, 10))
+    log.append(entries(11, 50))
+    disk.files.kill()
+    position = disk.open()._segments[-1].position(50)
+    disk.files.kill()
+
+    disk.contents(disk.names(".seg")[-1])[position] ^= 1
+
+    with pytest.raises(CorruptRecord, match="entries up to 50 were synced"):
+        disk.open()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -244,7 +291,7 @@ def test_segments_of_another_group_or_node_are_refused() -> None:
 
 
 def test_log_that_lost_a_write_behind_the_watermark_is_refused() -> None:
-    """Rule 16: the watermark's chain value names the very log that was synced, not only its length."""
+    """Rule 16: the watermark's chain value names the very log that was synced."""
     disk = Disk()
     disk.with_entries(entries(1, 5))
     other = Disk()
@@ -267,7 +314,10 @@ def test_calls_of_the_log_and_the_hard_state(request: pytest.FixtureRequest) -> 
         sections.extend([f"# {title}", *files.calls, ""])
         files.calls.clear()
 
-    format_disk(RecordingFiles(MemoryFiles()))
+    fresh = RecordingFiles(MemoryFiles())
+    format_disk(fresh)
+    files.calls.extend(fresh.calls)
+    section("format a disk and join a group")
     log = disk.open(files)
     section("open an empty log")
     log.append(entries(1, 2, size=100))
