@@ -67,8 +67,3 @@ def split(data: bytes) -> Iterator[tuple[int, int, int]]:
                 f"frame at byte {start} wants {length} bytes of {len(data)}"
             )
         yield kind, start, position
-
-
-def frame_type(command: bytes) -> int:
-    """Return the type byte of a framed command."""
-    return command[4]

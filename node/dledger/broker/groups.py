@@ -56,7 +56,8 @@ class Group:
 
     def _holds(self, topic: str, place: Place, receive_id: int) -> bool:
         queue_id, offset = place
-        lease = self.deliveries(topic, queue_id).leases.get(offset)
+        deliveries = self._deliveries.get((topic, queue_id))
+        lease = deliveries.leases.get(offset) if deliveries else None
         return lease is not None and lease.receive_id == receive_id
 
     def canonical(self) -> list[object]:

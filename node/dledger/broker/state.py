@@ -150,7 +150,7 @@ class BrokerState:
         )
 
     def holds_attempt(self, group: str, topic: str, attempt_id: str) -> bool:
-        """Whether a RECEIVE of this attempt was answered, and what it was given is still its own."""
+        """Whether this attempt was answered before and still holds some of what it was given."""
         found = self._groups.get(group)
         return found is not None and found.recall(topic, attempt_id) is not None
 

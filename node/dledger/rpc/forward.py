@@ -25,6 +25,7 @@ from dledger.types import Member
 
 FORWARDED_KEY: Final = "x-dledger-forwarded"
 _CLIENT_ID_KEY: Final = "x-mq-client-id"
+_LANGUAGE_KEY: Final = "x-mq-language"
 _REQUEST_ID_KEY: Final = "x-mq-request-id"
 _PASSED_ON: Final = ("x-mq-", "authorization")
 _NO_DEADLINE_S: Final = 10.0
@@ -41,6 +42,7 @@ class Caller:
     Attributes:
         client_id: The SDK's id for itself; empty if it sent none.
         request_id: The SDK's id for this request; empty if it sent none.
+        language: The SDK's language, such as ``PYTHON``; empty if it did not say.
         tls: Whether the client came through a TLS port (of this node or of a follower).
         forwarded: Whether a follower sent it here; then it goes no further.
         deadline_s: Event-loop time by which the answer should leave, a margin before the
@@ -50,6 +52,7 @@ class Caller:
 
     client_id: str
     request_id: str
+    language: str
     tls: bool
     forwarded: bool
     deadline_s: float
@@ -64,6 +67,7 @@ class Caller:
         return cls(
             client_id=given.get(_CLIENT_ID_KEY, ""),
             request_id=given.get(_REQUEST_ID_KEY, ""),
+            language=given.get(_LANGUAGE_KEY, ""),
             tls=through_tls,
             forwarded=peer_port,
             deadline_s=_deadline_s(context),

@@ -14,6 +14,9 @@ from dledger.rpc.gateway.names import group_name, topic_name
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import ok
 
+_VERIFYING_LANGUAGE = "PYTHON"
+"""The one SDK that verifies the certificates of brokers; the others accept any."""
+
 
 class Router:
     """Serves routes on any node that knows the topic, on the leader if it is to be created."""
@@ -46,31 +49,45 @@ class Router:
     async def _queues(self, resource: Any, caller: Caller) -> list[Any]:
         name = topic_name(resource)
         topic = self._engine.state.topic(name) or await self._catalog.topic(name)
-        return message_queues(self._engine, topic, resource, tls=caller.tls)
+        addresses = addresses_of(self._engine, tls=caller.tls)
+        if caller.tls and caller.language == _VERIFYING_LANGUAGE:
+            return message_queues(self._engine.group, topic, resource, _one_each(addresses))
+        return message_queues(self._engine.group, topic, resource, [addresses])
 
 
-def message_queues(engine: Engine, topic: Topic, resource: Any, *, tls: bool) -> list[Any]:
-    """Return the protocol's form of a topic's queues.
+def message_queues(group: str, topic: Topic, resource: Any, sets: list[list[Any]]) -> list[Any]:
+    """Return the protocol's form of a topic's queues; the *sets* of addresses go round.
 
-    Every queue names all nodes, in a stable order, in one set of IPv4 endpoints: an SDK keys its
-    channel by that set, and finds the next node by itself when one dies.
+    Usually there is one set: every queue names all nodes, in a stable order. An SDK keys its
+    channel by that set, and finds the next node in it by itself when one dies.
     """
-    broker = definition.Broker(name=engine.group, id=0, endpoints=endpoints(engine, tls=tls))
+    scheme = definition.AddressScheme.IPv4
+    endpoints = [definition.Endpoints(scheme=scheme, addresses=addresses) for addresses in sets]
     return [
         definition.MessageQueue(
             topic=resource,
             id=queue_id,
             permission=definition.Permission.READ_WRITE,
-            broker=broker,
+            broker=definition.Broker(
+                name=group, id=0, endpoints=endpoints[queue_id % len(endpoints)]
+            ),
             accept_message_types=[definition.MessageType.Value(topic.type)],
         )
         for queue_id in range(topic.queues)
     ]
 
 
-def endpoints(engine: Engine, *, tls: bool) -> Any:
-    """Return where clients reach the nodes, by the kind of port that they use."""
+def addresses_of(engine: Engine, *, tls: bool) -> list[Any]:
+    """Return where clients reach the nodes, sorted by name, by the kind of port they use."""
     found = sorted(engine.endpoints(), key=lambda endpoint: endpoint.name)
     ports = ((each.host, each.tls_port if tls else each.port) for each in found)
-    addresses = [definition.Address(host=host, port=port) for host, port in ports if port]
-    return definition.Endpoints(scheme=definition.AddressScheme.IPv4, addresses=addresses)
+    return [definition.Address(host=host, port=port) for host, port in ports if port]
+
+
+def _one_each(addresses: list[Any]) -> list[list[Any]]:
+    """Return a set for each address.
+
+    gRPC takes a list of addresses for one host name, which no certificate has, so an SDK that
+    verifies certificates needs one address a queue; its retries go to the next queue.
+    """
+    return [[address] for address in addresses]

@@ -1,0 +1,172 @@
+"""One session of the unmodified RocketMQ Python SDK; run as a program, prints JSON.
+
+The SDK runs its own event loop in a thread and logs to the home directory, so the tests give it a
+process and a home of its own. ``python sdk_session.py STORY ENDPOINTS`` where ENDPOINTS are
+``host:port`` joined by semicolons.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+from rocketmq import (
+    ClientConfiguration,
+    ConsumeResult,
+    Credentials,
+    FilterExpression,
+    Message,
+    MessageListener,
+    Producer,
+    PushConsumer,
+    SimpleConsumer,
+)
+
+
+def _message(topic: str, body: bytes, tag: str = "") -> Any:
+    message = Message()
+    message.topic = topic
+    message.body = body
+    if tag:
+        message.tag = tag
+    message.keys = "key"
+    message.add_property("name", "value")
+    return message
+
+
+def _produce(configuration: Any, count: int, *, tls: bool = False) -> Any:
+    producer = Producer(configuration, ("t",), tls_enable=tls)
+    producer.startup()
+    for number in range(count):
+        tag = "even" if number % 2 == 0 else "odd"
+        producer.send(_message("t", f"{number}".encode(), tag))
+    return producer
+
+
+def simple(configuration: Any) -> dict[str, Any]:
+    """Produce 40 messages; a simple consumer takes the even ones and acks them."""
+    producer = _produce(configuration, 40)
+    consumer = SimpleConsumer(
+        configuration, "simple", {"t": FilterExpression("even")}, await_duration=1
+    )
+    consumer.startup()
+    bodies: list[int] = []
+    facts: set[str] = set()
+    while messages := consumer.receive(16, 10):
+        for message in messages:
+            bodies.append(int(message.body))
+            facts.add(f"{message.tag} {message.keys} {message.properties} {message.corrupted}")
+            consumer.ack(message)
+    left = consumer.receive(16, 10)
+    consumer.shutdown()
+    producer.shutdown()
+    return {"bodies": sorted(bodies), "facts": sorted(facts), "left": len(left)}
+
+
+def change(configuration: Any) -> dict[str, Any]:
+    """A simple consumer gives a message back early and gets it again."""
+    producer = _produce(configuration, 1)
+    consumer = SimpleConsumer(configuration, "g", {"t": FilterExpression()}, await_duration=5)
+    consumer.startup()
+    (first,) = consumer.receive(1, 60)
+    consumer.change_invisible_duration(first, 1)
+    (second,) = consumer.receive(1, 60)
+    consumer.ack(second)
+    consumer.shutdown()
+    producer.shutdown()
+    return {"attempts": [first.delivery_attempt, second.delivery_attempt]}
+
+
+class _Listener(MessageListener):  # type: ignore[misc]
+    """Fails each message's first delivery when told to; counts the rest."""
+
+    def __init__(self, wanted: int, *, fail_first: bool) -> None:
+        self.done = threading.Event()
+        self.counts: Counter[int] = Counter()
+        self._wanted, self._fail_first = wanted, fail_first
+        self._lock = threading.Lock()
+
+    def consume(self, message: Any) -> Any:
+        """Take one message."""
+        if self._fail_first and message.delivery_attempt == 1:
+            return ConsumeResult.FAILURE
+        with self._lock:
+            self.counts[int(message.body)] += 1
+            if len(self.counts) == self._wanted:
+                self.done.set()
+        return ConsumeResult.SUCCESS
+
+
+def push(configuration: Any) -> dict[str, Any]:
+    """A push consumer gets what was sent before and after its start, once each."""
+    producer = _produce(configuration, 20)
+    listener = _Listener(40, fail_first=False)
+    started = time.monotonic()
+    consumer = PushConsumer(configuration, "push", listener, {"t": FilterExpression()})
+    consumer.startup()
+    startup_s = time.monotonic() - started
+    for number in range(20, 40):
+        producer.send(_message("t", f"{number}".encode()))
+    complete = listener.done.wait(20)
+    time.sleep(0.5)
+    consumer.shutdown()
+    producer.shutdown()
+    times = set(listener.counts.values())
+    return {"complete": complete, "times": sorted(times), "startup_s": startup_s}
+
+
+def push_retry(configuration: Any) -> dict[str, Any]:
+    """A push consumer that fails each message once gets it a second time."""
+    producer = _produce(configuration, 3)
+    listener = _Listener(3, fail_first=True)
+    consumer = PushConsumer(configuration, "push", listener, {"t": FilterExpression()})
+    consumer.startup()
+    complete = listener.done.wait(20)
+    consumer.shutdown()
+    producer.shutdown()
+    return {"complete": complete}
+
+
+def steady(configuration: Any) -> dict[str, Any]:
+    """Send for two seconds, whatever happens to the group; report what was acknowledged."""
+    producer = _produce(configuration, 1)
+    print("started", flush=True)
+    acked, longest_s, until_s = [0], 0.0, time.monotonic() + 2
+    number = 0
+    while time.monotonic() < until_s:
+        number += 1
+        started = time.monotonic()
+        producer.send(_message("t", f"{number}".encode()))
+        longest_s = max(longest_s, time.monotonic() - started)
+        acked.append(number)
+    producer.shutdown()
+    return {"acked": acked, "longest_s": longest_s}
+
+
+def refused(configuration: Any) -> dict[str, Any]:
+    """What the SDK raises for a topic that does not exist."""
+    producer = Producer(configuration)
+    producer.startup()
+    try:
+        producer.send(_message("nowhere", b"x"))
+    except Exception as error:  # noqa: BLE001 - whatever the SDK makes of it is the answer
+        raised = f"{type(error).__name__}: {error}"
+    producer.shutdown()
+    return {"raised": raised}
+
+
+def tls(configuration: Any) -> dict[str, Any]:
+    """Produce through the TLS port."""
+    producer = _produce(configuration, 5, tls=True)
+    producer.shutdown()
+    return {"sent": 5}
+
+
+if __name__ == "__main__":
+    _story, _endpoints = sys.argv[1:]
+    _configuration = ClientConfiguration(_endpoints, Credentials("", ""))
+    print(json.dumps(globals()[_story](_configuration)), flush=True)

@@ -1,0 +1,272 @@
+"""Followers forward, elections are waited out, and nothing is done twice."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from dledger.rpc.forward import FORWARDED_KEY
+from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
+from tests.rpc.memory_group import MemoryGroup, memory_group
+from tests.rpc.rocketmq_client import RocketClient, code, message
+
+
+@pytest.fixture
+async def group() -> AsyncIterator[MemoryGroup]:
+    """Three nodes; node 0 leads."""
+    async with memory_group(3) as group:
+        yield group
+
+
+@pytest.fixture
+async def follower(group: MemoryGroup) -> AsyncIterator[RocketClient]:
+    """A client of node 1."""
+    async with RocketClient(group.nodes[1].port) as client:
+        yield client
+
+
+async def test_a_follower_serves_every_call_through_the_leader(
+    group: MemoryGroup, follower: RocketClient
+) -> None:
+    """Route, send, receive, ack, change, heartbeat and parting."""
+    await follower.route("t")
+    sent = await follower.send(message(1), message(2))
+    _, got, _ = await follower.receive()
+    acked = await follower.ack(got[0])
+    changed = await follower.change(got[1].system_properties.receipt_handle, 5)
+
+    assert code(sent.status) == code(acked.status) == code(changed.status) == "OK"
+    assert len(got) == 2
+    assert code((await follower.call("Heartbeat")).status) == "OK"
+    assert code((await follower.call("NotifyClientTermination")).status) == "OK"
+    assert group.nodes[0].engine.proposals > 0
+    assert group.nodes[1].engine.proposals == 0
+
+
+async def test_refusals_of_the_leader_reach_the_client_of_a_follower(
+    follower: RocketClient,
+) -> None:
+    """The same code and sentence as at the leader."""
+    response = await follower.send(message(1, body=b""))
+
+    assert code(response.status) == "MESSAGE_BODY_EMPTY"
+
+
+async def test_a_receipt_handle_is_good_on_every_node(group: MemoryGroup) -> None:
+    """Received at one node, acked at another after a change of leader."""
+    async with RocketClient(group.nodes[0].port) as one, RocketClient(group.nodes[2].port) as two:
+        await one.send(message(1))
+        _, (got,), _ = await one.receive()
+        group.elect(1)
+
+        assert code((await two.ack(got)).status) == "OK"
+
+
+async def test_a_send_waits_for_the_next_leader(group: MemoryGroup, follower: RocketClient) -> None:
+    """An election is not an error while the caller's deadline allows to wait."""
+    await follower.route("t")
+    group.elect(None)
+    send = asyncio.create_task(follower.send(message(1)))
+    await asyncio.sleep(0.5)
+    assert not send.done()
+
+    group.elect(2)
+
+    assert code((await send).status) == "OK"
+
+
+async def test_without_a_leader_the_answer_comes_before_the_deadline(
+    group: MemoryGroup, follower: RocketClient
+) -> None:
+    """HA_NOT_AVAILABLE, which SDKs retry; never TOO_MANY_REQUESTS."""
+    await follower.route("t")
+    group.elect(None)
+    started = time.monotonic()
+
+    response = await follower.send(message(1), timeout_s=1.0)
+
+    assert code(response.status) == "HA_NOT_AVAILABLE"
+    assert 0.5 < time.monotonic() - started < 1.0
+
+
+async def test_a_known_route_needs_no_leader(group: MemoryGroup, follower: RocketClient) -> None:
+    """Clients may start while there is an election."""
+    await follower.route("t")
+    group.elect(None)
+
+    response = await follower.route("t")
+
+    assert len(response.message_queues) == 8
+
+
+@pytest.mark.parametrize("node", [0, 1])
+async def test_a_send_whose_outcome_was_lost_is_repeated_and_stored_once(
+    group: MemoryGroup, node: int
+) -> None:
+    """The leader committed it but could not say so; the second try finds the first."""
+    async with RocketClient(group.nodes[node].port) as client:
+        await client.route("t")
+        group.lose_outcomes = 2
+
+        response = await client.send(message(1))
+
+    assert code(response.status) == "OK"
+    assert group.nodes[0].engine.state.messages("t") == 1
+
+
+async def test_a_receive_whose_outcome_was_lost_loses_no_messages(
+    group: MemoryGroup, follower: RocketClient
+) -> None:
+    """The repeated RECEIVE is given what the first one took, though the SDK sent no attempt id."""
+    await follower.send(message(1), message(2))
+    follower.metadata += (("x-mq-request-id", "request-1"),)
+    group.lose_outcomes = 1
+
+    _, got, _ = await follower.receive()
+
+    assert len(got) == 2
+    assert [each.system_properties.delivery_attempt for each in got] == [1, 1]
+
+
+async def test_a_long_poll_moves_to_the_new_leader(
+    group: MemoryGroup, follower: RocketClient
+) -> None:
+    """Waiting at a follower, then at the next leader, then answered."""
+    await follower.route("t")
+    poll = asyncio.create_task(follower.receive(wait_s=10))
+    await asyncio.sleep(0.3)
+    group.elect(2)
+    await asyncio.sleep(0.3)
+    async with RocketClient(group.nodes[2].port) as client:
+        await client.send(message(1))
+
+    async with asyncio.timeout(5):
+        _, got, _ = await poll
+
+    assert len(got) == 1
+
+
+async def test_a_call_to_a_frozen_leader_moves_on_when_another_is_elected(
+    group: MemoryGroup, follower: RocketClient
+) -> None:
+    """A frozen node breaks no connection; the follower must not wait for it until the deadline."""
+    await follower.route("t")
+    frozen = group.nodes[0].engine
+
+    async def never(command: bytes) -> object:
+        del command
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    frozen.propose = never  # type: ignore[method-assign]
+    send = asyncio.create_task(follower.send(message(1), timeout_s=5))
+    await asyncio.sleep(0.3)
+
+    group.elect(2)
+
+    async with asyncio.timeout(2):
+        assert code((await send).status) == "OK"
+
+
+async def test_a_call_to_a_dead_leader_is_held_until_the_next(
+    group: MemoryGroup, follower: RocketClient
+) -> None:
+    """The old leader's port is closed; the follower still thinks that it leads."""
+    await follower.route("t")
+    for server in group.nodes[0].servers:
+        await server.stop(0)
+    send = asyncio.create_task(follower.send(message(1)))
+    await asyncio.sleep(0.4)
+    assert not send.done()
+
+    group.elect(1)
+
+    assert code((await send).status) == "OK"
+
+
+async def test_a_forwarded_call_goes_no_further(group: MemoryGroup) -> None:
+    """Two nodes that each take the other for the leader must not send a call in circles."""
+    async with RocketClient(group.nodes[1].peer_port) as peer:
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await peer.send(message(1))
+
+    assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_client_cannot_pretend_to_be_a_peer(
+    group: MemoryGroup, follower: RocketClient
+) -> None:
+    """The mark of a forwarded call counts on the peer port only."""
+    follower.metadata += ((FORWARDED_KEY, "tls"),)
+
+    assert code((await follower.send(message(1))).status) == "OK"
+
+
+async def test_the_callers_metadata_reaches_the_leader(group: MemoryGroup) -> None:
+    """The client id scopes the idempotency key, whichever node a retry comes to."""
+    async with RocketClient(group.nodes[1].port) as one, RocketClient(group.nodes[2].port) as two:
+        await one.send(message(1))
+        await two.send(message(1))
+
+    assert group.nodes[0].engine.state.messages("t") == 1
+
+
+def _ports(queue: Any) -> list[int]:
+    endpoints = queue.broker.endpoints
+    assert endpoints.scheme == definition.AddressScheme.IPv4
+    return [address.port for address in endpoints.addresses]
+
+
+async def test_every_queue_names_every_node_in_a_stable_order(
+    group: MemoryGroup, follower: RocketClient
+) -> None:
+    """The SDKs key a channel by this set, and find the next node in it when one dies."""
+    ports = [node.port for node in group.nodes]
+
+    response = await follower.route("t")
+
+    assert [_ports(queue) for queue in response.message_queues] == [ports] * 8
+
+
+async def test_a_route_names_the_kind_of_port_it_was_asked_through(group: MemoryGroup) -> None:
+    """Also when a follower passes the question on; TLS clients are shown the TLS ports."""
+    for number, node in enumerate(group.nodes):
+        node.tls_port = 50_000 + number
+    request = service.QueryRouteRequest(topic=definition.Resource(name="t"))
+    async with RocketClient(group.nodes[0].peer_port) as peer:
+        peer.metadata = (("x-mq-language", "JAVA"), (FORWARDED_KEY, "tls"))
+        response = await peer.call("QueryRoute", request)
+
+    assert _ports(response.message_queues[0]) == [50_000, 50_001, 50_002]
+
+
+async def test_an_sdk_that_verifies_certificates_gets_one_address_a_queue(
+    group: MemoryGroup,
+) -> None:
+    """No certificate is good for a list of addresses; the nodes take turns instead."""
+    for number, node in enumerate(group.nodes):
+        node.tls_port = 50_000 + number
+    request = service.QueryRouteRequest(topic=definition.Resource(name="t"))
+    async with RocketClient(group.nodes[0].peer_port) as peer:
+        peer.metadata = (("x-mq-language", "PYTHON"), (FORWARDED_KEY, "tls"))
+        response = await peer.call("QueryRoute", request)
+
+    ports = [_ports(queue) for queue in response.message_queues]
+    assert ports == [[50_000 + queue_id % 3] for queue_id in range(8)]
+
+
+async def test_requests_pass_a_follower_unparsed(group: MemoryGroup) -> None:
+    """Fields that this version does not know are the leader's to judge, which ignores them."""
+    unknown_field = b"\xfa\x3f\x03abc"
+    raw = service.SendMessageRequest(messages=[message(1)]).SerializeToString() + unknown_field
+    async with RocketClient(group.nodes[1].port) as client:
+        method = client.channel.unary_unary(f"/{SERVICE_NAME}/SendMessage")
+        response = await method(raw, metadata=client.metadata, timeout=3)
+
+    assert code(service.SendMessageResponse.FromString(response).status) == "OK"

@@ -1,0 +1,310 @@
+"""Bad input of clients: each line has the protocol's own code and a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from dledger.errors import DiskFull, Overloaded
+from dledger.rpc.gateway import GatewayConfig
+from dledger.rpc.gateway import sending as sending_module
+from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
+from tests.rpc.memory_group import MemoryGroup, memory_group
+from tests.rpc.rocketmq_client import RocketClient, code, message
+
+
+@pytest.fixture
+async def group() -> AsyncIterator[MemoryGroup]:
+    """One node."""
+    async with memory_group() as group:
+        yield group
+
+
+@pytest.fixture
+async def client(group: MemoryGroup) -> AsyncIterator[RocketClient]:
+    """A client of it."""
+    async with RocketClient(group.nodes[0].port) as client:
+        yield client
+
+
+@pytest.fixture
+async def strict_client() -> AsyncIterator[RocketClient]:
+    """A client of a node that creates nothing on demand."""
+    async with (
+        memory_group(config=GatewayConfig(auto_create=False)) as group,
+        RocketClient(group.nodes[0].port) as client,
+    ):
+        yield client
+
+
+async def test_an_empty_body_is_refused(client: RocketClient) -> None:
+    """MESSAGE_BODY_EMPTY."""
+    assert code((await client.send(message(body=b""))).status) == "MESSAGE_BODY_EMPTY"
+
+
+async def test_a_body_over_four_mebibytes_is_refused(client: RocketClient) -> None:
+    """MESSAGE_BODY_TOO_LARGE; one byte less is stored."""
+    limit = 4 << 20
+
+    refused = await client.send(message(1, body=bytes(limit + 1)))
+    stored = await client.send(message(2, body=bytes(limit)))
+
+    assert code(refused.status) == "MESSAGE_BODY_TOO_LARGE"
+    assert str(limit) in refused.status.message
+    assert code(stored.status) == "OK"
+
+
+async def test_an_unknown_topic_is_named_when_creation_is_off(strict_client: RocketClient) -> None:
+    """TOPIC_NOT_FOUND for routes, sends and receives."""
+    route = await strict_client.route("nowhere")
+    send = await strict_client.send(message(topic="nowhere"))
+    status, _, _ = await strict_client.receive("nowhere")
+
+    for answer in (route.status, send.status, status):
+        assert code(answer) == "TOPIC_NOT_FOUND"
+        assert "'nowhere'" in answer.message
+
+
+async def test_an_unknown_group_is_named_when_creation_is_off() -> None:
+    """CONSUMER_GROUP_NOT_FOUND, and the group is not made on the way."""
+    async with memory_group() as group:
+        node = group.nodes[0]
+        async with RocketClient(node.port) as client:
+            await client.route("t")
+            object.__setattr__(node.gateway.config, "auto_create", False)
+            status, _, _ = await client.receive("t", group="nobody")
+            request = service.QueryAssignmentRequest(
+                topic=definition.Resource(name="t"), group=definition.Resource(name="nobody")
+            )
+            assignment = await client.call("QueryAssignment", request)
+
+        assert code(status) == "CONSUMER_GROUP_NOT_FOUND"
+        assert code(assignment.status) == "CONSUMER_GROUP_NOT_FOUND"
+        assert not node.engine.state.has_group("nobody")
+
+
+@pytest.mark.parametrize("handle", ["", "nonsense", "AAAA", "ä", "x" * 5000])
+async def test_a_malformed_receipt_handle_is_refused(client: RocketClient, handle: str) -> None:
+    """INVALID_RECEIPT_HANDLE, for acks and changes alike."""
+    broken = definition.Message()
+    broken.system_properties.receipt_handle = handle
+
+    assert code((await client.ack(broken)).status) == "INVALID_RECEIPT_HANDLE"
+    assert code((await client.change(handle, 1)).status) == "INVALID_RECEIPT_HANDLE"
+
+
+async def test_a_receipt_handle_of_another_group_is_refused(client: RocketClient) -> None:
+    """A handle is good for the group it was given to, whose message it still is."""
+    await client.send(message(1))
+    _, (got,), _ = await client.receive()
+    await client.receive(group="h")
+
+    assert code((await client.ack(got, group="h")).status) == "INVALID_RECEIPT_HANDLE"
+    assert code((await client.ack(got)).status) == "OK"
+
+
+@pytest.mark.parametrize("name", ["", "a b", "ä", "x" * 128, "a/b"])
+async def test_illegal_names_are_refused(client: RocketClient, name: str) -> None:
+    """ILLEGAL_TOPIC and ILLEGAL_CONSUMER_GROUP."""
+    assert code((await client.route(name)).status) == "ILLEGAL_TOPIC"
+    assert code((await client.send(message(topic=name))).status) == "ILLEGAL_TOPIC"
+    status, _, _ = await client.receive(group=name)
+    assert code(status) == "ILLEGAL_CONSUMER_GROUP"
+
+
+@pytest.mark.parametrize(
+    ("system", "expected"),
+    [
+        ({"message_id": ""}, "ILLEGAL_MESSAGE_ID"),
+        ({"message_id": "x" * 256}, "ILLEGAL_MESSAGE_ID"),
+        ({"tag": "a|b"}, "ILLEGAL_MESSAGE_TAG"),
+        ({"tag": " a"}, "ILLEGAL_MESSAGE_TAG"),
+        ({"tag": "a\x00"}, "ILLEGAL_MESSAGE_TAG"),
+        ({"keys": ["a", " "]}, "ILLEGAL_MESSAGE_KEY"),
+        ({"keys": ["x" * 70_000]}, "MESSAGE_PROPERTIES_TOO_LARGE"),
+        ({"body_encoding": 99}, "BAD_REQUEST"),
+        ({"message_type": definition.MessageType.FIFO}, "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"),
+        ({"message_type": definition.MessageType.DELAY}, "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"),
+        (
+            {"message_type": definition.MessageType.TRANSACTION},
+            "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE",
+        ),
+        ({"message_type": 77}, "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"),
+        ({"message_group": "g"}, "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"),
+        ({"lite_topic": "l"}, "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"),
+        ({"priority": 1}, "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"),
+        ({"delivery_timestamp": {"seconds": 1}}, "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"),
+        (
+            {"body_digest": {"type": definition.DigestType.MD5, "checksum": "00"}},
+            "MESSAGE_CORRUPTED",
+        ),
+        (
+            {"body_digest": {"type": definition.DigestType.SHA1, "checksum": "00"}},
+            "MESSAGE_CORRUPTED",
+        ),
+        (
+            {"body_digest": {"type": definition.DigestType.CRC32, "checksum": "00"}},
+            "MESSAGE_CORRUPTED",
+        ),
+    ],
+    ids=str,
+)
+async def test_messages_that_break_a_rule_are_refused(
+    client: RocketClient, group: MemoryGroup, system: dict[str, Any], expected: str
+) -> None:
+    """Nothing of the kind is stored, or silently taken for a NORMAL message."""
+    response = await client.send(message(**system))
+
+    assert code(response.status) == expected
+    assert group.nodes[0].engine.state.topic("t") is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "checksum"),
+    [
+        (definition.DigestType.MD5, "841a2d689ad86bd1611447453c22c6fc"),
+        (definition.DigestType.SHA1, "02083f4579e08a612425c0c1a17ee47add783b94"),
+        (definition.DigestType.CRC32, "DBA80BB2"),
+        (definition.DigestType.CRC32, "dba80bb2"),
+    ],
+)
+async def test_a_correct_digest_is_accepted_in_any_spelling(
+    client: RocketClient, kind: int, checksum: str
+) -> None:
+    """SDKs disagree on upper and lower case."""
+    response = await client.send(message(body_digest={"type": kind, "checksum": checksum}))
+
+    assert code(response.status) == "OK"
+
+
+async def test_blank_and_too_many_properties_are_refused(client: RocketClient) -> None:
+    """ILLEGAL_MESSAGE_PROPERTY_KEY and MESSAGE_PROPERTIES_TOO_LARGE."""
+    blank, many = message(1), message(2)
+    blank.user_properties[" "] = "x"
+    for number in range(200):
+        many.user_properties[f"p{number}"] = "x"
+
+    assert code((await client.send(blank)).status) == "ILLEGAL_MESSAGE_PROPERTY_KEY"
+    assert code((await client.send(many)).status) == "MESSAGE_PROPERTIES_TOO_LARGE"
+
+
+async def test_a_request_without_messages_or_for_two_topics_is_refused(
+    client: RocketClient,
+) -> None:
+    """BAD_REQUEST."""
+    two = await client.send(message(1, topic="a"), message(2, topic="b"))
+
+    assert code((await client.send()).status) == "BAD_REQUEST"
+    assert code(two.status) == "BAD_REQUEST"
+
+
+async def test_a_request_with_too_much_in_it_is_refused(
+    client: RocketClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PAYLOAD_TOO_LARGE: the whole becomes one entry of the log."""
+    monkeypatch.setattr(sending_module, "MAX_REQUEST_BYTES", 10)
+
+    response = await client.send(message(1, body=b"123456"), message(2, body=b"123456"))
+
+    assert code(response.status) == "PAYLOAD_TOO_LARGE"
+
+
+async def test_a_client_must_say_who_it_is(group: MemoryGroup) -> None:
+    """CLIENT_ID_REQUIRED: idempotency is scoped by the client id."""
+    async with RocketClient(group.nodes[0].port, client_id="") as client:
+        assert code((await client.send(message(1))).status) == "CLIENT_ID_REQUIRED"
+        status, _, _ = await client.receive()
+        assert code(status) == "CLIENT_ID_REQUIRED"
+
+
+@pytest.mark.parametrize("expression", ["a |", "a || ", "||"])
+async def test_a_broken_filter_is_refused(client: RocketClient, expression: str) -> None:
+    """ILLEGAL_FILTER_EXPRESSION."""
+    status, _, _ = await client.receive(expression=expression)
+
+    assert code(status) == "ILLEGAL_FILTER_EXPRESSION"
+
+
+async def test_sql_filters_are_refused_by_name(client: RocketClient) -> None:
+    """They are to come; taking them for tags would deliver the wrong messages."""
+    status, _, _ = await client.receive(expression="a > 1", kind=definition.FilterType.SQL)
+
+    assert code(status) == "ILLEGAL_FILTER_EXPRESSION"
+    assert "SQL92" in status.message
+
+
+@pytest.mark.parametrize("invisible_s", [0, -1, 13 * 3600])
+async def test_an_absurd_invisible_time_is_refused(
+    client: RocketClient, invisible_s: float
+) -> None:
+    """ILLEGAL_INVISIBLE_TIME, for receives and changes."""
+    await client.send(message(1))
+    status, _, _ = await client.receive(invisible_s=invisible_s)
+    _, (got,), _ = await client.receive()
+    change = await client.change(got.system_properties.receipt_handle, invisible_s)
+
+    assert code(status) == "ILLEGAL_INVISIBLE_TIME"
+    assert code(change.status) == "ILLEGAL_INVISIBLE_TIME"
+
+
+async def test_a_receive_of_nothing_or_from_nowhere_is_refused(client: RocketClient) -> None:
+    """A batch size below 1 and a queue that the topic does not have."""
+    nothing, _, _ = await client.receive(batch=0)
+    nowhere, _, _ = await client.receive(queue_id=8)
+
+    assert code(nothing) == code(nowhere) == "BAD_REQUEST"
+
+
+async def test_bytes_that_are_no_request_are_refused(client: RocketClient) -> None:
+    """Every method answers BAD_REQUEST to bytes it cannot parse."""
+    for name in ("QueryRoute", "SendMessage", "AckMessage", "Heartbeat"):
+        assert code((await client.call(name, b"\xff\xff\xff")).status) == "BAD_REQUEST"
+    receive = client.channel.unary_stream(f"/{SERVICE_NAME}/ReceiveMessage")
+    answers = [raw async for raw in receive(b"\xff\xff", metadata=client.metadata)]
+    status = service.ReceiveMessageResponse.FromString(answers[0]).status
+    assert code(status) == "BAD_REQUEST"
+    telemetry = client.channel.stream_stream(f"/{SERVICE_NAME}/Telemetry")()
+    await telemetry.write(b"\xff\xff")
+    status = service.TelemetryCommand.FromString(await telemetry.read()).status
+    telemetry.cancel()
+    assert code(status) == "BAD_REQUEST"
+
+
+async def test_a_full_disk_is_told_from_other_failures(
+    client: RocketClient, group: MemoryGroup
+) -> None:
+    """INTERNAL_SERVER_ERROR and the disk's own sentence."""
+    await client.route("t")
+    group.refuse = DiskFull("the disk has 0 bytes free")
+
+    response = await client.send(message(1))
+
+    assert code(response.status) == "INTERNAL_SERVER_ERROR"
+    assert "0 bytes free" in response.status.message
+
+
+async def test_lasting_overload_is_the_only_too_many_requests(
+    client: RocketClient, group: MemoryGroup
+) -> None:
+    """It is waited out first, for most of the caller's deadline."""
+    await client.route("t")
+    group.refuse = Overloaded("64 MiB are waiting")
+
+    response = await client.send(message(1), timeout_s=0.6)
+
+    assert code(response.status) == "TOO_MANY_REQUESTS"
+
+
+async def test_a_mistake_of_ours_is_an_internal_error_and_logged(
+    client: RocketClient, group: MemoryGroup, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client gets a status rather than a broken call; the log has the details."""
+    await client.route("t")
+    group.nodes[0].gateway.engine.propose = None  # type: ignore[assignment, method-assign]
+
+    response = await client.send(message(1))
+
+    assert code(response.status) == "INTERNAL_ERROR"
+    assert "SendMessage failed" in caplog.text
