@@ -104,7 +104,8 @@ def test_full_disk_never_leaves_a_stale_index_file() -> None:
     last = log._segments[0].last_index
     disk.files.inject(Fault("pwritev", errno.ENOSPC, ".idx.new", times=9))
 
-    log.append([entry(last, 2), *entries(last + 1, 60, term=2, size=150)])
+    log.append([entry(last + 1, 2), *entries(last + 2, 60, term=2, size=150)])
+    assert log._segments[0].last_index == last + 1
     log.sync()
 
     assert everything(disk.open()) == everything(log)

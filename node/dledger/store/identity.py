@@ -69,15 +69,24 @@ def load_or_format(
         WrongIdentity: The disk was formatted for a node of another name.
         CorruptFile: The identity is damaged, or missing from a directory that is not empty.
     """
-    data = load_file(files, directory / NAME)
-    if data is None:
-        return _format(
-            files, directory, Identity(node_id=NodeId(str(new_id())), group_id="", name=name)
-        )
-    identity = _decode(data, directory / NAME)
+    identity = load_identity(files, directory)
+    if identity is None:
+        fresh = Identity(node_id=NodeId(str(new_id())), group_id="", name=name)
+        return _format(files, directory, fresh)
     if identity.name != name:
         raise WrongIdentity("name", expected=name, found=identity.name)
     return identity
+
+
+def load_identity(files: Files, directory: Path) -> Identity | None:
+    """Return what the directory is formatted as; None if it is not.
+
+    Raises:
+        CorruptFile: The identity is damaged.
+    """
+    path = directory / NAME
+    data = load_file(files, path)
+    return None if data is None else _decode(data, path)
 
 
 def join(files: Files, directory: Path, identity: Identity, group_id: str) -> Identity:

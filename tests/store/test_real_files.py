@@ -1,0 +1,154 @@
+"""The same store on the operating system's files, and one process per directory."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from dledger.errors import CorruptFile, DirectoryLocked, WrongIdentity
+from dledger.store.commit_log import CommitLog
+from dledger.store.files import Mode, RealFiles
+from dledger.store.hard_state import HardStateFile
+from dledger.store.identity import Identity, join, load_or_format, lock_directory
+from dledger.types import HardState, NodeId
+from tests.store.harness import entries, entry, everything, format_disk
+
+
+def open_log(directory: Path, identity: Identity) -> CommitLog:
+    return CommitLog.open(
+        RealFiles(),
+        directory / "log",
+        identity=identity,
+        segment_bytes=1 << 20,
+        reserve_bytes=0,
+    )
+
+
+def test_log_and_hard_state_are_there_after_a_restart(tmp_path: Path) -> None:
+    """Several segments, a truncation, a large entry and a spare; then everything again."""
+    files = RealFiles()
+    identity = format_disk(files, tmp_path)
+    log = open_log(tmp_path, identity)
+    log.prepare()
+    log.append(entries(1, 3000, size=1000))
+    log.append([entry(2500, term=2, data=b"L" * (3 << 20)), entry(2501, term=2)])
+    log.sync()
+    HardStateFile(files, tmp_path).save(HardState(2, NodeId("wähler")))
+    expected = everything(log)
+    log.close()
+
+    reopened = open_log(tmp_path, load_or_format(files, tmp_path, "orders-0"))
+
+    assert everything(reopened) == expected
+    assert reopened.synced_index == 2501
+    assert HardStateFile(files, tmp_path).load() == HardState(2, NodeId("wähler"))
+
+
+def test_more_buffers_than_one_system_call_takes(tmp_path: Path) -> None:
+    """IOV_MAX is 1024; a group of more is still one write for the caller."""
+    file = RealFiles().open(tmp_path / "f", Mode.CREATE)
+
+    file.pwritev([bytes([i % 251]) for i in range(5000)], 3)
+
+    assert file.pread(6000, 3) == bytes(i % 251 for i in range(5000))
+
+
+def test_writers_and_readers_do_not_disturb_each_other(tmp_path: Path) -> None:
+    """Readers in threads see whole entries while the writer appends and truncates."""
+    log = open_log(tmp_path, format_disk(RealFiles(), tmp_path))
+    log.append(entries(1, 50, size=3000))
+    errors: list[BaseException] = []
+    done = threading.Event()
+
+    def read() -> None:
+        try:
+            while not done.is_set():
+                assert [e.index for e in log.read(20, 50, 1 << 20)] == list(range(20, 51))
+                assert log.term(log.first_index) == 1
+        except BaseException as error:  # noqa: BLE001 - reported by the test's own thread
+            errors.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for term in range(2, 40):
+        log.append(entries(51, 60 + term, term, size=2000))
+        log.sync()
+        log.prepare()
+    done.set()
+    for thread in threads:
+        thread.join()
+
+    assert errors == []
+
+
+def test_formatting_gives_a_fresh_id_once(tmp_path: Path) -> None:
+    """The id stays; the group is joined once."""
+    files = RealFiles()
+    fresh = load_or_format(files, tmp_path / "a", "orders-0")
+    other = load_or_format(files, tmp_path / "b", "orders-0")
+
+    joined = join(files, tmp_path / "a", fresh, "gruppe-ß")
+
+    assert fresh.node_id != other.node_id
+    assert fresh.group_id == ""
+    assert load_or_format(files, tmp_path / "a", "orders-0") == joined
+    assert joined == Identity(node_id=fresh.node_id, group_id="gruppe-ß", name="orders-0")
+    assert join(files, tmp_path / "a", joined, "gruppe-ß") == joined
+
+
+def test_disk_of_another_name_or_group_is_refused(tmp_path: Path) -> None:
+    """Both values are in the message."""
+    files = RealFiles()
+    joined = join(files, tmp_path, load_or_format(files, tmp_path, "orders-0"), "g1")
+
+    with pytest.raises(WrongIdentity, match="name orders-0, but this is name orders-1"):
+        load_or_format(files, tmp_path, "orders-1")
+    with pytest.raises(WrongIdentity, match="group g1, but this is group g2"):
+        join(files, tmp_path, joined, "g2")
+
+
+def test_log_without_identity_is_not_formatted_over(tmp_path: Path) -> None:
+    """A lost identity file is damage, not an empty disk."""
+    files = RealFiles()
+    log = open_log(tmp_path, format_disk(files, tmp_path))
+    log.append([entry(1)])
+    (tmp_path / "identity.json").unlink()
+
+    with pytest.raises(CorruptFile, match=r"identity.json: missing, but log/0+1.seg exists"):
+        load_or_format(files, tmp_path, "orders-0")
+
+
+def test_vote_without_identity_is_not_formatted_over(tmp_path: Path) -> None:
+    """A node that voted has an identity."""
+    files = RealFiles()
+    format_disk(files, tmp_path)
+    HardStateFile(files, tmp_path).save(HardState(1, None))
+    (tmp_path / "identity.json").unlink()
+
+    with pytest.raises(CorruptFile, match="a hard state exists"):
+        load_or_format(files, tmp_path, "orders-0")
+
+
+def test_foreign_files_do_not_keep_a_disk_from_being_formatted(tmp_path: Path) -> None:
+    """A fresh ext4 volume has lost+found; an interrupted format left its own files."""
+    files = RealFiles()
+    (tmp_path / "lost+found").mkdir()
+    interrupted = load_or_format(files, tmp_path, "orders-0")
+    (tmp_path / "identity.json").unlink()
+
+    assert load_or_format(files, tmp_path, "orders-0").node_id != interrupted.node_id
+
+
+def test_two_processes_cannot_use_one_directory(tmp_path: Path) -> None:
+    """The second is told which directory; closing the first frees it."""
+    files = RealFiles()
+    held = lock_directory(files, tmp_path)
+
+    with pytest.raises(DirectoryLocked, match=str(tmp_path)):
+        lock_directory(files, tmp_path)
+
+    held.close()
+    lock_directory(files, tmp_path).close()
