@@ -1,0 +1,62 @@
+{{- define "operator.fullname" -}}
+{{- if contains .Chart.Name .Release.Name -}}
+{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The name is fixed: the NetworkPolicies of groups let pods with it reach their peer port. */}}
+{{- define "operator.selector" -}}
+app.kubernetes.io/name: dledger-operator
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "operator.labels" -}}
+{{ include "operator.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- define "operator.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default (ternary (include "operator.fullname" .) "default" .Values.serviceAccount.create) -}}
+{{- end -}}
+
+{{- define "operator.image" -}}
+{{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) -}}
+{{- end -}}
+
+{{/*
+What the operator may do where there are groups. It deletes nothing: children go with their owner.
+It reads no Secret and runs nothing in a pod. "create" and "patch" are what server-side apply needs.
+*/}}
+{{- define "operator.rules" -}}
+- apiGroups: [dledger.io]
+  resources: [brokergroups]
+  verbs: [list, watch]
+- apiGroups: [dledger.io]
+  resources: [brokergroups/status]
+  verbs: [patch]
+- apiGroups: [""]
+  resources: [configmaps, services]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [apps]
+  resources: [statefulsets]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [list, watch, patch]
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [list, watch]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create]
+{{- end -}}

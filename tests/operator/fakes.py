@@ -1,0 +1,223 @@
+"""An API server and nodes in memory, for the reconciler's tests; each call can be made to fail."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dledger.errors import AlreadyBootstrapped, InvalidArgument, Unavailable
+from dledger_operator import names
+from dledger_operator.api import ApiError
+from dledger_operator.cluster import pod_of
+from dledger_operator.observed import MemberView, NodeView, Pod, Volume
+from dledger_operator.spec import Manifest, Topic
+from tests.operator.samples import body, volumes
+
+GROUP = (names.KIND, "orders")
+
+
+@dataclass
+class Trouble:
+    """Counts calls; the one numbered *at* fails, before or after it had its effect."""
+
+    at: int = 0
+    after: bool = False
+    calls: int = 0
+
+    def before_effect(self, error: Exception) -> None:
+        """Count a call, and fail if it is the one."""
+        self.calls += 1
+        if self.calls == self.at and not self.after:
+            raise error
+
+    def after_effect(self, error: Exception) -> None:
+        """Fail if the call just counted is the one."""
+        if self.calls == self.at and self.after:
+            raise error
+
+
+@dataclass
+class World:
+    """What outlives an operator: objects in the API, disks of nodes."""
+
+    trouble: Trouble = field(default_factory=Trouble)
+    objects: dict[tuple[str, str], Manifest] = field(default_factory=dict)
+    writes: list[str] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
+    refuse: dict[str, ApiError] = field(default_factory=dict)
+    disks: dict[str, str] = field(default_factory=dict)
+    topics: set[str] = field(default_factory=set)
+    bad_topics: set[str] = field(default_factory=set)
+    bootstraps: int = 0
+    leader: str = ""
+    version: int = 0
+
+    def put(self, manifest: Manifest) -> Manifest:
+        """Store an object as the API server would, with the next resourceVersion."""
+        self.version += 1
+        stored = copy.deepcopy(manifest)
+        stored["metadata"]["resourceVersion"] = str(self.version)
+        self.objects[manifest["kind"], manifest["metadata"]["name"]] = stored
+        return copy.deepcopy(stored)
+
+    def put_group(self, spec: dict[str, Any] | None = None) -> Manifest:
+        """Create or change the BrokerGroup, keeping its status."""
+        old = self.objects.get(GROUP, {})
+        new = {**body(spec), "kind": names.KIND, "status": old.get("status", {})}
+        new["metadata"]["generation"] = old.get("metadata", {}).get("generation", 0) + 1
+        return self.put(new)
+
+    @property
+    def group(self) -> Manifest:
+        """The BrokerGroup as it is stored."""
+        return copy.deepcopy(self.objects[GROUP])
+
+    @property
+    def status(self) -> Manifest:
+        """Its status."""
+        status: Manifest = self.group["status"]
+        return status
+
+    def run_pods(self) -> None:
+        """Do what the StatefulSet controller and kubelets do: make pods and format disks."""
+        built = self.objects.get(("StatefulSet", "orders"))
+        for ordinal in range(built["spec"]["replicas"] if built else 0):
+            name = names.pod("orders", ordinal)
+            self.disks.setdefault(name, "")
+            if ("Pod", name) not in self.objects:
+                self.put(_pod(name, f"10.0.0.{ordinal}"))
+
+    def delete_group(self) -> None:
+        """Delete the group with everything that it owns; disks stay."""
+        self.objects.clear()
+        self.leader = ""
+
+
+class FakeApi:
+    """`cluster.KubernetesApi` over a World."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        self._world.trouble.before_effect(ApiError(0, "no answer"))
+        return copy.deepcopy(self._world.objects.get((kind, name)))
+
+    async def apply(self, manifest: Manifest, *, status: bool = False) -> Manifest:
+        world, kind = self._world, manifest["kind"]
+        world.trouble.before_effect(ApiError(0, "no answer"))
+        if kind in world.refuse:
+            raise world.refuse[kind]
+        present = world.objects.get((kind, manifest["metadata"]["name"]))
+        only_if = manifest["metadata"].get("resourceVersion")
+        if only_if and present and present["metadata"]["resourceVersion"] != only_if:
+            raise ApiError(409, "the object was changed")
+        world.writes.append(kind)
+        if status and present:
+            manifest = {**present, "status": manifest["status"]}
+        written = world.put(manifest)
+        world.trouble.after_effect(ApiError(0, "the answer is lost"))
+        return written
+
+    async def merge(self, kind: str, namespace: str, name: str, body: Manifest) -> Manifest:
+        world = self._world
+        world.trouble.before_effect(ApiError(0, "no answer"))
+        if (kind, name) not in world.objects:
+            raise ApiError(404, "not found")
+        world.writes.append(kind)
+        changed = copy.deepcopy(world.objects[kind, name])
+        for key, value in body["metadata"]["labels"].items():
+            changed["metadata"]["labels"][key] = value or ""
+        return world.put(changed)
+
+    async def create(self, manifest: Manifest) -> Manifest:
+        self._world.trouble.before_effect(ApiError(0, "no answer"))
+        self._world.writes.append(manifest["kind"])
+        self._world.events.append(manifest["reason"])
+        return manifest
+
+
+class FakeWatched:
+    """`reconcile.Watched` over a World: watches that are always up to date."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def children(self, namespace: str, group: str) -> list[Manifest]:
+        items = self._world.objects.items()
+        wanted = {kind for kind, _ in names.children(group)}
+        return [copy.deepcopy(m) for (kind, _), m in items if kind in wanted and _labelled(m)]
+
+    def pods(self, namespace: str, group: str) -> list[Pod]:
+        return [pod_of(m) for (kind, _), m in self._world.objects.items() if kind == "Pod"]
+
+    def volumes(self, namespace: str, group: str) -> list[Volume]:
+        found = volumes(*range(len(self._world.disks)))
+        return list(found.values())
+
+
+class FakeNodes:
+    """`nodes.Nodes` over a World: who has joined follows the leader, or has none."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def look(self, pods: Mapping[str, Pod]) -> dict[str, NodeView]:
+        return {name: self._view(name) for name in pods}
+
+    async def bootstrap(
+        self, pod: Pod, group_id: str, members: Iterable[tuple[str, str, str]]
+    ) -> None:
+        world = self._world
+        world.trouble.before_effect(Unavailable("no answer"))
+        if world.disks[pod.name]:
+            raise AlreadyBootstrapped(world.disks[pod.name])
+        world.bootstraps += 1
+        for _, name, _ in members:
+            world.disks[name] = group_id
+        world.leader = pod.name
+        world.trouble.after_effect(Unavailable("the answer is lost"))
+
+    async def topics(self, pod: Pod) -> frozenset[str]:
+        return frozenset(self._world.topics)
+
+    async def create_topic(self, pod: Pod, topic: Topic) -> bool:
+        self._world.trouble.before_effect(Unavailable("no answer"))
+        if topic.name in self._world.bad_topics:
+            raise InvalidArgument(f"topic {topic.name} exists with 4 queues")
+        self._world.topics.add(topic.name)
+        return True
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    def _view(self, name: str) -> NodeView:
+        world = self._world
+        if not world.disks[name]:
+            return NodeView(node_id=f"id-of-{name}")
+        leader = world.leader
+        return NodeView(
+            node_id=f"id-of-{name}",
+            group_id=world.disks[name],
+            role="leader" if name == leader else "follower",
+            term=1 if leader else 0,
+            leader_id=f"id-of-{leader}" if leader else "",
+            ready=bool(leader),
+            members=tuple(MemberView(id=f"id-of-{disk}", name=disk) for disk in world.disks),
+        )
+
+
+def _labelled(manifest: Manifest) -> bool:
+    return names.GROUP_LABEL in manifest["metadata"].get("labels", {})
+
+
+def _pod(name: str, ip: str) -> Manifest:
+    labels = names.labels("orders")
+    ready = [{"type": "Ready", "status": "True"}]
+    return {
+        "kind": "Pod",
+        "metadata": {"namespace": "shop", "name": name, "labels": labels},
+        "status": {"podIP": ip, "conditions": ready},
+    }

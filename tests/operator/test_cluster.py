@@ -1,0 +1,93 @@
+"""Objects of the API -> frozen values, and whose objects are whose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dledger_operator.cluster import left_over, owned, pod_of, volume_of
+from dledger_operator.observed import Pod, Volume
+from tests.operator.samples import group
+
+
+def _pod(**status: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "orders-0", "labels": {}}, "status": status}
+
+
+def test_a_running_pod_is_read() -> None:
+    """Labels, address and readiness."""
+    pod = _pod(podIP="10.0.0.1", conditions=[{"type": "Ready", "status": "True"}])
+    pod["metadata"]["labels"] = {
+        "dledger.io/role": "leader",
+        "topology.kubernetes.io/zone": "z1",
+        "controller-revision-hash": "r1",
+    }
+    pod["metadata"]["deletionTimestamp"] = "now"
+
+    assert pod_of(pod) == Pod(
+        name="orders-0",
+        ip="10.0.0.1",
+        ready=True,
+        role="leader",
+        zone="z1",
+        revision="r1",
+        terminating=True,
+    )
+
+
+def _waiting(reason: str, message: str = "") -> dict[str, Any]:
+    return {"state": {"waiting": {"reason": reason, "message": message}}}
+
+
+@pytest.mark.parametrize(
+    ("status", "trouble"),
+    [
+        ({}, ""),
+        ({"containerStatuses": [_waiting("ContainerCreating")]}, ""),
+        (
+            {"containerStatuses": [_waiting("ErrImagePull", "no such image")]},
+            "ErrImagePull: no such image",
+        ),
+        ({"containerStatuses": [_waiting("CrashLoopBackOff")]}, "CrashLoopBackOff"),
+        (
+            {"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes"}]},
+            "0/3 nodes",
+        ),
+    ],
+)
+def test_a_pods_trouble_is_told_in_kubernetes_words(status: dict[str, Any], trouble: str) -> None:
+    """A pod that is merely starting has none."""
+    assert pod_of(_pod(**status)).trouble == trouble
+
+
+def test_a_claim_is_read() -> None:
+    """What was asked for, not what was given."""
+    claim = {
+        "metadata": {"name": "data-orders-0"},
+        "spec": {"resources": {"requests": {"storage": "1Gi"}}, "storageClassName": "fast"},
+        "status": {"phase": "Bound", "capacity": {"storage": "2Gi"}},
+    }
+
+    assert volume_of(claim) == Volume(
+        name="data-orders-0", size="1Gi", storage_class_name="fast", phase="Bound"
+    )
+
+
+def _owned_by(uid: str, kind: str = "BrokerGroup", name: str = "orders") -> dict[str, Any]:
+    owner = {"kind": kind, "name": name, "uid": uid, "controller": True}
+    return {"metadata": {"ownerReferences": [owner], "labels": {}}}
+
+
+def test_ownership_is_by_uid() -> None:
+    """The same name may have belonged to a deleted group, or belong to another kind."""
+    assert owned(_owned_by("uid-1"), group())
+    assert not owned(_owned_by("uid-0"), group())
+    assert left_over(_owned_by("uid-0"), group())
+    assert not left_over(_owned_by("uid-0", kind="Deployment"), group())
+    assert not left_over(_owned_by("uid-0", name="other"), group())
+
+
+def test_an_unlabelled_object_without_owner_is_someone_elses() -> None:
+    """Only what carries all our labels was ours once."""
+    assert not owned({"metadata": {"labels": {"dledger.io/group": "orders"}}}, group())

@@ -1,0 +1,180 @@
+"""Asking the nodes: whom, how often, and whom not to believe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from dledger.errors import Unavailable
+from dledger.status import NodeStatus
+from dledger.types import Member
+from dledger_operator.nodes import EVERYBODY_EVERY, Admin, Nodes
+from dledger_operator.observed import Pod
+from tests.operator.samples import pods
+
+
+@dataclass
+class Net:
+    """The nodes by address: what they say, and who was asked."""
+
+    said: dict[str, NodeStatus] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    opened: list[str] = field(default_factory=list)
+    closed: list[str] = field(default_factory=list)
+
+    def admin(self, address: str) -> Admin:
+        self.opened.append(address)
+        return _Admin(self, address)
+
+
+class _Admin:
+    def __init__(self, net: Net, address: str) -> None:
+        self._net = net
+        self._address = address
+
+    async def status(self) -> NodeStatus:
+        self._net.asked.append(self._address)
+        if self._address not in self._net.said:
+            raise Unavailable("no answer")
+        return self._net.said[self._address]
+
+    async def bootstrap(self, group_id: str, members: Sequence[Member]) -> None:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        self._net.closed.append(self._address)
+
+
+def _said(ordinal: int, leader: int, *, term: int = 1, group: str = "orders") -> NodeStatus:
+    return NodeStatus(
+        node_id=f"id-{ordinal}",
+        name=f"orders-{ordinal}",
+        group=group,
+        group_id="g",
+        role="leader" if ordinal == leader else "follower",
+        term=term,
+        leader_id=f"id-{leader}",
+        commit_index=1,
+        applied_index=1,
+        last_index=1,
+        synced_index=1,
+        ready=True,
+        not_ready_reason="",
+        members=(),
+        last_failover=None,
+        version="",
+        storage_used_bytes=0,
+        storage_capacity_bytes=0,
+        writes_refused_reason="",
+    )
+
+
+def _address(ordinal: int) -> str:
+    return f"10.0.0.{ordinal}:20911"
+
+
+def _net(leader: int = 0) -> Net:
+    return Net(said={_address(n): _said(n, leader) for n in range(3)})
+
+
+def _nodes(net: Net) -> Nodes:
+    return Nodes("orders", admin=net.admin)
+
+
+async def test_everybody_is_asked_first_then_the_leader_alone() -> None:
+    """A settled group costs one call a second; now and then everybody is asked again."""
+    net = _net()
+    nodes = _nodes(net)
+
+    assert len(await nodes.look(pods(0, 1, 2))) == 3
+    net.asked.clear()
+    for _ in range(EVERYBODY_EVERY - 2):
+        assert len(await nodes.look(pods(0, 1, 2))) == 3
+
+    assert set(net.asked) == {_address(0)}
+    await nodes.look(pods(0, 1, 2))
+    assert set(net.asked) == {_address(n) for n in range(3)}
+
+
+async def test_a_silent_leader_makes_everybody_be_asked_at_once() -> None:
+    """In the same look: the new leader is seen without waiting."""
+    net = _net()
+    nodes = _nodes(net)
+    await nodes.look(pods(0, 1, 2))
+    net.said = {_address(n): _said(n, 2, term=2) for n in (1, 2)}
+
+    views = await nodes.look(pods(0, 1, 2))
+
+    assert {name: view.leader_id for name, view in views.items()} == {
+        "orders-1": "id-2",
+        "orders-2": "id-2",
+    }
+
+
+async def test_a_leader_that_stepped_down_makes_everybody_be_asked_at_once() -> None:
+    """It answers, but with another word."""
+    net = _net()
+    nodes = _nodes(net)
+    await nodes.look(pods(0, 1, 2))
+    net.said = {_address(n): _said(n, 1, term=2) for n in range(3)}
+
+    views = await nodes.look(pods(0, 1, 2))
+
+    assert views["orders-1"].role == "leader"
+
+
+async def test_a_node_of_another_group_is_not_believed() -> None:
+    """An address may have been given to another pod meanwhile."""
+    net = _net()
+    net.said[_address(1)] = _said(1, 0, group="other")
+    net.said[_address(2)] = _said(1, 0)
+
+    views = await _nodes(net).look(pods(0, 1, 2))
+
+    assert set(views) == {"orders-0"}
+
+
+async def test_a_pod_without_address_is_not_asked() -> None:
+    """It has not started yet."""
+    net = _net()
+
+    views = await _nodes(net).look({**pods(0), "orders-1": Pod(name="orders-1")})
+
+    assert set(views) == {"orders-0"}
+    assert net.opened == [_address(0)]
+
+
+async def test_a_pod_that_came_back_elsewhere_is_asked_there() -> None:
+    """The old connection is closed."""
+    net = _net()
+    nodes = _nodes(net)
+    await nodes.look(pods(0))
+    net.said["10.9.9.9:20911"] = _said(0, 0)
+
+    views = await nodes.look(pods(0, ip="10.9.9.9"))
+
+    assert set(views) == {"orders-0"}
+    assert net.closed == [_address(0)]
+
+
+async def test_a_pod_that_is_gone_is_forgotten() -> None:
+    """Its last words do not count any more."""
+    net = _net()
+    nodes = _nodes(net)
+    await nodes.look(pods(0, 1, 2))
+
+    views = await nodes.look(pods(0, 1))
+
+    assert set(views) == {"orders-0", "orders-1"}
+    assert net.closed == [_address(2)]
+    await nodes.close()
+    assert len(net.closed) == 3
+
+
+async def test_an_ipv6_address_is_bracketed() -> None:
+    """As gRPC wants it."""
+    net = _net()
+
+    await _nodes(net).look({"orders-0": Pod(name="orders-0", ip="fd00::7")})
+
+    assert net.opened == ["[fd00::7]:20911"]

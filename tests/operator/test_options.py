@@ -1,0 +1,53 @@
+"""Command line and environment of `dledger-operator`."""
+
+from __future__ import annotations
+
+import pytest
+
+from dledger_operator.options import parse
+
+
+def test_the_environment_gives_what_the_command_line_does_not() -> None:
+    """The command line wins."""
+    environ = {
+        "DLEDGER_OPERATOR_IMAGE": "a:1",
+        "DLEDGER_OPERATOR_NAMESPACES": "one, two",
+        "DLEDGER_OPERATOR_LISTEN": "127.0.0.1:9",
+    }
+
+    options = parse(["--image", "b:2"], environ)
+
+    assert options.image == "b:2"
+    assert options.namespaces == ("one", "two")
+    assert options.listen == ("127.0.0.1", 9)
+    assert options.in_cluster
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ([], "--image"),
+        (["--image", "a", "--listen", "here"], "HOST:PORT"),
+        (["--image", "a", "--log-level", "LOUD"], "--log-level"),
+        (["--image", "a", "--nonsense"], "--nonsense"),
+    ],
+)
+def test_a_broken_option_ends_with_2_and_its_name(
+    argv: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As every command of this project."""
+    with pytest.raises(SystemExit) as ended:
+        parse(argv, {})
+
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+def test_help_names_each_option_and_its_variable(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is the documentation of the options."""
+    with pytest.raises(SystemExit):
+        parse(["--help"], {})
+
+    text = capsys.readouterr().out
+    for name in ("IMAGE", "NAMESPACES", "NAMESPACE", "LEASE_NAME", "IDENTITY", "LISTEN"):
+        assert f"DLEDGER_OPERATOR_{name}" in text

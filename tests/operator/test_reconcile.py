@@ -1,0 +1,286 @@
+"""The task of one group, on an API server and nodes in memory: also interrupted at every call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from dledger_operator import names
+from dledger_operator.api import ApiError
+from dledger_operator.cluster import Cluster
+from dledger_operator.metrics import Metrics
+from dledger_operator.nodes import Nodes
+from dledger_operator.reconcile import RETRY_S, Clock, Reconciler
+from tests.operator.fakes import FakeApi, FakeNodes, FakeWatched, Trouble, World
+from tests.operator.samples import NOW, PLATFORM
+
+SPEC = {"topics": [{"name": "demo"}]}
+
+
+@dataclass
+class Operator:
+    """An operator process: what it remembers is gone when another takes its place."""
+
+    world: World
+    now_s: float = 0.0
+    ids: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.reconciler = Reconciler(
+            self.world.group,
+            cluster=Cluster(FakeApi(self.world), Metrics().wrote),
+            nodes=cast("Nodes", FakeNodes(self.world)),
+            watched=FakeWatched(self.world),
+            platform=PLATFORM,
+            metrics=Metrics(),
+            clock=Clock(monotonic_s=lambda: self.now_s, now=lambda: NOW, fresh_id=self._fresh_id),
+        )
+
+    async def rounds(self, count: int = 12) -> None:
+        """Do some rounds, a second apart, as the group's task does them."""
+        for _ in range(count):
+            self.reconciler.saw(self.world.group)
+            await self.reconciler.reconcile()
+            self.world.run_pods()
+            self.now_s += 1
+
+    def _fresh_id(self) -> str:
+        self.ids.append(f"group-{id(self)}-{len(self.ids)}")
+        return self.ids[-1]
+
+
+def _world(spec: dict[str, Any] | None = None) -> World:
+    world = World()
+    world.put_group(SPEC if spec is None else spec)
+    return world
+
+
+def _condition(world: World, kind: str) -> tuple[str, str]:
+    row = next(row for row in world.status["conditions"] if row["type"] == kind)
+    return row["status"], row["reason"]
+
+
+async def test_a_new_group_is_built_founded_and_given_its_topics() -> None:
+    """From nothing to available, with the Events on the way."""
+    world = _world()
+
+    await Operator(world).rounds()
+
+    assert world.bootstraps == 1
+    assert set(world.disks.values()) == {world.status["groupId"]}
+    assert world.topics == {"demo"}
+    assert _condition(world, "Available") == ("True", "LeaderElected")
+    assert _condition(world, "Progressing") == ("False", "Complete")
+    assert world.events == ["GroupIdRecorded", "Founded", "TopicCreated"]
+    assert world.objects["Pod", "orders-0"]["metadata"]["labels"][names.ROLE_LABEL] == "leader"
+
+
+async def test_a_converged_group_causes_no_write() -> None:
+    """Not from the same operator, and not from one that has just started."""
+    world = _world()
+    operator = Operator(world)
+    await operator.rounds()
+    world.writes.clear()
+
+    await operator.rounds()
+    await Operator(world).rounds()
+
+    assert world.writes == []
+
+
+async def _calls_to_converge() -> int:
+    world = _world()
+    await Operator(world).rounds()
+    return world.trouble.calls
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before-effect", "after-effect"])
+async def test_founding_interrupted_at_any_call_ends_in_one_group(after: bool) -> None:
+    """The operator dies there; the next one goes on with what is recorded, and founds once."""
+    for at in range(1, await _calls_to_converge() + 1):
+        world = _world()
+        world.trouble = Trouble(at=at, after=after)
+        try:
+            await Operator(world).rounds()
+        except ApiError:
+            await Operator(world).rounds()
+
+        assert world.bootstraps == 1, at
+        assert set(world.disks.values()) == {world.status["groupId"]}, at
+        assert _condition(world, "Available")[0] == "True", at
+
+
+async def test_deleted_and_applied_again_the_group_is_adopted() -> None:
+    """The status is gone, the volumes are not."""
+    world = _world()
+    await Operator(world).rounds()
+    group_id = world.status["groupId"]
+
+    world.delete_group()
+    world.put_group(SPEC)
+    world.leader = "orders-1"
+    await Operator(world).rounds()
+
+    assert world.status["groupId"] == group_id
+    assert world.bootstraps == 1
+    assert "Adopted" in world.events
+    assert _condition(world, "GroupIDConsistent") == ("True", "OneGroupId")
+
+
+async def test_emptied_disks_of_a_founded_group_are_not_founded_again() -> None:
+    """It is told instead."""
+    world = _world()
+    operator = Operator(world)
+    await operator.rounds()
+
+    world.disks = dict.fromkeys(world.disks, "")
+    world.leader = ""
+    await operator.rounds()
+    await Operator(world).rounds()
+
+    assert world.bootstraps == 1
+    assert _condition(world, "Degraded") == ("True", "AllDisksEmpty")
+
+
+async def test_an_object_that_changed_meanwhile_is_not_written_over() -> None:
+    """The group id is recorded only on what the decision was drawn from."""
+    world = _world()
+    operator = Operator(world)
+    await operator.rounds(1)
+    other = Operator(world)
+    await operator.reconciler.reconcile()
+    stale = operator.reconciler.body
+
+    await other.rounds()
+    operator.reconciler.body = stale
+    await operator.reconciler.reconcile()
+    await operator.rounds()
+
+    assert world.bootstraps == 1
+    assert set(world.disks.values()) == {world.status["groupId"]}
+
+
+async def test_a_name_that_someone_elses_object_has_is_not_taken() -> None:
+    """It stays as it is; the condition says whose it is."""
+    world = _world()
+    service = {"kind": "Service", "metadata": {"namespace": "shop", "name": "orders"}}
+    world.put(service)
+
+    await Operator(world).rounds(3)
+
+    assert "labels" not in world.objects["Service", "orders"]["metadata"]
+    assert _condition(world, "Degraded") == ("True", "ApplyRefused")
+
+
+async def test_children_of_the_deleted_predecessor_are_waited_for() -> None:
+    """They are about to go; taking them over would save them from the garbage collector."""
+    world = _world()
+    await Operator(world).rounds()
+    kept = dict(world.objects)
+    world.delete_group()
+    again = world.put_group(SPEC)
+    again["metadata"]["uid"] = "uid-2"
+    world.put(again)
+    world.objects |= {ref: obj for ref, obj in kept.items() if ref[0] != names.KIND}
+
+    await Operator(world).rounds(3)
+
+    owner = world.objects["StatefulSet", "orders"]["metadata"]["ownerReferences"][0]
+    assert owner["uid"] == "uid-1"
+    assert _condition(world, "Degraded")[0] == "False"
+
+
+async def test_orphans_of_an_earlier_group_are_taken_back() -> None:
+    """Deleted with --cascade=orphan, the pods went on running."""
+    world = _world()
+    await Operator(world).rounds()
+    for manifest in world.objects.values():
+        manifest["metadata"].pop("ownerReferences", None)
+
+    await Operator(world).rounds()
+
+    owners = world.objects["StatefulSet", "orders"]["metadata"]["ownerReferences"]
+    assert [owner["uid"] for owner in owners] == ["uid-1"]
+
+
+async def test_a_refused_child_is_told_and_tried_again_later() -> None:
+    """Not every second: the answer would be the same."""
+    world = _world()
+    world.refuse["StatefulSet"] = ApiError(422, "spec.template: is forbidden")
+    operator = Operator(world)
+
+    await operator.rounds(3)
+
+    assert _condition(world, "Degraded") == ("True", "ApplyRefused")
+    tried = world.trouble.calls
+    await operator.rounds(3)
+    assert world.trouble.calls == tried
+    world.refuse.clear()
+    operator.now_s += RETRY_S
+    await operator.rounds()
+    assert _condition(world, "Degraded") == ("False", "AsExpected")
+
+
+async def test_a_refused_topic_is_told() -> None:
+    """The group itself is not held up by it."""
+    world = _world()
+    world.bad_topics.add("demo")
+
+    await Operator(world).rounds()
+
+    assert _condition(world, "Degraded") == ("True", "TopicRefused")
+    assert _condition(world, "Available")[0] == "True"
+
+
+async def test_a_new_leader_is_labelled_and_recorded_within_one_round() -> None:
+    """One second after it was elected, that is."""
+    world = _world()
+    operator = Operator(world)
+    await operator.rounds()
+
+    world.leader = "orders-2"
+    await operator.rounds(1)
+
+    assert world.status["leader"] == "orders-2"
+    assert world.objects["Pod", "orders-2"]["metadata"]["labels"][names.ROLE_LABEL] == "leader"
+    assert world.objects["Pod", "orders-0"]["metadata"]["labels"][names.ROLE_LABEL] == "follower"
+
+
+async def test_an_invalid_change_leaves_the_group_running_and_is_told() -> None:
+    """No child is written."""
+    world = _world()
+    operator = Operator(world)
+    await operator.rounds()
+    world.writes.clear()
+
+    world.put_group({**SPEC, "replicas": 5, "tls": {"enabled": True}})
+    await operator.rounds()
+
+    assert set(world.writes) == {names.KIND, "Event"}
+    assert _condition(world, "SpecValid") == ("False", "NotImplementedYet")
+    assert _condition(world, "Available")[0] == "True"
+    assert world.events[-1] == "SpecRefused"
+
+
+async def test_a_paused_group_is_only_watched() -> None:
+    """Its status is written, nothing else."""
+    world = _world({"paused": True})
+
+    await Operator(world).rounds()
+
+    assert set(world.writes) == {names.KIND}
+    assert _condition(world, "Paused") == ("True", "PausedByUser")
+
+
+async def test_an_older_form_of_the_object_is_dropped() -> None:
+    """A watch may deliver it after our own write."""
+    world = _world()
+    operator = Operator(world)
+    old = world.group
+    await operator.rounds()
+
+    operator.reconciler.saw(old)
+
+    assert operator.reconciler.body["status"]["groupId"]
