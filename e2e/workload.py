@@ -5,7 +5,7 @@ processes: this one produces with several threads, each sending its own numbered
 message at a time; the other consumes and acknowledges. At the end the stored log is read through
 `dledger.client` as well, since only that shows positions: a message must be there once, and each
 sender's messages in the order it sent them. Prints one JSON object a line: progress every second,
-and at the end a summary.
+and at the end a summary. SIGTERM ends the producing early.
 
     python workload.py --endpoint orders:8081 --topic demo --messages 20000
     python workload.py --endpoint 127.0.0.1:18081 --topic t --seconds 30 --consumer simple
@@ -19,6 +19,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -97,6 +98,7 @@ class Acks:
     keys: list[str] = field(default_factory=list)
     failed: int = 0
     last_error: str = ""
+    first_ack_s: float = 0.0
     last_ack_s: float = 0.0
     gap_s: float = 0.0
     gap_ended_unix_ms: int = 0
@@ -106,6 +108,7 @@ class Acks:
         """Note one acknowledgement, and whether it ends the longest silence so far."""
         with self.lock:
             now_s = time.monotonic()
+            self.first_ack_s = self.first_ack_s or now_s
             if self.last_ack_s and now_s - self.last_ack_s > self.gap_s:
                 self.gap_s = now_s - self.last_ack_s
                 self.gap_ended_unix_ms = time.time_ns() // 1_000_000
@@ -122,25 +125,24 @@ class Acks:
 def produce_and_compare(args: argparse.Namespace) -> int:
     """Produce while a second process consumes; compare, print the summary."""
     acks = Acks()
-    expected = Path(args.expect).read_text().split() if args.expect else []
+    expected = set(Path(args.expect).read_text().split()) if args.expect else set()
     with tempfile.TemporaryDirectory() as scratch:
         received_file = Path(scratch, "received")
         received_file.touch()
         consumer = start_consumer(args, received_file)
         try:
-            started_s = time.monotonic()
             if args.messages or args.seconds:
                 produce(args, acks)
-            elapsed_s = time.monotonic() - started_s
             if args.print_acks:
                 say(acks=acks.keys)
-            received = drain(args, set(acks.keys) | set(expected), received_file)
+            wanted = expected | set(acks.keys)
+            received = drain(args, wanted, received_file)
         finally:
             if consumer is not None:
                 consumer.terminate()
                 consumer.wait(30)
     stored = asyncio.run(read_log(args))
-    summary = compare(args, acks, expected, received, stored, elapsed_s)
+    summary = compare(args, acks, wanted, received, stored)
     say(**summary)
     return 0 if summary["lost"] == summary["duplicates"] == summary["outOfOrder"] == 0 else 1
 
@@ -160,10 +162,12 @@ def produce(args: argparse.Namespace, acks: Acks) -> None:
     startup(producer)
     deadline_s = time.monotonic() + args.seconds if args.seconds else float("inf")
     limit = args.messages or sys.maxsize
+    stopped = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
 
     def send_all(thread: int) -> None:
         sequence = 0
-        while len(acks.keys) < limit and time.monotonic() < deadline_s:
+        while len(acks.keys) < limit and time.monotonic() < deadline_s and not stopped.is_set():
             key = f"{args.run_id}/{thread}/{sequence}"
             sequence += 1
             try:
@@ -347,13 +351,11 @@ def key_of(body: bytes) -> str:
 def compare(
     args: argparse.Namespace,
     acks: Acks,
-    expected: list[str],
+    wanted: set[str],
     received: Received,
     stored: dict[int, list[str]],
-    elapsed_s: float,
 ) -> dict[str, Any]:
     """Return the summary: what was acknowledged against what was read back."""
-    wanted = set(acks.keys) | set(expected)
     copies = Counter(key for keys in stored.values() for key in keys)
     delivered = received.copies.keys() if args.consumer != "none" else copies.keys()
     lost = sorted(key for key in wanted if key not in delivered or key not in copies)
@@ -374,7 +376,7 @@ def compare(
         "outOfOrder": out_of_order(stored),
         "gapMs": round(acks.gap_s * 1000),
         "gapEndedAtMs": acks.gap_ended_unix_ms,
-        "seconds": round(elapsed_s, 2),
+        "seconds": round(acks.last_ack_s - acks.first_ack_s, 2),
     }
 
 

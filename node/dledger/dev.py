@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -31,7 +30,6 @@ _POLL_S: Final = 0.2
 _RESTART_S: Final = 0.1
 _WRITABLE_DEADLINE_S: Final = 60.0
 _STOP_DEADLINE_S: Final = 15.0
-_PR_SET_PDEATHSIG: Final = 1
 _HOPELESS_EXITS: Final = frozenset({2, 3})
 
 
@@ -265,13 +263,12 @@ class _Group:
     async def _spawn(self, index: int) -> asyncio.subprocess.Process:
         with self._log_path(index).open("ab") as log:
             return await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "dledger", "node",
+                sys.executable, "-m", "dledger", "node", "--exit-with-parent",
                 env=self._environment(index),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
             )  # fmt: skip
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
@@ -317,8 +314,3 @@ def _overrides(pairs: Sequence[str]) -> dict[str, str]:
         if "=" not in pair:
             raise DevError(f"--set {pair}: must be KEY=VALUE")
     return dict(pair.split("=", 1) for pair in pairs)
-
-
-def _die_with_parent() -> None:
-    """Runs in the child: have the kernel end it when ``dledger dev`` itself is killed."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

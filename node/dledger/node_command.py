@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import ctypes
 import gc
 import logging
 import os
@@ -22,6 +23,7 @@ from dledger.node import Node
 
 logger = logging.getLogger(__name__)
 
+_PR_SET_PDEATHSIG: Final = 1
 _EXIT_FATAL: Final = 1
 _EXIT_CONFIG: Final = 2
 _EXIT_DATA: Final = 3
@@ -35,10 +37,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=os.environ.get("DLEDGER_CONFIG"),
         help="TOML file of settings; DLEDGER_<KEY> in the environment wins over it",
     )
+    parser.add_argument(
+        "--exit-with-parent", action="store_true", help="stop when the process that started it ends"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Run one node; return the exit code."""
+    if args.exit_with_parent:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     try:
         settings = config.load(Path(args.config) if args.config else None, os.environ)
     except ConfigError as error:
