@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from dledger.errors import CorruptFile, DirectoryLocked, WrongIdentity
+from dledger.errors import CorruptFile, DirectoryLocked, DiskFull, WrongIdentity
 from dledger.store.commit_log import CommitLog
 from dledger.store.files import Mode, RealFiles
 from dledger.store.hard_state import HardStateFile
@@ -152,3 +156,38 @@ def test_two_processes_cannot_use_one_directory(tmp_path: Path) -> None:
 
     held.close()
     lock_directory(files, tmp_path).close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 3 MiB of its own."""
+    mount = shutil.which("mount")
+    command = [mount or "", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(tmp_path)]
+    if os.geteuid() != 0 or not mount or subprocess.run(command, check=False).returncode:
+        pytest.skip("mounting a file system needs root")
+    yield tmp_path
+    subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
+def test_really_full_disk_refuses_and_recovers(small_disk: Path) -> None:
+    """The kernel's own ENOSPC: the log is unchanged, a vote can be saved, room brings it back."""
+    files = RealFiles()
+    ballast = small_disk / "ballast"
+    identity = format_disk(files, small_disk / "data")
+    log = open_log(small_disk / "data", identity)
+    log.append(entries(1, 100, size=1000))
+    ballast.write_bytes(bytes(1 << 20))
+    expected = everything(log)
+
+    with pytest.raises(DiskFull):
+        log.append(entries(101, 2000, size=1000))
+
+    assert everything(log) == expected
+    HardStateFile(files, small_disk / "data").save(HardState(3, NodeId("voted")))
+    ballast.unlink()
+    log.append(entries(101, 1500, size=1000))
+    log.sync()
+    log.close()
+    reopened = open_log(small_disk / "data", identity)
+    assert reopened.last_index == 1500
+    reopened.close()
