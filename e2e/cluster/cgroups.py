@@ -24,6 +24,12 @@ def hierarchies(mounts: str) -> list[Path]:
     return first or [Path(row[1]) for row in rows if row[2] == "cgroup2"]
 
 
+def all_mounted(mounts: str) -> list[Path]:
+    """Return every cgroup mount: runc makes cgroups of its own in a v2 beside v1, too."""
+    rows = [line.split() for line in mounts.splitlines()]
+    return [Path(row[1]) for row in rows if row[2] in ("cgroup", "cgroup2")]
+
+
 def create(nodes: Sequence[Node]) -> None:
     """Make each node's cgroup in every hierarchy, ready for children."""
     for hierarchy in hierarchies(MOUNTS.read_text()):
@@ -58,7 +64,7 @@ def _copy_cpuset(group: Path) -> None:
 
 def remove() -> None:
     """Remove our cgroups from every hierarchy; one that is still busy stays."""
-    for hierarchy in hierarchies(MOUNTS.read_text()):
+    for hierarchy in all_mounted(MOUNTS.read_text()):
         top = hierarchy / CGROUP
         if not top.exists():
             continue

@@ -142,6 +142,7 @@ class LocalCluster(KubernetesTools):
             Path(manifest["spec"]["local"]["path"]).mkdir(parents=True)
         for node in self.nodes:
             (self.layout.node_state(node) / "kubelet").mkdir(parents=True)
+            mounts.keep_in_memory(self.layout.node_state(node) / "containerd")
             self.layout.node_run(node).mkdir(parents=True)
 
     def _files(self) -> Iterable[tuple[Path, str]]:
@@ -217,19 +218,27 @@ class LocalCluster(KubernetesTools):
     ) -> None:
         """Wait for a condition, but not longer than the components live that it needs."""
 
+        missed: set[str] = set()
+
         def check() -> bool:
+            nonlocal missed
             if condition():
                 return True
-            self._require_alive(needed)
+            # A process that is being replaced by `exec` shows no environment for a moment.
+            absent = self._absent(needed)
+            self._require_none(absent & missed)
+            missed = absent
             return False
 
         until(what, check, timeout_s=timeout_s, detail=lambda: self._log_ends(needed))
 
-    def _require_alive(self, needed: Iterable[str]) -> None:
-        running = processes.components(self.layout)
-        dead = [each for each in needed if each not in running]
+    def _absent(self, needed: Iterable[str]) -> set[str]:
+        return set(needed) - processes.components(self.layout).keys()
+
+    def _require_none(self, dead: set[str]) -> None:
         if dead:
-            raise ClusterError(f"{', '.join(dead)} ended by itself\n{self._log_ends(dead)}")
+            names = sorted(dead)
+            raise ClusterError(f"{', '.join(names)} ended by itself\n{self._log_ends(names)}")
 
     def _log_ends(self, components: Iterable[str]) -> str:
         logs = [self.layout.log(each) for each in components]

@@ -11,6 +11,8 @@ from e2e.cluster.errors import ClusterError
 from e2e.cluster.shell import run
 
 MOUNTINFO = Path("/proc/self/mountinfo")
+MEMINFO = Path("/proc/meminfo")
+NEEDED_MEMORY_KIB = 8 * 2**20
 UMOUNT_BATCH = 50
 
 
@@ -28,6 +30,21 @@ def below(mountinfo: str, directories: Sequence[Path]) -> list[Path]:
 
 def _unescape(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), text)
+
+
+def available_kib(meminfo: str) -> int:
+    """Return the memory that can be had without swapping, from the text of ``/proc/meminfo``."""
+    return next(int(line.split()[1]) for line in meminfo.splitlines() if "MemAvailable:" in line)
+
+
+def keep_in_memory(directory: Path) -> None:
+    """Make a directory whose content is kept in memory, if there is plenty; else a plain one.
+
+    Images are written and deleted as a whole: on a busy disk either takes half a minute.
+    """
+    directory.mkdir(parents=True)
+    if available_kib(MEMINFO.read_text()) >= NEEDED_MEMORY_KIB:
+        run("mount", "-t", "tmpfs", "-o", "mode=700", "dledger-e2e", directory)
 
 
 def release(directories: Sequence[Path]) -> None:

@@ -1,4 +1,4 @@
-"""Writes an image of one program as an OCI archive: no builder needed for pause and CoreDNS.
+"""Reads and writes OCI archives; pause and CoreDNS need no other builder than this.
 
 Source: OCI image layout and image manifest specifications, version 1.
 """
@@ -9,10 +9,11 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
+BLOBS = "blobs/sha256"
 LAYER = "application/vnd.oci.image.layer.v1.tar"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -63,15 +64,18 @@ def archive(name: str, program: bytes, *, machine: str) -> bytes:
             "layers": [layer.descriptor()],
         },
     )
+    files = {f"{BLOBS}/{each.digest[7:]}": each.data for each in (layer, config, manifest)}
+    return _tar({**files, **_index(name, manifest)}, mode=0o644)
+
+
+def _index(name: str, manifest: Blob) -> dict[str, bytes]:
     names = {"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name}
     index = {
         "schemaVersion": 2,
         "manifests": [{**manifest.descriptor(), "annotations": names}],
     }
-    files = {f"blobs/sha256/{each.digest[7:]}": each.data for each in (layer, config, manifest)}
-    files["index.json"] = json.dumps(index).encode()
-    files["oci-layout"] = b'{"imageLayoutVersion":"1.0.0"}'
-    return _tar(files, mode=0o644)
+    layout = b'{"imageLayoutVersion":"1.0.0"}'
+    return {"index.json": json.dumps(index).encode(), "oci-layout": layout}
 
 
 def manifest_digest(path: Path) -> str | None:
@@ -100,7 +104,7 @@ def write_without(path: Path, present: Set[str], out: Path) -> None:
 
 def _blob_digest(member: str) -> str | None:
     prefix, _, digest = member.rpartition("/")
-    return f"sha256:{digest}" if prefix == "blobs/sha256" else None
+    return f"sha256:{digest}" if prefix == BLOBS else None
 
 
 def listed_digest(listing: str, name: str) -> str | None:
@@ -116,12 +120,16 @@ def _json(media_type: str, value: object) -> Blob:
     return Blob(media_type, json.dumps(value, sort_keys=True).encode())
 
 
-def _tar(files: dict[str, bytes], *, mode: int) -> bytes:
+def _tar(files: Mapping[str, bytes], *, mode: int) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as opened:
-        for path, data in files.items():
-            entry = tarfile.TarInfo(path)
-            entry.size = len(data)
-            entry.mode = mode
-            opened.addfile(entry, io.BytesIO(data))
+        _add(opened, files, mode=mode)
     return out.getvalue()
+
+
+def _add(opened: tarfile.TarFile, files: Mapping[str, bytes], *, mode: int) -> None:
+    for path, data in files.items():
+        entry = tarfile.TarInfo(path)
+        entry.size = len(data)
+        entry.mode = mode
+        opened.addfile(entry, io.BytesIO(data))
