@@ -12,7 +12,8 @@ from dledger.errors import CorruptFile, CorruptRecord, WrongIdentity
 from dledger.store.commit_log import CommitLog
 from dledger.store.format import decode_segment_header
 from dledger.store.hard_state import HardStateFile
-from dledger.store.memory_files import Fault, MemoryFiles, RecordingFiles
+from dledger.store.memory_files import Fault, MemoryFiles
+from dledger.store.recording_files import RecordingFiles
 from dledger.types import HardState, NodeId
 from tests.store.harness import (
     DATA,

@@ -357,9 +357,9 @@ class CommitLog:
     def prepare(self) -> bool:
         """Make the next segment file ready, so that `append` need not wait for it.
 
-        Worth a call, from any thread but the loop's, after opening and after each batch: it is
-        cheap when there is nothing to do. The file is filled with zeros, which makes later syncs
-        of it two to four times as fast as in space that was only reserved.
+        Worth a call, from any thread but the loop's, every now and then: it is cheap when there is
+        nothing to do. The space is reserved, not filled with zeros: filling made the median sync
+        a quarter faster, but doubled what is written, and tripled the 99th percentile under load.
 
         Returns:
             Whether a spare file is ready.

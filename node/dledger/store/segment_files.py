@@ -1,7 +1,7 @@
 """Segment files on disk: creating, opening and removing them. Owned by `CommitLog`.
 
 A segment file gets its name only when it is whole: preallocated, its header synced. A spare one,
-filled with zeros ahead of time, makes that cheap.
+preallocated ahead of time, makes that cheap.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from dledger.errors import DiskFull
 from dledger.store.files import File, Files, Mode, disk_full_on_enospc
 from dledger.store.format import SEGMENT_HEADER_BYTES, SegmentHeader, encode_segment_header
 from dledger.store.identity import Identity
-from dledger.store.segment import NEW_SUFFIX, Segment, write_zeros
+from dledger.store.segment import NEW_SUFFIX, Segment
 
 _MAX_OPEN = 64
-_FILL_BYTES = 8 << 20
 
 
 class SegmentFiles:
@@ -113,28 +112,26 @@ class SegmentFiles:
         return file
 
     def prepare(self) -> bool:
-        """Have a spare file ready, filled with zeros; False if there is no room for one.
+        """Have a spare file ready, preallocated; False if there is no room for one.
 
         Raises:
             OSError: The disk failed.
         """
         with self._preparing:
             if self._spare is None:
-                spare = self._filled()
+                spare = self._new_spare()
                 with self._lock:
                     self._spare = spare
             return self._spare is not None
 
-    def _filled(self) -> tuple[Path, File] | None:
+    def _new_spare(self) -> tuple[Path, File] | None:
         self._spares_made += 1
         path = self._directory / f"spare-{self._spares_made}{NEW_SUFFIX}"
         try:
             file = self._allocate(path, self._segment_bytes)
         except DiskFull:
             return None
-        for start in range(0, self._segment_bytes, _FILL_BYTES):
-            write_zeros(file, start, min(start + _FILL_BYTES, self._segment_bytes))
-            file.fdatasync()
+        file.fdatasync()
         return path, file
 
     def remove(self, segments: Iterable[Segment], unsealed: Iterable[Segment]) -> None:
