@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dledger.broker.commands import Ack, CreateGroup, CreateTopic, LeaseRef, Receive
-from dledger.broker.produce import Message, encode_produce
+from dledger.broker.produce import Columns, Message, encode_produce
 from dledger.broker.results import Acked, Produced, Received
 from dledger.broker.state import BrokerState
 from dledger.types import Entry, EntryKind
@@ -54,7 +54,9 @@ class Log:
             Message(message_id=i, body=body.encode(), tag=tag)
             for i, body in zip(named, bodies, strict=True)
         ]
-        command = encode_produce(messages, client_id=client, topic=topic, queue_id=queue_id)
+        command = encode_produce(
+            Columns.of(messages), client_id=client, topic=topic, queue_id=queue_id
+        )
         (result,) = self.append(command)
         assert isinstance(result, Produced), result
         return result

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger.broker.frames import HEADER_BYTES, CommandType, MalformedCommandError, frame, split
-from dledger.broker.produce import Encoding, Message, ProduceFrame, encode_produce
+from dledger.broker.produce import Columns, Encoding, Message, ProduceFrame, encode_produce
 
 _TEXT = st.text(max_size=12)
 _MESSAGES = st.lists(
@@ -41,7 +41,7 @@ def test_a_batch_comes_out_as_it_went_in(
 ) -> None:
     """Every field of every message survives, whichever columns are present."""
     command = encode_produce(
-        messages, client_id=client, topic=topic, queue_id=queue_id, born_host=host
+        Columns.of(messages), client_id=client, topic=topic, queue_id=queue_id, born_host=host
     )
 
     found = _decoded(command)
@@ -58,7 +58,7 @@ def test_damaged_payloads_are_refused_or_read_but_never_crash(
     messages: list[Message], data: st.DataObject
 ) -> None:
     """Flipped bytes and cut ends raise MalformedCommandError, and no other error."""
-    raw = bytearray(encode_produce(messages, client_id="c", topic="t")[HEADER_BYTES:])
+    raw = bytearray(encode_produce(Columns.of(messages), client_id="c", topic="t")[HEADER_BYTES:])
     for _ in range(data.draw(st.integers(1, 4))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(0, len(raw)))
@@ -95,7 +95,10 @@ def test_a_cut_frame_is_refused(cut: int) -> None:
 def test_columns_lie_where_the_diagram_says() -> None:
     """The pipeline reads these bytes with numpy; the layout is a promise."""
     command = encode_produce(
-        [Message(message_id="ab", body=b"xyz", born_at_ms=7)], client_id="c", topic="t", queue_id=3
+        Columns(message_ids=["ab"], bodies=[b"xyz"], born_at_ms=[7]),
+        client_id="c",
+        topic="t",
+        queue_id=3,
     )
 
     expected = (

@@ -16,7 +16,7 @@ from dledger.broker.commands import (
     Release,
 )
 from dledger.broker.frames import CommandType, frame
-from dledger.broker.produce import Message, encode_produce
+from dledger.broker.produce import Columns, encode_produce
 from dledger.broker.results import GroupCreated, Produced, TopicCreated
 from dledger.broker.state import BrokerState
 from dledger.broker.topics import Topic
@@ -27,7 +27,10 @@ from tests.broker.log import Log, offsets
 
 def _produce(topic: str = "t", queue_id: int = 0) -> bytes:
     return encode_produce(
-        [Message(message_id="", body=b"x")], client_id="c", topic=topic, queue_id=queue_id
+        Columns(message_ids=[""], bodies=[b"x"], born_at_ms=[0]),
+        client_id="c",
+        topic=topic,
+        queue_id=queue_id,
     )
 
 
@@ -247,7 +250,11 @@ def test_a_batch_is_applied_in_well_under_a_millisecond() -> None:
     log.create(queues=8)
     batches = [
         encode_produce(
-            [Message(message_id=f"{n:017d}{row:017d}", body=b"x" * 1024) for row in range(256)],
+            Columns(
+                message_ids=[f"{n:017d}{row:017d}" for row in range(256)],
+                bodies=[b"x" * 1024] * 256,
+                born_at_ms=[0] * 256,
+            ),
             client_id="c",
             topic="t",
         )

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dledger.errors import DiskFull, Overloaded
+from dledger.rpc import checks
 from dledger.rpc.gateway import GatewayConfig
-from dledger.rpc.gateway import sending as sending_module
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
 from tests.rpc.memory_group import MemoryGroup, memory_group
 from tests.rpc.rocketmq_client import RocketClient, code, message
@@ -204,7 +204,7 @@ async def test_a_request_with_too_much_in_it_is_refused(
     client: RocketClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PAYLOAD_TOO_LARGE: the whole becomes one entry of the log."""
-    monkeypatch.setattr(sending_module, "MAX_REQUEST_BYTES", 10)
+    monkeypatch.setattr(checks, "MAX_REQUEST_BYTES", 10)
 
     response = await client.send(message(1, body=b"123456"), message(2, body=b"123456"))
 

@@ -39,9 +39,9 @@ class MalformedCommandError(ValueError):
     """The bytes are not a command; the message says which part and why."""
 
 
-def frame(kind: CommandType, payload: bytes) -> bytes:
-    """Return *payload* with its header in front."""
-    return _HEADER.pack(len(payload), kind) + payload
+def frame(kind: CommandType, *payload: bytes) -> bytes:
+    """Return the parts of a payload, joined, with their header in front."""
+    return b"".join((_HEADER.pack(sum(map(len, payload)), kind), *payload))
 
 
 def frame_type(command: bytes) -> int:

@@ -32,7 +32,7 @@ a frame touches ids and tags, delivering one message touches one row.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import accumulate, chain, pairwise
@@ -52,6 +52,9 @@ class Encoding(IntEnum):
 
     IDENTITY = 1
     GZIP = 2
+
+
+_IDENTITY = bytes([Encoding.IDENTITY])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,54 +77,91 @@ class Message:
     trace_context: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """A batch by columns, one item a message; an empty column: every message has its default.
+
+    This is the form to fill in where batches are large: no object a message is made.
+    """
+
+    message_ids: Sequence[str]
+    bodies: Sequence[bytes]
+    born_at_ms: Sequence[int]
+    tags: Sequence[str] = ()
+    keys: Sequence[Collection[str]] = ()
+    properties: Sequence[Mapping[str, str]] = ()
+    encodings: Sequence[int] = ()
+    trace_contexts: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, messages: Sequence[Message]) -> Columns:
+        """Return the columns of *messages*."""
+        return cls(
+            message_ids=[message.message_id for message in messages],
+            bodies=[message.body for message in messages],
+            born_at_ms=[message.born_at_ms for message in messages],
+            tags=[message.tag for message in messages],
+            keys=[message.keys for message in messages],
+            properties=[message.properties for message in messages],
+            encodings=[message.encoding for message in messages],
+            trace_contexts=[message.trace_context for message in messages],
+        )
+
+
 def encode_produce(
-    messages: Sequence[Message],
-    *,
-    client_id: str,
-    topic: str,
-    queue_id: int = NO_QUEUE,
-    born_host: str = "",
+    batch: Columns, *, client_id: str, topic: str, queue_id: int = NO_QUEUE, born_host: str = ""
 ) -> bytes:
-    """Return the framed PRODUCE command for *messages*, which share topic and queue."""
-    count = len(messages)
+    """Return the framed PRODUCE command for a batch, whose messages share topic and queue."""
     client, name, host = client_id.encode(), topic.encode(), born_host.encode()
-    flags = 0
-    parts = [
+    count = len(batch.bodies)
+    flags, encodings, columns = _optional_columns(batch)
+    return frame(
+        CommandType.PRODUCE,
+        _HEADER.pack(VERSION, flags, len(client), len(name), len(host), queue_id, count),
         client,
         name,
         host,
-        struct.pack(f"<{count}q", *(message.born_at_ms for message in messages)),
-    ]
-    if any(message.encoding is not Encoding.IDENTITY for message in messages):
+        struct.pack(f"<{count}q", *batch.born_at_ms),
+        encodings,
+        *_texts_column(batch.message_ids),
+        *columns,
+        _offsets(map(len, batch.bodies)),
+        *batch.bodies,
+    )
+
+
+def _optional_columns(batch: Columns) -> tuple[int, bytes, list[bytes]]:
+    """Return the flags, the encodings, and the other columns in which some message has a value."""
+    flags, columns = 0, list[bytes]()
+    encodings = bytes(batch.encodings)
+    if encodings.strip(_IDENTITY):
         flags |= _HAS_ENCODINGS
-        parts.append(bytes(message.encoding for message in messages))
-    parts += _strings([message.message_id.encode() for message in messages])
-    if any(message.tag for message in messages):
+    if any(batch.tags):
         flags |= _HAS_TAGS
-        parts += _strings([message.tag.encode() for message in messages])
-    if any(message.keys for message in messages):
+        columns += _texts_column(batch.tags)
+    if any(batch.keys):
         flags |= _HAS_KEYS
-        parts += _lists([message.keys for message in messages])
-    if any(message.properties for message in messages):
+        columns += _lists(batch.keys)
+    if any(batch.properties):
         flags |= _HAS_PROPERTIES
-        parts += _lists([tuple(message.properties) for message in messages])
-        values = chain.from_iterable(message.properties.values() for message in messages)
-        parts += _strings([value.encode() for value in values])
-    if any(message.trace_context for message in messages):
+        columns += _lists(batch.properties)
+        columns += _texts_column([v for each in batch.properties for v in each.values()])
+    if any(batch.trace_contexts):
         flags |= _HAS_TRACES
-        parts += _strings([message.trace_context.encode() for message in messages])
-    parts += _strings([message.body for message in messages])
-    header = _HEADER.pack(VERSION, flags, len(client), len(name), len(host), queue_id, count)
-    return frame(CommandType.PRODUCE, b"".join((header, *parts)))
+        columns += _texts_column(batch.trace_contexts)
+    return flags, encodings if flags & _HAS_ENCODINGS else b"", columns
+
+
+def _texts_column(items: Sequence[str]) -> tuple[bytes, bytes]:
+    return _strings([item.encode() for item in items])
 
 
 def _strings(items: Sequence[bytes]) -> tuple[bytes, bytes]:
     return _offsets(map(len, items)), b"".join(items)
 
 
-def _lists(items: Sequence[Sequence[str]]) -> tuple[bytes, bytes, bytes]:
-    flat = [item.encode() for item in chain.from_iterable(items)]
-    return (_offsets(map(len, items)), *_strings(flat))
+def _lists(items: Sequence[Collection[str]]) -> tuple[bytes, bytes, bytes]:
+    return (_offsets(map(len, items)), *_texts_column(list(chain.from_iterable(items))))
 
 
 def _offsets(lengths: Iterable[int]) -> bytes:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import grpc
 
-from dledger.broker.produce import Message, ProduceFrame, encode_produce
+from dledger.broker.produce import NO_QUEUE, Columns, Message, ProduceFrame, encode_produce
 from dledger.broker.results import Produced
 from dledger.broker.topics import check_name
 from dledger.errors import DledgerError, InvalidArgument, OffsetOutOfRange
-from dledger.rpc.gateway.config import MAX_ID_LENGTH, MAX_MESSAGES
-from dledger.rpc.gateway.sending import (
+from dledger.rpc.checks import (
     born_at_ms,
     check_body,
     check_properties,
     check_tag,
     check_total,
 )
+from dledger.rpc.limits import MAX_ID_LENGTH, MAX_MESSAGES
 from dledger.rpc.native import NativeHandlers, bug, parsed
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.status import abort
@@ -49,7 +49,7 @@ class LedgerHandlers(NativeHandlers):
 
     async def _append(self, request: pb.AppendRequest) -> pb.AppendResponse:
         check_name("topic", request.topic)
-        command = _command(request)
+        command = command_of(request)
         await self._gateway.catalog.topic(request.topic)
         stored = await self._engine.propose(command)
         if not isinstance(stored, Produced):
@@ -69,9 +69,13 @@ class LedgerHandlers(NativeHandlers):
             await abort(context, bug(error))
 
     async def _responses(self, request: pb.ReadRequest) -> AsyncIterator[pb.ReadResponse]:
-        """Yield the queue's messages in order; at its end wait for more if the caller follows."""
+        """Yield the queue's messages in order; at its end wait for more if the caller follows.
+
+        A caller that follows may be ahead of this node, having read from one that applies faster.
+        """
         queue = self._engine.state.queue(request.topic, request.queue_id)
-        if not 0 <= request.start_offset <= queue.end:
+        beyond = request.start_offset > queue.end and not request.follow
+        if request.start_offset < 0 or beyond:
             raise OffsetOutOfRange(request.start_offset, first=0, last=queue.end)
         offset, left = request.start_offset, request.max_records or None
         while left is None or left > 0:
@@ -110,43 +114,48 @@ class LedgerHandlers(NativeHandlers):
         return response
 
 
-def _command(request: pb.AppendRequest) -> bytes:
+def command_of(request: pb.AppendRequest) -> bytes:
     """Return the PRODUCE command of a checked request, or raise Refused."""
-    count = len(request.records)
-    if not 1 <= count <= MAX_MESSAGES:
+    if not 1 <= len(request.records) <= MAX_MESSAGES:
+        count = len(request.records)
         raise InvalidArgument(f"a batch has 1 to {MAX_MESSAGES} records, not {count}")
     if not 1 <= len(request.client_id) <= MAX_ID_LENGTH:
         raise InvalidArgument(
             f"client_id must have 1 to {MAX_ID_LENGTH} characters, not {len(request.client_id)}"
         )
-    messages = [_message(record) for record in request.records]
-    check_total(sum(len(message.body) for message in messages))
     return encode_produce(
-        messages,
+        _checked_columns(request.records),
         client_id=request.client_id,
         topic=request.topic,
-        queue_id=max(request.queue_id, -1),
+        queue_id=max(request.queue_id, NO_QUEUE),
     )
 
 
-def _message(record: pb.Record) -> Message:
-    body, tag = record.body, record.tag
-    check_body(body)
-    if tag:
-        check_tag(tag)
-    message_id = record.message_id
-    if len(message_id) > MAX_ID_LENGTH:
+def _checked_columns(records: Sequence[pb.Record]) -> Columns:
+    """Return a batch by columns; each rule looks at a column rather than at every message."""
+    message_ids = [record.message_id for record in records]
+    bodies = [record.body for record in records]
+    tags = [record.tag for record in records]
+    keys: Sequence[Collection[str]] = [record.keys for record in records]
+    properties: Sequence[Mapping[str, str]] = [record.properties for record in records]
+    check_body(min(bodies, key=len))
+    check_body(max(bodies, key=len))
+    check_total(sum(map(len, bodies)))
+    if max(map(len, message_ids)) > MAX_ID_LENGTH:
         raise InvalidArgument(f"message_id has at most {MAX_ID_LENGTH} characters")
-    keys, properties = tuple(record.keys), dict(record.properties)
-    if keys or properties:
-        check_properties(properties, list(keys))
-    return Message(
-        message_id=message_id,
-        body=body,
-        tag=tag,
+    for tag in set(tags):
+        check_tag(tag)
+    if any(keys) or any(properties):
+        properties = [dict(each) for each in properties]
+        for names, values in zip(keys, properties, strict=True):
+            check_properties(values, names)
+    return Columns(
+        message_ids=message_ids,
+        bodies=bodies,
+        born_at_ms=born_at_ms([record.born_at_ms for record in records]),
+        tags=tags,
         keys=keys,
         properties=properties,
-        born_at_ms=born_at_ms(record.born_at_ms),
     )
 
 

@@ -10,9 +10,9 @@ from dledger.errors import InvalidReceiptHandle
 from dledger.rpc.engine import Engine
 from dledger.rpc.forward import Caller
 from dledger.rpc.gateway import receipts
-from dledger.rpc.gateway.config import MAX_MESSAGES
 from dledger.rpc.gateway.names import client_id, group_name, topic_name
 from dledger.rpc.gateway.receiving import checked_invisible
+from dledger.rpc.limits import MAX_MESSAGES
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import Code, Rejected, ok, status_of
 

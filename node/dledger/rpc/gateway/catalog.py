@@ -54,9 +54,14 @@ class Catalog:
         if task is None:
             task = asyncio.ensure_future(self._engine.propose(command))
             self._creating[command] = task
-            task.add_done_callback(lambda _: self._creating.pop(command, None))
+            task.add_done_callback(lambda done: self._created(command, done))
         try:
             await asyncio.shield(task)
         except InvalidArgument:
             if not exists():  # someone else made it with other settings, which is as good
                 raise
+
+    def _created(self, command: bytes, done: asyncio.Task[object]) -> None:
+        self._creating.pop(command, None)
+        if not done.cancelled():
+            done.exception()  # those who wait for it raise it; there may be none any more

@@ -16,8 +16,8 @@ from dledger.broker.commands import LeaseRef, Release, Renew
 from dledger.errors import DledgerError
 from dledger.rpc.engine import Engine
 from dledger.rpc.forward import Caller
-from dledger.rpc.gateway.config import MAX_CLIENTS, RENEWED_INVISIBLE_MS
 from dledger.rpc.gateway.names import client_id, group_name
+from dledger.rpc.limits import MAX_CLIENTS, RENEWED_INVISIBLE_MS
 from dledger.rpc.rocketmq_stubs import service
 from dledger.rpc.status import ok
 
@@ -93,6 +93,8 @@ class Clients:
                 await self.renew()
             except DledgerError as error:
                 logger.info("group %s: leases not renewed: %s", self._engine.group, error)
+            except Exception:
+                logger.exception("group %s: renewing leases failed", self._engine.group)
 
     async def renew(self) -> None:
         """Propose the renewal of every lease that ends soon and whose client is alive."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from dledger.broker.topics import MAX_NAME_LENGTH, is_name
 from dledger.rpc.forward import Caller
-from dledger.rpc.gateway.config import MAX_ID_LENGTH
+from dledger.rpc.limits import MAX_ID_LENGTH
 from dledger.rpc.status import Code, Rejected
 
 

@@ -14,12 +14,14 @@ from dledger.broker.produce import Message, ProduceFrame
 from dledger.broker.results import Delivery, Received
 from dledger.broker.topics import Topic
 from dledger.errors import InvalidArgument, NotLeader
+from dledger.rpc.checks import md5_of
 from dledger.rpc.engine import Engine
 from dledger.rpc.forward import Caller
 from dledger.rpc.gateway import receipts
 from dledger.rpc.gateway.arrivals import ANY_QUEUE, Arrivals
 from dledger.rpc.gateway.catalog import Catalog
-from dledger.rpc.gateway.config import (
+from dledger.rpc.gateway.names import client_id, group_name, topic_name
+from dledger.rpc.limits import (
     DEFAULT_POLL_MS,
     MAX_ATTEMPT_LENGTH,
     MAX_INVISIBLE_MS,
@@ -28,8 +30,6 @@ from dledger.rpc.gateway.config import (
     MAX_WAITING_POLLS,
     RENEWED_INVISIBLE_MS,
 )
-from dledger.rpc.gateway.names import client_id, group_name, topic_name
-from dledger.rpc.gateway.sending import md5_of
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import Code, Rejected, ok
 from dledger.types import Entry

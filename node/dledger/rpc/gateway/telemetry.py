@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from dledger.rpc.gateway.config import (
+from dledger.rpc.limits import (
     DEFAULT_POLL_MS,
     MAX_BODY_BYTES,
     MAX_POLL_MS,

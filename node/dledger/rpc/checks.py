@@ -1,0 +1,112 @@
+"""What a message must be like, whichever service it came through; each rule with its code."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from hashlib import md5, sha1
+from typing import Any
+from zlib import crc32
+
+from dledger.errors import TopicTypeMismatch
+from dledger.rpc.limits import (
+    MAX_BODY_BYTES,
+    MAX_PROPERTIES,
+    MAX_PROPERTIES_BYTES,
+    MAX_REQUEST_BYTES,
+)
+from dledger.rpc.rocketmq_stubs import definition
+from dledger.rpc.status import Code, Rejected
+
+_MESSAGE_TYPE = definition.MessageType
+_DIGEST = definition.DigestType
+_MAX_TIMESTAMP_MS = 253_402_300_799_999
+
+
+def check_normal(system: Any) -> None:
+    """Refuse what only topics of another type take: FIFO, delayed, transactional and so on."""
+    if system.message_type not in (_MESSAGE_TYPE.NORMAL, _MESSAGE_TYPE.MESSAGE_TYPE_UNSPECIFIED):
+        kind = _name(_MESSAGE_TYPE, system.message_type)
+        raise TopicTypeMismatch(f"the topic takes NORMAL messages, not {kind}")
+    for field in ("message_group", "delivery_timestamp", "lite_topic", "priority"):
+        if system.HasField(field):
+            raise TopicTypeMismatch(f"the topic takes NORMAL messages, which have no {field}")
+
+
+def check_body(body: bytes) -> None:
+    """Refuse an empty body and one of more than 4 MiB."""
+    if not body:
+        raise Rejected(Code.MESSAGE_BODY_EMPTY, "the message body is empty")
+    if len(body) > MAX_BODY_BYTES:
+        raise Rejected(
+            Code.MESSAGE_BODY_TOO_LARGE,
+            f"the message body has {len(body)} bytes; the limit is {MAX_BODY_BYTES}",
+        )
+
+
+def check_total(size_bytes: int) -> None:
+    """Refuse a batch that would make too large a Raft entry."""
+    if size_bytes > MAX_REQUEST_BYTES:
+        raise Rejected(
+            Code.PAYLOAD_TOO_LARGE,
+            f"the bodies of one request have {size_bytes} bytes; the limit is {MAX_REQUEST_BYTES}",
+        )
+
+
+def check_digest(body: bytes, digest: Any) -> None:
+    """Refuse a body that does not have the digest its producer computed, if it sent one."""
+    given: str = digest.checksum
+    if digest.type == _DIGEST.MD5:
+        correct = given.upper() == md5_of(body)
+    elif digest.type == _DIGEST.SHA1:
+        correct = given.upper() == sha1(body, usedforsecurity=False).hexdigest().upper()
+    elif digest.type == _DIGEST.CRC32:
+        correct = given.upper().lstrip("0") == f"{crc32(body):X}".lstrip("0")
+    else:
+        return
+    if not correct:
+        kind = _name(_DIGEST, digest.type)
+        raise Rejected(
+            Code.MESSAGE_CORRUPTED,
+            f"the body was damaged on its way: its {kind} is not {given[:64]!r}",
+        )
+
+
+def born_at_ms(column: Sequence[int]) -> Sequence[int]:
+    """Return producers' clocks, moved into the range that a protobuf ``Timestamp`` can say."""
+    if min(column) >= 0 and max(column) <= _MAX_TIMESTAMP_MS:
+        return column
+    return [min(max(milliseconds, 0), _MAX_TIMESTAMP_MS) for milliseconds in column]
+
+
+def md5_of(body: bytes) -> str:
+    """Return the digest that every SDK agrees on: MD5 in upper-case hexadecimal."""
+    return md5(body, usedforsecurity=False).hexdigest().upper()
+
+
+def check_tag(tag: str) -> None:
+    """Refuse a tag that no filter could name."""
+    if "|" in tag or tag != tag.strip() or tag == "*" or not (tag.isprintable()):
+        raise Rejected(
+            Code.ILLEGAL_MESSAGE_TAG,
+            f"tag {tag[:80]!r} must be printable, without '|' and outer spaces, and not '*'",
+        )
+
+
+def check_properties(properties: Mapping[str, str], keys: Collection[str]) -> None:
+    """Refuse blank keys and names, and more properties than a message may carry."""
+    if any(not key.strip() for key in keys):
+        raise Rejected(Code.ILLEGAL_MESSAGE_KEY, "a message key is blank")
+    if any(not name.strip() for name in properties):
+        raise Rejected(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, "the name of a property is blank")
+    count = len(properties) + len(keys)
+    size_bytes = sum(len(n) + len(v) for n, v in properties.items()) + sum(map(len, keys))
+    if count > MAX_PROPERTIES or size_bytes > MAX_PROPERTIES_BYTES:
+        raise Rejected(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"{count} keys and properties of {size_bytes} characters; "
+            f"the limits are {MAX_PROPERTIES} and {MAX_PROPERTIES_BYTES}",
+        )
+
+
+def _name(enum: Any, value: int) -> str:
+    return str(enum.Name(value)) if value in enum.values() else str(value)

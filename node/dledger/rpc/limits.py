@@ -1,0 +1,25 @@
+"""The fixed limits of requests, so that every buffer behind them is bounded (promise P11)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_BODY_BYTES: Final = 4 << 20
+MAX_REQUEST_BYTES: Final = 16 << 20
+"""Bodies of one SendMessage or Append together; they become one command in one Raft entry."""
+MAX_MESSAGES: Final = 4_096
+MAX_PROPERTIES: Final = 128
+MAX_PROPERTIES_BYTES: Final = 64 << 10
+MAX_ID_LENGTH: Final = 255
+MAX_ATTEMPT_LENGTH: Final = 128
+
+MAX_RECEIVE_BATCH: Final = 32
+MAX_POLL_MS: Final = 60_000
+DEFAULT_POLL_MS: Final = 20_000
+MAX_INVISIBLE_MS: Final = 12 * 3600 * 1000
+RENEWED_INVISIBLE_MS: Final = 60_000
+"""How long a message is a push consumer's, again and again until it acks or is gone."""
+
+MAX_WAITING_POLLS: Final = 10_000
+MAX_TELEMETRY_STREAMS: Final = 10_000
+MAX_CLIENTS: Final = 100_000
