@@ -6,7 +6,7 @@ files in memory. A write is two steps, as in the driver: written, then synced.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Protocol
@@ -71,6 +71,32 @@ class Disk(Protocol):
     def crash(self, rng: Random) -> None:
         """Lose what was not synced, or keep a random part of it; then recover."""
         ...
+
+
+class Reader:
+    """The core's LogReader over a disk; *in_memory* says whether entries can be read at once."""
+
+    def __init__(self, disk: Disk, in_memory: Callable[[], bool]) -> None:
+        self._disk = disk
+        self._in_memory = in_memory
+
+    @property
+    def first_index(self) -> int:
+        """The oldest index kept."""
+        return self._disk.first_index
+
+    @property
+    def last_index(self) -> int:
+        """The newest index written."""
+        return self._disk.last_index
+
+    def term(self, index: int) -> int:
+        """Return the term at *index*; 0 for index 0."""
+        return self._disk.term(index)
+
+    def entries(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...] | None:
+        """Return entries from [first, last], or None if they are not in memory."""
+        return self._disk.entries(first, last, max_bytes) if self._in_memory() else None
 
 
 class ModelDisk:

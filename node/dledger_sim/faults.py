@@ -18,6 +18,9 @@ class Faults:
         sync_ms: The longest ordinary write with sync.
         stall: Part of the writes that take up to two seconds.
         evicted: Part of the reads of old entries that must be loaded first.
+        crash_saving: Part of the hard state writes during which the node crashes.
+        crash_writing: Part of the log writes during which the node crashes.
+        crash_leader: Part of the new leaders that crash soon.
         crash_s: Mean seconds between crashes (unsynced writes are lost).
         partition_s: Mean seconds between partitions, some of them in one direction only.
         pause_s: Mean seconds between pauses of a process.
@@ -32,6 +35,9 @@ class Faults:
     sync_ms: int = 10
     stall: float = 0.0
     evicted: float = 0.0
+    crash_saving: float = 0.0
+    crash_writing: float = 0.0
+    crash_leader: float = 0.0
     crash_s: float = 0.0
     partition_s: float = 0.0
     pause_s: float = 0.0
@@ -49,6 +55,9 @@ class Faults:
             sync_ms=rng.choice((2, 20, 200)),
             stall=rng.choice((0.0, 0.01, 0.1)),
             evicted=rng.choice((0.0, 0.1, 0.9)),
+            crash_saving=rng.choice((0.0, 0.0, 0.2)),
+            crash_writing=rng.choice((0.0, 0.0, 0.01)),
+            crash_leader=rng.choice((0.0, 0.0, 0.8)),
             crash_s=rng.choice((0.0, 5.0, 1.0)),
             partition_s=rng.choice((0.0, 5.0, 1.5)),
             pause_s=rng.choice((0.0, 5.0, 1.5)),

@@ -16,7 +16,7 @@ from dledger.raft import invariants
 from dledger.raft.core import Raft, RaftConfig, Ready, RoleChange
 from dledger.raft.messages import Message
 from dledger.types import Entry, HardState, NodeId
-from dledger_sim.disk import Disk
+from dledger_sim.disk import Disk, Reader
 
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ class SimNode:
         self._raft = Raft(
             self._config,
             hard_state=self.disk.load_hard_state(),
-            log=_Reader(self.disk, lambda: self._world.entries_asked(self)),
+            log=Reader(self.disk, lambda: self._world.entries_asked(self)),
             memberships=self.disk.memberships(),
             rng=rng,
         )
@@ -211,25 +211,3 @@ class _Held:
 
     def __init__(self, hard_states: int, writes: int, messages: Sequence[Message]) -> None:
         self.hard_states, self.writes, self.messages = hard_states, writes, messages
-
-
-class _Reader:
-    """The core's LogReader over a disk; the world decides what is in memory."""
-
-    def __init__(self, disk: Disk, in_memory: Callable[[], bool]) -> None:
-        self._disk = disk
-        self._in_memory = in_memory
-
-    @property
-    def first_index(self) -> int:
-        return self._disk.first_index
-
-    @property
-    def last_index(self) -> int:
-        return self._disk.last_index
-
-    def term(self, index: int) -> int:
-        return self._disk.term(index)
-
-    def entries(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...] | None:
-        return self._disk.entries(first, last, max_bytes) if self._in_memory() else None

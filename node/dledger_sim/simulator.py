@@ -42,6 +42,8 @@ class Options:
     """What a run is, besides its seed.
 
     Attributes:
+        nodes: How many; drawn if None.
+        faults: What goes wrong; drawn if None.
         faulty_s: Simulated seconds with faults.
         recovery_s: Simulated seconds within which the healed group must be whole again.
         bug: A planted mistake.
@@ -50,6 +52,8 @@ class Options:
         trace: Where to tell what happens, line by line.
     """
 
+    nodes: int | None = None
+    faults: Faults | None = None
     faulty_s: int = 10
     recovery_s: int = 12
     bug: Bug = Bug.NONE
@@ -81,9 +85,10 @@ class Simulation:
         self._hash = 0
         self._events = 0
         count = self._rng.choice((1, 3, 3, 3, 5))
-        self._membership = members(count)
+        faults = Faults.draw(self._rng)
+        self._membership = members(self._options.nodes or count)
         self._ids = [member.id for member in self._membership.voters]
-        self._network = Network(self._ids, Faults.draw(self._rng), self._rng)
+        self._network = Network(self._ids, self._options.faults or faults, self._rng)
         self._disks = self._format_disks()
         self._elections = ElectionSafety()
         self._matching = LogMatching()
@@ -129,11 +134,11 @@ class Simulation:
 
     def log_write_started(self, node: SimNode) -> None:
         """Let the write end after a while."""
-        self._later(self._sync_us(), node.id, lambda n: _ignore(n.finish_log_write()))
+        self._write(node.id, self._network.faults.crash_writing, _finish_log_write)
 
     def hard_state_write_started(self, node: SimNode) -> None:
         """Let the write end after a while."""
-        self._later(self._sync_us(), node.id, lambda n: _ignore(n.finish_hard_state_write()))
+        self._write(node.id, self._network.faults.crash_saving, _finish_hard_state_write)
 
     def entries_asked(self, node: SimNode) -> bool:
         """Say at random that old entries are not in memory."""
@@ -149,6 +154,8 @@ class Simulation:
         if change.role is Role.LEADER:
             self._elections.elected(node.id, change.term)
             self._commitment.elected(node.id, self._matching.log(node.id))
+            if self._rng.random() < self._network.faults.crash_leader:
+                self._crash_after(self._rng.randint(1, 200 * _MS), node.id)
 
     def wrote(self, node: SimNode, entries: Sequence[Entry]) -> None:
         """Check entries that enter a log."""
@@ -197,12 +204,14 @@ class Simulation:
         self._nodes[node_id].start(Random(self._rng.random()))
         self._later(self._rng.randint(1, _TICK_US), node_id, self._tick_and_again)
 
-    def _crash(self, node_id: NodeId) -> None:
-        if self._nodes[node_id].is_up:
-            self._note(f"{node_id} crashes")
-            self._nodes[node_id].crash(self._rng)
-            self._lives[node_id] += 1
-            self._break_connections(node_id)
+    def _crash(self, node_id: NodeId, down_us: int) -> None:
+        if self._network.faults is _CALM:
+            return
+        self._note(f"{node_id} crashes")
+        self._nodes[node_id].crash(self._rng)
+        self._lives[node_id] += 1
+        self._break_connections(node_id)
+        self._clock.after(down_us, lambda: self._restart(node_id))
 
     def _restart(self, node_id: NodeId) -> None:
         if not self._nodes[node_id].is_up:
@@ -241,6 +250,13 @@ class Simulation:
         if node.is_up and self._network.reaches(message.sender, message.recipient):
             self._note(describe.message(message))
             self._later(0, node.id, lambda n: n.do(lambda raft: raft.step(message)))
+
+    def _write(self, node_id: NodeId, crashes: float, finish: Callable[[SimNode], None]) -> None:
+        """Let a write end after a while, unless the node crashes before."""
+        duration_us = self._sync_us()
+        self._later(duration_us, node_id, finish)
+        if self._rng.random() < crashes:
+            self._crash_after(self._rng.randint(1, duration_us), node_id)
 
     def _sync_us(self) -> int:
         if self._rng.random() < self._network.faults.stall:
@@ -294,12 +310,12 @@ class Simulation:
     def _crash_some(self) -> None:
         everyone = self._rng.random() < 0.1
         for node_id in self._ids if everyone else [self._rng.choice(self._ids)]:
-            self._crash(node_id)
-            down_us = self._rng.choice((10 * _MS, 500 * _MS, 3 * _S))
-            self._restart_after(self._rng.randint(1, down_us), node_id)
+            self._crash_after(0, node_id)
 
-    def _restart_after(self, delay_us: int, node_id: NodeId) -> None:
-        self._clock.after(delay_us, lambda: self._restart(node_id))
+    def _crash_after(self, delay_us: int, node_id: NodeId) -> None:
+        """Crash a node after a delay, and restart it some time later."""
+        down_us = self._rng.randint(1, self._rng.choice((10 * _MS, 500 * _MS, 3 * _S)))
+        self._later(delay_us, node_id, lambda _: self._crash(node_id, down_us))
 
     def _partition(self) -> None:
         if len(self._ids) > 1:
@@ -373,5 +389,9 @@ def _campaign(node: SimNode) -> None:
     node.do(lambda raft: raft.campaign())
 
 
-def _ignore(_: object) -> None:
-    """Drop a result."""
+def _finish_log_write(node: SimNode) -> None:
+    node.finish_log_write()
+
+
+def _finish_hard_state_write(node: SimNode) -> None:
+    node.finish_hard_state_write()
