@@ -70,6 +70,10 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield below, inner
 
 
+_DEFAULTS: Final = dict(leaves(Spec()))
+_TOPIC_DEFAULTS: Final = dict(leaves(Topic()))
+
+
 def _contradictions(group: BrokerGroup) -> Iterator[Problem]:
     spec = group.spec
     if not _NAME.fullmatch(group.name) or len(group.name) > 50:
@@ -95,13 +99,12 @@ def _volume_contradictions(group: BrokerGroup, observed: Observed) -> Iterator[P
 
 
 def _not_built_yet(group: BrokerGroup) -> Iterator[Problem]:
-    defaults = dict(leaves(Spec()))
     for path, value in leaves(group.spec):
-        if path not in ACTED_ON and value != defaults[path]:
-            yield _not_yet(f"spec.{path}", value, defaults[path])
+        if path not in ACTED_ON and value != _DEFAULTS[path]:
+            yield _not_yet(f"spec.{path}", value, _DEFAULTS[path])
     for topic in group.spec.topics:
         for path, value in leaves(topic):
-            default = dict(leaves(Topic()))[path]
+            default = _TOPIC_DEFAULTS[path]
             if path not in ("name", "queues") and value != default:
                 yield _not_yet(f"spec.topics[{topic.name}].{path}", value, default)
     for path in group.unknown:

@@ -74,6 +74,8 @@ class _Memory:
     topics_at_s: float = -TOPICS_S
     written_at_s: float = float("-inf")
     refused: dict[Ref, tuple[str, int, float]] = field(default_factory=dict)
+    seen: tuple[Json, Observed] = field(default_factory=lambda: ({}, Observed()))
+    at_rest: bool = False
 
 
 class Reconciler:
@@ -116,10 +118,15 @@ class Reconciler:
             log.error("%s: %s", names.KIND, error)
             return
         observed = await self._observe(group)
+        seen = self.body, observed
+        if self._memory.at_rest and seen[0] is self._memory.seen[0] and seen == self._memory.seen:
+            return
         children = desired(group, self._platform)
-        for action in plan(group, observed, children, fresh_id=self._clock.fresh_id()):
+        actions = plan(group, observed, children, fresh_id=self._clock.fresh_id())
+        for action in actions:
             group = await self._act(group, observed, action)
-        await self._report(group, replace(observed, refusals=self._refusals(group)))
+        told = await self._report(group, replace(observed, refusals=self._refusals(group)))
+        self._memory.at_rest, self._memory.seen = told and not actions, seen
 
     async def close(self) -> None:
         """Close the connections to the nodes."""
@@ -225,19 +232,23 @@ class Reconciler:
                 message = f"topic {topic.name} with {topic.queues} queues"
                 await self._post(group, Event(EventReason.TOPIC_CREATED, message))
 
-    async def _report(self, group: BrokerGroup, observed: Observed) -> None:
-        """Write the status if it tells something new, then post the Events that it is worth."""
+    async def _report(self, group: BrokerGroup, observed: Observed) -> bool:
+        """Write the status if it tells something new, then post the Events that it is worth.
+
+        Returns whether the status that is recorded tells all that was seen.
+        """
         before = group.status
         after = status(group, observed, now=self._clock.now())
         self._metrics.show(group.namespace, group.name, after)
         now_s = self._clock.monotonic_s()
         since_write_s = now_s - self._memory.written_at_s
         if not worth_writing(before, after, since_write_s=since_write_s):
-            return
+            return not worth_writing(before, after, since_write_s=float("inf"))
         self.saw(await self._cluster.write_status(group, after))
         self._memory.written_at_s = now_s
         for event in events(before, after):
             await self._post(group, event)
+        return True
 
     async def _post(self, group: BrokerGroup, event: Event) -> None:
         await self._cluster.post(group, event, now=self._clock.now())

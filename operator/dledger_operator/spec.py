@@ -277,6 +277,7 @@ class BrokerGroup:
         return int(self.status.get("term") or 0) > 0
 
 
+@cache
 def camel(name: str) -> str:
     """Return the CRD's spelling of a field: ``max_size`` -> ``maxSize``."""
     head, *rest = name.split("_")

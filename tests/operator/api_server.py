@@ -39,12 +39,17 @@ class ApiServer:
         self.url = f"https://127.0.0.1:{self._ports['api']}"
         self.kubeconfig = directory / "kubeconfig"
 
-    def start(self) -> None:
-        """Start everything and wait until the API server is ready."""
+    def start(self, first: Sequence[Any]) -> None:
+        """Start everything, with *first* applied before there is a controller manager.
+
+        Its garbage collector learns of new kinds only every half minute.
+        """
         self._write_files()
         self._spawn("etcd", self._etcd())
         self._spawn("kube-apiserver", self._api_server())
         self._await_ready()
+        listed = {"apiVersion": "v1", "kind": "List", "items": list(first)}
+        self.kubectl("apply", "-f", "-", manifest=listed)
         self._spawn("kube-controller-manager", self._controller_manager())
 
     def stop(self) -> None:
@@ -57,7 +62,7 @@ class ApiServer:
         self, *args: str, manifest: Any = None, check: bool = True
     ) -> subprocess.CompletedProcess[str]:
         """Run kubectl with a manifest (or a list of them) as its input."""
-        done = subprocess.run(  # noqa: S603
+        done = subprocess.run(
             [self._kubectl, f"--kubeconfig={self.kubeconfig}", *args],
             input=None if manifest is None else json.dumps(manifest),
             capture_output=True,
@@ -151,7 +156,7 @@ class ApiServer:
 
     def _spawn(self, program: str, args: Sequence[str]) -> None:
         with (self._directory / f"{program}.log").open("wb") as log:
-            process = subprocess.Popen(  # noqa: S603
+            process = subprocess.Popen(
                 [self._binaries / program, *args], stdout=log, stderr=log, cwd=self._directory
             )
         self._processes.append(process)
@@ -166,11 +171,11 @@ class ApiServer:
 
 
 @contextlib.contextmanager
-def running(directory: Path) -> Iterator[ApiServer]:
-    """Run an API server while the block runs."""
+def running(directory: Path, *, first: Sequence[Any] = ()) -> Iterator[ApiServer]:
+    """Run an API server with some manifests in it while the block runs."""
     server = ApiServer(directory)
     try:
-        server.start()
+        server.start(first)
         yield server
     finally:
         server.stop()

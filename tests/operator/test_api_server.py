@@ -1,0 +1,473 @@
+"""The CRD, the chart's rights and the operator on a real API server; nodes are played by us.
+
+The API server, etcd and controller manager are real, and so is the operator's process, which runs
+with the rights of the chart and nothing more. There are no kubelets: the tests give pods addresses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from e2e.cluster import golang
+from e2e.cluster.layout import default_layout
+from e2e.cluster.steps import Steps
+from tests.operator.api_server import ApiServer, running
+from tests.operator.fake_nodes import FakeGroup
+
+pytestmark = pytest.mark.e2e
+
+ROOT: Final = Path(__file__).parents[2]
+SYSTEM: Final = "dledger-system"
+CHILDREN: Final = "statefulset,service,configmap,poddisruptionbudget,networkpolicy,pod,pvc,bg"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """An API server with the chart's contents, but for its Deployment."""
+    with running(tmp_path_factory.mktemp("api-server"), first=_chart()) as made:
+        made.kubectl("wait", "--for=condition=Established", "crd/brokergroups.dledger.io")
+        yield made
+
+
+def _chart() -> list[dict[str, Any]]:
+    helm = golang.ensure(default_layout(), golang.HELM, Steps())
+    rendered = subprocess.run(
+        [
+            *(helm, "template", "dledger-operator", ROOT / "charts/dledger-operator"),
+            *("--include-crds", "--namespace", SYSTEM, "--kube-version", "1.34"),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}}
+    manifests = [namespace, *filter(None, yaml.safe_load_all(rendered))]
+    return [manifest for manifest in manifests if manifest["kind"] != "Deployment"]
+
+
+def _group(name: str = "orders", **spec: Any) -> dict[str, Any]:
+    metadata = {"name": name}
+    return {
+        "apiVersion": "dledger.io/v1",
+        "kind": "BrokerGroup",
+        "metadata": metadata,
+        "spec": spec,
+    }
+
+
+@pytest.fixture
+def namespace(server: ApiServer, request: pytest.FixtureRequest) -> str:
+    """A namespace of the test's own."""
+    name = f"t{abs(hash(request.node.nodeid)) % 10**10}"
+    server.kubectl("create", "namespace", name)
+    return name
+
+
+# --- what the API server refuses --------------------------------------------------------------
+
+REFUSED: Final[list[tuple[dict[str, Any], str]]] = [
+    ({"replicas": 2}, "replicas must be odd"),
+    ({"replicas": 11}, "less than or equal to 9"),
+    ({"colour": "red"}, 'unknown field "spec.colour"'),
+    ({"storage": {"sise": "1Gi"}}, 'unknown field "spec.storage.sise"'),
+    ({"affinity": {"nodeAfinity": {}}}, 'unknown field "spec.affinity.nodeAfinity"'),
+    ({"storage": {"size": "ten"}}, "must be a quantity above zero"),
+    ({"storage": {"size": "0"}}, "must be a quantity above zero"),
+    (
+        {"storage": {"size": "2Ti", "autoGrow": {"enabled": True, "maxSize": "1Ti"}}},
+        "maxSize must be at least",
+    ),
+    ({"durability": "never"}, "Unsupported value"),
+    ({"topics": [{"name": "a"}, {"name": "a"}]}, "Duplicate value"),
+    ({"topics": [{"name": "a b"}]}, "spec.topics[0].name"),
+    ({"tls": {"secretName": "s", "issuerRef": {"name": "i"}}}, "exclude each other"),
+    (
+        {"bootstrap": {"recovery": {"target": {"index": 1, "time": "2031-01-01T00:00:00Z"}}}},
+        "index or time, not both",
+    ),
+    ({"resources": {"limits": {"cpu": "much"}}}, "spec.resources.limits.cpu"),
+]
+
+
+@pytest.mark.parametrize(("spec", "sentence"), REFUSED)
+def test_a_broken_spec_is_refused_with_a_sentence(
+    server: ApiServer, spec: dict[str, Any], sentence: str
+) -> None:
+    """By the API server, before anything is stored."""
+    done = server.kubectl("apply", "-f", "-", manifest=_group(**spec), check=False)
+
+    assert done.returncode == 1
+    assert sentence in done.stderr
+
+
+FORBIDDEN_CHANGES: Final[list[tuple[dict[str, Any], str]]] = [
+    ({"storage": {"size": "9Gi"}}, "storage.size cannot shrink from 10Gi to 9Gi"),
+    ({"storage": {"storageClassName": "other"}}, "storageClassName is immutable"),
+    ({"bootstrap": {"recovery": {"groupId": "g"}}}, "bootstrap is immutable"),
+    ({"topics": [{"name": "a", "type": "FIFO"}]}, "type is immutable"),
+    ({"topics": [{"name": "a", "queues": 7}]}, "queues cannot shrink"),
+    ({"replicas": 4}, "replicas must be odd"),
+]
+
+
+@pytest.mark.parametrize(("spec", "sentence"), FORBIDDEN_CHANGES)
+def test_a_forbidden_change_is_refused_with_a_sentence(
+    server: ApiServer, namespace: str, spec: dict[str, Any], sentence: str
+) -> None:
+    """The rule compares with what is stored, defaults included."""
+    apply = ("apply", "-n", namespace, "-f", "-")
+    server.kubectl(*apply, manifest=_group(topics=[{"name": "a"}]))
+
+    done = server.kubectl(*apply, manifest=_group(**spec), check=False)
+
+    assert done.returncode == 1
+    assert sentence in done.stderr
+
+
+def test_allowed_changes_are_taken(server: ApiServer, namespace: str) -> None:
+    """The same size spelled otherwise, a larger one, another number of replicas."""
+    apply = ("apply", "-n", namespace, "-f", "-")
+
+    for spec in ({}, {"storage": {"size": "10240Mi"}}, {"storage": {"size": "1Ti"}, "replicas": 5}):
+        server.kubectl(*apply, manifest=_group(**spec))
+
+
+def test_a_name_that_no_service_can_have_is_refused(server: ApiServer, namespace: str) -> None:
+    """Services and pods are named after the group."""
+    for name in ("1st", "a.b", "a" * 51):
+        done = server.kubectl(
+            "apply", "-n", namespace, "-f", "-", manifest=_group(name), check=False
+        )
+        assert "metadata.name must be" in done.stderr
+
+
+def test_without_strict_validation_an_unknown_field_is_dropped(
+    server: ApiServer, namespace: str
+) -> None:
+    """Kubernetes leaves it to the client to ask for strictness; kubectl does by default."""
+    server.kubectl(
+        *("apply", "-n", namespace, "--validate=false", "-f", "-"), manifest=_group(colour="red")
+    )
+
+    assert "colour" not in server.get("bg", "orders", "-n", namespace)["spec"]
+
+
+def test_scale_goes_through_the_same_rules(server: ApiServer, namespace: str) -> None:
+    """The scale subresource is no way around them."""
+    server.kubectl("apply", "-n", namespace, "-f", "-", manifest=_group())
+
+    done = server.kubectl("scale", "-n", namespace, "bg/orders", "--replicas=4", check=False)
+
+    assert "replicas must be odd" in done.stderr
+
+
+# --- the operator -----------------------------------------------------------------------------
+
+
+class Operator:
+    """An operator process with the rights of the chart's service account."""
+
+    def __init__(self, server: ApiServer, identity: str) -> None:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            self._port = listener.getsockname()[1]
+        kubeconfig = server.kubeconfig_for(SYSTEM, "dledger-operator")
+        path = os.pathsep.join([str(ROOT / "operator"), str(ROOT / "node")])
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "dledger_operator", "--image", "dledger:test"),
+                *("--kubeconfig", kubeconfig, "--listen", f"127.0.0.1:{self._port}"),
+                *("--namespace", SYSTEM, "--identity", identity),
+            ],
+            env={**os.environ, "PYTHONPATH": path},
+        )
+
+    def get(self, path: str) -> str:
+        """Return a page of its HTTP port; empty while there is none."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}") as page:
+                text: str = page.read().decode()
+        except OSError:
+            return ""
+        return text
+
+    def metric(self, name: str) -> float:
+        """Return the sum of a metric's series."""
+        lines = [line for line in self.get("/metrics").splitlines() if line.startswith(name)]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+    def stop(self) -> int:
+        """End it as Kubernetes does, and return its exit code."""
+        self._process.terminate()
+        return self._process.wait(20)
+
+
+@pytest.fixture(scope="module")
+def operator(server: ApiServer) -> Iterator[Operator]:
+    """The operator, acting."""
+    made = Operator(server, "first")
+    yield made
+    assert made.stop() == 0
+
+
+class Story:
+    """A group of the story's own, with nodes behind its pods."""
+
+    def __init__(self, server: ApiServer, namespace: str, name: str) -> None:
+        self.server = server
+        self.namespace = namespace
+        self.name = name
+        self.nodes = FakeGroup(name, first_octet=abs(hash(namespace)) % 250 + 1)
+
+    async def kubectl(self, *args: str, manifest: Any = None) -> str:
+        """Run kubectl in the namespace."""
+        run = self.server.kubectl
+        done = await asyncio.to_thread(run, *args, "-n", self.namespace, manifest=manifest)
+        return done.stdout
+
+    async def get(self, *args: str) -> Any:
+        """Return what kubectl gets, or nothing."""
+        text = await self.kubectl("get", *args, "--ignore-not-found", "-o", "json")
+        return json.loads(text) if text else {}
+
+    async def list(self, *args: str) -> list[dict[str, Any]]:
+        """Return the objects kubectl lists."""
+        items: list[dict[str, Any]] = (await self.get(*args)).get("items", [])
+        return items
+
+    async def apply(self, **spec: Any) -> None:
+        """Apply the group."""
+        await self.kubectl("apply", "-f", "-", manifest=_group(self.name, **spec))
+
+    async def status(self) -> dict[str, Any]:
+        """Return its status."""
+        status: dict[str, Any] = (await self.get("bg", self.name)).get("status", {})
+        return status
+
+    async def condition(self, kind: str) -> str:
+        """Return a condition as status/reason."""
+        rows = (await self.status()).get("conditions", [])
+        found = [f"{row['status']}/{row['reason']}" for row in rows if row["type"] == kind]
+        return found[0] if found else "absent"
+
+    async def until_condition(self, kind: str, expected: str, deadline_s: float = 30) -> None:
+        """Wait for a condition to be status/reason."""
+        end_s = time.monotonic() + deadline_s
+        while (found := await self.condition(kind)) != expected:
+            assert time.monotonic() < end_s, f"{kind} is {found}, not {expected}"
+            await asyncio.sleep(0.2)
+
+    async def run_pods(self) -> None:
+        """Give each pod its node's address and say it is ready, as a kubelet would."""
+        for ordinal in range(3):
+            pod = f"{self.name}-{ordinal}"
+            await eventually(f"pod {pod}", functools.partial(self.get, "pod", pod))
+            status = {
+                "phase": "Running",
+                "podIP": self.nodes.ip(ordinal),
+                "podIPs": [{"ip": self.nodes.ip(ordinal)}],
+                "conditions": [{"type": "Ready", "status": "True"}],
+            }
+            patch = json.dumps({"status": status})
+            await self.kubectl(
+                *("patch", "pod", pod, "--subresource=status", "--type=merge", "-p", patch)
+            )
+
+    async def up(self, **spec: Any) -> None:
+        """Apply the group and bring it up."""
+        await self.apply(**spec)
+        await self.run_pods()
+        await self.until_condition("Available", "True/LeaderElected")
+
+
+async def eventually(what: str, probe: Callable[[], Any], deadline_s: float = 30) -> Any:
+    """Return the first truthy answer of an async *probe*."""
+    end_s = time.monotonic() + deadline_s
+    while not (answer := await probe()):
+        assert time.monotonic() < end_s, f"{what}: not within {deadline_s} s"
+        await asyncio.sleep(0.2)
+    return answer
+
+
+@contextlib.asynccontextmanager
+async def _story(server: ApiServer, namespace: str, name: str) -> AsyncIterator[Story]:
+    made = Story(server, namespace, name)
+    await made.nodes.start()
+    try:
+        yield made
+    finally:
+        await made.nodes.stop()
+        await made.kubectl("delete", "bg", "--all", "--wait=false")
+
+
+@pytest.fixture
+async def story(server: ApiServer, operator: Operator, namespace: str) -> AsyncIterator[Story]:
+    """A group `orders` whose nodes answer."""
+    async with _story(server, namespace, "orders") as made:
+        yield made
+
+
+async def test_a_group_is_built_founded_and_converges_to_no_writes(
+    story: Story, operator: Operator
+) -> None:
+    """The chart's rights suffice, and nothing is written again once all is well."""
+    await story.up(topics=[{"name": "demo"}], resources={"requests": {"cpu": "1000m"}})
+    await story.until_condition("Progressing", "False/Complete")
+
+    listed = await story.list(CHILDREN)
+    before = operator.metric("dledger_operator_writes_total")
+    await asyncio.sleep(3)
+
+    again = await story.list(CHILDREN)
+    assert _versions(listed) == _versions(again)
+    assert operator.metric("dledger_operator_writes_total") == before
+    assert story.nodes.bootstraps == 1
+    assert story.nodes.topics == {"demo": 8}
+    assert operator.metric("dledger_operator_reconcile_errors_total") == 0
+
+
+async def test_nothing_of_kopf_is_left_on_objects(story: Story) -> None:
+    """No finalizer, no annotation: deleting needs no operator."""
+    await story.up()
+
+    for item in await story.list(CHILDREN):
+        assert "kopf" not in json.dumps(item)
+        assert item["kind"] == "PersistentVolumeClaim" or "finalizers" not in item["metadata"]
+
+
+async def test_members_are_founded_with_names_that_outlive_their_pods(story: Story) -> None:
+    """The address is the headless Service's, not the pod's."""
+    await story.up()
+
+    assert [member.address for member in story.nodes.members] == [
+        f"orders-{n}.orders-nodes.{story.namespace}.svc:20911" for n in range(3)
+    ]
+
+
+async def test_a_change_of_leader_is_labelled_recorded_and_told(story: Story) -> None:
+    """Within two seconds."""
+    await story.up()
+
+    story.nodes.elect(2)
+
+    async def labelled() -> Any:
+        listed = await story.list("pods", "-l", "dledger.io/role=leader")
+        return [pod["metadata"]["name"] for pod in listed] == ["orders-2"]
+
+    await eventually("the label moves", labelled, deadline_s=5)
+    assert (await story.status())["leader"] == "orders-2"
+    events = await story.list("events", "--field-selector", "reason=LeaderChanged")
+    assert len(events) == 1
+
+
+async def test_deleted_and_applied_again_the_group_comes_back_with_its_id(story: Story) -> None:
+    """Children go with their owner, claims stay, and the id comes from the volumes."""
+    await story.up()
+    group_id = (await story.status())["groupId"]
+
+    await story.kubectl("delete", "bg", "orders")
+
+    async def gone() -> bool:
+        return not await story.list("statefulset,pods")
+
+    await eventually("the children are gone", gone, deadline_s=60)
+    assert len(await story.list("pvc")) == 3
+    await story.up()
+    assert (await story.status())["groupId"] == group_id
+    assert story.nodes.bootstraps == 1
+    await story.until_condition("GroupIDConsistent", "True/OneGroupId")
+
+
+async def test_an_unimplemented_field_is_answered_and_changes_nothing(story: Story) -> None:
+    """And taking it back is heard."""
+    await story.up()
+    before = await story.get("statefulset", "orders")
+
+    await story.apply(replicas=5, tls={"enabled": True})
+
+    await story.until_condition("SpecValid", "False/NotImplementedYet")
+    assert (await story.get("statefulset", "orders"))["metadata"] == before["metadata"]
+    await story.apply()
+    await story.until_condition("SpecValid", "True/Accepted")
+
+
+async def test_a_service_of_that_name_is_not_taken_over(story: Story) -> None:
+    """It keeps its selector; the condition says what is in the way."""
+    await story.kubectl("create", "service", "clusterip", "orders", "--tcp=80")
+
+    await story.apply()
+
+    await story.until_condition("Degraded", "True/ApplyRefused")
+    assert (await story.get("service", "orders"))["spec"]["selector"] == {"app": "orders"}
+
+
+async def test_what_the_api_server_says_of_a_child_is_told(story: Story) -> None:
+    """A limit below its request passes the CRD, not the StatefulSet."""
+    await story.apply(resources={"requests": {"cpu": "2"}, "limits": {"cpu": "1"}})
+
+    await story.until_condition("Degraded", "True/ApplyRefused")
+    rows = (await story.status())["conditions"]
+    message = next(row["message"] for row in rows if row["type"] == "Degraded")
+    assert "must be less than or equal to cpu limit" in message
+
+
+async def test_a_size_spelled_otherwise_is_no_change(story: Story) -> None:
+    """Claims cannot change, and need not."""
+    await story.up()
+
+    await story.apply(storage={"size": "10240Mi"}, paused=False)
+
+    await asyncio.sleep(2)
+    assert await story.condition("Degraded") == "False/AsExpected"
+    assert await story.condition("SpecValid") == "True/Accepted"
+
+
+async def test_a_paused_group_is_only_watched(story: Story) -> None:
+    """Nothing is created until it is unpaused."""
+    await story.apply(paused=True)
+    await story.until_condition("Paused", "True/PausedByUser")
+    assert not await story.list("statefulset")
+
+    await story.up(paused=False)
+
+
+async def test_a_second_operator_waits_and_takes_over(
+    server: ApiServer, operator: Operator, story: Story
+) -> None:
+    """The first lets go of the Lease when it stops; the second founds the group it left."""
+    await eventually("the first acts", lambda: _async(operator.metric("dledger_operator_leading")))
+    second = Operator(server, "second")
+    await eventually("the second waits", lambda: _async(second.get("/readyz")))
+    assert second.metric("dledger_operator_leading") == 0
+
+    try:
+        first_was = operator.stop()
+        await story.up()
+    finally:
+        second.stop()
+
+    assert first_was == 0
+
+
+def _versions(listed: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
+    metadata = [(item["kind"], item["metadata"]) for item in listed]
+    return {(kind, each["name"]): each["resourceVersion"] for kind, each in metadata}
+
+
+async def _async(value: Any) -> Any:
+    return value
