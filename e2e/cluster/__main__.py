@@ -108,7 +108,8 @@ def describe(status: dict[str, Any]) -> str:
     """Return the status in words, one line for each thing."""
     lines = [f"{status['kind']} cluster: {'up' if status['up'] else 'not up'}"]
     lines += [f"kubeconfig  {status['kubeconfig']}"]
-    lines += [f"{name:<11} {'Ready' if ok else 'not ready'}" for name, ok in status["nodes"].items()]
+    for name, ready in status["nodes"].items():
+        lines.append(f"{name:<11} {'Ready' if ready else 'not ready'}")
     for name, pids in status["components"].items():
         running = f"runs, pid {', '.join(map(str, pids))}" if pids else "does not run"
         lines.append(f"{name:<24} {running}")

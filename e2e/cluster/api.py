@@ -1,4 +1,4 @@
-"""A small client of the API server: a question costs milliseconds, a kubectl costs half a second."""
+"""A small client of the API server: a question costs milliseconds, with kubectl half a second."""
 
 from __future__ import annotations
 

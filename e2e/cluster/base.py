@@ -5,6 +5,7 @@ Everything of buildah's lies in our cache, so that it meddles with nobody else's
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -28,6 +29,7 @@ UNREAD = (
     "var/lib/apt/lists",
     "var/log",
 )
+BLOB_CACHE = Path("/var/lib/containers/cache/blob-info-cache-v1.boltdb")
 ENVIRONMENT = {"BUILDAH_ISOLATION": "chroot", "STORAGE_DRIVER": "overlay"}
 
 
@@ -61,6 +63,14 @@ def ensure(layout: Layout, steps: Steps) -> None:
         buildah(layout, "add", "--quiet", container, archive, "/")
         buildah(layout, "config", "--cmd", "/bin/sh", container)
         buildah(layout, "commit", "--quiet", "--rm", container, name())
+
+
+def forget() -> None:
+    """Delete the one thing that buildah keeps outside our cache, whatever it is told."""
+    BLOB_CACHE.unlink(missing_ok=True)
+    for directory in BLOB_CACHE.parents[:2]:
+        with contextlib.suppress(OSError):  # absent, or somebody else's as well
+            directory.rmdir()
 
 
 def _bootstrap(layout: Layout, archive: Path) -> None:

@@ -72,7 +72,8 @@ class CurrentCluster(KubernetesTools):
             return {}
         found = json.loads(text)
         ready = api.nodes_ready(found)
-        return {node["metadata"]["name"]: node["metadata"]["name"] in ready for node in found["items"]}
+        names = [str(node["metadata"]["name"]) for node in found["items"]]
+        return {name: name in ready for name in names}
 
     def load_image(self, archive: Path, name: str) -> None:
         """Refuse: only a registry reaches the nodes of an unknown cluster."""

@@ -13,8 +13,9 @@ from e2e.cluster import golang, network, packages
 from e2e.cluster.choose import automatic, docker_answers
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.layout import API_PORT, Layout, default_layout
-from e2e.cluster.local import LocalCluster, port_is_free
+from e2e.cluster.local import LocalCluster
 from e2e.cluster.shell import run
+from e2e.cluster.teardown import port_is_free
 
 NEEDED_DISK_GIB = 12
 NEEDED_MEMORY_GIB = 4
@@ -68,7 +69,8 @@ def _memory() -> Finding:
 def _disk(layout: Layout) -> Finding:
     existing = next(path for path in (layout.cache, *layout.cache.parents) if path.exists())
     free = shutil.disk_usage(existing).free / GIB
-    return Finding("disk", free >= NEEDED_DISK_GIB, f"{free:.0f} GiB free, {NEEDED_DISK_GIB} needed")
+    enough = free >= NEEDED_DISK_GIB
+    return Finding("disk", enough, f"{free:.0f} GiB free, {NEEDED_DISK_GIB} are needed")
 
 
 def _packages(layout: Layout, use: str, absent: list[str]) -> Finding:
@@ -96,8 +98,9 @@ def _addresses(layout: Layout) -> Iterator[Finding]:
     foreign = network.foreign_routes()
     yield Finding("addresses", not foreign, f"in use: {foreign}" if foreign else "free or ours")
     up = LocalCluster(layout).is_up()
-    free = up or port_is_free(API_PORT)
-    yield Finding(f"port {API_PORT}", free, "ours" if up else "free" if free else "in use: ss -ltnp")
+    free = port_is_free(API_PORT)
+    detail = "ours" if up else "free" if free else "in use by something else: ss -ltnp"
+    yield Finding(f"port {API_PORT}", up or free, detail)
 
 
 def main() -> int:

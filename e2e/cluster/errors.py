@@ -7,11 +7,11 @@ class ClusterError(Exception):
     """A step failed; the message carries the values and the end of the log that explain it."""
 
 
-class MissingPrerequisite(ClusterError):  # noqa: N818 - named by what is wrong, not by what it is
+class MissingPrerequisite(ClusterError):
     """The machine lacks something; the message says what to do about it."""
 
 
-class CommandFailed(ClusterError):  # noqa: N818 - as above
+class CommandFailed(ClusterError):
     """A program we ran answered with an error.
 
     Attributes:
@@ -26,7 +26,7 @@ class CommandFailed(ClusterError):  # noqa: N818 - as above
         super().__init__(f"{' '.join(argv)}: {ended}\n{output.rstrip()}".rstrip())
 
 
-class TimedOut(ClusterError):  # noqa: N818 - as above
+class TimedOut(ClusterError):
     """A condition did not come true by its deadline."""
 
     def __init__(self, what: str, timeout_s: float, detail: str = "") -> None:

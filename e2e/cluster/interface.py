@@ -41,7 +41,11 @@ class Cluster(Protocol):
         """
 
     def kubectl(
-        self, *args: str, input: str | None = None, check: bool = True, timeout_s: float = 60
+        self,
+        *args: str,
+        input: str | None = None,  # noqa: A002 - the name subprocess uses
+        check: bool = True,
+        timeout_s: float = 60,
     ) -> str:
         """Run kubectl against this cluster and return what it prints."""
 

@@ -38,7 +38,7 @@ API_SERVER_ASIDE = "/etc/kubernetes/kube-apiserver.yaml.stopped"
 
 
 def config() -> str:
-    """kind's configuration: three workers in three zones, quick to notice a lost node."""
+    """Kind's configuration: three workers in three zones, quick to notice a lost node."""
     workers = [
         {"role": "worker", "labels": {"topology.kubernetes.io/zone": f"zone-{number}"}}
         for number in range(1, WORKERS + 1)
@@ -82,7 +82,7 @@ def with_flags(manifest: str, component: str, flags: Mapping[str, str]) -> str:
 
 
 def partition_rules(action: str) -> list[list[str]]:
-    """iptables commands that drop all that enters or leaves a node's eth0.
+    """Iptables commands that drop all that enters or leaves a node's eth0.
 
     Before routing and after it, so that the node's pods are cut off as it is itself.
 
@@ -97,11 +97,10 @@ def partition_rules(action: str) -> list[list[str]]:
 
 def host_routes(node_list: dict[str, Any]) -> list[list[str]]:
     """``ip`` commands by which this machine reaches pods and services, from a NodeList."""
-    commands = []
-    workers = [each for each in node_list["items"] if each["metadata"]["name"] != CONTROL_PLANE]
-    for node in node_list["items"]:
-        commands.append(_route(node["spec"]["podCIDR"], _address(node)))
-    return [*commands, _route(SERVICE_RANGE, _address(workers[0]))]
+    nodes = node_list["items"]
+    worker = next(each for each in nodes if each["metadata"]["name"] != CONTROL_PLANE)
+    pods = [_route(node["spec"]["podCIDR"], _address(node)) for node in nodes]
+    return [*pods, _route(SERVICE_RANGE, _address(worker))]
 
 
 def _route(destination: str, gateway: str) -> list[str]:
@@ -149,12 +148,9 @@ class KindCluster(KubernetesTools):
         chosen = os.environ.get("KIND_NODE_IMAGE")
         image = ["--image", chosen] if chosen else []
         with self._steps.step("kind create cluster"):
-            run(
-                *("kind", "create", "cluster", "--name", NAME, "--config", "-", "--wait", "180s"),
-                *("--kubeconfig", self.kubeconfig, *image),
-                input=config(),
-                timeout_s=CREATE_TIMEOUT_S,
-            )
+            create = ("kind", "create", "cluster", "--name", NAME, "--config", "-")
+            options = ("--wait", "180s", "--kubeconfig", str(self.kubeconfig), *image)
+            run(*create, *options, input=config(), timeout_s=CREATE_TIMEOUT_S)
         with self._steps.step("storage class, shorter grace for lost nodes"):
             self.kubectl("apply", "-f", "-", input=to_yaml(storage_class()))
             self._set_flags(
@@ -178,7 +174,7 @@ class KindCluster(KubernetesTools):
 
     def _route_host(self) -> None:
         if platform.system() != "Linux":
-            self._steps.say("pod addresses cannot be reached from this machine, only in the cluster")
+            self._steps.say("pod addresses can be reached in the cluster only, not from here")
             return
         sudo = [] if os.geteuid() == 0 else ["sudo", "-n"]
         with self._steps.step("routes from this machine to pods and services"):
@@ -259,9 +255,8 @@ class KindCluster(KubernetesTools):
 
     def start_api_server(self) -> None:
         """See `Cluster.start_api_server`."""
-        self._in_node(
-            CONTROL_PLANE, "sh", "-c", f"! test -e {API_SERVER_ASIDE} || mv {API_SERVER_ASIDE} {API_SERVER}"
-        )
+        back = f"! test -e {API_SERVER_ASIDE} || mv {API_SERVER_ASIDE} {API_SERVER}"
+        self._in_node(CONTROL_PLANE, "sh", "-c", back)
         until("the API server to be ready", self._api_answers, timeout_s=API_TIMEOUT_S)
 
     def _api_answers(self) -> bool:

@@ -1,4 +1,4 @@
-"""Where things are: directories, addresses and names. Values only; nothing here touches the machine."""
+"""Where things are: directories, addresses and names. Values only."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VOLUMES_PER_NODE = 12
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One Kubernetes node: a network namespace at one end of a veth pair, the bridge at the other."""
+    """One Kubernetes node: a network namespace, and a veth pair from there to the bridge."""
 
     index: int
 
@@ -70,7 +70,7 @@ NODES = tuple(Node(index) for index in (1, 2, 3))
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The three directories: state survives until ``down``, run holds sockets, cache survives that."""
+    """Three directories: state and run last until ``down``, the cache survives that."""
 
     state: Path
     run: Path
@@ -140,13 +140,14 @@ class Layout:
 def default_layout(environment: Mapping[str, str] = os.environ) -> Layout:
     """The layout on this machine.
 
-    ``DLEDGER_E2E_STATE`` moves the state, ``XDG_CACHE_HOME`` the cache. Only one local cluster
-    can run on a machine, wherever its state is: addresses and interfaces are fixed.
+    ``DLEDGER_E2E_STATE`` and ``XDG_CACHE_HOME`` name the directories in which ours are made; ours
+    are deleted as a whole. Only one local cluster can run on a machine, wherever its state is:
+    addresses and interfaces are fixed.
     """
     home = environment.get("HOME") or "/root"
     cache = Path(environment.get("XDG_CACHE_HOME") or Path(home) / ".cache")
     return Layout(
-        state=Path(environment.get("DLEDGER_E2E_STATE") or "/var/lib/dledger-e2e"),
+        state=Path(environment.get("DLEDGER_E2E_STATE") or "/var/lib") / "dledger-e2e",
         run=Path("/run/dledger-e2e"),
         cache=cache / "dledger-e2e",
     )

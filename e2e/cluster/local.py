@@ -7,9 +7,7 @@ network namespace. The order of what happens is here; what the components are to
 from __future__ import annotations
 
 import os
-import platform
 import shutil
-import socket
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,27 +15,29 @@ from typing import Any
 
 from e2e.cluster import (
     api,
+    base,
     cgroups,
+    contents,
+    files,
     golang,
     lock,
     mounts,
     network,
-    oci,
     packages,
-    pki,
     processes,
     render,
+    teardown,
 )
 from e2e.cluster.errors import ClusterError, MissingPrerequisite
 from e2e.cluster.layout import API_PORT, NODES, Layout, Node, default_layout
-from e2e.cluster.shell import run, tail, until
+from e2e.cluster.runtime import Runtime, system_image
+from e2e.cluster.shell import tail, until
 from e2e.cluster.steps import Steps
 from e2e.cluster.tools import KubernetesTools
 
 API_TIMEOUT_S = 90.0
 NODES_TIMEOUT_S = 120.0
-PORT_TIMEOUT_S = 20.0
-IMPORT_TIMEOUT_S = 300.0
+RUNTIME_TIMEOUT_S = 60.0
 DNS_PATH = "/apis/apps/v1/namespaces/kube-system/daemonsets/coredns"
 
 
@@ -70,7 +70,7 @@ class LocalCluster(KubernetesTools):
                 self._steps.say(line)
             network.lay_blackholes()
             self._provide_programs()
-            self._teardown()
+            teardown.take_down(self.layout, self.nodes)
             self._require_free()
             self._start()
             self._steps.say(f"the cluster is up; kubeconfig {self.kubeconfig}")
@@ -87,9 +87,9 @@ class LocalCluster(KubernetesTools):
         return [
             f"Debian packages to install: {', '.join(absent) or 'none'}",
             f"Go programs to build: {', '.join(unbuilt) or 'none'}",
-            f"to start: etcd, API server, controller manager, scheduler; {names} as network "
-            "namespaces, each with containerd, kubelet, kube-proxy; CoreDNS",
-            f"state {self.layout.state}, sockets {self.layout.run}, cache {self.layout.cache}, "
+            "to start: etcd, API server, controller manager, scheduler, CoreDNS",
+            f"to start, each in a network namespace: {names} (containerd, kubelet, kube-proxy)",
+            f"state {self.layout.state}, sockets {self.layout.run}, cache {self.layout.cache}",
             f"addresses {', '.join(network.RANGES)}",
         ]
 
@@ -98,7 +98,7 @@ class LocalCluster(KubernetesTools):
         for program in golang.CLUSTER_PROGRAMS:
             golang.ensure(self.layout, program, self._steps)
         for program in (golang.PAUSE, golang.COREDNS):
-            self._image(program)
+            system_image(self.layout, program)
 
     def _require_free(self) -> None:
         foreign = network.foreign_routes()
@@ -107,14 +107,14 @@ class LocalCluster(KubernetesTools):
                 f"this machine routes {', '.join(foreign)}, which the cluster needs for itself; "
                 "remove those routes, or use another machine"
             )
-        if not port_is_free(API_PORT):
+        if not teardown.port_is_free(API_PORT):
             raise MissingPrerequisite(
                 f"port {API_PORT} is in use by something else; stop it (see: ss -ltnp)"
             )
 
     def _start(self) -> None:
         with self._steps.step("write keys and configuration"):
-            self._write_files()
+            files.write(self.layout, self.nodes, system_image(self.layout, golang.PAUSE)[0])
         with self._steps.step("network and cgroups"):
             network.build(self.nodes)
             cgroups.create(self.nodes)
@@ -131,51 +131,17 @@ class LocalCluster(KubernetesTools):
             pool.submit(self._apply_contents).result()
         self._await_nodes()
 
-    def _write_files(self) -> None:
-        for directory in (self.layout.logs, self.layout.config, self.layout.pki):
-            directory.mkdir(parents=True, mode=0o700, exist_ok=True)
-        for path, text in self._files():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-            path.chmod(0o600)
-        for manifest in render.volumes(self.layout, self.nodes):
-            Path(manifest["spec"]["local"]["path"]).mkdir(parents=True)
-        for node in self.nodes:
-            (self.layout.node_state(node) / "kubelet").mkdir(parents=True)
-            mounts.keep_in_memory(self.layout.node_state(node) / "containerd")
-            self.layout.node_run(node).mkdir(parents=True)
-
-    def _files(self) -> Iterable[tuple[Path, str]]:
-        yield from key_files(self.layout, self.nodes)
-        config, pause = self.layout.config, self._image(golang.PAUSE)[0]
-        for user in ("controller-manager", "scheduler", "kube-proxy"):
-            yield config / f"{user}.kubeconfig", render.kubeconfig(self.layout, user)
-        yield self.kubeconfig, render.kubeconfig(self.layout, "admin")
-        for node in self.nodes:
-            name = node.name
-            yield (
-                config / f"containerd-{name}.toml",
-                render.containerd_config(self.layout, node, pause),
-            )
-            yield config / f"cni-{name}" / "10-e2e.conflist", render.cni_config(self.layout, node)
-            yield config / f"kubelet-{name}.yaml", render.kubelet_config(self.layout, node)
-            yield config / f"kubelet-{name}.kubeconfig", render.kubeconfig(self.layout, name)
-            yield config / f"kube-proxy-{name}.yaml", render.kube_proxy_config(self.layout, node)
-
     def _start_runtime(self, node: Node) -> None:
         component = f"containerd-{node.name}"
         command = render.containerd(self.layout, node)
         self._spawn(component, render.in_namespace(node, command))
         with self._steps.step(f"container runtime and system images of {node.name}"):
-            self._await(f"{component} to answer", lambda: self._answers(node), (component,), 60.0)
+            runtime = Runtime(self.layout, node)
+            answer = f"{component} to answer"
+            self._await(answer, runtime.answers, (component,), RUNTIME_TIMEOUT_S)
             for program in (golang.PAUSE, golang.COREDNS):
-                name, archive = self._image(program)
-                self._import(node, archive, name)
-
-    def _answers(self, node: Node) -> bool:
-        return self.layout.containerd_socket(node).exists() and bool(
-            self._ctr(node, "version", check=False)
-        )
+                name, archive = system_image(self.layout, program)
+                runtime.load(archive, name)
 
     def _start_node(self, node: Node) -> None:
         kubelet = render.kubelet(self.layout, node)
@@ -186,9 +152,9 @@ class LocalCluster(KubernetesTools):
     def _apply_contents(self) -> None:
         with self._steps.step("storage class, volumes and DNS"):
             manifests = [
-                *render.dns(self._image(golang.COREDNS)[0]),
-                render.storage_class(),
-                *render.volumes(self.layout, self.nodes),
+                *contents.dns(system_image(self.layout, golang.COREDNS)[0]),
+                contents.storage_class(),
+                *contents.volumes(self.layout, self.nodes),
             ]
             self.kubectl("create", "-f", "-", input=render.to_yaml(*manifests))
 
@@ -217,7 +183,6 @@ class LocalCluster(KubernetesTools):
         self, what: str, condition: Callable[[], bool], needed: Iterable[str], timeout_s: float
     ) -> None:
         """Wait for a condition, but not longer than the components live that it needs."""
-
         missed: set[str] = set()
 
         def check() -> bool:
@@ -290,108 +255,30 @@ class LocalCluster(KubernetesTools):
         require_root()
         with lock.held(self.layout.lock, self._steps), self._steps.step("take the cluster down"):
             network.lay_blackholes()
-            self._teardown()
+            teardown.take_down(self.layout, self.nodes)
 
     def purge(self) -> None:
         """Leave nothing: the cluster, the cache, the packages we installed, the routes."""
         require_root()
         with lock.held(self.layout.lock, self._steps):
             with self._steps.step("take the cluster down"):
-                self._teardown()
+                teardown.take_down(self.layout, self.nodes)
             packages.remove(self.layout, self._steps)
             with self._steps.step(f"delete {self.layout.cache}"):
+                base.forget()
                 mounts.delete([self.layout.cache])
             network.lift_blackholes()
         self.layout.lock.unlink(missing_ok=True)
-
-    def _teardown(self) -> None:
-        """Stop and delete whatever is left of a cluster, from any state.
-
-        Who starts containers goes first, then the containers, then who looks after them; only
-        when no process is left are mounts released, and only then is anything deleted.
-        """
-        running = processes.components(self.layout)
-        runtimes = {name: ids for name, ids in running.items() if name.startswith("containerd-")}
-        others = [pid for name, ids in running.items() if name not in runtimes for pid in ids]
-        processes.kill(others, "the control plane and kubelets")
-        until(f"port {API_PORT} to be free", self._port_is_ours_to_take, timeout_s=PORT_TIMEOUT_S)
-        until("all containers to be gone", self._kill_containers, timeout_s=PORT_TIMEOUT_S)
-        until("all container runtimes to be gone", self._kill_rest, timeout_s=PORT_TIMEOUT_S)
-        mounts.delete([self.layout.run, self.layout.state])
-        network.destroy(self.nodes)
-        cgroups.remove()
-        delete_dead_log_links(self.layout.state)
-
-    def _port_is_ours_to_take(self) -> bool:
-        # Somebody else's server on that port is for `_require_free` to complain about.
-        return port_is_free(API_PORT) or "kube-apiserver" not in processes.components(self.layout)
-
-    def _kill_containers(self) -> bool:
-        found = processes.contained()
-        processes.kill(found, "containers")
-        return not found
-
-    def _kill_rest(self) -> bool:
-        found = [pid for ids in processes.components(self.layout).values() for pid in ids]
-        processes.kill(found, "container runtimes")
-        return not found
 
     # --- images ------------------------------------------------------------------------------
 
     def load_image(self, archive: Path, name: str) -> None:
         """See `Cluster.load_image`."""
-        with self._steps.step(f"load {name} into {len(self.nodes)} nodes"):
-            with ThreadPoolExecutor() as pool:
-                list(pool.map(lambda node: self._import(node, archive, name), self.nodes))
-
-    def _image(self, program: golang.Program) -> tuple[str, Path]:
-        """Return name and archive of a system image, written once for each version."""
-        version = golang.key(program)
-        name = f"dledger.io/e2e-{program.name}:{version}"
-        path = self.layout.images / f"{program.name}-{version}.tar"
-        if not path.exists():
-            self.layout.images.mkdir(parents=True, exist_ok=True)
-            partial = path.with_suffix(f".{os.getpid()}.partial")
-            content = golang.built(self.layout, program).read_bytes()
-            partial.write_bytes(oci.archive(name, content, machine=platform.machine()))
-            partial.rename(path)
-        return name, path
-
-    def _import(self, node: Node, archive: Path, name: str) -> None:
-        wanted = oci.manifest_digest(archive)
-        if wanted is not None and self._digest(node, name) == wanted:
-            return
-        self._import_missing(node, archive)
-        until(
-            f"{node.name}'s kubelet to see {name}; is that the image's name in {archive}?",
-            lambda: self._managed(node, name),
-            timeout_s=10.0,
-        )
-
-    def _import_missing(self, node: Node, archive: Path) -> None:
-        """Import an archive, but not those layers that came with an earlier image."""
-        present = set(self._ctr(node, "content", "ls", "--quiet").split())
-        if not present & oci.blobs(archive):
-            self._ctr(node, "images", "import", str(archive))
-            return
-        thin = self.layout.node_run(node) / "import.tar"
-        oci.write_without(archive, present, thin)
-        try:
-            self._ctr(node, "images", "import", str(thin))
-        finally:
-            thin.unlink()
-
-    def _digest(self, node: Node, name: str) -> str | None:
-        return oci.listed_digest(self._ctr(node, "images", "ls", f"name=={name}"), name)
-
-    def _managed(self, node: Node, name: str) -> bool:
-        listed = self._ctr(node, "images", "ls", f"name=={name}")
-        return oci.listed_digest(listed, name) is not None and "io.cri-containerd.image=managed" in listed
-
-    def _ctr(self, node: Node, *args: str, check: bool = True) -> str:
-        address = f"--address={self.layout.containerd_socket(node)}"
-        options = (address, "--namespace=k8s.io")
-        return run("ctr", *options, *args, check=check, timeout_s=IMPORT_TIMEOUT_S)
+        with (
+            self._steps.step(f"load {name} into {len(self.nodes)} nodes"),
+            ThreadPoolExecutor() as pool,
+        ):
+            list(pool.map(lambda node: Runtime(self.layout, node).load(archive, name), self.nodes))
 
     # --- trouble, on request -----------------------------------------------------------------
 
@@ -430,11 +317,11 @@ class LocalCluster(KubernetesTools):
         names = api.released_volumes(volume_list)
         if not names:
             return
-        known = {each["metadata"]["name"]: each for each in render.volumes(self.layout, self.nodes)}
-        ours = [known[name] for name in names if name in known]
+        every = contents.volumes(self.layout, self.nodes)
+        ours = [each for each in every if each["metadata"]["name"] in names]
         self.kubectl("delete", "persistentvolume", *names)
         for manifest in ours:
-            directory = Path(manifest["spec"]["local"]["path"])
+            directory = contents.directory(manifest)
             shutil.rmtree(directory, ignore_errors=True)
             directory.mkdir(parents=True)
         self.kubectl("create", "-f", "-", input=render.to_yaml(*ours))
@@ -453,46 +340,3 @@ def require_root() -> None:
             "the local cluster makes network namespaces and cgroups: run this as root (sudo), "
             "or use --cluster kind where there is Docker"
         )
-
-
-def port_is_free(port: int) -> bool:
-    """Say whether nobody listens on a TCP port of this host, on any address."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("0.0.0.0", port))  # noqa: S104 - any listener at all is in the way
-            probe.listen(1)
-        except OSError:
-            return False
-    return True
-
-
-def key_files(layout: Layout, nodes: Iterable[Node]) -> Iterable[tuple[Path, str]]:
-    """Yield each key and certificate with its path, all signed by one new authority."""
-    authority = pki.Authority()
-    pairs = {
-        "ca": authority.pair,
-        "admin": authority.issue("admin", organization="system:masters"),
-        "api-server": authority.issue("kube-apiserver", hosts=render.API_SERVER_HOSTS),
-        "controller-manager": authority.issue("system:kube-controller-manager"),
-        "scheduler": authority.issue("system:kube-scheduler"),
-        "kube-proxy": authority.issue("system:kube-proxy"),
-    }
-    for node in nodes:
-        user, hosts = f"system:node:{node.name}", (node.name, node.address)
-        pairs[node.name] = authority.issue(user, organization="system:nodes", hosts=hosts)
-    for name, pair in pairs.items():
-        yield layout.pki / f"{name}.key", pair.key
-        yield layout.pki / f"{name}.crt", pair.certificate
-    service_accounts = pki.new_key()
-    yield layout.pki / "service-accounts.key", pki.private_pem(service_accounts)
-    yield layout.pki / "service-accounts.pub", pki.public_pem(service_accounts)
-
-
-def delete_dead_log_links(state: Path, directory: Path = Path("/var/log/containers")) -> None:
-    """Delete the kubelet's links to logs of our pods; it puts them there whatever it is told."""
-    if not directory.is_dir():
-        return
-    for link in directory.iterdir():
-        if link.is_symlink() and link.readlink().is_relative_to(state):
-            link.unlink()

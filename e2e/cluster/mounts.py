@@ -20,7 +20,7 @@ def below(mountinfo: str, directories: Sequence[Path]) -> list[Path]:
     """Return the mount points at or below the directories, the last mounted first.
 
     Args:
-        mountinfo: the text of ``/proc/self/mountinfo``; it escapes blanks as ``\\040``.
+        mountinfo: the text of ``/proc/self/mountinfo``; it escapes blanks in octal.
         directories: absolute.
     """
     points = [Path(_unescape(line.split()[4])) for line in mountinfo.splitlines()]

@@ -25,6 +25,7 @@ IMAGE_PACKAGES: Mapping[str, str] = {
     "buildah": "/usr/bin/buildah",
     "debootstrap": "/usr/sbin/debootstrap",
 }
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 QUIET = {"DEBIAN_FRONTEND": "noninteractive"}
 
 
@@ -34,7 +35,7 @@ def missing(wanted: Mapping[str, str]) -> list[str]:
 
 
 def _present(file: Path) -> bool:
-    return file.exists() or shutil.which(file.name, path="/usr/sbin:/usr/bin:/sbin:/bin") is not None
+    return file.exists() or shutil.which(file.name, path=SYSTEM_PATH) is not None
 
 
 def ensure(layout: Layout, wanted: Mapping[str, str], steps: Steps) -> None:

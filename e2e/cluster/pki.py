@@ -53,7 +53,9 @@ class Authority:
         self._key = new_key()
         self._name = _name(common_name, None)
         builder = _builder(self._name, self._name, self._key.public_key(), self._key.public_key())
-        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        builder = builder.add_extension(
+            x509.BasicConstraints(ca=True, path_length=0), critical=True
+        )
         builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
         self._certificate = builder.sign(self._key, hashes.SHA256())
 
@@ -75,7 +77,9 @@ class Authority:
         key = new_key()
         subject = _name(common_name, organization)
         builder = _builder(subject, self._name, key.public_key(), self._key.public_key())
-        builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        builder = builder.add_extension(
+            x509.BasicConstraints(ca=False, path_length=None), critical=True
+        )
         builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
         purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
         if hosts:
@@ -96,7 +100,7 @@ def _builder(
     # Python 3.13 refuses chains without the two key identifiers.
     identifier = x509.SubjectKeyIdentifier.from_public_key(key)
     issuer_identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key)
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

@@ -30,7 +30,7 @@ def spawn(layout: Layout, component: str, command: Sequence[str]) -> None:
     """
     environment = {**os.environ, MARK: f"{layout.state}:{component}"}
     with layout.log(component).open("ab") as log:
-        subprocess.run(  # noqa: S603 - our own command line
+        subprocess.run(
             ["setsid", "--fork", *command],
             stdin=subprocess.DEVNULL,
             stdout=log,

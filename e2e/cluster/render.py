@@ -1,13 +1,12 @@
 """What each component is told: its configuration and command line, as values.
 
-Nothing here reads or writes a file; `local` writes what these functions return.
+Nothing here reads or writes a file; `files` writes what these functions return.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -22,8 +21,6 @@ from e2e.cluster.layout import (
     ETCD_PORT,
     POD_RANGE,
     SERVICE_RANGE,
-    STORAGE_CLASS,
-    VOLUMES_PER_NODE,
     Layout,
     Node,
 )
@@ -42,9 +39,6 @@ API_SERVER_HOSTS = (
     f"kubernetes.default.svc.{DNS_DOMAIN}",
 )
 CNI_PLUGINS = "/usr/lib/cni"
-VOLUME_SIZE = "20Gi"
-DNS_USER = 65532
-DNS_PORT = 1053
 
 
 def to_yaml(*documents: Manifest) -> str:
@@ -190,7 +184,7 @@ def containerd(layout: Layout, node: Node) -> list[str]:
 
 
 def containerd_config(layout: Layout, node: Node, pause_image: str) -> str:
-    """containerd's TOML, in the form of versions 1.6 and 1.7.
+    """Containerd's TOML, in the form of versions 1.6 and 1.7.
 
     ``restrict_oom_score_adj``: without CAP_SYS_RESOURCE runc cannot lower a score, and dies.
     ``netns_mounts_under_state_dir``: so that one unmount of our run directory catches them all.
@@ -340,149 +334,3 @@ def kube_proxy_config(layout: Layout, node: Node) -> str:
             },
         }
     )
-
-
-# --- what is in the cluster from the start ----------------------------------------------------
-
-
-def storage_class() -> Manifest:
-    """The default storage class: local directories, bound when a pod is placed."""
-    return {
-        "apiVersion": "storage.k8s.io/v1",
-        "kind": "StorageClass",
-        "metadata": {
-            "name": STORAGE_CLASS,
-            "annotations": {"storageclass.kubernetes.io/is-default-class": "true"},
-        },
-        "provisioner": "kubernetes.io/no-provisioner",
-        "volumeBindingMode": "WaitForFirstConsumer",
-        "reclaimPolicy": "Retain",
-        "allowVolumeExpansion": True,
-    }
-
-
-def volume(name: str, node: str, directory: Path) -> Manifest:
-    """A local volume: a directory of one node."""
-    here = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": name},
-        "spec": {
-            "capacity": {"storage": VOLUME_SIZE},
-            "accessModes": ["ReadWriteOnce"],
-            "persistentVolumeReclaimPolicy": "Retain",
-            "storageClassName": STORAGE_CLASS,
-            "volumeMode": "Filesystem",
-            "local": {"path": str(directory)},
-            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
-        },
-    }
-
-
-def volumes(layout: Layout, nodes: Sequence[Node]) -> list[Manifest]:
-    """All local volumes of the cluster."""
-    return [
-        volume(f"{node.name}-{number:02}", node.name, layout.volumes(node) / f"{number:02}")
-        for node in nodes
-        for number in range(1, VOLUMES_PER_NODE + 1)
-    ]
-
-
-def dns(image: str) -> list[Manifest]:
-    """CoreDNS on every node, each serving its own node only: a lost node takes no DNS with it."""
-    labels = {"k8s-app": "kube-dns"}
-    named = {"name": "coredns", "namespace": "kube-system"}
-    corefile = f""".:{DNS_PORT} {{
-    errors
-    health
-    ready
-    kubernetes {DNS_DOMAIN} in-addr.arpa ip6.arpa {{
-        pods insecure
-        ttl 5
-    }}
-    cache 5
-    reload
-}}
-"""
-    container = {
-        "name": "coredns",
-        "image": image,
-        "imagePullPolicy": "IfNotPresent",
-        "args": ["-conf", "/etc/coredns/Corefile"],
-        "volumeMounts": [{"name": "config", "mountPath": "/etc/coredns", "readOnly": True}],
-        "readinessProbe": {"httpGet": {"path": "/ready", "port": 8181}, "periodSeconds": 1},
-        "livenessProbe": {"httpGet": {"path": "/health", "port": 8080}, "failureThreshold": 10},
-        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-    }
-    pod = {
-        "serviceAccountName": "coredns",
-        "priorityClassName": "system-node-critical",
-        "dnsPolicy": "Default",
-        "tolerations": [{"operator": "Exists"}],
-        "securityContext": {"runAsNonRoot": True, "runAsUser": DNS_USER, "runAsGroup": DNS_USER},
-        "containers": [container],
-        "volumes": [{"name": "config", "configMap": {"name": "coredns"}}],
-    }
-    watch = ["list", "watch"]
-    return [
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": named},
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "ClusterRole",
-            "metadata": {"name": "coredns"},
-            "rules": [
-                {
-                    "apiGroups": [""],
-                    "resources": ["services", "pods", "namespaces"],
-                    "verbs": watch,
-                },
-                {
-                    "apiGroups": ["discovery.k8s.io"],
-                    "resources": ["endpointslices"],
-                    "verbs": watch,
-                },
-            ],
-        },
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "ClusterRoleBinding",
-            "metadata": {"name": "coredns"},
-            "roleRef": {
-                "apiGroup": "rbac.authorization.k8s.io",
-                "kind": "ClusterRole",
-                "name": "coredns",
-            },
-            "subjects": [{"kind": "ServiceAccount", **named}],
-        },
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": named, "data": {"Corefile": corefile}},
-        {
-            "apiVersion": "apps/v1",
-            "kind": "DaemonSet",
-            "metadata": {**named, "labels": labels},
-            "spec": {
-                "selector": {"matchLabels": labels},
-                "updateStrategy": {"type": "RollingUpdate"},
-                "template": {"metadata": {"labels": labels}, "spec": pod},
-            },
-        },
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {"name": "kube-dns", "namespace": "kube-system", "labels": labels},
-            "spec": {
-                "clusterIP": DNS_ADDRESS,
-                "internalTrafficPolicy": "Local",
-                "selector": labels,
-                "ports": [
-                    {"name": "dns", "port": 53, "protocol": "UDP", "targetPort": DNS_PORT},
-                    {"name": "dns-tcp", "port": 53, "protocol": "TCP", "targetPort": DNS_PORT},
-                ],
-            },
-        },
-    ]

@@ -42,7 +42,7 @@ def run(
     words = tuple(str(each) for each in argv)
     sink = None if log is None else log.open("ab")
     try:
-        result = subprocess.run(  # noqa: S603 - the words are ours, and no shell reads them
+        result = subprocess.run(
             words,
             input=None if input is None else input.encode(),
             stdin=subprocess.DEVNULL if input is None else None,

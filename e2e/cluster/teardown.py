@@ -1,0 +1,75 @@
+"""Stops and deletes whatever is left of a local cluster, from any state it may be in."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from e2e.cluster import cgroups, mounts, network, processes
+from e2e.cluster.layout import API_PORT, Layout, Node
+from e2e.cluster.shell import until
+
+TIMEOUT_S = 20.0
+LOG_LINKS = Path("/var/log/containers")
+
+
+def take_down(layout: Layout, nodes: Sequence[Node]) -> None:
+    """Leave no process, mount, interface, cgroup or file of the cluster.
+
+    Who starts containers goes first, then the containers, then who looks after them; only
+    when no process is left are mounts released, and only then is anything deleted.
+    """
+    running = processes.components(layout)
+    starters = [
+        pid
+        for component, pids in running.items()
+        if not component.startswith("containerd-")
+        for pid in pids
+    ]
+    processes.kill(starters, "the control plane and kubelets")
+    until(f"port {API_PORT} to be free", lambda: _port_is_left(layout), timeout_s=TIMEOUT_S)
+    until("all containers to be gone", _kill_containers, timeout_s=TIMEOUT_S)
+    until("all runtimes to be gone", lambda: _kill_marked(layout), timeout_s=TIMEOUT_S)
+    mounts.delete([layout.run, layout.state])
+    network.destroy(nodes)
+    cgroups.remove()
+    delete_log_links(layout.state)
+
+
+def _port_is_left(layout: Layout) -> bool:
+    # If it is somebody else's, `up` complains about that later.
+    return port_is_free(API_PORT) or "kube-apiserver" not in processes.components(layout)
+
+
+def _kill_containers() -> bool:
+    found = processes.contained()
+    processes.kill(found, "containers")
+    return not found
+
+
+def _kill_marked(layout: Layout) -> bool:
+    found = [pid for pids in processes.components(layout).values() for pid in pids]
+    processes.kill(found, "container runtimes")
+    return not found
+
+
+def port_is_free(port: int) -> bool:
+    """Say whether nobody listens on a TCP port of this host, on any address."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("0.0.0.0", port))  # noqa: S104 - any listener at all is in the way
+            probe.listen(1)
+        except OSError:
+            return False
+    return True
+
+
+def delete_log_links(state: Path, directory: Path = LOG_LINKS) -> None:
+    """Delete the kubelet's links to logs of our pods; it puts them there whatever it is told."""
+    if not directory.is_dir():
+        return
+    for link in directory.iterdir():
+        if link.is_symlink() and link.readlink().is_relative_to(state):
+            link.unlink()
