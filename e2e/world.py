@@ -113,7 +113,8 @@ class Namespace:
 
     def kubectl(self, *args: str, **options: Any) -> str:
         """Run kubectl in this namespace."""
-        return self.cluster.kubectl("-n", self.name, *args, **options)
+        printed: str = self.cluster.kubectl("-n", self.name, *args, **options)
+        return printed
 
     def apply(self, *manifests: dict[str, Any]) -> None:
         """Apply manifests."""

@@ -57,7 +57,7 @@ def operator(cluster: Cluster, image: Image) -> None:
 def namespace(
     cluster: Cluster,
     operator: None,  # noqa: ARG001 - installed for the story, not used by name
-    request: pytest.FixtureRequest
+    request: pytest.FixtureRequest,
 ) -> Iterator[Namespace]:
     """Return a namespace of the story's own."""
     name = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_"))[:50].strip("-")
