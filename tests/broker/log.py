@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dledger.broker.commands import Ack, CreateGroup, CreateTopic, LeaseRef, Receive
-from dledger.broker.produce import Columns, Message, encode_produce
+from dledger.broker.message import Columns, Message
+from dledger.broker.produce import encode_produce
 from dledger.broker.results import Acked, Produced, Received
 from dledger.broker.state import BrokerState
 from dledger.types import Entry, EntryKind

@@ -64,10 +64,10 @@ def test_a_deleted_queue_is_rebuilt_from_the_log_with_the_same_answers() -> None
     log.produce("b", "c", ids=("2", "3"))
     log.produce("x", queue_id=1, tag="t")
     log.append(b"broken")
-    before = [log.state.queue("t", queue_id) for queue_id in (0, 1)]
+    before = [log.state.topics.queue("t", queue_id) for queue_id in (0, 1)]
     answers = [[queue.locate(offset) for offset in range(queue.end)] for queue in before]
 
-    rebuilt = [log.replay().queue("t", queue_id) for queue_id in (0, 1)]
+    rebuilt = [log.replay().topics.queue("t", queue_id) for queue_id in (0, 1)]
 
     assert [[queue.locate(o) for o in range(queue.end)] for queue in rebuilt] == answers
     assert [queue.end for queue in rebuilt] == [3, 1]

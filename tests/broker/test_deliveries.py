@@ -109,9 +109,9 @@ def test_the_committed_offset_is_the_lowest_unacked_one(log: Log) -> None:
     received = log.receive(4)
 
     log.ack(received, 1, 2)
-    assert log.state.committed("g", "t", 0) == 0
+    assert log.state.groups.committed("g", "t", 0) == 0
     log.ack(received, 0)
-    assert log.state.committed("g", "t", 0) == 3
+    assert log.state.groups.committed("g", "t", 0) == 3
 
 
 def test_changing_the_invisible_time_moves_the_next_delivery(log: Log) -> None:
@@ -141,7 +141,10 @@ def test_renewed_messages_stay_with_a_live_client(log: Log) -> None:
     received = log.receive(2, invisible_ms=1000, client_id="alive")
     leases = tuple(LeaseRef(0, d.offset, received.receive_id) for d in received.deliveries)
     log.now_ms += 900
-    due = [(offset, lease.client_id) for *_, offset, lease in log.state.renewable(log.now_ms + 200)]
+    due = [
+        (offset, lease.client_id)
+        for *_, offset, lease in log.state.groups.renewable(log.now_ms + 200)
+    ]
     stale = LeaseRef(0, 0, 999)
     command = Renew(group="g", topic="t", leases=(*leases, stale), invisible_ms=1000)
     log.append(command.encode())
@@ -194,7 +197,7 @@ def test_a_filter_passes_over_other_tags_for_good() -> None:
 
     assert offsets(received) == [2, 4]
     log.ack(received)
-    assert log.state.committed("g", "t", 0) == 5
+    assert log.state.groups.committed("g", "t", 0) == 5
 
 
 def test_a_receive_passes_over_a_bounded_number_of_messages(
@@ -208,7 +211,7 @@ def test_a_receive_passes_over_a_bounded_number_of_messages(
         log.produce(str(n), tag="wanted" if n == 4 else f"tag-{n}")
 
     assert offsets(log.receive(1, tags=("wanted",))) == []
-    assert log.state.available("g", "t", [0], log.now_ms) == 2
+    assert log.state.groups.available("g", "t", [0], log.now_ms) == 2
     assert offsets(log.receive(1, tags=("wanted",))) == [4]
 
 
@@ -218,7 +221,7 @@ def test_unacked_messages_are_bounded(log: Log, monkeypatch: pytest.MonkeyPatch)
 
     received = log.receive(9)
     assert offsets(received) == [0, 1]
-    assert log.state.available("g", "t", [0], log.now_ms) == 0
+    assert log.state.groups.available("g", "t", [0], log.now_ms) == 0
     log.ack(received, 0)
     assert offsets(log.receive(9)) == [2]
 
@@ -238,11 +241,11 @@ def test_any_queue_fills_a_receive_from_all_queues() -> None:
 
 def test_expiry_says_when_a_waiting_reader_should_look_again(log: Log) -> None:
     """The earliest end of a lease, and infinity when there is none."""
-    assert log.state.next_expiry("g", "t", [0]) == float("inf")
+    assert log.state.groups.next_expiry("g", "t", [0]) == float("inf")
     received = log.receive(5, invisible_ms=700)
-    assert log.state.next_expiry("g", "t", [0]) == log.now_ms + 700
+    assert log.state.groups.next_expiry("g", "t", [0]) == log.now_ms + 700
     log.ack(received)
-    assert log.state.next_expiry("g", "t", [0]) == float("inf")
+    assert log.state.groups.next_expiry("g", "t", [0]) == float("inf")
 
 
 @dataclass

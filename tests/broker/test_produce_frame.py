@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger.broker.frames import HEADER_BYTES, CommandType, MalformedCommandError, frame, split
-from dledger.broker.produce import Columns, Encoding, Message, ProduceFrame, encode_produce
+from dledger.broker.message import Columns, Encoding, Message
+from dledger.broker.produce import ProduceFrame, encode_produce
 
 _TEXT = st.text(max_size=12)
 _MESSAGES = st.lists(

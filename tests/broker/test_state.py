@@ -16,7 +16,8 @@ from dledger.broker.commands import (
     Release,
 )
 from dledger.broker.frames import CommandType, frame
-from dledger.broker.produce import Columns, encode_produce
+from dledger.broker.message import Columns
+from dledger.broker.produce import encode_produce
 from dledger.broker.results import GroupCreated, Produced, TopicCreated
 from dledger.broker.state import BrokerState
 from dledger.broker.topics import Topic
@@ -77,7 +78,7 @@ def test_a_retried_batch_is_stored_once_and_answered_with_its_first_place() -> N
 
     assert (again.queue_ids, list(again.offsets)) == (first.queue_ids, list(first.offsets))
     assert (again.stored, again.index) == (0, first.index)
-    assert log.state.messages("t") == 3
+    assert log.state.topics.messages("t") == 3
 
 
 def test_a_partly_repeated_batch_stores_only_what_is_new() -> None:
@@ -116,7 +117,7 @@ def test_creating_a_topic_again_is_harmless() -> None:
     assert first == TopicCreated(topic, created=True)
     assert second == TopicCreated(topic, created=False)
     assert isinstance(third, InvalidArgument)
-    assert log.state.topics() == [topic]
+    assert log.state.topics.all() == [topic]
 
 
 @pytest.mark.parametrize("kind", ["FIFO", "DELAY", "TRANSACTION"])
@@ -161,7 +162,7 @@ def test_unknown_groups_and_topics_are_named() -> None:
 
     assert [type(result) for result in results] == [UnknownGroup] * 3
     with pytest.raises(UnknownTopic, match="'no'"):
-        log.state.queue("no", 0)
+        log.state.topics.queue("no", 0)
 
 
 def test_broken_commands_are_refused_and_change_nothing() -> None:

@@ -117,7 +117,7 @@ async def test_a_send_whose_outcome_was_lost_is_repeated_and_stored_once(
         response = await client.send(message(1))
 
     assert code(response.status) == "OK"
-    assert group.nodes[0].engine.state.messages("t") == 1
+    assert group.nodes[0].engine.state.topics.messages("t") == 1
 
 
 async def test_a_receive_whose_outcome_was_lost_loses_no_messages(
@@ -214,7 +214,7 @@ async def test_the_callers_metadata_reaches_the_leader(group: MemoryGroup) -> No
         await one.send(message(1))
         await two.send(message(1))
 
-    assert group.nodes[0].engine.state.messages("t") == 1
+    assert group.nodes[0].engine.state.topics.messages("t") == 1
 
 
 def _ports(queue: Any) -> list[int]:

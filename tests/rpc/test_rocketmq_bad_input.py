@@ -82,7 +82,7 @@ async def test_an_unknown_group_is_named_when_creation_is_off() -> None:
 
         assert code(status) == "CONSUMER_GROUP_NOT_FOUND"
         assert code(assignment.status) == "CONSUMER_GROUP_NOT_FOUND"
-        assert not node.engine.state.has_group("nobody")
+        assert not node.engine.state.groups.exists("nobody")
 
 
 @pytest.mark.parametrize("handle", ["", "nonsense", "AAAA", "ä", "x" * 5000])
@@ -158,7 +158,7 @@ async def test_messages_that_break_a_rule_are_refused(
     response = await client.send(message(**system))
 
     assert code(response.status) == expected
-    assert group.nodes[0].engine.state.topic("t") is None
+    assert group.nodes[0].engine.state.topics.get("t") is None
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ async def test_a_namespace_is_part_of_the_name(client: RocketClient, group: Memo
     assert response.message_queues[0].topic == definition.Resource(
         name="orders", resource_namespace="shop"
     )
-    assert [topic.name for topic in group.nodes[0].engine.state.topics()] == ["shop%orders"]
+    assert [topic.name for topic in group.nodes[0].engine.state.topics.all()] == ["shop%orders"]
 
 
 async def test_every_queue_is_assigned_to_every_push_consumer(client: RocketClient) -> None:
@@ -127,7 +127,7 @@ async def test_a_retried_send_is_stored_once(client: RocketClient, group: Memory
         await other.send(message(1))
 
     assert again.entries[0].offset == first.entries[0].offset
-    assert group.nodes[0].engine.state.messages("t") == 2
+    assert group.nodes[0].engine.state.topics.messages("t") == 2
 
 
 async def test_a_receive_finds_messages_in_any_queue(client: RocketClient) -> None:

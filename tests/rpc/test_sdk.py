@@ -108,7 +108,7 @@ async def test_a_producer_does_not_notice_a_change_of_leader(tmp_path: Path) -> 
         await asyncio.sleep(0.5)
         group.elect(1)
         report = json.loads(await output.read())
-        stored = group.nodes[2].engine.state.messages("t")
+        stored = group.nodes[2].engine.state.topics.messages("t")
 
     assert report["acked"] == list(range(len(report["acked"])))
     assert len(report["acked"]) == stored

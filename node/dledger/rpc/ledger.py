@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import grpc
 
-from dledger.broker.produce import NO_QUEUE, Columns, Message, ProduceFrame, encode_produce
+from dledger.broker.message import Columns, Message
+from dledger.broker.produce import NO_QUEUE, ProduceFrame, encode_produce
 from dledger.broker.results import Produced
 from dledger.broker.topics import check_name
 from dledger.errors import DledgerError, InvalidArgument, OffsetOutOfRange
@@ -73,7 +74,7 @@ class LedgerHandlers(NativeHandlers):
 
         A caller that follows may be ahead of this node, having read from one that applies faster.
         """
-        queue = self._engine.state.queue(request.topic, request.queue_id)
+        queue = self._engine.state.topics.queue(request.topic, request.queue_id)
         beyond = request.start_offset > queue.end and not request.follow
         if request.start_offset < 0 or beyond:
             raise OffsetOutOfRange(request.start_offset, first=0, last=queue.end)
@@ -92,7 +93,7 @@ class LedgerHandlers(NativeHandlers):
 
     async def _response(self, request: pb.ReadRequest, offset: int, limit: int) -> pb.ReadResponse:
         """Return the messages from *offset* on: at most *limit*, and about 1 MiB."""
-        queue = self._engine.state.queue(request.topic, request.queue_id)
+        queue = self._engine.state.topics.queue(request.topic, request.queue_id)
         response = pb.ReadResponse()
         size_bytes = 0
         entry: Entry | None = None

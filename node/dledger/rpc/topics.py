@@ -47,8 +47,8 @@ class TopicsHandlers(NativeHandlers):
                 name=topic.name,
                 type=topic.type,
                 queues=topic.queues,
-                messages=state.messages(topic.name),
+                messages=state.topics.messages(topic.name),
             )
-            for topic in state.topics()
+            for topic in state.topics.all()
         ]
         return pb.ListTopicsResponse(topics=topics).SerializeToString()

@@ -25,11 +25,13 @@ class Catalog:
         Raises:
             UnknownTopic: It does not exist, and topics are not created on demand.
         """
-        found = self._engine.state.topic(name)
+        found = self._engine.state.topics.get(name)
         if found is None and self._config.auto_create:
             command = CreateTopic(name=name, type=NORMAL, queues=self._config.default_queues)
-            await self._create(command.encode(), lambda: self._engine.state.topic(name) is not None)
-            found = self._engine.state.topic(name)
+            await self._create(
+                command.encode(), lambda: self._engine.state.topics.get(name) is not None
+            )
+            found = self._engine.state.topics.get(name)
         if found is None:
             raise UnknownTopic(name)
         return found
@@ -40,12 +42,12 @@ class Catalog:
         Raises:
             UnknownGroup: It does not exist, and groups are not created on demand.
         """
-        if self._engine.state.has_group(name):
+        if self._engine.state.groups.exists(name):
             return
         if not self._config.auto_create:
             raise UnknownGroup(name)
         await self._create(
-            CreateGroup(name=name).encode(), lambda: self._engine.state.has_group(name)
+            CreateGroup(name=name).encode(), lambda: self._engine.state.groups.exists(name)
         )
 
     async def _create(self, command: bytes, exists: Callable[[], bool]) -> None:

@@ -77,7 +77,7 @@ class Clients:
         self._seen_s.pop(client, None)
         if request.HasField("group") and request.group.name:
             group = group_name(request.group)
-            if self._engine.state.has_group(group):
+            if self._engine.state.groups.exists(group):
                 await self._engine.propose(Release(group=group, client_id=client).encode())
         return service.NotifyClientTerminationResponse(status=ok())
 
@@ -100,7 +100,7 @@ class Clients:
         """Propose the renewal of every lease that ends soon and whose client is alive."""
         before_ms = self._engine.now_ms() + _RENEW_BEFORE_MS
         due: defaultdict[tuple[str, str], list[LeaseRef]] = defaultdict(list)
-        for group, topic, queue_id, offset, lease in self._engine.state.renewable(before_ms):
+        for group, topic, queue_id, offset, lease in self._engine.state.groups.renewable(before_ms):
             if self.is_alive(lease.client_id):
                 due[group, topic].append(LeaseRef(queue_id, offset, lease.receive_id))
         for (group, topic), leases in due.items():

@@ -10,7 +10,8 @@ from typing import Any
 
 from dledger.broker.commands import LeaseRef, Receive
 from dledger.broker.filters import parse_tags
-from dledger.broker.produce import Message, ProduceFrame
+from dledger.broker.message import Message
+from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import Delivery, Received
 from dledger.broker.topics import Topic
 from dledger.errors import InvalidArgument, NotLeader
@@ -141,9 +142,11 @@ class Receiver:
         An attempt that asks again, because its answer was lost, has something waiting for it.
         """
         state, command = self._engine.state, poll.command
-        if state.holds_attempt(command.group, command.topic, command.attempt_id):
+        if state.groups.holds_attempt(command.group, command.topic, command.attempt_id):
             return True
-        available = state.available(command.group, command.topic, poll.queue_ids, self._now_ms())
+        available = state.groups.available(
+            command.group, command.topic, poll.queue_ids, self._now_ms()
+        )
         return available > self._asked[poll.key]
 
     async def _ask(self, poll: _Poll) -> Received:
@@ -162,7 +165,7 @@ class Receiver:
     async def _wait(self, poll: _Poll, remaining_s: float) -> None:
         """Wait for a change of the queues or the end of a lease, at most *remaining_s*."""
         state, command = self._engine.state, poll.command
-        expiry_ms = state.next_expiry(command.group, command.topic, poll.queue_ids)
+        expiry_ms = state.groups.next_expiry(command.group, command.topic, poll.queue_ids)
         expiry_s = max((expiry_ms - self._now_ms()) / 1000, 0.001)
         await self._arrivals.wait(command.topic, poll.key[2], min(remaining_s, expiry_s))
 

@@ -26,7 +26,7 @@ class Router:
 
     def is_known(self, request: Any) -> bool:
         """Whether this node can answer by itself, leader or not."""
-        return self._engine.state.topic(topic_name(request.topic)) is not None
+        return self._engine.state.topics.get(topic_name(request.topic)) is not None
 
     async def route(self, request: Any, caller: Caller) -> Any:
         """Return the topic's queues."""
@@ -41,14 +41,14 @@ class Router:
         """
         group = group_name(request.group)
         queues = await self._queues(request.topic, caller)
-        if not (self._config.auto_create or self._engine.state.has_group(group)):
+        if not (self._config.auto_create or self._engine.state.groups.exists(group)):
             raise UnknownGroup(group)
         assignments = [definition.Assignment(message_queue=queue) for queue in queues]
         return service.QueryAssignmentResponse(status=ok(), assignments=assignments)
 
     async def _queues(self, resource: Any, caller: Caller) -> list[Any]:
         name = topic_name(resource)
-        topic = self._engine.state.topic(name) or await self._catalog.topic(name)
+        topic = self._engine.state.topics.get(name) or await self._catalog.topic(name)
         addresses = addresses_of(self._engine, tls=caller.tls)
         if caller.tls and caller.language == _VERIFYING_LANGUAGE:
             return message_queues(self._engine.group, topic, resource, _one_each(addresses))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dledger.broker.produce import Columns, Encoding, Message, encode_produce
+from dledger.broker.message import Columns, Encoding, Message
+from dledger.broker.produce import encode_produce
 from dledger.broker.results import Produced
 from dledger.rpc.checks import (
     born_at_ms,

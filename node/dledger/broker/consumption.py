@@ -1,0 +1,206 @@
+"""Consumer groups and what they were given: what RECEIVE, ACK and their kin change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dledger.broker import commands
+from dledger.broker.commands import LeaseRef
+from dledger.broker.deliveries import Lease, QueueDeliveries
+from dledger.broker.filters import tag_codes
+from dledger.broker.groups import MAX_GROUPS, Group
+from dledger.broker.results import (
+    Acked,
+    Delivery,
+    GroupCreated,
+    InvisibilityChanged,
+    Received,
+    Released,
+)
+from dledger.broker.topic_store import TopicStore
+from dledger.broker.topics import check_name
+from dledger.errors import InvalidArgument, InvalidReceiptHandle, UnknownGroup
+
+MAX_RECEIVE = 1_024
+"""Messages that one RECEIVE may hand out."""
+
+
+class Consumption:
+    """All consumer groups. Part of `state.BrokerState`, and as deterministic.
+
+    *changed* is where it notes the (topic, queue id) whose leases move.
+
+    Attributes:
+        now_ms: The log's time, Unix milliseconds; set before each entry is applied.
+    """
+
+    def __init__(self, topics: TopicStore, changed: set[tuple[str, int]]) -> None:
+        self._topics, self._changed = topics, changed
+        self._groups: dict[str, Group] = {}
+        self._receives = 0
+        self.now_ms = 0
+
+    def exists(self, name: str) -> bool:
+        """Whether the consumer group exists."""
+        return name in self._groups
+
+    def available(self, group: str, topic: str, queue_ids: Sequence[int], now_ms: int) -> int:
+        """Return how many messages a RECEIVE could hand out at *now_ms*; filters may make it fewer.
+
+        Zero means that a RECEIVE is not worth proposing.
+        """
+        queues = self._topics.queues(topic)
+        return sum(
+            found.available(queues[queue_id].end, now_ms)
+            if (found := self._peek(group, topic, queue_id))
+            else queues[queue_id].end
+            for queue_id in queue_ids
+        )
+
+    def holds_attempt(self, group: str, topic: str, attempt_id: str) -> bool:
+        """Whether this attempt was answered before and still holds some of what it was given."""
+        found = self._groups.get(group)
+        return found is not None and found.recall(topic, attempt_id) is not None
+
+    def next_expiry(self, group: str, topic: str, queue_ids: Sequence[int]) -> float:
+        """Return when the next lease of these queues ends (Unix ms); infinity if there is none."""
+        found = (self._peek(group, topic, queue_id) for queue_id in queue_ids)
+        return min((each.next_expiry() for each in found if each), default=float("inf"))
+
+    def committed(self, group: str, topic: str, queue_id: int) -> int:
+        """Return the offset before which *group* is done with the queue."""
+        found = self._peek(group, topic, queue_id)
+        return found.committed if found else 0
+
+    def renewable(self, before_ms: int) -> Iterator[tuple[str, str, int, int, Lease]]:
+        """Yield (group, topic, queue id, offset, lease) of client-kept leases ending earlier."""
+        for group in self._groups.values():
+            for topic, queue_id, deliveries in group.all_deliveries():
+                for offset, lease in deliveries.renewable(before_ms):
+                    yield group.name, topic, queue_id, offset, lease
+
+    def create(self, command: commands.CreateGroup) -> GroupCreated:
+        """Make a group, or find it."""
+        check_name("consumer group", command.name)
+        if command.name in self._groups:
+            return GroupCreated(command.name, created=False)
+        if len(self._groups) >= MAX_GROUPS:
+            raise InvalidArgument(f"there are {MAX_GROUPS} groups already, which is the limit")
+        self._groups[command.name] = Group(command.name)
+        return GroupCreated(command.name, created=True)
+
+    def receive(self, command: commands.Receive) -> Received:
+        """Hand out messages; an attempt that asks again gets what it still holds."""
+        group = self._group(command.group)
+        self._topics.queue(command.topic, command.queue_id)
+        until = self.now_ms + command.invisible_ms
+        earlier = group.recall(command.topic, command.attempt_id) if command.attempt_id else None
+        if earlier is not None:
+            receive_id, places = earlier
+        else:
+            self._receives += 1
+            receive_id = self._receives
+            places = self._take(group, command, receive_id, until)
+            if command.attempt_id and places:
+                group.remember(command.topic, command.attempt_id, receive_id, tuple(places))
+        return Received(
+            topic=command.topic,
+            receive_id=receive_id,
+            visible_at_ms=until,
+            deliveries=tuple(self._delivery(group, command.topic, place) for place in places),
+        )
+
+    def _take(
+        self, group: Group, command: commands.Receive, receive_id: int, until: int
+    ) -> list[tuple[int, int]]:
+        queues = self._topics.queues(command.topic)
+        hint, codes = command.queue_id, tag_codes(command.tags)
+        limit = min(command.limit, MAX_RECEIVE)
+        order = [*range(hint, len(queues)), *range(hint)] if command.any_queue else [hint]
+        places: list[tuple[int, int]] = []
+        for queue_id in order:
+            if len(places) >= limit:
+                break
+            taken = group.deliveries(command.topic, queue_id).take(
+                queues[queue_id],
+                limit=limit - len(places),
+                codes=codes,
+                now_ms=self.now_ms,
+                lease_until_ms=until,
+                receive_id=receive_id,
+                client_id=command.client_id,
+            )
+            places.extend((queue_id, offset) for offset in taken)
+        return places
+
+    def _delivery(self, group: Group, topic: str, place: tuple[int, int]) -> Delivery:
+        queue_id, offset = place
+        found = self._topics.queue(topic, queue_id).locate(offset)
+        return Delivery(
+            queue_id=queue_id,
+            offset=offset,
+            attempt=group.deliveries(topic, queue_id).leases[offset].attempt,
+            payload=found.payload,
+            row=found.row,
+        )
+
+    def ack(self, command: commands.Ack) -> Acked:
+        """Mark messages as consumed."""
+        group = self._group(command.group)
+        outcomes = tuple(
+            deliveries.ack(lease.offset, lease.receive_id)
+            if (deliveries := group.peek(command.topic, lease.queue_id))
+            else False
+            for lease in command.leases
+        )
+        return Acked(outcomes)
+
+    def change_invisible(self, command: commands.ChangeInvisible) -> InvisibilityChanged:
+        """Let one lease end at another time; raise InvalidReceiptHandle if it is stale."""
+        until = self.now_ms + command.invisible_ms
+        group = self._group(command.group)
+        if not self._extend(group, command.topic, command.lease, until):
+            raise InvalidReceiptHandle(
+                f"the receipt handle for queue {command.lease.queue_id}, offset "
+                f"{command.lease.offset} is stale: the message was acked or delivered again"
+            )
+        return InvisibilityChanged(1)
+
+    def renew(self, command: commands.Renew) -> InvisibilityChanged:
+        """Let leases end later; stale ones are passed over."""
+        until = self.now_ms + command.invisible_ms
+        group = self._group(command.group)
+        leases = command.leases
+        changed = sum(self._extend(group, command.topic, lease, until) for lease in leases)
+        return InvisibilityChanged(changed)
+
+    def _extend(self, group: Group, topic: str, lease: LeaseRef, until: int) -> bool:
+        deliveries = group.peek(topic, lease.queue_id)
+        self._changed.add((topic, lease.queue_id))
+        return deliveries is not None and deliveries.extend(lease.offset, lease.receive_id, until)
+
+    def release(self, command: commands.Release) -> Released:
+        """End what was renewed for a client that is gone."""
+        group = self._group(command.group)
+        released = 0
+        for topic, queue_id, deliveries in group.all_deliveries():
+            count = deliveries.release(command.client_id, self.now_ms)
+            released += count
+            if count:
+                self._changed.add((topic, queue_id))
+        return Released(released)
+
+    def _group(self, name: str) -> Group:
+        group = self._groups.get(name)
+        if group is None:
+            raise UnknownGroup(name)
+        return group
+
+    def _peek(self, group: str, topic: str, queue_id: int) -> QueueDeliveries | None:
+        found = self._groups.get(group)
+        return found.peek(topic, queue_id) if found else None
+
+    def canonical(self) -> list[object]:
+        """Return everything as plain values, in one order on every node."""
+        groups = [[name, group.canonical()] for name, group in sorted(self._groups.items())]
+        return [self.now_ms, self._receives, groups]

@@ -1,0 +1,151 @@
+"""Topics, their consume queues and the dedupe window: what PRODUCE and CREATE_TOPIC change."""
+
+from __future__ import annotations
+
+from dledger.broker import commands
+from dledger.broker.consume_queue import ConsumeQueue, Payload
+from dledger.broker.dedupe import DedupeWindow
+from dledger.broker.produce import NO_QUEUE, ProduceFrame
+from dledger.broker.results import Produced, TopicCreated
+from dledger.broker.topics import MAX_TOPICS, Topic, checked_topic
+from dledger.errors import InvalidArgument, UnknownTopic
+
+
+class TopicStore:
+    """All topics of a group. Part of `state.BrokerState`, and as deterministic.
+
+    *changed* is where it notes the (topic, queue id) that get messages.
+    """
+
+    def __init__(self, dedupe: DedupeWindow, changed: set[tuple[str, int]]) -> None:
+        self._topics: dict[str, Topic] = {}
+        self._queues: dict[str, list[ConsumeQueue]] = {}
+        self._turns: dict[str, int] = {}
+        self._dedupe = dedupe
+        self._changed = changed
+
+    def get(self, name: str) -> Topic | None:
+        """Return the topic of this name, if there is one."""
+        return self._topics.get(name)
+
+    def all(self) -> list[Topic]:
+        """Return all topics, sorted by name."""
+        return sorted(self._topics.values(), key=lambda topic: topic.name)
+
+    def queues(self, topic: str) -> list[ConsumeQueue]:
+        """Return a topic's queues by id, or raise UnknownTopic."""
+        queues = self._queues.get(topic)
+        if queues is None:
+            raise UnknownTopic(topic)
+        return queues
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """Return a queue to read positions from.
+
+        Raises:
+            UnknownTopic: There is no such topic.
+            InvalidArgument: The topic has no queue of this id.
+        """
+        queues = self.queues(topic)
+        if not 0 <= queue_id < len(queues):
+            raise InvalidArgument(f"topic {topic!r} has queues 0 to {len(queues) - 1}: {queue_id}")
+        return queues[queue_id]
+
+    def messages(self, topic: str) -> int:
+        """Return how many messages a topic has, the sum of its queues' end offsets."""
+        return sum(queue.end for queue in self.queues(topic))
+
+    def create(self, command: commands.CreateTopic) -> TopicCreated:
+        """Make a topic, or find it with the same settings; raise Refused for others."""
+        topic = checked_topic(name=command.name, type=command.type, queues=command.queues)
+        existing = self._topics.get(topic.name)
+        if existing is not None and existing != topic:
+            raise InvalidArgument(
+                f"topic {topic.name!r} exists with type {existing.type} and {existing.queues} "
+                f"queues, not type {topic.type} and {topic.queues} queues"
+            )
+        if existing is None and len(self._topics) >= MAX_TOPICS:
+            raise InvalidArgument(f"there are {MAX_TOPICS} topics already, which is the limit")
+        if existing is None:
+            self._topics[topic.name] = topic
+            self._queues[topic.name] = [ConsumeQueue() for _ in range(topic.queues)]
+            self._turns[topic.name] = 0
+        return TopicCreated(topic, existing is None)
+
+    def produce(self, batch: ProduceFrame, payload: Payload) -> Produced:
+        """Store the messages of *batch* that are new, and tell where each one is.
+
+        Raises:
+            UnknownTopic: There is no such topic.
+            InvalidArgument: The topic does not have the queue that is asked for.
+        """
+        queues = self.queues(batch.topic)
+        if batch.queue_id != NO_QUEUE:
+            self.queue(batch.topic, batch.queue_id)
+        tags = batch.tags()
+        ids = batch.message_ids() if batch.has_ids else None
+        if ids is not None and not self._is_plain(batch, ids):
+            return self._produce_each(batch, ids, tags, payload)
+        queue_id = self._choose_queue(batch)
+        queue = queues[queue_id]
+        first = queue.append(payload, range(batch.count), tags)
+        self._changed.add((batch.topic, queue_id))
+        if ids is not None:
+            self._dedupe.remember(batch.client_id, batch.topic, ids, queue_id=queue_id, first=first)
+        return Produced(
+            topic=batch.topic,
+            queue_ids=(queue_id,) * batch.count,
+            offsets=range(first, queue.end),
+            index=payload.index,
+            stored=batch.count,
+        )
+
+    def _is_plain(self, batch: ProduceFrame, ids: list[bytes]) -> bool:
+        return b"" not in ids and self._dedupe.is_new(batch.client_id, batch.topic, ids)
+
+    def _produce_each(
+        self, batch: ProduceFrame, ids: list[bytes], tags: list[bytes] | None, payload: Payload
+    ) -> Produced:
+        """Store a batch of which some messages are known, or have no id: one by one."""
+        scope = (batch.client_id, batch.topic)
+        known = (self._dedupe.find(*scope, message_id) for message_id in ids)
+        home = next((place[0] for place in known if place), None)
+        queue_id = self._choose_queue(batch, default=home)
+        queue = self._queues[batch.topic][queue_id]
+        places: list[tuple[int, int]] = []
+        before = queue.end
+        self._changed.add((batch.topic, queue_id))
+        for row, message_id in enumerate(ids):
+            place = self._dedupe.find(*scope, message_id)
+            if place is None:
+                offset = queue.append(payload, range(row, row + 1), tags)
+                place = (queue_id, offset)
+                if message_id:
+                    self._dedupe.remember(*scope, [message_id], queue_id=queue_id, first=offset)
+            places.append(place)
+        queue_ids, offsets = zip(*places, strict=True)
+        return Produced(
+            topic=batch.topic,
+            queue_ids=queue_ids,
+            offsets=offsets,
+            index=self._queues[batch.topic][queue_ids[0]].locate(offsets[0]).payload.index,
+            stored=queue.end - before,
+        )
+
+    def _choose_queue(self, batch: ProduceFrame, default: int | None = None) -> int:
+        """Return the queue a batch asks for, or *default*, or the topic's next one in turn."""
+        if batch.queue_id != NO_QUEUE:
+            return batch.queue_id
+        if default is not None:
+            return default
+        turn = self._turns[batch.topic]
+        self._turns[batch.topic] = (turn + 1) % len(self._queues[batch.topic])
+        return turn
+
+    def canonical(self) -> list[object]:
+        """Return everything as plain values, in one order on every node."""
+        return [
+            [[t.name, t.type, t.queues, self._turns[t.name]] for t in self.all()],
+            [[name, [q.canonical() for q in qs]] for name, qs in sorted(self._queues.items())],
+            self._dedupe.canonical(),
+        ]
