@@ -113,8 +113,7 @@ class Namespace:
 
     def kubectl(self, *args: str, **options: Any) -> str:
         """Run kubectl in this namespace."""
-        printed: str = self.cluster.kubectl("-n", self.name, *args, **options)
-        return printed
+        return self.cluster.kubectl("-n", self.name, *args, **options)
 
     def apply(self, *manifests: dict[str, Any]) -> None:
         """Apply manifests."""
@@ -162,9 +161,11 @@ class Group:
 
     def leader(self, deadline_s: float = 60) -> str:
         """Return the name of the pod that leads."""
-        return eventually(
-            f"group {self.name} has a leader", lambda: self.status().get("leader"), deadline_s
-        )
+
+        def probe() -> str | None:
+            return self.status().get("leader")
+
+        return eventually(f"group {self.name} has a leader", probe, deadline_s)
 
     def other_leader(self, before: str, deadline_s: float = 60) -> str:
         """Wait until another pod leads, and return it."""

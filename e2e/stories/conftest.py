@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from typing import TypeAlias
 
 import pytest
 
@@ -12,6 +13,7 @@ from e2e.cluster import Cluster, open_cluster
 from e2e.cluster.image import Image, build
 from e2e.world import ROOT, Namespace, install_operator
 
+MakeReport: TypeAlias = Generator[None, pytest.TestReport, pytest.TestReport]
 REPORT = pytest.StashKey[bool]()
 
 
@@ -23,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> MakeReport:
     """Remember whether the story failed, for the namespace fixture."""
     del call
     report = yield
