@@ -11,6 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from dledger.rpc import forward
 from dledger.rpc.forward import FORWARDED_KEY
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
 from tests.rpc.memory_group import MemoryGroup, memory_group
@@ -93,6 +94,23 @@ async def test_without_a_leader_the_answer_comes_before_the_deadline(
 
     assert code(response.status) == "HA_NOT_AVAILABLE"
     assert 0.5 < time.monotonic() - started < 1.0
+
+
+async def test_what_waits_for_a_leader_is_bounded(
+    group: MemoryGroup, follower: RocketClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond that a request is refused at once, and the others go on waiting."""
+    await follower.route("t")
+    monkeypatch.setattr(forward, "MAX_HELD_BYTES", 1000)
+    group.elect(None)
+    waiting = asyncio.create_task(follower.send(message(1, body=bytes(600))))
+    await asyncio.sleep(0.2)
+
+    refused = await follower.send(message(2, body=bytes(600)))
+
+    assert code(refused.status) == "TOO_MANY_REQUESTS"
+    group.elect(0)
+    assert code((await waiting).status) == "OK"
 
 
 async def test_a_known_route_needs_no_leader(group: MemoryGroup, follower: RocketClient) -> None:

@@ -17,8 +17,9 @@ from typing import Any, Final, TypeVar
 import grpc
 import grpc.aio
 
-from dledger.errors import LeadershipLost, NotLeader, Unavailable
+from dledger.errors import LeadershipLost, NotLeader, Overloaded, Unavailable
 from dledger.rpc.engine import Engine
+from dledger.rpc.limits import MAX_HELD_BYTES
 from dledger.rpc.peers import CHANNEL_OPTIONS
 from dledger.rpc.status import from_rpc
 from dledger.types import Member
@@ -91,6 +92,7 @@ class Relay:
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._calls: dict[str, set[Any]] = {}
         self._streams: set[Any] = set()
+        self._held_bytes = 0
         self._superseded: set[int] = set()
         self._watcher: asyncio.Task[None] | None = None
 
@@ -109,12 +111,29 @@ class Relay:
         for channel in channels:
             await channel.close()
 
-    async def run(self, caller: Caller, attempt: Callable[[], Awaitable[_T]]) -> _T:
+    async def run(
+        self, caller: Caller, size_bytes: int, attempt: Callable[[], Awaitable[_T]]
+    ) -> _T:
         """Return what *attempt* gives, trying again while it raises Unavailable.
+
+        Args:
+            caller: Whose deadline counts.
+            size_bytes: What the request holds in memory meanwhile; all together are bounded.
+            attempt: Serves the request once.
 
         Raises:
             Unavailable: The caller's time is up, or the request came from a follower, which waits.
+            Overloaded: Too many requests wait already.
         """
+        if self._held_bytes + size_bytes > MAX_HELD_BYTES:
+            raise Overloaded(f"requests of {self._held_bytes} bytes are under way at this node")
+        self._held_bytes += size_bytes
+        try:
+            return await self._run(caller, attempt)
+        finally:
+            self._held_bytes -= size_bytes
+
+    async def _run(self, caller: Caller, attempt: Callable[[], Awaitable[_T]]) -> _T:
         wait_s = _RETRY_S
         while True:
             try:

@@ -20,6 +20,8 @@ MAX_INVISIBLE_MS: Final = 12 * 3600 * 1000
 RENEWED_INVISIBLE_MS: Final = 60_000
 """How long a message is a push consumer's, again and again until it acks or is gone."""
 
+MAX_HELD_BYTES: Final = 256 << 20
+"""Unary requests under way at one node, together; most of them when they wait for a leader."""
 MAX_WAITING_POLLS: Final = 10_000
 MAX_TELEMETRY_STREAMS: Final = 10_000
 MAX_CLIENTS: Final = 100_000

@@ -38,7 +38,7 @@ class NativeHandlers:
         async def handle(raw: bytes, context: Any) -> bytes:
             caller = Caller.of(context, tls=self._tls, peer_port=self._peer_port)
             try:
-                return await self._gateway.relay.run(caller, lambda: once(raw, caller))
+                return await self._gateway.relay.run(caller, len(raw), lambda: once(raw, caller))
             except DledgerError as error:
                 await abort(context, error)
             except Exception as error:

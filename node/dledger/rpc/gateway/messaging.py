@@ -96,7 +96,7 @@ class MessagingHandlers:
             caller = self._caller(context)
             try:
                 return await self._gateway.relay.run(
-                    caller, lambda: self._unary_once(method, raw, caller)
+                    caller, len(raw), lambda: self._unary_once(method, raw, caller)
                 )
             except DledgerError as error:
                 await self._abort_if_relayed(context, caller, error)
