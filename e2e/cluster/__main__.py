@@ -61,6 +61,8 @@ def parser() -> argparse.ArgumentParser:
     load.add_argument("archive", type=Path, help="an OCI archive")
     load.add_argument("name", help="the image's full name with its tag")
     command("kubeconfig", "print the path of the administrator's kubeconfig")
+    diagnose = command("diagnostics", "collect what explains a failure")
+    diagnose.add_argument("directory", type=Path, help="made if it is not there")
     command("doctor", "say what this machine has and what it lacks")
     return top
 
@@ -90,6 +92,7 @@ def _run(options: argparse.Namespace) -> int:
         "down": cluster.down,
         "purge": cluster.purge,
         "kubeconfig": lambda: print(cluster.kubeconfig),
+        "diagnostics": lambda: cluster.diagnostics(options.directory),
         "load-image": lambda: cluster.load_image(options.archive, options.name),
     }
     if options.command == "status":

@@ -171,6 +171,19 @@ class KindCluster(KubernetesTools):
         aside = f"/etc/kubernetes/{component}.yaml.new"
         run("docker", "exec", "-i", CONTROL_PLANE, "tee", aside, input=changed)
         self._in_node(CONTROL_PLANE, "mv", aside, path)
+        until(
+            f"{component} to run with its new flags",
+            lambda: self._runs_with(flags),
+            timeout_s=API_TIMEOUT_S,
+            interval_s=0.5,
+        )
+
+    def _runs_with(self, flags: Mapping[str, str]) -> bool:
+        """Say whether a process of the control plane has these flags, whole word by whole word."""
+        words = self._in_node(
+            CONTROL_PLANE, "sh", "-c", "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n'; true"
+        ).splitlines()
+        return all(f"--{name}={value}" in words for name, value in flags.items())
 
     def _route_host(self) -> None:
         if platform.system() != "Linux":

@@ -1,0 +1,148 @@
+"""Archives, tags and the build of Go programs."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster import base, golang, image, oci, wheels
+
+LISTING = """\
+REF               TYPE DIGEST      SIZE  PLATFORMS   LABELS
+dledger.io/x:1-ab oci  sha256:12ab 1 MiB linux/amd64 io.cri-containerd.image=managed
+"""
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """An archive with one program."""
+    path = tmp_path / "image.tar"
+    path.write_bytes(oci.archive("example.org/x:1", b"program", machine="x86_64"))
+    return path
+
+
+def test_the_same_program_gives_the_same_archive(archive: Path) -> None:
+    """So a node never loads what it has."""
+    assert oci.archive("example.org/x:1", b"program", machine="x86_64") == archive.read_bytes()
+
+
+def test_every_reference_in_an_archive_leads_to_a_blob_of_that_digest(archive: Path) -> None:
+    """Index to manifest, manifest to configuration and layers."""
+    with tarfile.open(archive) as opened:
+        files = {each.name: opened.extractfile(each) for each in opened}
+        read = {name: file.read() for name, file in files.items() if file is not None}
+    index = json.loads(read["index.json"])
+    manifest = json.loads(read[f"blobs/sha256/{index['manifests'][0]['digest'][7:]}"])
+
+    for each in (*index["manifests"], manifest["config"], *manifest["layers"]):
+        blob = read[f"blobs/sha256/{each['digest'][7:]}"]
+        assert oci.Blob("", blob).digest == each["digest"]
+        assert len(blob) == each["size"]
+
+
+def test_a_thin_archive_keeps_its_index_and_drops_what_the_node_has(archive: Path) -> None:
+    """The importer finds the rest among its own blobs."""
+    every = oci.blobs(archive)
+    present = set(sorted(every)[:2])
+    thin = archive.with_name("thin.tar")
+
+    oci.write_without(archive, present, thin)
+
+    assert oci.blobs(thin) == every - present
+    assert oci.manifest_digest(thin) == oci.manifest_digest(archive)
+
+
+def test_an_archive_without_an_index_has_no_digest_to_compare(tmp_path: Path) -> None:
+    """Such as Docker's older ones: they are loaded each time."""
+    path = tmp_path / "old.tar"
+    with tarfile.open(path, "w") as opened:
+        opened.addfile(tarfile.TarInfo("manifest.json"), io.BytesIO())
+
+    assert oci.manifest_digest(path) is None
+
+
+def test_a_digest_is_found_by_the_whole_name() -> None:
+    """One tag may be the beginning of another."""
+    assert oci.listed_digest(LISTING, "dledger.io/x:1-ab") == "sha256:12ab"
+    assert oci.listed_digest(LISTING, "dledger.io/x:1-a") is None
+    assert oci.listed_digest("", "dledger.io/x:1-ab") is None
+
+
+def test_the_tag_changes_with_any_source_file(tmp_path: Path) -> None:
+    """With its content as with its name, and with what it is based on."""
+    path = tmp_path / "a.py"
+    path.write_text("one")
+    before = wheels.content_hash([path], "base", root=tmp_path)
+
+    path.write_text("two")
+    after = wheels.content_hash([path], "base", root=tmp_path)
+    moved = path.rename(tmp_path / "b.py")
+
+    assert len({before, after, wheels.content_hash([moved], "base", root=tmp_path)}) == 3
+    assert wheels.content_hash([moved], "other", root=tmp_path) != wheels.content_hash(
+        [moved], "base", root=tmp_path
+    )
+
+
+def test_sources_are_those_of_the_wheel_without_bytecode(tmp_path: Path) -> None:
+    """Running the code must not change the tag."""
+    (tmp_path / "pkg" / "__pycache__").mkdir(parents=True)
+    (tmp_path / "pkg" / "a.py").touch()
+    (tmp_path / "pkg" / "__pycache__" / "a.cpython-311.pyc").touch()
+    pyproject = {"tool": {"hatch": {"build": {"targets": {"wheel": {"packages": ["pkg"]}}}}}}
+
+    assert wheels.sources(pyproject, tmp_path) == [tmp_path / "pkg" / "a.py"]
+
+
+def test_the_image_is_never_latest_and_lies_in_the_build_directory() -> None:
+    """Kubernetes would pull ``latest`` from a registry that is not there."""
+    described = image.describe(base.name())
+
+    repository, _, tag = described.name.partition(":")
+    assert repository == "dledger.io/dledger"
+    assert tag.startswith(wheels.project()["project"]["version"])
+    assert described.archive.is_relative_to(wheels.ROOT / "build")
+
+
+def test_every_argument_of_the_dockerfile_is_given() -> None:
+    """A default would hide a change from a builder that does not look into mounts."""
+    dockerfile = (wheels.ROOT / "Dockerfile").read_text()
+    declared = {
+        line.split()[1].partition("=")[0] for line in dockerfile.splitlines() if "ARG " in line[:4]
+    }
+    given = image.build_arguments("base:1", "abc", "dledger.io/dledger:1-def")
+
+    assert {word.partition("=")[0] for word in given[1::2]} == declared
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("go version go1.24.4 linux/amd64", (1, 24)),
+        ("go version go1.26 linux/arm64", (1, 26)),
+        ("bash: go: command not found", None),
+    ],
+)
+def test_gos_version_is_read_from_what_it_prints(
+    text: str, version: tuple[int, int] | None
+) -> None:
+    """Numbers compare as numbers: 1.9 is older than 1.24."""
+    assert golang.parse_go_version(text) == version
+
+
+def test_kubernetes_is_told_the_version_its_module_requires() -> None:
+    """Else it reports v0.0.0, and kubelet and API server refuse each other's skew."""
+    go_mod = (golang.MODULES / "kubernetes" / "go.mod").read_text()
+    flags = golang.linker_flags(golang.KUBERNETES, go_mod)
+
+    assert f"gitVersion={golang.required_version(go_mod, 'k8s.io/kubernetes')}" in flags
+    assert "gitMinor=34" in flags
+
+
+def test_programs_of_one_module_are_cached_apart() -> None:
+    """Kubectl and the control plane come from the same files."""
+    assert golang.key(golang.KUBECTL) != golang.key(golang.KUBERNETES)

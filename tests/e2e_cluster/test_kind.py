@@ -1,0 +1,240 @@
+"""The commands that a kind cluster would issue; no Docker is needed to read them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.cluster import golang, kind, oci, tools
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.layout import Layout
+from e2e.cluster.steps import Steps
+
+NODES = [f"{kind.NAME}-control-plane", *kind.workers()]
+STATIC_POD = yaml.safe_dump(
+    {"spec": {"containers": [{"command": ["kube-apiserver", "--a=1", "--b=2"]}]}}
+)
+
+
+def node(name: str, number: int) -> dict[str, Any]:
+    """A Ready node as the API shows it."""
+    return {
+        "metadata": {"name": name},
+        "spec": {"podCIDR": f"10.244.{number}.0/24"},
+        "status": {
+            "addresses": [
+                {"type": "Hostname", "address": name},
+                {"type": "InternalIP", "address": f"172.18.0.{number + 2}"},
+            ],
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+NODE_LIST = {"items": [node(name, number) for number, name in enumerate(NODES)]}
+
+
+class Recorder:
+    """Stands in for `run`: keeps each command line, and answers as a healthy cluster would."""
+
+    def __init__(self) -> None:
+        self.commands: list[list[str]] = []
+        self.inputs: list[str | None] = []
+        self.running = False
+        self.image_listing = ""
+        self.flags: list[str] = []
+
+    def __call__(self, *argv: str | Path, input: str | None = None, **_: object) -> str:  # noqa: A002
+        words = [str(each) for each in argv]
+        self.commands.append(words)
+        self.inputs.append(input)
+        if words[:3] == ["kind", "create", "cluster"]:
+            self.running = True
+            Path(words[words.index("--kubeconfig") + 1]).touch()
+        if "tee" in words:
+            self.flags += yaml.safe_load(input or "")["spec"]["containers"][0]["command"]
+        return self._answer(" ".join(words))
+
+    def _answer(self, line: str) -> str:
+        answers: list[tuple[str, Callable[[], str]]] = [
+            ("kind get clusters", lambda: kind.NAME if self.running else "No kind clusters found."),
+            ("get nodes", lambda: json.dumps(NODE_LIST)),
+            ("get deployment", lambda: "2"),
+            ("cat /etc/kubernetes/manifests/kube-apiserver.yaml", lambda: STATIC_POD),
+            (
+                "cat /etc/kubernetes/manifests/kube-controller-manager.yaml",
+                lambda: STATIC_POD.replace("kube-apiserver", "kube-controller-manager"),
+            ),
+            ("cat /proc/[0-9]*/cmdline", lambda: "\n".join(self.flags)),
+            ("images ls", lambda: self.image_listing),
+            ("/readyz", lambda: "ok"),
+        ]
+        return next((answer() for part, answer in answers if part in line), "")
+
+    def lines(self, *parts: str) -> list[str]:
+        """The command lines that contain all parts, in order."""
+        lines = [" ".join(words) for words in self.commands]
+        return [line for line in lines if all(part in line for part in parts)]
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    """Every command of the cluster goes here."""
+    recorder = Recorder()
+    monkeypatch.setattr(kind, "run", recorder)
+    monkeypatch.setattr(tools, "run", recorder)
+    monkeypatch.setattr(tools, "find_kubectl", lambda _: Path("kubectl"))
+    monkeypatch.setattr(kind, "require_tools", lambda: None)
+    monkeypatch.delenv("KIND_NODE_IMAGE", raising=False)
+    return recorder
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> kind.KindCluster:
+    """A cluster whose kubeconfig is where kind would have written it."""
+    layout = Layout(state=tmp_path / "state", run=tmp_path / "run", cache=tmp_path / "cache")
+    opened = kind.KindCluster(layout, Steps())
+    opened.kubeconfig.parent.mkdir(parents=True)
+    return opened
+
+
+def test_config_has_three_workers_in_three_zones() -> None:
+    """Groups spread over zones as they do on the local cluster."""
+    config = yaml.safe_load(kind.config())
+
+    zones = [each["labels"]["topology.kubernetes.io/zone"] for each in config["nodes"][1:]]
+    assert [each["role"] for each in config["nodes"]] == ["control-plane", *["worker"] * 3]
+    assert len(set(zones)) == 3
+
+
+def test_up_creates_the_cluster_once(
+    cluster: kind.KindCluster, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second `up` finds it healthy and changes nothing."""
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    cluster.up()
+    cluster.up()
+
+    (create,) = recorder.lines("kind create cluster")
+    assert f"--name {kind.NAME}" in create
+    assert f"--kubeconfig {cluster.kubeconfig}" in create
+    assert len(recorder.lines("ip route replace")) == len(NODES) + 1
+    assert "--node-monitor-grace-period=20s" in recorder.flags
+
+
+def test_down_deletes_only_a_cluster_that_is_there(
+    cluster: kind.KindCluster, recorder: Recorder
+) -> None:
+    """And never one of another name."""
+    cluster.down()
+    assert recorder.lines("kind delete") == []
+
+    recorder.running = True
+    cluster.down()
+    assert len(recorder.lines("kind delete cluster", f"--name {kind.NAME}")) == 1
+
+
+def test_image_is_loaded_into_the_workers_that_lack_it(
+    cluster: kind.KindCluster, recorder: Recorder, tmp_path: Path
+) -> None:
+    """Not at all when every worker has that digest."""
+    archive = tmp_path / "image.tar"
+    archive.write_bytes(oci.archive("example.org/x:1", b"program", machine="x86_64"))
+
+    cluster.load_image(archive, "example.org/x:1")
+    recorder.image_listing = f"example.org/x:1 oci {oci.manifest_digest(archive)} 1 MiB"
+    cluster.load_image(archive, "example.org/x:1")
+
+    (load,) = recorder.lines("kind load image-archive")
+    assert load.endswith(f"--nodes {','.join(kind.workers())}")
+
+
+def test_api_server_is_stopped_and_started_by_its_manifest(
+    cluster: kind.KindCluster, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kubelet of the control plane does the rest; starting twice is no error."""
+    monkeypatch.setattr(cluster, "_api_answers", lambda: False)
+    cluster.stop_api_server()
+    monkeypatch.setattr(cluster, "_api_answers", lambda: True)
+    cluster.start_api_server()
+
+    moves = recorder.lines("docker exec", "mv ")
+    assert f"mv {kind.API_SERVER} {kind.API_SERVER_ASIDE}" in moves[0]
+    assert "! test -e" in moves[1]
+
+
+def test_healing_removes_exactly_what_partitioning_added(
+    cluster: kind.KindCluster, recorder: Recorder
+) -> None:
+    """A rule that stays would cut the node off for the next story."""
+    cluster.partition_node("n")
+    added = recorder.lines("docker exec n iptables")
+    cluster.heal_node("n")
+    removed = recorder.lines("docker exec n iptables")[len(added) :]
+
+    assert [line.replace(" -I ", " -D ") for line in added] == removed
+    assert len(added) == 2
+
+
+def test_flags_replace_those_of_the_same_name() -> None:
+    """Twice the same flag would leave it to the component which one counts."""
+    changed = yaml.safe_load(kind.with_flags(STATIC_POD, "kube-apiserver", {"b": "3", "c": "4"}))
+
+    command = changed["spec"]["containers"][0]["command"]
+    assert command == ["kube-apiserver", "--a=1", "--b=3", "--c=4"]
+
+
+def test_flags_are_not_given_to_another_component() -> None:
+    """Should kubeadm ever wrap the command, we stop rather than break its manifest."""
+    with pytest.raises(ClusterError, match="expected the command kubelet"):
+        kind.with_flags(STATIC_POD, "kubelet", {})
+
+
+def test_host_reaches_every_nodes_pods_and_services_through_a_worker() -> None:
+    """As it does on the local cluster."""
+    commands = kind.host_routes(NODE_LIST)
+
+    assert commands[1] == ["ip", "route", "replace", "10.244.1.0/24", "via", "172.18.0.3"]
+    assert commands[-1][3:] == ["10.96.0.0/16", "via", "172.18.0.3"]
+
+
+def test_first_container_is_the_one_the_spec_lists_first() -> None:
+    """Statuses are sorted by name, sidecars may come first there."""
+    status = [
+        {"name": "a-sidecar", "containerID": "containerd://111"},
+        {"name": "node", "containerID": "containerd://222"},
+    ]
+    pod = {
+        "metadata": {"name": "orders-0"},
+        "spec": {"containers": [{"name": "node"}, {"name": "a-sidecar"}]},
+        "status": {"containerStatuses": status},
+    }
+
+    assert tools.first_container_id(pod) == "222"
+    with pytest.raises(ClusterError, match="has not started"):
+        tools.first_container_id({**pod, "status": {}})
+
+
+@pytest.mark.parametrize(
+    ("printed", "new"),
+    [
+        ('"gitVersion": "v1.31.0"', True),
+        ('"gitVersion": "v1.30.9"', False),
+        ('"gitVersion": "v1.32.4-dispatcher"', True),
+        ("", False),
+    ],
+)
+def test_an_old_kubectl_is_not_used(printed: str, new: bool) -> None:
+    """One minor version of skew is supported; three are what we know to work."""
+    assert tools.is_new_kubectl(printed) is new
+
+
+def test_helm_and_kubectl_are_built_from_pinned_modules() -> None:
+    """A checksum for everything that is downloaded."""
+    for program in (golang.HELM, golang.KUBECTL, golang.ETCD, golang.COREDNS):
+        assert (golang.MODULES / program.module / "go.sum").exists()
