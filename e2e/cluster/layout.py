@@ -82,6 +82,11 @@ class Layout:
         return self.run.with_name(f"{self.run.name}.lock")
 
     @property
+    def uses(self) -> Path:
+        """Shared by all processes that use the running cluster."""
+        return self.run.with_name(f"{self.run.name}.uses")
+
+    @property
     def pki(self) -> Path:
         """Keys and certificates."""
         return self.state / "pki"

@@ -60,12 +60,14 @@ class LocalCluster(KubernetesTools):
     # --- up ----------------------------------------------------------------------------------
 
     def up(self) -> None:
-        """See `Cluster.up`."""
+        """See `Cluster.up`. From then on, as long as this process lives, no other takes it down."""
         require_root()
         with lock.held(self.layout.lock, self._steps):
             if self.is_up():
+                lock.use(self.layout.uses)
                 self._steps.say(f"the cluster is up already; kubeconfig {self.kubeconfig}")
                 return
+            self._require_unused()
             for line in self.intentions():
                 self._steps.say(line)
             network.lay_blackholes()
@@ -73,7 +75,17 @@ class LocalCluster(KubernetesTools):
             teardown.take_down(self.layout, self.nodes)
             self._require_free()
             self._start()
+            lock.use(self.layout.uses)
             self._steps.say(f"the cluster is up; kubeconfig {self.kubeconfig}")
+
+    def _require_unused(self) -> None:
+        """A story may have stopped the API server or cut a node off: that is not ours to repair."""
+        lock.let_go(self.layout.uses)
+        if lock.used_elsewhere(self.layout.uses):
+            raise ClusterError(
+                "another process uses the cluster, which is not to be taken from it; wait for it, "
+                f"or stop it (see: fuser -v {self.layout.uses})"
+            )
 
     def intentions(self) -> list[str]:
         """Say what `up` will install, build and start, and where its state will lie."""
@@ -253,14 +265,17 @@ class LocalCluster(KubernetesTools):
     def down(self) -> None:
         """See `Cluster.down`. The blackhole routes stay."""
         require_root()
-        with lock.held(self.layout.lock, self._steps), self._steps.step("take the cluster down"):
-            network.lay_blackholes()
-            teardown.take_down(self.layout, self.nodes)
+        with lock.held(self.layout.lock, self._steps):
+            self._require_unused()
+            with self._steps.step("take the cluster down"):
+                network.lay_blackholes()
+                teardown.take_down(self.layout, self.nodes)
 
     def purge(self) -> None:
         """Leave nothing: the cluster, the cache, the packages we installed, the routes."""
         require_root()
         with lock.held(self.layout.lock, self._steps):
+            self._require_unused()
             with self._steps.step("take the cluster down"):
                 teardown.take_down(self.layout, self.nodes)
             packages.remove(self.layout, self._steps)
@@ -268,6 +283,7 @@ class LocalCluster(KubernetesTools):
                 base.forget()
                 mounts.delete([self.layout.cache])
             network.lift_blackholes()
+        self.layout.uses.unlink(missing_ok=True)
         self.layout.lock.unlink(missing_ok=True)
 
     # --- images ------------------------------------------------------------------------------

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from e2e.cluster import __main__ as command_line
-from e2e.cluster import choose, packages
+from e2e.cluster import choose, lock, packages, wheels
 from e2e.cluster.current import CurrentCluster, kubeconfig_path
 from e2e.cluster.errors import ClusterError, CommandFailed, MissingPrerequisite, TimedOut
 from e2e.cluster.kind import KindCluster
@@ -142,6 +144,33 @@ def test_steps_are_plain_lines_with_durations() -> None:
     assert first.endswith("start  build")
     assert "failed build (" in second
     assert out.getvalue().replace("\n", "").isprintable()
+
+
+def test_a_cluster_in_use_is_known_to_other_processes(tmp_path: Path) -> None:
+    """And free again when its user has died, whatever it left undone."""
+    path = tmp_path / "uses"
+    script = "import sys, time; from pathlib import Path; from e2e.cluster import lock; "
+    script += "lock.use(Path(sys.argv[1])); print(flush=True); time.sleep(60)"
+    command = [sys.executable, "-c", script, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=wheels.ROOT) as user:
+        assert user.stdout is not None
+        user.stdout.readline()
+        assert lock.used_elsewhere(path)
+        user.kill()
+
+    assert not lock.used_elsewhere(path)
+
+
+def test_our_own_use_is_let_go_of(tmp_path: Path) -> None:
+    """Who uses a cluster may still take it down."""
+    path = tmp_path / "uses"
+    lock.use(path)
+    lock.use(path)
+    assert lock.used_elsewhere(path)
+
+    lock.let_go(path)
+
+    assert not lock.used_elsewhere(path)
 
 
 def test_a_failed_command_shows_what_it_printed() -> None:
