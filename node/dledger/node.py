@@ -177,8 +177,9 @@ class Node:
         """Hand leadership over, then close the ports, then the log."""
         self._stopping = True
         await self._hand_over()
+        self._gateway.drain()
+        await self._servers.stop(grace_s=1.0)
         await self._gateway.close()
-        await self._servers.stop(grace_s=0.5)
         await self._peers.close()
         if self._housekeeper is not None:
             self._housekeeper.cancel()

@@ -1,0 +1,107 @@
+"""Commands on their way into the log: bounds, joining, and who is told what."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dledger.errors import InvalidArgument, LeadershipLost, NotLeader, Overloaded
+from dledger.proposals import MAX_ENTRY_BYTES, Proposal, ProposalQueue, Waiters
+
+
+def proposal(command: bytes = b"x") -> Proposal:
+    return Proposal(command, asyncio.get_running_loop().create_future())
+
+
+async def test_a_batch_takes_what_fits_into_an_entry() -> None:
+    """In order; what does not fit waits for the next."""
+    queue = ProposalQueue(10 * MAX_ENTRY_BYTES)
+    half = bytes(MAX_ENTRY_BYTES // 2)
+    proposals = [proposal(half) for _ in range(3)]
+    for each in proposals:
+        queue.push(each)
+
+    assert queue.take_batch() == proposals[:2]
+    assert queue.take_batch() == proposals[2:]
+    assert queue.size_bytes == 0
+
+
+async def test_a_command_larger_than_an_entry_goes_alone() -> None:
+    """It is bounded by the gateway, not here."""
+    queue = ProposalQueue(10 * MAX_ENTRY_BYTES)
+    large, small = proposal(bytes(2 * MAX_ENTRY_BYTES)), proposal()
+    queue.push(large)
+    queue.push(small)
+
+    assert queue.take_batch() == [large]
+
+
+async def test_a_full_queue_refuses() -> None:
+    """P11: overload is a typed error, not growing memory."""
+    queue = ProposalQueue(100)
+    queue.push(proposal(bytes(60)))
+
+    with pytest.raises(Overloaded, match="60 of 100"):
+        queue.push(proposal(bytes(60)))
+
+
+async def test_what_nobody_awaits_any_more_is_not_proposed() -> None:
+    """Its caller went away before it reached the log."""
+    queue = ProposalQueue(100)
+    gone, kept = proposal(), proposal()
+    gone.result.cancel()
+    queue.push(gone)
+    queue.push(kept)
+
+    assert queue.take_batch() == [kept]
+
+
+async def test_each_waiter_gets_its_own_result() -> None:
+    """One result a command, in order; refusals as exceptions."""
+    waiters = Waiters()
+    first, second = proposal(), proposal()
+    waiters.add(2, 7, [first, second])
+
+    waiters.applied(2, 7, ["done", InvalidArgument("no")])
+
+    assert await first.result == "done"
+    with pytest.raises(InvalidArgument):
+        await second.result
+
+
+async def test_another_entry_at_the_index_means_the_outcome_is_lost() -> None:
+    """The entry was overwritten by another leader's."""
+    waiters = Waiters()
+    waiting = proposal()
+    waiters.add(2, 7, [waiting])
+
+    waiters.applied(3, 7, ["of somebody else"])
+
+    with pytest.raises(LeadershipLost):
+        await waiting.result
+
+
+async def test_an_entry_without_waiters_is_fine() -> None:
+    """Followers apply, too."""
+    waiters = Waiters()
+
+    waiters.applied(2, 7, ["result"])
+
+    assert len(waiters) == 0
+
+
+async def test_queued_commands_are_refused_and_proposed_ones_unknown() -> None:
+    """What never reached the log certainly did not happen."""
+    queue, waiters = ProposalQueue(100), Waiters()
+    queued, proposed = proposal(), proposal()
+    queue.push(queued)
+    waiters.add(2, 7, [proposed])
+
+    queue.fail_all(NotLeader(None))
+    waiters.fail_all()
+
+    with pytest.raises(NotLeader):
+        await queued.result
+    with pytest.raises(LeadershipLost):
+        await proposed.result

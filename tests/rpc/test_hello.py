@@ -1,0 +1,69 @@
+"""Greetings: which disk may talk to which."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dledger.errors import InvalidArgument, Refused, WrongGroup
+from dledger.rpc.hello import Hello, NodeAddress, check
+from dledger.types import Member, Membership, NodeId
+
+A, B = NodeId("uuid-a"), NodeId("uuid-b")
+MEMBERS = Membership.of(Member(id=i, name=i, address=f"{i}:1") for i in (A, B))
+HELLO = Hello(
+    group_id="g",
+    sender_id=A,
+    sender_name="orders-0",
+    recipient_id=B,
+    endpoint=NodeAddress(host="10.0.0.1", client_port=1, client_tls_port=2, peer_port=3),
+)
+
+
+def test_a_greeting_comes_out_as_it_went_in() -> None:
+    """Through gRPC metadata."""
+    assert Hello.decode(HELLO.encode()) == HELLO
+
+
+@pytest.mark.parametrize("text", ["", "x", "{}", "[]", '{"endpoint": {}}', "null"])
+def test_other_text_is_refused(text: str) -> None:
+    """It is input."""
+    with pytest.raises(InvalidArgument):
+        Hello.decode(text)
+
+
+def test_a_member_is_accepted() -> None:
+    """And joins nothing, since both are of the group."""
+    assert check(HELLO, node_id=B, group_id="g", membership=MEMBERS) is False
+
+
+def test_an_unjoined_node_joins_whoever_knows_its_uuid() -> None:
+    """Being named by UUID is the invitation."""
+    assert check(HELLO, node_id=B, group_id="", membership=Membership()) is True
+
+
+def test_a_replaced_disk_is_refused_under_its_old_name() -> None:
+    """P6: the group knows the old UUID; the new disk must be added."""
+    with pytest.raises(Refused, match="uuid-new"):
+        check(HELLO, node_id=NodeId("uuid-new"), group_id="", membership=Membership())
+
+
+def test_a_sender_that_is_no_member_is_refused() -> None:
+    """Its disk was replaced, or it never was one."""
+    stranger = replace(HELLO, sender_id=NodeId("uuid-x"))
+
+    with pytest.raises(Refused, match="uuid-x"):
+        check(stranger, node_id=B, group_id="g", membership=MEMBERS)
+
+
+def test_another_group_is_refused_naming_both() -> None:
+    """A foreign disk must not vote."""
+    with pytest.raises(WrongGroup, match="other.*g"):
+        check(HELLO, node_id=B, group_id="other", membership=MEMBERS)
+
+
+def test_a_sender_without_a_group_is_refused() -> None:
+    """An Unjoined node has nothing to say."""
+    with pytest.raises(InvalidArgument):
+        check(replace(HELLO, group_id=""), node_id=B, group_id="", membership=Membership())
