@@ -59,7 +59,7 @@ def test_a_sender_that_is_no_member_is_refused() -> None:
 
 def test_another_group_is_refused_naming_both() -> None:
     """A foreign disk must not vote."""
-    with pytest.raises(WrongGroup, match="other.*g"):
+    with pytest.raises(WrongGroup, match=r"other.*g"):
         check(HELLO, node_id=B, group_id="other", membership=MEMBERS)
 
 
