@@ -80,13 +80,13 @@ class Operator:
 
     async def _prepare(self) -> None:
         while not await self._crd_is_there():
-            log.warning("the API server has no %s.%s yet", names.PLURAL, names.API_GROUP)
+            log.warning("the API server does not serve %s.%s yet", names.PLURAL, names.API_GROUP)
             await asyncio.sleep(1)
         await self._elector.acquire()
 
     async def _crd_is_there(self) -> bool:
         try:
-            return await self._api.serves(names.API_VERSION, names.PLURAL)
+            return await self._api.serves_groups(next(iter(self._options.namespaces), ""))
         except ApiError as error:
             log.warning("looking for the CRD: %s", error)
             return False

@@ -34,6 +34,7 @@ _COLLECTIONS: Final = {
     "Lease": "apis/coordination.k8s.io/v1/namespaces/{}/leases",
     names.KIND: f"apis/{names.API_VERSION}/namespaces/{{}}/{names.PLURAL}",
 }
+_EVERYWHERE: Final = f"/apis/{names.API_VERSION}/{names.PLURAL}"
 
 
 class ApiError(Exception):
@@ -80,15 +81,19 @@ class Api:
                 return None
             raise
 
-    async def serves(self, group_version: str, plural: str) -> bool:
-        """Whether the API server serves a resource yet."""
+    async def serves_groups(self, namespace: str) -> bool:
+        """Whether BrokerGroups can be listed yet; an empty *namespace* means in all of them.
+
+        A CRD that was just created answers 404, then 429, before it serves.
+        """
+        path = _path(names.KIND, namespace) if namespace else _EVERYWHERE
         try:
-            found = await self._request("get", f"/apis/{group_version}")
+            await self._request("get", path, limit=1)
         except ApiError as error:
-            if error.status == 404:
+            if error.status in (404, 429):
                 return False
             raise
-        return any(resource["name"] == plural for resource in found["resources"])
+        return True
 
     async def apply(self, manifest: Manifest, *, status: bool = False) -> Manifest:
         """Bring an object, or its status, to this form by server-side apply."""

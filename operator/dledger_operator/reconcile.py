@@ -298,7 +298,7 @@ class GroupTask:
         failures = 0
         while True:
             self._woken.clear()
-            failures = 0 if await self._round() else min(failures + 1, 5)
+            failures = 0 if await self._round() else min(failures + 1, 3)
             pause_s = LOOK_S * 2**failures
             if failures:
                 await asyncio.sleep(pause_s)

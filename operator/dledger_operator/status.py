@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -69,7 +69,7 @@ def events(before: Json, after: Json) -> Iterator[Event]:
     """Yield an Event for each turn that the status took."""
     if before.get("term") and before["term"] != after["term"]:
         yield Event(EventReason.LEADER_CHANGED, _leader_sentence(after))
-    if _turned(before, after, "SpecValid", "False"):
+    if _turned(before, after, "SpecValid", "False", by=("status", "message")):
         yield Event(EventReason.SPEC_REFUSED, _message(after, "SpecValid"), warning=True)
     if _recovered(before, after, "SpecValid", well="True"):
         yield Event(EventReason.SPEC_ACCEPTED, _message(after, "SpecValid"))
@@ -120,10 +120,10 @@ def _member(name: str, member: MemberView | None, before: Json, observed: Observ
 
 
 def _storage(node: NodeView) -> Manifest:
-    return {
-        "usedBytes": node.storage_used_bytes,
-        "capacityBytes": node.storage_capacity_bytes,
-    }
+    """Return the volume in whole percents: bytes would make an idle group's status move."""
+    capacity_bytes = node.storage_capacity_bytes
+    used = 100 * node.storage_used_bytes // capacity_bytes if capacity_bytes else 0
+    return {"usedPercent": used, "capacityBytes": capacity_bytes}
 
 
 def _last_failover(observed: Observed) -> Manifest | None:
@@ -179,12 +179,14 @@ def _condition(value: Json, kind: str) -> Any:
     return next((row for row in rows if row["type"] == kind), None)
 
 
-def _turned(before: Json, after: Json, kind: str, to: str) -> bool:
-    """Whether a condition came to be *to*, or says so for another reason than before."""
+def _turned(
+    before: Json, after: Json, kind: str, to: str, *, by: Sequence[str] = ("status", "reason")
+) -> bool:
+    """Whether a condition is *to* and was not, or differs in one of *by* from before."""
     old, new = _condition(before, kind), _condition(after, kind)
     if new["status"] != to:
         return False
-    return old is None or any(old[key] != new[key] for key in ("status", "reason", "message"))
+    return old is None or any(old[key] != new[key] for key in by)
 
 
 def _recovered(before: Json, after: Json, kind: str, *, well: str) -> bool:

@@ -34,7 +34,7 @@ class ApiServer:
         self._kubectl = find_kubectl(layout)
         self._binaries = layout.binaries
         self._directory = directory
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._ports = {name: _free_port() for name in ("etcd", "peer", "api")}
         self.url = f"https://127.0.0.1:{self._ports['api']}"
         self.kubeconfig = directory / "kubeconfig"
@@ -54,9 +54,18 @@ class ApiServer:
 
     def stop(self) -> None:
         """Stop everything, the API server first."""
-        for process in reversed(self._processes):
-            process.kill()
-            process.wait()
+        for program in reversed(self._processes):
+            self.kill(program)
+
+    def kill(self, program: str) -> None:
+        """Kill one of the programs."""
+        self._processes[program].kill()
+        self._processes[program].wait()
+
+    def restart_api_server(self) -> None:
+        """Bring the API server back after `kill`."""
+        self._spawn("kube-apiserver", self._api_server())
+        self._await_ready()
 
     def kubectl(
         self, *args: str, manifest: Any = None, check: bool = True
@@ -159,12 +168,13 @@ class ApiServer:
             process = subprocess.Popen(
                 [self._binaries / program, *args], stdout=log, stderr=log, cwd=self._directory
             )
-        self._processes.append(process)
+        self._processes[program] = process
 
     def _await_ready(self) -> None:
         deadline_s = time.monotonic() + READY_S
         while self.kubectl("get", "--raw", "/readyz", check=False).returncode:
-            if time.monotonic() > deadline_s or self._processes[-1].poll() is not None:
+            dead = self._processes["kube-apiserver"].poll() is not None
+            if dead or time.monotonic() > deadline_s:
                 log = (self._directory / "kube-apiserver.log").read_text()[-2000:]
                 raise AssertionError(f"the API server does not get ready:\n{log}")
             time.sleep(0.2)

@@ -54,7 +54,7 @@ def _joined(ordinal: int, leader: int | None, changes: dict[str, Any]) -> NodeVi
         applied_index=7,
         ready=True,
         members=members(0, 1, 2, leader=leader),
-        storage_used_bytes=1 << 20,
+        storage_used_bytes=3 << 30,
         storage_capacity_bytes=10 << 30,
     )
     return replace(node, **changes)

@@ -206,10 +206,15 @@ class Operator:
             return ""
         return text
 
-    def metric(self, name: str) -> float:
-        """Return the sum of a metric's series."""
+    @property
+    def running(self) -> bool:
+        """Whether it is the process that was started."""
+        return self._process.poll() is None
+
+    def metric(self, name: str) -> list[float]:
+        """Return the values of a metric's series; none while it does not answer."""
         lines = [line for line in self.get("/metrics").splitlines() if line.startswith(name)]
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+        return [float(line.rsplit(" ", 1)[1]) for line in lines]
 
     def stop(self) -> int:
         """End it as Kubernetes does, and return its exit code."""
@@ -338,7 +343,7 @@ async def test_a_group_is_built_founded_and_converges_to_no_writes(
     assert operator.metric("dledger_operator_writes_total") == before
     assert story.nodes.bootstraps == 1
     assert story.nodes.topics == {"demo": 8}
-    assert operator.metric("dledger_operator_reconcile_errors_total") == 0
+    assert operator.metric("dledger_operator_reconcile_errors_total") == [0]
 
 
 async def test_nothing_of_kopf_is_left_on_objects(story: Story) -> None:
@@ -446,14 +451,34 @@ async def test_a_paused_group_is_only_watched(story: Story) -> None:
     await story.up(paused=False)
 
 
+async def test_the_operator_comes_back_with_the_api_server(
+    server: ApiServer, operator: Operator, story: Story
+) -> None:
+    """It lets go after ten seconds without an answer, and takes up again by itself."""
+    await story.up()
+    server.kill("kube-apiserver")
+    gave_up = functools.partial(_leading, operator, 0)
+    await eventually("the operator gives up", gave_up, deadline_s=40)
+    story.nodes.elect(1)
+
+    await asyncio.to_thread(server.restart_api_server)
+
+    await eventually("it acts again", functools.partial(_leading, operator, 1), deadline_s=40)
+
+    async def followed() -> bool:
+        return bool((await story.status())["leader"] == "orders-1")
+
+    await eventually("the new leader is recorded", followed, deadline_s=20)
+    assert operator.running
+
+
 async def test_a_second_operator_waits_and_takes_over(
     server: ApiServer, operator: Operator, story: Story
 ) -> None:
     """The first lets go of the Lease when it stops; the second founds the group it left."""
-    await eventually("the first acts", lambda: _async(operator.metric("dledger_operator_leading")))
+    await eventually("the first acts", functools.partial(_leading, operator, 1))
     second = Operator(server, "second")
-    await eventually("the second waits", lambda: _async(second.get("/readyz")))
-    assert second.metric("dledger_operator_leading") == 0
+    await eventually("the second waits", functools.partial(_leading, second, 0))
 
     try:
         first_was = operator.stop()
@@ -469,5 +494,5 @@ def _versions(listed: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
     return {(kind, each["name"]): each["resourceVersion"] for kind, each in metadata}
 
 
-async def _async(value: Any) -> Any:
-    return value
+async def _leading(operator: Operator, expected: int) -> bool:
+    return operator.metric("dledger_operator_leading ") == [expected]

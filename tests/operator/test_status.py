@@ -158,7 +158,7 @@ def test_the_status_tells_who_leads_and_how_far_everyone_is() -> None:
         "matchIndex": 7,
         "lag": 0,
         "zone": "",
-        "storage": {"usedBytes": 1 << 20, "capacityBytes": 10 << 30},
+        "storage": {"usedPercent": 30, "capacityBytes": 10 << 30},
     }
 
 
