@@ -14,7 +14,7 @@ Commands (N is a node; one node where not said otherwise)::
     sync N [vote|log]       let the writes that are under way end
     deliver [A>B]           deliver what is on its way now, all or from A to B
     lose [A>B]              lose it
-    repeat A>B              deliver what A last got through to B once more
+    repeat A>B WORD         deliver the last message with this word that got through once more
     stabilize               sync and deliver everywhere until nothing moves
     cut A>B, isolate N, heal    lose what is sent from now on, from A to B or from and to N
     disconnect N PEER       N sees its connection with PEER break
@@ -158,6 +158,9 @@ class Scenario:
     # Commands
 
     def _do_nodes(self, count: str, fresh: str = "") -> None:
+        self._on_the_way.clear()
+        self._cut.clear()
+        self.nodes.clear()
         self._founding = founding_entry(members(int(count)))
         for number in range(1, int(count) + 1):
             founded = number == 1 or fresh != "fresh"
@@ -212,8 +215,9 @@ class Scenario:
         for message in self._take(path):
             self._tell(f"lost: {describe.message(message)}")
 
-    def _do_repeat(self, path: str) -> None:
-        self._deliver([m for m in self._delivered if _path(m) == path][-1])
+    def _do_repeat(self, path: str, word: str) -> None:
+        between = [m for m in self._delivered if _path(m) == path]
+        self._deliver([m for m in between if word in describe.message(m)][-1])
 
     def _do_stabilize(self) -> None:
         for _ in range(_MAX_ROUNDS):

@@ -403,6 +403,7 @@ class Raft:
         result = quorum.vote_result(self._votes, self._memberships.voters)
         if result is VoteResult.LOST:
             self._timer.failed()
+            self._next_cause = Cause.RETRY
             self._become_follower(self.term, None, Cause.ELECTION_LOST)
         elif result is VoteResult.WON and self.id in self._votes:
             if self._role is Role.PRE_CANDIDATE:

@@ -1,0 +1,140 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dledger.errors import OffsetOutOfRange
+from dledger.raft.log import RaftLog
+from dledger_sim.alone import data_entry, log_of
+from dledger_sim.disk import ModelDisk, Reader
+
+
+def log_with(*terms: int, durable: int = 0) -> RaftLog:
+    """Return a log whose first *durable* entries are on disk, the rest in memory."""
+    entries = [data_entry(term, at + 1, b"x" * 10) for at, term in enumerate(terms)]
+    log = RaftLog(Reader(ModelDisk(entries[:durable]), lambda: True), 0)
+    if entries[durable:]:
+        log.append(entries[durable:])
+    return log
+
+
+@given(
+    st.lists(st.integers(1, 5), max_size=12).map(sorted),
+    st.integers(0, 12),
+    st.integers(0, 14),
+    st.integers(0, 6),
+)
+def test_agreement_is_the_highest_entry_not_above_in_index_nor_term(
+    terms: list[int], durable: int, index: int, term: int
+) -> None:
+    """The search by halves agrees with walking down."""
+    log = log_with(*terms, durable=min(durable, len(terms)))
+    expected = min(index, len(terms))
+    while expected and terms[expected - 1] > term:
+        expected -= 1
+
+    found = log.agreement(index, term)
+
+    assert found == (expected, terms[expected - 1] if expected else 0)
+
+
+def test_term_knows_disk_memory_and_the_start() -> None:
+    """Index 0 has term 0; beyond the log there is nothing."""
+    log = log_with(1, 2, 3, durable=2)
+
+    assert [log.term(index) for index in range(4)] == [0, 1, 2, 3]
+    with pytest.raises(OffsetOutOfRange):
+        log.term(4)
+
+
+def test_slice_is_cut_at_max_bytes_but_has_an_entry() -> None:
+    """An entry larger than the bound travels alone."""
+    log = log_with(1, 1, 1, 1)
+
+    assert [e.index for e in log.slice(2, 4, 25) or ()] == [2, 3]
+    assert [e.index for e in log.slice(2, 4, 5) or ()] == [2]
+
+
+def test_slice_of_disk_and_memory_comes_in_two_parts() -> None:
+    """No entry is read from disk that is still in memory."""
+    log = log_with(1, 1, 1, 1, durable=2)
+
+    assert [e.index for e in log.slice(1, 4, 1000) or ()] == [1, 2]
+    assert [e.index for e in log.slice(3, 4, 1000) or ()] == [3, 4]
+
+
+def test_entries_leave_memory_once_durable_and_applied() -> None:
+    """Neither alone is enough: unapplied entries are not read back from disk."""
+    log = log_with(1, 1)
+    log.take_writes()
+    log.persisted(1, 2)
+    assert len(log._tail) == 2
+
+    log.commit_to(1)
+    log.take_committed(1000)
+
+    assert [entry.index for entry in log._tail] == [2]
+
+
+def test_truncation_makes_the_rest_not_durable() -> None:
+    """What the disk holds behind the cut is no longer our log."""
+    log = log_with(1, 1, 1, durable=3)
+
+    log.truncate(2)
+    log.append([data_entry(2, 2)])
+
+    assert (log.last_index, log.last_term, log.durable_index) == (2, 2, 1)
+
+
+def test_committed_entries_are_never_truncated() -> None:
+    """Our own mistake, if it ever happened, must stop us."""
+    log = log_with(1, 1, durable=2)
+    log.commit_to(2)
+
+    with pytest.raises(AssertionError, match="committed"):
+        log.truncate(2)
+
+
+def test_log_behind_is_not_up_to_date() -> None:
+    """The later last term wins, then the longer log (Raft 5.4.1)."""
+    log = log_with(1, 2, 2)
+
+    assert log.is_behind_or_equal(last_index=3, last_term=2)
+    assert log.is_behind_or_equal(last_index=1, last_term=3)
+    assert not log.is_behind_or_equal(last_index=2, last_term=2)
+    assert not log.is_behind_or_equal(last_index=9, last_term=1)
+
+
+def test_memberships_are_part_of_the_helper_log() -> None:
+    """The founding entry is the log's first."""
+    assert ModelDisk(log_of(1)).memberships()[0][0] == 1
+
+
+@given(st.data())
+def test_completions_never_claim_more_than_the_disk_holds(data: st.DataObject) -> None:
+    """Random appends, truncations and syncs; compared with a list that is overwritten in order."""
+    log = log_with()
+    disk: list[int] = []
+    under_way: list[list[tuple[int, int]]] = []
+    mine: list[int] = []
+    for step in range(data.draw(st.integers(0, 25))):
+        action = data.draw(st.sampled_from(["append", "truncate", "take", "sync"]))
+        if action == "append":
+            mine.append(max([*mine[-1:], data.draw(st.integers(1, 3))]))
+            log.append([data_entry(mine[-1], len(mine))])
+        elif action == "truncate" and mine:
+            first = data.draw(st.integers(1, len(mine)))
+            log.truncate(first)
+            mine[first - 1 :] = [mine[first - 1 :][0] + data.draw(st.integers(0, step))]
+            log.append([data_entry(mine[-1], first)])
+        elif action == "take" and log.has_writes:
+            under_way.append([(e.index, e.term) for e in log.take_writes()])
+        elif action == "sync" and under_way:
+            for _ in range(data.draw(st.integers(1, len(under_way)))):
+                done = under_way.pop(0)
+                disk[done[0][0] - 1 :] = [term for _, term in done]
+            log.persisted(done[-1][1], done[-1][0])
+
+        durable = log.durable_index
+        assert disk[:durable] == mine[:durable]
+        # What is on its way must not touch what we call durable.
+        assert all(write[0][0] > durable for write in under_way)
