@@ -76,6 +76,8 @@ _TOPIC_DEFAULTS: Final = dict(leaves(Topic()))
 
 def _contradictions(group: BrokerGroup) -> Iterator[Problem]:
     spec = group.spec
+    if group.unreadable:
+        yield _invalid(group.unreadable)
     if not _NAME.fullmatch(group.name) or len(group.name) > 50:
         yield _invalid("metadata.name must be at most 50 of a-z, 0-9 and '-', letter first")
     if spec.replicas % 2 == 0 or not 1 <= spec.replicas <= 9:
@@ -114,8 +116,10 @@ def _not_built_yet(group: BrokerGroup) -> Iterator[Problem]:
 
 
 def _changes_not_built_yet(group: BrokerGroup, observed: Observed) -> Iterator[Problem]:
+    recorded = group.status.get("members") if group.founded else ()
     built = observed.children.get(("StatefulSet", group.name))
-    members = len(observed.membership) or (built["spec"].get("replicas", 0) if built else 0)
+    as_built = built["spec"].get("replicas", 0) if built else 0
+    members = len(observed.membership or recorded or ()) or as_built
     if members and members != group.spec.replicas:
         yield _not_yet("spec.replicas", group.spec.replicas, members)
     wanted = group.spec.storage.size

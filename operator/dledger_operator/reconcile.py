@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from typing import Final, Protocol
 
 from dledger.errors import AlreadyBootstrapped, DledgerError, Refused, Unavailable
-from dledger_operator import names
 from dledger_operator.api import ApiError
 from dledger_operator.build import Platform, desired
 from dledger_operator.cluster import Cluster, owned
@@ -32,7 +31,7 @@ from dledger_operator.plan import (
     plan,
 )
 from dledger_operator.reasons import EventReason
-from dledger_operator.spec import BrokerGroup, InvalidSpecError, Json, Manifest
+from dledger_operator.spec import BrokerGroup, Json, Manifest
 from dledger_operator.status import Event, events, rfc3339, status, worth_writing
 
 log: Final = logging.getLogger(__name__)
@@ -112,11 +111,7 @@ class Reconciler:
         Raises:
             ApiError: The API server does not answer, or refused a status.
         """
-        try:
-            group = BrokerGroup.parse(self.body)
-        except InvalidSpecError as error:
-            log.error("%s: %s", names.KIND, error)
-            return
+        group = BrokerGroup.parse(self.body)
         observed = await self._observe(group)
         seen = self.body, observed
         if self._memory.at_rest and seen[0] is self._memory.seen[0] and seen == self._memory.seen:

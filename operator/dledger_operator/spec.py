@@ -235,6 +235,7 @@ class BrokerGroup:
         generation: Counts changes of the spec.
         spec: What is wanted.
         unknown: Paths of spec fields that this version of the operator does not know.
+        unreadable: Why the spec could not be read; it is then the default and not acted on.
         status: The last status this operator wrote, as the CRD has it.
     """
 
@@ -244,18 +245,19 @@ class BrokerGroup:
     generation: int
     spec: Spec
     unknown: tuple[str, ...] = ()
+    unreadable: str = ""
     status: Json = field(default_factory=dict)
 
     @classmethod
     def parse(cls, body: Json) -> Self:
-        """Build it from the API's object.
-
-        Raises:
-            InvalidSpecError: A value has a type that the CRD would not have let through.
-        """
+        """Build it from the API's object; a value of a wrong type makes it *unreadable*."""
         meta = body["metadata"]
         unknown: list[str] = []
-        spec = _build(Spec, body.get("spec") or {}, "spec", unknown)
+        unreadable = ""
+        try:
+            spec = _build(Spec, body.get("spec") or {}, "spec", unknown)
+        except InvalidSpecError as error:
+            spec, unreadable = Spec(), str(error)
         return cls(
             namespace=meta["namespace"],
             name=meta["name"],
@@ -263,6 +265,7 @@ class BrokerGroup:
             generation=meta.get("generation", 0),
             spec=spec,
             unknown=tuple(unknown),
+            unreadable=unreadable,
             status=body.get("status") or {},
         )
 

@@ -10,7 +10,7 @@ import pytest
 from dledger_operator.checks import ACTED_ON, leaves, problems, verdict
 from dledger_operator.observed import Observed
 from dledger_operator.reasons import Reason
-from dledger_operator.spec import BrokerGroup, InvalidSpecError, Spec
+from dledger_operator.spec import BrokerGroup, Spec
 from tests.operator.samples import body, converged, founded, group, joined, members, volumes
 
 NOT_YET: list[tuple[str, dict[str, Any]]] = [
@@ -141,7 +141,20 @@ def test_claims_that_an_earlier_group_left_keep_their_class() -> None:
     assert "storageClassName cannot change" in said.message
 
 
-def test_a_wrong_type_is_refused_with_its_path() -> None:
-    """The CRD would not have let it through; an edited etcd might."""
-    with pytest.raises(InvalidSpecError, match=r"spec\.storage\.autoGrow\.enabled"):
-        BrokerGroup.parse(body({"storage": {"autoGrow": {"enabled": "yes"}}}))
+def test_a_wrong_type_is_invalid_and_named() -> None:
+    """The CRD would not have let it through; an older one might."""
+    unreadable = BrokerGroup.parse(body({"storage": {"autoGrow": {"enabled": "yes"}}}))
+
+    said = verdict(problems(unreadable, Observed()))
+
+    assert said.reason is Reason.INVALID_SPEC
+    assert said.message.startswith("spec.storage.autoGrow.enabled: cannot be 'yes'")
+
+
+def test_a_statefulset_that_was_scaled_by_hand_is_no_wish_to_scale() -> None:
+    """The members are what counts, as recorded if none answers."""
+    of = founded(members=[{"name": f"orders-{n}"} for n in range(3)])
+    observed = converged(of, nodes={})
+    observed.children["StatefulSet", "orders"]["spec"]["replicas"] = 1
+
+    assert problems(of, observed) == ()
