@@ -95,6 +95,7 @@ class SimNode:
             memberships=self.disk.memberships(),
             rng=rng,
         )
+        self._seen = invariants.snapshot(self._raft)
         self.do(lambda _: None)
 
     def crash(self, rng: Random) -> None:
@@ -107,15 +108,13 @@ class SimNode:
     def do(self, action: Callable[[Raft], T]) -> T:
         """Call into the core, check it, and take up the work that it hands over."""
         raft = self.raft
-        before = invariants.snapshot(raft)
         try:
             return action(raft)
         finally:
-            self._check(before)
+            self._check()
             while raft.has_ready():
-                before = invariants.snapshot(raft)
                 self._take_up(raft.ready())
-                self._check(before)
+                self._check()
 
     @property
     def is_saving(self) -> bool:
@@ -155,9 +154,10 @@ class SimNode:
         self._after_write()
         return tuple(entry for batch in written for entry in batch)
 
-    def _check(self, before: invariants.Snapshot) -> None:
+    def _check(self) -> None:
         invariants.check(self.raft)
-        invariants.check_step(before, invariants.snapshot(self.raft))
+        before, self._seen = self._seen, invariants.snapshot(self.raft)
+        invariants.check_step(before, self._seen)
 
     def _take_up(self, ready: Ready) -> None:
         if ready.hard_state is not None:

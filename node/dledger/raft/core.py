@@ -5,17 +5,16 @@ docstring asks, and reports storage completions. Sources: Raft (figure 2, 5, 6, 
 3.10 (transfer), 6.2 (check-quorum), 9.6 (pre-vote), 10.2.1 (writing in parallel).
 """
 
-# ruff: noqa: S101 - assert is for our own mistakes, never for input
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from dledger.errors import InvalidArgument, NotLeader, Refused
-from dledger.raft import quorum
 from dledger.raft.answers import answer_outdated, is_well_formed
 from dledger.raft.config import RaftConfig
+from dledger.raft.elections import Elections
 from dledger.raft.leading import Leadership
 from dledger.raft.log import LogReader, RaftLog
 from dledger.raft.membership import MembershipStack, memberships_in
@@ -32,8 +31,8 @@ from dledger.raft.messages import (
     VoteResponse,
 )
 from dledger.raft.progress import Progress
-from dledger.raft.quorum import VoteResult
 from dledger.raft.ready import Cause, Outbox, Ready, RoleChange
+from dledger.raft.standing import Standing
 from dledger.raft.timer import ElectionTimer
 from dledger.types import Entry, EntryKind, HardState, Membership, NodeId, Role
 
@@ -68,14 +67,33 @@ class Raft:
         self._memberships = MembershipStack(memberships)
         self._timer = ElectionTimer(config.election_timeout_ticks, rng)
         self._out = Outbox()
-        self._handed_hard_state = self._durable_hard_state = hard_state
-        overtaken = self._log.last_term > hard_state.term
-        self._hard_state = HardState(self._log.last_term) if overtaken else hard_state
-        self._role = Role.FOLLOWER
-        self._leader: NodeId | None = None
-        self._votes: dict[NodeId, bool] = {}
-        self._campaign_cause = self._next_cause = Cause.ELECTION_TIMEOUT
-        self._leading: Leadership | None = None
+        self._standing = Standing(
+            config.id,
+            hard_state=hard_state,
+            last_term=self._log.last_term,
+            timer=self._timer,
+            outbox=self._out,
+        )
+        self._elections = Elections(
+            self._standing,
+            log=self._log,
+            memberships=self._memberships,
+            timer=self._timer,
+            timeout_ticks=config.election_timeout_ticks,
+            outbox=self._out,
+            on_won=self._become_leader,
+        )
+        self._handlers: dict[type[Message], Callable[[Any], None]] = {
+            PreVoteRequest: self._elections.on_pre_vote_request,
+            PreVoteResponse: self._elections.on_pre_vote_response,
+            VoteRequest: self._elections.on_vote_request,
+            VoteResponse: self._elections.on_vote_response,
+            TimeoutNow: self._elections.on_timeout_now,
+            AppendRequest: self._on_append_request,
+            AppendResponse: self._on_append_response,
+            HeartbeatRequest: self._on_heartbeat_request,
+            HeartbeatResponse: self._on_heartbeat_response,
+        }
 
     # What we are
 
@@ -92,27 +110,27 @@ class Raft:
     @property
     def role(self) -> Role:
         """What part we play now."""
-        return self._role
+        return self._standing.role
 
     @property
     def term(self) -> int:
         """The current term; perhaps not durable yet."""
-        return self._hard_state.term
+        return self._standing.term
 
     @property
     def vote(self) -> NodeId | None:
         """Whom we voted for in the current term; perhaps not durable yet."""
-        return self._hard_state.vote
+        return self._standing.vote
 
     @property
     def durable_hard_state(self) -> HardState:
         """The newest hard state that storage has confirmed."""
-        return self._durable_hard_state
+        return self._standing.durable
 
     @property
     def leader(self) -> NodeId | None:
         """Who leads the current term, as far as we know."""
-        return self._leader
+        return self._standing.leader
 
     @property
     def commit_index(self) -> int:
@@ -147,23 +165,26 @@ class Raft:
     @property
     def transfer_target(self) -> NodeId | None:
         """Whom we are handing leadership to, if anyone."""
-        return self._leading.transfer_target if self._leading else None
+        leading = self._standing.leading
+        return leading.transfer_target if leading else None
 
     def progress(self) -> Mapping[NodeId, Progress]:
         """Return the leader's view of each other voter; empty when not leading."""
-        return dict(self._leading.progress) if self._leading else {}
+        leading = self._standing.leading
+        return dict(leading.progress) if leading else {}
 
     # Events
 
     def tick(self) -> None:
         """Let one tick of time pass."""
-        if self._leading is not None:
-            self._leading.tick()
-            if not self._leading.hears_quorum():
-                self._become_follower(self.term, None, Cause.QUORUM_LOST)
+        leading = self._standing.leading
+        if leading is not None:
+            leading.tick()
+            if not leading.hears_quorum():
+                self._standing.follow(None, Cause.QUORUM_LOST)
                 self._timer.redraw()
         elif self._timer.tick():
-            self._on_timeout()
+            self._elections.on_timeout()
 
     def step(self, message: Message) -> None:
         """Take a message; whatever a peer may send, this does not raise.
@@ -173,11 +194,11 @@ class Raft:
         if message.recipient != self.id or not self._is_known(message.sender):
             return
         if isinstance(message, PreVoteRequest | PreVoteResponse):
-            self._HANDLERS[type(message)](self, message)
+            self._handlers[type(message)](message)
         elif message.term < self.term:
             self._answer_outdated(message)
         elif message.term == self.term or self._enter_higher_term(message):
-            self._HANDLERS[type(message)](self, message)
+            self._handlers[type(message)](message)
 
     def propose(
         self, *, kind: EntryKind, data: bytes, crc32c: int, timestamp_ms: int
@@ -189,41 +210,34 @@ class Raft:
             Refused: Memberships cannot be changed yet.
             Overloaded: Too much is uncommitted, or leadership is being handed over.
         """
-        if self._leading is None:
-            raise NotLeader(self._leader)
+        leading = self._standing.leading
+        if leading is None:
+            raise NotLeader(self.leader)
         if kind == EntryKind.MEMBERSHIP:
             raise Refused("the membership cannot be changed: joint consensus is not there yet")
-        self._leading.admit(len(data))
+        leading.admit(len(data))
         return self._append_own(
-            Entry(
-                term=self.term,
-                index=self._log.last_index + 1,
-                kind=kind,
-                timestamp_ms=timestamp_ms,
-                crc32c=crc32c,
-                data=data,
-            )
+            leading, kind=kind, data=data, crc32c=crc32c, timestamp_ms=timestamp_ms
         )
 
     def hard_state_persisted(self, hard_state: HardState) -> None:
         """Take the completion of a Ready's hard state; our own vote counts from now on."""
-        if hard_state.term >= self._durable_hard_state.term:
-            self._durable_hard_state = hard_state
-        if self._role is Role.CANDIDATE and hard_state == self._hard_state:
-            self._record_vote(self.id, granted=True)
+        if self._standing.persisted(hard_state):
+            self._elections.own_vote_persisted()
 
     def persisted(self, *, term: int, index: int) -> None:
         """Take the completion of a Ready's entries, named by the last one's term and index.
 
         A completion for entries that were truncated since does not count.
         """
-        if self._log.persisted(term, index) and self._leading is not None:
-            self._commit_by_counting()
+        leading = self._standing.leading
+        if self._log.persisted(term, index) and leading is not None:
+            self._commit_by_counting(leading)
 
     def campaign(self) -> None:
         """Start a pre-vote now, unless we lead or may not vote."""
-        if self._leading is None:
-            self._start_pre_vote(Cause.ASKED)
+        if self._standing.leading is None:
+            self._elections.start_pre_vote(Cause.ASKED)
 
     def peer_disconnected(self, peer: NodeId) -> None:
         """Take the hint that the connection with *peer* broke.
@@ -231,13 +245,10 @@ class Raft:
         If it led us: forget its lease, and ask for pre-votes after a short random wait unless
         it is heard again. If it follows us: expect what is in flight to be lost.
         """
-        if self._leading is not None:
-            self._leading.disconnected(peer)
-        elif peer == self._leader:
-            self._note(self._role, None, Cause.CONNECTION_LOST)
-            self._next_cause = Cause.CONNECTION_LOST
-            if self._timer.hint():
-                self._on_timeout()
+        if self._standing.leading is not None:
+            self._standing.leading.disconnected(peer)
+        elif peer == self.leader:
+            self._elections.leader_lost()
 
     def transfer_leadership(self, target: NodeId | None) -> NodeId:
         """Hand leadership over once the target has our whole log; returns the target.
@@ -248,229 +259,61 @@ class Raft:
             NotLeader: We do not lead.
             InvalidArgument: The target is not another voter, or there is none.
         """
-        if self._leading is None:
-            raise NotLeader(self._leader)
-        chosen = self._leading.most_caught_up() if target is None else target
+        leading = self._standing.leading
+        if leading is None:
+            raise NotLeader(self.leader)
+        chosen = leading.most_caught_up() if target is None else target
         if chosen is None:
             raise InvalidArgument("there is no other voter to hand leadership to")
-        if chosen not in self._leading.progress:
+        if chosen not in leading.progress:
             raise InvalidArgument(f"cannot hand leadership to {chosen}: not another voter")
-        self._leading.begin_transfer(chosen)
+        leading.begin_transfer(chosen)
         return chosen
 
     def step_down(self) -> None:
         """Give leadership up at once, asking the voter that holds most to take over."""
-        if self._leading is None:
+        leading = self._standing.leading
+        if leading is None:
             return
-        heir = self._leading.most_caught_up()
+        heir = leading.most_caught_up()
         if heir is not None:
-            self._leading.send_timeout_now(heir)
-        self._become_follower(self.term, None, Cause.STEPPED_DOWN)
+            leading.send_timeout_now(heir)
+        self._standing.follow(None, Cause.STEPPED_DOWN)
         self._timer.rest()
 
     def entries_available(self) -> None:
         """Ask again for entries that the LogReader did not have in memory."""
         self._log.apply_blocked = False
-        if self._leading is not None:
-            self._leading.entries_available()
+        if self._standing.leading is not None:
+            self._standing.leading.entries_available()
 
     def has_ready(self) -> bool:
         """Whether `ready` would hand something over."""
-        return bool(
-            self._hard_state is not self._handed_hard_state
-            or self._log.has_writes
+        leading = self._standing.leading
+        return (
+            self._log.has_writes
             or self._log.has_committed
-            or (self._leading is not None and self._leading.pump_due)
-            or self._out
+            or (leading is not None and leading.pump_due)
+            or self._standing.has_new_hard_state
+            or bool(self._out)
         )
 
     def ready(self) -> Ready:
         """Hand everything over; the core considers it taken."""
-        if self._leading is not None and self._leading.pump_due:
-            self._leading.pump()
-        changed = self._hard_state is not self._handed_hard_state
-        self._handed_hard_state = self._hard_state
+        leading = self._standing.leading
+        if leading is not None and leading.pump_due:
+            leading.pump()
         return self._out.take(
-            hard_state=self._hard_state if changed else None,
+            hard_state=self._standing.take_hard_state(),
             entries=self._log.take_writes(),
             committed=self._log.take_committed(self._config.max_apply_bytes),
         )
 
-    # Roles
-
-    def _note(self, role: Role, leader: NodeId | None, cause: Cause) -> None:
-        """Set role and leader, and note it for the caller."""
-        self._role, self._leader = role, leader
-        self._out.role_change = RoleChange(role=role, term=self.term, leader=leader, cause=cause)
-
-    def _become_follower(self, term: int, leader: NodeId | None, cause: Cause) -> None:
-        higher = term > self.term
-        if higher:
-            self._hard_state = HardState(term)
-        self._leading = None
-        if higher or self._role is not Role.FOLLOWER or self._leader != leader:
-            self._votes = {}
-            self._note(Role.FOLLOWER, leader, cause)
-
-    def _become_leader(self) -> None:
-        self._leading = Leadership(
-            self._config,
-            term=self.term,
-            log=self._log,
-            voters=self._memberships.voters,
-            outbox=self._out,
-        )
-        self._note(Role.LEADER, self.id, self._campaign_cause)
-        self._append_own(
-            Entry(
-                term=self.term,
-                index=self._log.last_index + 1,
-                kind=EntryKind.NOOP,
-                timestamp_ms=0,
-                crc32c=0,
-                data=b"",
-            )
-        )
+    # Roles and terms
 
     def _is_known(self, sender: NodeId) -> bool:
         voters = self._memberships.voters
         return sender != self.id and (not voters or sender in voters)
-
-    def _others(self) -> list[NodeId]:
-        return sorted(self._memberships.voters - {self.id})
-
-    def _lease_is_live(self) -> bool:
-        """Whether a leader was heard so recently that no election can be justified."""
-        if self._leading is not None:
-            return True
-        return self._leader is not None and (
-            self._timer.elapsed < self._config.election_timeout_ticks
-        )
-
-    # Elections
-
-    def _on_timeout(self) -> None:
-        campaigning = self._role is not Role.FOLLOWER
-        if campaigning:
-            self._timer.failed()
-        cause = Cause.RETRY if campaigning else self._next_cause
-        self._next_cause = Cause.ELECTION_TIMEOUT
-        self._start_pre_vote(cause)
-
-    def _start_pre_vote(self, cause: Cause) -> None:
-        """Ask whether an election could be won, disturbing no one (thesis 9.6)."""
-        self._timer.campaign()
-        if self.id not in self._memberships.voters:
-            self._become_follower(self.term, None, cause)
-            return
-        if cause is not Cause.RETRY:
-            self._campaign_cause = cause
-        self._note(Role.PRE_CANDIDATE, None, cause)
-        self._votes = {}
-        self._out.now.extend(
-            PreVoteRequest(
-                sender=self.id,
-                recipient=peer,
-                term=self.term + 1,
-                last_index=self._log.last_index,
-                last_term=self._log.last_term,
-            )
-            for peer in self._others()
-        )
-        self._record_vote(self.id, granted=True)
-
-    def _start_election(self, *, transfer: bool = False) -> None:
-        """Enter the next term and vote for ourselves; the vote counts when it is durable."""
-        self._timer.campaign()
-        self._hard_state = HardState(self.term + 1, self.id)
-        self._votes = {}
-        self._note(Role.CANDIDATE, None, self._campaign_cause)
-        self._out.after_hard_state.extend(
-            VoteRequest(
-                sender=self.id,
-                recipient=peer,
-                term=self.term,
-                last_index=self._log.last_index,
-                last_term=self._log.last_term,
-                transfer=transfer,
-            )
-            for peer in self._others()
-        )
-
-    def _record_vote(self, voter: NodeId, *, granted: bool) -> None:
-        """Count a vote or pre-vote, and act on the result; our own must be among them."""
-        self._votes[voter] = granted
-        result = quorum.vote_result(self._votes, self._memberships.voters)
-        if result is VoteResult.LOST:
-            self._timer.failed()
-            self._next_cause = Cause.RETRY
-            self._become_follower(self.term, None, Cause.ELECTION_LOST)
-        elif result is VoteResult.WON and self.id in self._votes:
-            if self._role is Role.PRE_CANDIDATE:
-                self._start_election()
-            else:
-                self._become_leader()
-
-    def _on_pre_vote_request(self, message: PreVoteRequest) -> None:
-        granted = (
-            not self._lease_is_live()
-            and self._could_vote(message)
-            and self._log.is_behind_or_equal(
-                last_index=message.last_index, last_term=message.last_term
-            )
-        )
-        self._out.now.append(
-            PreVoteResponse(
-                sender=self.id,
-                recipient=message.sender,
-                term=message.term if granted else self.term,
-                granted=granted,
-            )
-        )
-
-    def _could_vote(self, message: PreVoteRequest) -> bool:
-        if message.term != self.term:
-            return message.term > self.term
-        return self._leader is None and self.vote in (None, message.sender)
-
-    def _on_pre_vote_response(self, message: PreVoteResponse) -> None:
-        if not message.granted and message.term > self.term:
-            self._leave_for_higher_term(message.term, None)
-        elif self._role is not Role.PRE_CANDIDATE:
-            return
-        elif not message.granted or message.term == self.term + 1:
-            self._record_vote(message.sender, granted=message.granted)
-
-    def _on_vote_request(self, message: VoteRequest) -> None:
-        free = self.vote == message.sender or (self.vote is None and self._leader is None)
-        granted = free and self._log.is_behind_or_equal(
-            last_index=message.last_index, last_term=message.last_term
-        )
-        if granted:
-            self._grant(message.sender)
-        self._out.after_hard_state.append(
-            VoteResponse(sender=self.id, recipient=message.sender, term=self.term, granted=granted)
-        )
-
-    def _grant(self, candidate: NodeId) -> None:
-        if self.vote is None:
-            self._hard_state = HardState(self.term, candidate)
-        if self._role is Role.PRE_CANDIDATE:
-            self._become_follower(self.term, None, Cause.VOTED)
-        self._timer.follow()
-
-    def _on_vote_response(self, message: VoteResponse) -> None:
-        if self._role is Role.CANDIDATE:
-            self._record_vote(message.sender, granted=message.granted)
-
-    def _on_timeout_now(self, message: TimeoutNow) -> None:
-        """The leader hands over: campaign at once, without a pre-vote (thesis 3.10)."""
-        is_voter = self.id in self._memberships.voters
-        if self._leading is None and is_voter and self._leader in (None, message.sender):
-            self._campaign_cause = Cause.TRANSFER
-            self._start_election(transfer=True)
-
-    # Terms
 
     def _enter_higher_term(self, message: Message) -> bool:
         """Follow into the message's term; returns False if it is to be ignored.
@@ -478,22 +321,12 @@ class Raft:
         A vote request is, while a leader is live: whoever cannot hear the leader must not
         depose it (thesis 6.2, 4.2.3). A hand-over is the leader's own wish.
         """
-        if isinstance(message, VoteRequest):
-            if self._lease_is_live() and not message.transfer:
-                return False
-            self._leave_for_higher_term(message.term, None)
-        elif not isinstance(message, AppendRequest | HeartbeatRequest):
-            self._leave_for_higher_term(message.term, None)
-        else:
-            self._leave_for_higher_term(message.term, message.sender)
+        is_vote = isinstance(message, VoteRequest) and not message.transfer
+        if is_vote and self._elections.lease_is_live():
+            return False
+        is_leader = isinstance(message, AppendRequest | HeartbeatRequest)
+        self._standing.enter(message.term, message.sender if is_leader else None)
         return True
-
-    def _leave_for_higher_term(self, term: int, leader: NodeId | None) -> None:
-        led = self._leading is not None
-        cause = Cause.HIGHER_TERM if leader is None else Cause.LEADER_HEARD
-        self._become_follower(term, leader, cause)
-        if led:
-            self._timer.redraw()
 
     def _answer_outdated(self, message: Message) -> None:
         """Tell whoever lives in an earlier term about ours, once ours is durable."""
@@ -501,28 +334,51 @@ class Raft:
         if reply is not None:
             self._out.after_hard_state.append(reply)
 
-    # Replication
-
-    def _append_own(self, entry: Entry) -> tuple[int, int]:
-        assert self._leading is not None
-        self._log.append((entry,))
-        self._leading.appended(entry)
-        return entry.term, entry.index
-
-    def _commit_by_counting(self) -> None:
-        assert self._leading is not None
-        self._log.commit_to(self._leading.commit_point())
-        self._leading.settle()
+    def _become_leader(self, cause: Cause) -> None:
+        leading = Leadership(
+            self._config,
+            term=self.term,
+            log=self._log,
+            voters=self._memberships.voters,
+            outbox=self._out,
+        )
+        self._standing.lead(leading, cause)
+        self._append_own(leading, kind=EntryKind.NOOP, data=b"", crc32c=0, timestamp_ms=0)
 
     def _follow(self, leader: NodeId) -> bool:
         """Accept the leader of our term; False if that cannot be (we lead it ourselves)."""
-        if self._leading is not None:
+        if self._standing.leading is not None:
             return False
-        self._timer.follow()
-        if self._leader != leader or self._role is not Role.FOLLOWER:
-            self._become_follower(self.term, leader, Cause.LEADER_HEARD)
-        self._next_cause = Cause.ELECTION_TIMEOUT
+        self._elections.leader_heard()
+        self._standing.follow(leader, Cause.LEADER_HEARD)
         return True
+
+    # Replication
+
+    def _append_own(
+        self,
+        leading: Leadership,
+        *,
+        kind: EntryKind,
+        data: bytes,
+        crc32c: int,
+        timestamp_ms: int,
+    ) -> tuple[int, int]:
+        entry = Entry(
+            term=self.term,
+            index=self._log.last_index + 1,
+            kind=kind,
+            timestamp_ms=timestamp_ms,
+            crc32c=crc32c,
+            data=data,
+        )
+        self._log.append((entry,))
+        leading.appended(entry)
+        return entry.term, entry.index
+
+    def _commit_by_counting(self, leading: Leadership) -> None:
+        self._log.commit_to(leading.commit_point())
+        leading.settle()
 
     def _on_append_request(self, message: AppendRequest) -> None:
         if not is_well_formed(message) or not self._follow(message.sender):
@@ -581,8 +437,9 @@ class Raft:
         self._out.retract_acks(first)
 
     def _on_append_response(self, message: AppendResponse) -> None:
-        if self._leading is not None and self._leading.on_append_response(message):
-            self._commit_by_counting()
+        leading = self._standing.leading
+        if leading is not None and leading.on_append_response(message):
+            self._commit_by_counting(leading)
 
     def _on_heartbeat_request(self, message: HeartbeatRequest) -> None:
         if not self._follow(message.sender):
@@ -595,17 +452,5 @@ class Raft:
         )
 
     def _on_heartbeat_response(self, message: HeartbeatResponse) -> None:
-        if self._leading is not None:
-            self._leading.on_heartbeat_response(message.sender)
-
-    _HANDLERS: ClassVar[dict[type[Message], Callable[[Raft, Any], None]]] = {
-        PreVoteRequest: _on_pre_vote_request,
-        PreVoteResponse: _on_pre_vote_response,
-        VoteRequest: _on_vote_request,
-        VoteResponse: _on_vote_response,
-        AppendRequest: _on_append_request,
-        AppendResponse: _on_append_response,
-        HeartbeatRequest: _on_heartbeat_request,
-        HeartbeatResponse: _on_heartbeat_response,
-        TimeoutNow: _on_timeout_now,
-    }
+        if self._standing.leading is not None:
+            self._standing.leading.on_heartbeat_response(message.sender)

@@ -1,0 +1,214 @@
+"""Pre-votes, votes and campaigns: how a leader comes to be.
+
+Owned by one Raft, which passes the messages on and takes over when an election is won. Sources:
+Raft 5.2 and 5.4.1; thesis 3.10 (transfer), 4.2.3 (lease), 9.6 (pre-vote).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dledger.raft import quorum
+from dledger.raft.log import RaftLog
+from dledger.raft.membership import MembershipStack
+from dledger.raft.messages import (
+    PreVoteRequest,
+    PreVoteResponse,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+)
+from dledger.raft.quorum import VoteResult
+from dledger.raft.ready import Cause, Outbox
+from dledger.raft.standing import Standing
+from dledger.raft.timer import ElectionTimer
+from dledger.types import NodeId, Role
+
+
+class Elections:
+    """Asks for votes, gives them and counts them.
+
+    Args:
+        timeout_ticks: The lease of a leader that was heard.
+        on_won: Called when an election is won, with why it was held.
+    """
+
+    def __init__(
+        self,
+        standing: Standing,
+        *,
+        log: RaftLog,
+        memberships: MembershipStack,
+        timer: ElectionTimer,
+        timeout_ticks: int,
+        outbox: Outbox,
+        on_won: Callable[[Cause], None],
+    ) -> None:
+        self._standing = standing
+        self._log = log
+        self._memberships = memberships
+        self._timer = timer
+        self._timeout_ticks = timeout_ticks
+        self._out = outbox
+        self._on_won = on_won
+        self._votes: dict[NodeId, bool] = {}
+        self._cause = self._next_cause = Cause.ELECTION_TIMEOUT
+
+    def lease_is_live(self) -> bool:
+        """Whether a leader was heard so recently that no election can be justified."""
+        if self._standing.leading is not None:
+            return True
+        return self._standing.leader is not None and self._timer.elapsed < self._timeout_ticks
+
+    # When to campaign
+
+    def leader_heard(self) -> None:
+        """Forget why we were about to campaign."""
+        self._timer.follow()
+        self._next_cause = Cause.ELECTION_TIMEOUT
+
+    def leader_lost(self) -> None:
+        """The leader's connection broke: forget its lease, and campaign soon."""
+        self._standing.change(self._standing.role, None, Cause.CONNECTION_LOST)
+        self._next_cause = Cause.CONNECTION_LOST
+        if self._timer.hint():
+            self.on_timeout()
+
+    def on_timeout(self) -> None:
+        """The wait is over: for the leader, or for a campaign's result."""
+        campaigning = self._standing.role is not Role.FOLLOWER
+        if campaigning:
+            self._timer.failed()
+        cause = Cause.RETRY if campaigning else self._next_cause
+        self._next_cause = Cause.ELECTION_TIMEOUT
+        self.start_pre_vote(cause)
+
+    def start_pre_vote(self, cause: Cause) -> None:
+        """Ask whether an election could be won, disturbing no one; only a voter does."""
+        self._timer.campaign()
+        if self._standing.id not in self._memberships.voters:
+            self._standing.follow(None, cause)
+            return
+        if cause is not Cause.RETRY:
+            self._cause = cause
+        self._standing.change(Role.PRE_CANDIDATE, None, cause)
+        self._votes = {}
+        self._out.now.extend(
+            PreVoteRequest(
+                sender=self._standing.id,
+                recipient=peer,
+                term=self._standing.term + 1,
+                last_index=self._log.last_index,
+                last_term=self._log.last_term,
+            )
+            for peer in self._others()
+        )
+        self._count(self._standing.id, granted=True)
+
+    def _start_election(self, *, transfer: bool = False) -> None:
+        """Enter the next term with our own vote; it counts when it is durable."""
+        self._timer.campaign()
+        self._standing.stand(self._cause)
+        self._votes = {}
+        self._out.after_hard_state.extend(
+            VoteRequest(
+                sender=self._standing.id,
+                recipient=peer,
+                term=self._standing.term,
+                last_index=self._log.last_index,
+                last_term=self._log.last_term,
+                transfer=transfer,
+            )
+            for peer in self._others()
+        )
+
+    def _others(self) -> list[NodeId]:
+        return sorted(self._memberships.voters - {self._standing.id})
+
+    # Giving
+
+    def on_pre_vote_request(self, message: PreVoteRequest) -> None:
+        """Say whether we would vote; nothing changes."""
+        granted = (
+            not self.lease_is_live() and self._could_vote(message) and self._is_up_to_date(message)
+        )
+        self._out.now.append(
+            PreVoteResponse(
+                sender=self._standing.id,
+                recipient=message.sender,
+                term=message.term if granted else self._standing.term,
+                granted=granted,
+            )
+        )
+
+    def on_vote_request(self, message: VoteRequest) -> None:
+        """Vote, or not; the answer waits until that is durable."""
+        vote, leader = self._standing.vote, self._standing.leader
+        free = vote == message.sender or (vote is None and leader is None)
+        granted = free and self._is_up_to_date(message)
+        if granted:
+            self._standing.give_vote(message.sender)
+            self._timer.follow()
+            if self._standing.role is Role.PRE_CANDIDATE:
+                self._standing.follow(None, Cause.VOTED)
+        self._out.after_hard_state.append(
+            VoteResponse(
+                sender=self._standing.id,
+                recipient=message.sender,
+                term=self._standing.term,
+                granted=granted,
+            )
+        )
+
+    def _could_vote(self, message: PreVoteRequest) -> bool:
+        if message.term != self._standing.term:
+            return message.term > self._standing.term
+        return self._standing.leader is None and self._standing.vote in (None, message.sender)
+
+    def _is_up_to_date(self, message: PreVoteRequest | VoteRequest) -> bool:
+        return self._log.is_behind_or_equal(
+            last_index=message.last_index, last_term=message.last_term
+        )
+
+    # Counting
+
+    def on_pre_vote_response(self, message: PreVoteResponse) -> None:
+        """Count a pre-vote; a refusal from a later term takes us there."""
+        if not message.granted and message.term > self._standing.term:
+            self._standing.enter(message.term, None)
+        elif self._standing.role is not Role.PRE_CANDIDATE:
+            return
+        elif not message.granted or message.term == self._standing.term + 1:
+            self._count(message.sender, granted=message.granted)
+
+    def on_vote_response(self, message: VoteResponse) -> None:
+        """Count a vote."""
+        if self._standing.role is Role.CANDIDATE:
+            self._count(message.sender, granted=message.granted)
+
+    def own_vote_persisted(self) -> None:
+        """Count our own vote, now that it is durable."""
+        if self._standing.role is Role.CANDIDATE:
+            self._count(self._standing.id, granted=True)
+
+    def on_timeout_now(self, message: TimeoutNow) -> None:
+        """The leader hands over: campaign at once, without a pre-vote."""
+        is_voter = self._standing.id in self._memberships.voters
+        led_by_another = self._standing.leader not in (None, message.sender)
+        if self._standing.leading is None and is_voter and not led_by_another:
+            self._cause = Cause.TRANSFER
+            self._start_election(transfer=True)
+
+    def _count(self, voter: NodeId, *, granted: bool) -> None:
+        """Count a vote or pre-vote, and act on the result; our own must be among them."""
+        self._votes[voter] = granted
+        result = quorum.vote_result(self._votes, self._memberships.voters)
+        if result is VoteResult.LOST:
+            self._timer.failed()
+            self._next_cause = Cause.RETRY
+            self._standing.follow(None, Cause.ELECTION_LOST)
+        elif result is VoteResult.WON and self._standing.id in self._votes:
+            if self._standing.role is Role.PRE_CANDIDATE:
+                self._start_election()
+            else:
+                self._on_won(self._cause)

@@ -1,0 +1,144 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dledger.raft import quorum
+from dledger.raft.leading import Leadership
+from dledger_sim import __main__ as command_line
+from dledger_sim.checkers import ViolationError
+from dledger_sim.faults import Faults
+from dledger_sim.node import Bug
+from dledger_sim.simulator import Options, Simulation
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("first", [1, 11, 21, 31, 41])
+def test_no_seed_breaks_a_promise(first: int) -> None:
+    """Safety at every event, and a whole group again after the faults; 50 seeds."""
+    for seed in range(first, first + 10):
+        try:
+            Simulation(seed).run()
+        except Exception as error:
+            error.add_note(f"replay: python -m dledger_sim --seed {seed} --trace")
+            raise
+
+
+def test_same_seed_is_the_same_run() -> None:
+    """Otherwise a failure could not be replayed."""
+    first, again, other = (Simulation(seed).run() for seed in (5, 5, 6))
+
+    assert first == again
+    assert first.trace_hash != other.trace_hash
+
+
+def test_same_seed_is_the_same_run_in_another_process() -> None:
+    """The order of sets differs between processes; nothing may rest on it."""
+    outcomes = {
+        subprocess.run(
+            [sys.executable, "-m", "dledger_sim", "--seed", "5"],
+            env={**os.environ, "PYTHONHASHSEED": salt, "PYTHONPATH": str(ROOT / "node")},
+            check=True,
+            capture_output=True,
+        ).stdout
+        for salt in ("1", "2")
+    }
+
+    assert len(outcomes) == 1
+
+
+def broken_seeds(options: Options, seeds: int) -> list[int]:
+    found = []
+    for seed in range(1, seeds + 1):
+        try:
+            Simulation(seed, options).run()
+        except AssertionError:
+            found.append(seed)
+            break
+    return found
+
+
+def test_ack_before_sync_is_caught_by_looking_at_disks() -> None:
+    """An entry is applied that only a minority holds."""
+    options = Options(bug=Bug.ACK_BEFORE_SYNC)
+
+    with pytest.raises(ViolationError, match="have it on disk"):
+        Simulation(1, options).run()
+
+
+ELECTIONS = Faults(delay_ms=100, sync_ms=200, crash_saving=0.5, crash_leader=1.0, hint_s=0.2)
+LOSSES = Faults(
+    delay_ms=20, sync_ms=200, crash_leader=0.8, crash_s=1, hint_s=1, partition_s=1, loss=0.1
+)
+SHORT_REIGNS = Faults(delay_ms=100, sync_ms=20, crash_leader=1.0, hint_s=0.5)
+
+
+def test_vote_before_sync_is_caught_by_what_the_group_does() -> None:
+    """A forgotten vote is given twice: two leaders in a term, or what follows from it."""
+    options = Options(
+        nodes=3, faults=ELECTIONS, bug=Bug.VOTE_BEFORE_SYNC, check_disks=False, faulty_s=30
+    )
+
+    assert broken_seeds(options, 40)
+
+
+def test_ack_before_sync_is_caught_by_what_the_group_does() -> None:
+    """An acknowledged entry is forgotten."""
+    options = Options(
+        nodes=3, faults=LOSSES, bug=Bug.ACK_BEFORE_SYNC, check_disks=False, faulty_s=20
+    )
+
+    assert broken_seeds(options, 40)
+
+
+def test_commit_of_earlier_terms_by_counting_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figure 8 of the paper."""
+
+    def count_all(self: Leadership) -> int:
+        match_index = {peer: p.match_index for peer, p in self.progress.items()}
+        match_index[self._config.id] = self._log.durable_index
+        return quorum.committed(match_index, self._voters)
+
+    monkeypatch.setattr(Leadership, "commit_point", count_all)
+    options = Options(nodes=3, faults=SHORT_REIGNS, check_disks=False, faulty_s=30)
+
+    assert broken_seeds(options, 40)
+
+
+@pytest.mark.parametrize("faults", [ELECTIONS, LOSSES, SHORT_REIGNS])
+def test_the_same_faults_break_nothing_without_a_planted_bug(faults: Faults) -> None:
+    """It is the bug that is caught, not the checker that is wrong."""
+    for seed in range(1, 6):
+        Simulation(seed, Options(nodes=3, faults=faults, faulty_s=20)).run()
+
+
+def test_failing_run_prints_how_to_replay_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line to copy, and exit code 1."""
+
+    def fail(self: Simulation) -> None:
+        raise ViolationError("planted")
+
+    monkeypatch.setattr(Simulation, "run", fail)
+    monkeypatch.setattr(sys, "argv", ["dledger_sim", "--seeds", "3", "--first", "7"])
+
+    code = command_line.main()
+
+    assert code == 1
+    assert "python -m dledger_sim --seed 7 --trace" in capsys.readouterr().out
+
+
+def test_progress_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A long run shows that it lives, and what it did."""
+    monkeypatch.setattr(sys, "argv", ["dledger_sim", "--seeds", "2"])
+
+    code = command_line.main()
+
+    assert code == 0
+    assert "2 seeds ok" in capsys.readouterr().out
