@@ -30,7 +30,7 @@ proto: $(STAMP) ## Regenerate the protobuf code from node/proto
 	$(PY) scripts/generate_proto.py
 
 unit: $(STAMP) ## Tests without a cluster
-	$(PY) -m pytest tests $(PYTEST_ARGS)
+	$(PY) -m pytest tests -m "not e2e" $(PYTEST_ARGS)
 
 sim: $(STAMP) ## Seeded simulator: make sim SEEDS=1000
 	$(PY) -m dledger_sim --seeds $(SEEDS)

@@ -1,0 +1,1 @@
+"""Clusters for tests, stories told on them, the demo and the bench."""

@@ -101,7 +101,10 @@ def apply_group(cluster: Cluster, timeline: Timeline) -> Group:
 
 def traffic(group: Group, image: Image, timeline: Timeline, messages: int) -> dict[str, Any]:
     """Produce and consume, kill the leader in the middle, and compare."""
-    arguments = ("--endpoint", f"{GROUP}:8081", "--topic", "demo", "--messages", str(messages))
+    arguments = (
+        *("--endpoint", f"{GROUP}:8081", "--topic", "demo", "--messages", str(messages)),
+        *("--threads", "32", "--consumer", "simple"),
+    )
     workload = Workload(group.namespace, image, "traffic", *arguments)
     workload.start()
     timeline.say(f"RocketMQ Python SDK produces and consumes {messages} messages")

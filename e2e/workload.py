@@ -26,6 +26,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -260,7 +261,7 @@ def consume(args: argparse.Namespace) -> int:
 
 
 def consume_simple(args: argparse.Namespace, listener: Listener) -> None:
-    """Receive and acknowledge in a few threads, for ever."""
+    """Receive in two threads, acknowledge each batch with several, for ever."""
     consumer = SimpleConsumer(
         configuration(args),
         args.group,
@@ -273,14 +274,16 @@ def consume_simple(args: argparse.Namespace, listener: Listener) -> None:
     def loop() -> None:
         while True:
             try:
-                for one in consumer.receive(32, INVISIBLE_S):
+                batch = consumer.receive(32, INVISIBLE_S)
+                for one in batch:
                     listener.note(one)
-                    consumer.ack(one)
+                list(acks.map(consumer.ack, batch))
             except Exception as error:  # noqa: BLE001 - the SDK raises all kinds
                 say(progress="consume", error=f"{type(error).__name__}: {error}"[:200])
                 time.sleep(0.2)
 
-    threads = [threading.Thread(target=loop) for _ in range(args.threads)]
+    acks = ThreadPoolExecutor(args.threads)
+    threads = [threading.Thread(target=loop) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:

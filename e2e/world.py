@@ -45,6 +45,8 @@ def eventually(what: str, probe: Callable[[], _T | None], deadline_s: float) -> 
 def install_operator(cluster: Cluster, image: Image) -> None:
     """Install or upgrade the chart with *image*, and wait until the operator runs."""
     repository, _, tag = image.name.rpartition(":")
+    # Helm installs the schema but never upgrades it; an operator needs its own.
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
     cluster.helm(
         "upgrade", "--install", OPERATOR, str(ROOT / "charts" / "dledger-operator"),
         "--namespace", OPERATOR_NAMESPACE, "--create-namespace",

@@ -214,6 +214,7 @@ class Driver:
 
     def campaign(self) -> None:
         """Start an election now: the group was just founded here."""
+        self._timer.leader_lost("Bootstrap", self._clock.monotonic_s())
         self.core.campaign()
         self._wake()
 
