@@ -26,6 +26,17 @@ def test_vote_leaves_only_after_term_and_vote_are_durable() -> None:
     assert ready.messages == ready.after_entries == ()
 
 
+def test_vote_that_is_durable_already_is_not_written_again() -> None:
+    """A repeated request costs no write."""
+    node = Alone(term=2, vote="2")
+
+    node.hear(VoteRequest, term=2, last_index=1, last_term=1)
+
+    ready = node.take()
+    assert ready.hard_state is None
+    assert [m.granted for m in ready.after_hard_state if isinstance(m, VoteResponse)] == [True]
+
+
 def test_refused_vote_leaves_only_after_the_term_is_durable() -> None:
     """It speaks for a term that must not be forgotten."""
     node = Alone(terms=(1,))
