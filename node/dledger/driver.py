@@ -188,7 +188,7 @@ class Driver:
         if not self.is_serving_leader():
             raise NotLeader(self.core.leader)
         if grows and self.writes_refused is not None:
-            raise self.writes_refused
+            raise DiskFull(str(self.writes_refused))
         result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self._queue.push(Proposal(command, result))
         self._wake()
@@ -271,7 +271,7 @@ class Driver:
 
     def _watch_disk(self, now_s: float) -> None:
         since_s = self._disk.busy_since_s
-        if since_s is None or now_s - since_s < self._config.disk_stall_s:
+        if since_s is None or now_s - since_s < self._config.disk_stall_s or self._disk.retrying:
             return
         if self.core.role is Role.LEADER:
             logger.warning("the disk has not synced for %.1f s: stepping down", now_s - since_s)
@@ -345,13 +345,19 @@ class Driver:
         self.view.forget_from(index)
 
     def disk_full(self, error: DiskFull) -> None:
-        """Refuse writes and let another node lead; what waits is written when there is room."""
+        """Refuse writes; what waits is written when there is room.
+
+        Whoever waits for an entry is told that its outcome is unknown; asking again, it is told
+        why. A follower that has everything on disk has room, and is asked to lead instead.
+        """
         if self.writes_refused is None:
             logger.error("disk full while writing the log: %s", error)
         self.writes_refused = error
+        self._waiters.fail_all()
         if self.core.role is Role.LEADER:
-            self.core.step_down()
-            self._wake()
+            progress = self.core.progress().values()
+            if any(peer.match_index >= self.core.last_index for peer in progress):
+                self.transfer_leadership(None)
 
     def disk_failed(self, error: BaseException) -> None:
         """Stop speaking: after a failed write or rot nothing this node says can be trusted."""

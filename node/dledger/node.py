@@ -44,6 +44,8 @@ logger = logging.getLogger(__name__)
 
 _HOUSEKEEPING_S: Final = 0.5
 _STALLED_S: Final = 5.0
+_RESERVE_BYTES: Final = 16 << 20
+"""Free space that segments never take, so that hard state can always be saved."""
 _TRANSFER_DEADLINE_S: Final = 3.0
 
 
@@ -226,6 +228,7 @@ class Node:
             self._directory / LOG_DIRECTORY,
             identity=self._identity,
             segment_bytes=self._settings.segment_bytes,
+            reserve_bytes=_RESERVE_BYTES,
             durability=self._settings.durability,
         )
 
@@ -235,7 +238,8 @@ class Node:
         settings = self._settings
         return Driver(
             config=DriverConfig(
-                tick_s=settings.tick_ms / 1000, min_free_bytes=settings.segment_bytes
+                tick_s=settings.tick_ms / 1000,
+                min_free_bytes=settings.segment_bytes + _RESERVE_BYTES,
             ),
             raft=RaftConfig(
                 id=self.node_id,

@@ -5,87 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from devgroup import DevGroup, eventually, free_port_range
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = 10
-
-
-class DevGroup:
-    """A running ``dledger dev``."""
-
-    def __init__(self, data: Path, client_port: int, *settings: str) -> None:
-        self.data = data
-        self.client_port = client_port
-        options = [word for setting in settings for word in ("--set", setting)]
-        command = [
-            sys.executable, "-m", "dledger", "dev", "--nodes", "3", "--data", str(data),
-            "--client-port", str(client_port), "--json", *options,
-        ]  # fmt: skip
-        with (data.parent / "dev.err").open("ab") as errors:
-            self.process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=errors, text=True
-            )
-
-    def announced(self) -> dict[str, Any]:
-        """Return the JSON line it prints when it is writable."""
-        assert self.process.stdout is not None
-        state: dict[str, Any] = json.loads(self.process.stdout.readline())
-        return state
-
-    def state(self) -> dict[str, Any]:
-        """Return what it says of itself now."""
-        state: dict[str, Any] = json.loads((self.data / "dev.json").read_text())
-        return state
-
-    def whole(self) -> dict[str, Any] | None:
-        """Return the state when all nodes are ready and one leads."""
-        state = self.state()
-        return state if state["leader"] is not None and all(state["ready"]) else None
-
-    def stop(self) -> int:
-        """End it as Ctrl-C does; return its exit code."""
-        self.process.send_signal(signal.SIGINT)
-        code = self.process.wait(40)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        return code
-
-
-def free_port_range() -> int:
-    """Return a client port whose whole range is free."""
-    for first in range(21000, 60000, 1000):
-        ports = [first + offset + node for offset in (0, 100, 200, 300) for node in range(3)]
-        if all(_is_free(port) for port in ports):
-            return first
-    raise AssertionError("no free ports")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
-
-
-def eventually(what: str, probe: Callable[[], Any], deadline_s: float) -> Any:
-    """Return the first truthy answer within the deadline."""
-    end = time.monotonic() + deadline_s
-    while time.monotonic() < end:
-        if answer := probe():
-            return answer
-        time.sleep(0.05)
-    raise AssertionError(f"{what}: not within {deadline_s} s")
 
 
 def start_workload(group: DevGroup, home: Path, *args: str) -> subprocess.Popen[str]:
