@@ -194,6 +194,39 @@ def test_candidate_recognises_the_leader_of_its_term() -> None:
     assert (node.raft.role, node.raft.leader, node.raft.vote) == (Role.FOLLOWER, "2", "1")
 
 
+def test_second_leader_of_a_term_is_ignored() -> None:
+    """5.2: a term has at most one; whoever else claims to be it is at fault."""
+    node = following()
+
+    node.hear(HeartbeatRequest, sender="3", term=1, commit_index=1, round=1)
+    node.append(data_entry(1, 2), after=(1, 1), term=1, sender="3")
+
+    assert (node.raft.leader, node.raft.last_index, node.raft.commit_index) == ("2", 1, 0)
+    assert node.settle() == []
+
+
+def test_giving_a_vote_starts_the_wait_anew() -> None:
+    """5.2: a follower campaigns if it neither hears a leader nor grants a vote."""
+    node = Alone(term=1)
+    node.tick(TIMEOUT)
+
+    node.hear(VoteRequest, term=2, last_index=1, last_term=1)
+    node.tick(TIMEOUT)
+
+    assert node.raft.role is Role.FOLLOWER
+
+
+def test_refusing_a_vote_does_not_start_the_wait_anew() -> None:
+    """5.2: else a candidate that cannot win could keep those that can from trying."""
+    node = Alone(terms=(1,))
+    node.tick(TIMEOUT)
+
+    node.hear(VoteRequest, term=2, last_index=1, last_term=1)
+    node.tick(TIMEOUT // 2)
+
+    assert node.raft.role is Role.PRE_CANDIDATE
+
+
 def test_candidate_ignores_the_leader_of_an_earlier_term() -> None:
     """5.2: if the term is smaller, it rejects and continues as candidate."""
     node = Alone()

@@ -346,8 +346,8 @@ class Raft:
         self._append_own(leading, kind=EntryKind.NOOP, data=b"", crc32c=0, timestamp_ms=0)
 
     def _follow(self, leader: NodeId) -> bool:
-        """Accept the leader of our term; False if that cannot be (we lead it ourselves)."""
-        if self._standing.leading is not None:
+        """Accept the leader of our term; False if that cannot be: a term has one (5.2)."""
+        if self._standing.leader not in (None, leader):
             return False
         self._elections.leader_heard()
         self._standing.follow(leader, Cause.LEADER_HEARD)
