@@ -77,25 +77,31 @@ class Commitment:
         self._disks = disks
         self._check_disks = check_disks
         self.entries: list[Entry] = []
+        self._terms: list[int] = []
         self._applied: dict[NodeId, int] = {}
 
     def started(self, node: NodeId) -> None:
         """Take note of a node that applies from the beginning."""
         self._applied[node] = 0
 
-    def applied(self, node: NodeId, entries: Sequence[Entry]) -> None:
-        """Take note of what a node applies."""
+    def applied(self, node: NodeId, entries: Sequence[Entry], *, term: int) -> None:
+        """Take note of what a node applies while it is in *term*."""
         for entry in entries:
             self._in_order(node, entry)
             if entry.index > len(self.entries):
-                self._first(entry)
+                self._first(entry, term)
             known = self.entries[entry.index - 1]
             if (known.term, known.data) != (entry.term, entry.data):
                 raise ViolationError(f"{node} applies another entry {entry.index} than others did")
 
-    def elected(self, node: NodeId, log: Sequence[Entry]) -> None:
-        """Check that a new leader has everything that is committed."""
-        for known in self.entries:
+    def elected(self, node: NodeId, log: Sequence[Entry], *, term: int) -> None:
+        """Check that the leader of *term* has everything that was committed in earlier terms.
+
+        A vote may arrive so late that a later term has committed entries already.
+        """
+        for known, committed_in in zip(self.entries, self._terms, strict=True):
+            if committed_in >= term:
+                break
             if len(log) < known.index or log[known.index - 1].term != known.term:
                 raise ViolationError(f"leader {node} lacks the committed entry {known.index}")
 
@@ -108,9 +114,10 @@ class Commitment:
             raise ViolationError(f"{node} applies {entry.index} after {self._applied[node]}")
         self._applied[node] = entry.index
 
-    def _first(self, entry: Entry) -> None:
+    def _first(self, entry: Entry, term: int) -> None:
         """Check that a majority's disks hold an entry when it is applied for the first time."""
         self.entries.append(entry)
+        self._terms.append(max([*self._terms[-1:], term]))
         holders = [n for n, d in self._disks.items() if d.holds(entry.index, entry.term)]
         if self._check_disks and len(holders) < quorum.majority(len(self._disks)):
             raise ViolationError(

@@ -153,7 +153,7 @@ class Simulation:
         self._note(f"{node.id} is {describe.role_change(change)}")
         if change.role is Role.LEADER:
             self._elections.elected(node.id, change.term)
-            self._commitment.elected(node.id, self._matching.log(node.id))
+            self._commitment.elected(node.id, self._matching.log(node.id), term=change.term)
             if self._rng.random() < self._network.faults.crash_leader:
                 self._crash_after(self._rng.randint(1, 200 * _MS), node.id)
 
@@ -164,7 +164,7 @@ class Simulation:
     def applied(self, node: SimNode, entries: Sequence[Entry]) -> None:
         """Check applied entries, and tell the clients whose leader this is."""
         self._note(f"{node.id} applies {describe.entries(entries)}")
-        self._commitment.applied(node.id, entries)
+        self._commitment.applied(node.id, entries, term=node.raft.term)
         for entry in entries:
             if self._proposed.get((entry.term, entry.index)) == node.id:
                 self._acks.acknowledged(entry)

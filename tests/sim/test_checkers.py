@@ -54,10 +54,10 @@ def test_same_entry_after_another_term_is_a_violation() -> None:
 def test_applying_another_entry_than_others_is_a_violation() -> None:
     """State machine safety."""
     checker = commitment(A, B, C)
-    checker.applied(A, [data_entry(1, 1)])
+    checker.applied(A, [data_entry(1, 1)], term=1)
 
     with pytest.raises(ViolationError, match="another entry"):
-        checker.applied(B, [data_entry(2, 1)])
+        checker.applied(B, [data_entry(2, 1)], term=1)
 
 
 def test_applying_out_of_order_is_a_violation() -> None:
@@ -65,16 +65,24 @@ def test_applying_out_of_order_is_a_violation() -> None:
     checker = commitment(A, B, C)
 
     with pytest.raises(ViolationError, match="applies 2 after 0"):
-        checker.applied(A, [data_entry(1, 2)])
+        checker.applied(A, [data_entry(1, 2)], term=1)
 
 
 def test_leader_without_a_committed_entry_is_a_violation() -> None:
     """Leader completeness."""
     checker = commitment(A, B)
-    checker.applied(A, [data_entry(1, 1)])
+    checker.applied(A, [data_entry(1, 1)], term=1)
 
     with pytest.raises(ViolationError, match="lacks"):
-        checker.elected(C, [])
+        checker.elected(C, [], term=2)
+
+
+def test_leader_elected_late_may_lack_what_later_terms_committed() -> None:
+    """Its votes took so long that it is deposed already; it can commit nothing."""
+    checker = commitment(A, B)
+    checker.applied(A, [data_entry(1, 1)], term=2)
+
+    checker.elected(C, [], term=2)
 
 
 def test_applying_what_a_minority_has_on_disk_is_a_violation() -> None:
@@ -82,7 +90,7 @@ def test_applying_what_a_minority_has_on_disk_is_a_violation() -> None:
     checker = commitment(A)
 
     with pytest.raises(ViolationError, match="have it on disk"):
-        checker.applied(A, [data_entry(1, 1)])
+        checker.applied(A, [data_entry(1, 1)], term=1)
 
 
 def test_lost_and_doubled_acknowledged_entries_are_violations() -> None:
