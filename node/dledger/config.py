@@ -6,8 +6,10 @@ Checked once, here. A broken value is refused with the key's name; nothing is gu
 from __future__ import annotations
 
 import ipaddress
+import socket
+import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -15,6 +17,7 @@ from typing import Any, Final, Literal
 Durability = Literal["sync", "osBuffer"]
 
 ENV_PREFIX: Final = "DLEDGER_"
+_RESOLVE_RETRY_S: Final = 0.5
 _NOT_SETTINGS: Final = frozenset({"DLEDGER_CONFIG"})
 
 
@@ -34,7 +37,8 @@ class Settings:
         name: Stable name of the replica, such as ``orders-0``.
         group: Name of the broker group, such as ``orders``.
         data_dir: Directory of the log and the state files; one node only.
-        advertise_host: IPv4 address at which clients and peers reach this node.
+        advertise_host: Where clients reach this node: an IPv4 address, or a name that has one.
+        peer_host: IPv4 address at which peers reach this node; empty: advertise_host.
         listen_host: Address to listen on.
         client_port: RocketMQ and dledger.v1 gRPC.
         client_tls_port: The same with TLS; 0 turns it off.
@@ -57,6 +61,7 @@ class Settings:
     group: str
     data_dir: Path
     advertise_host: str
+    peer_host: str = ""
     listen_host: str = "0.0.0.0"  # noqa: S104 - a pod listens on all its addresses
     client_port: int = 8081
     client_tls_port: int = 8082
@@ -76,10 +81,11 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Check every value. Raises ConfigError."""
-        for key in ("name", "group"):
+        for key in ("name", "group", "advertise_host"):
             if not getattr(self, key):
                 raise ConfigError(key, "must not be empty")
-        _check_ipv4(self.advertise_host)
+        if self.peer_host:
+            _check_ipv4("peer_host", self.peer_host)
         for key, (low, high) in _BOUNDS.items():
             value = getattr(self, key)
             if not low <= value <= high:
@@ -191,8 +197,26 @@ def _boolean(key: str, value: Any) -> bool:
     raise ConfigError(key, f"must be true or false, not {value!r}")
 
 
-def _check_ipv4(host: str) -> None:
+def _check_ipv4(key: str, host: str) -> None:
     try:
         ipaddress.IPv4Address(host)
     except ValueError as error:
-        raise ConfigError("advertise_host", f"must be an IPv4 address, not {host!r}") from error
+        raise ConfigError(key, f"must be an IPv4 address, not {host!r}") from error
+
+
+def resolve(host: str, *, wait_s: float, sleep: Callable[[float], None] = time.sleep) -> str:
+    """Return the IPv4 address of *host*; a name may need a moment until it is known.
+
+    Raises:
+        ConfigError: It has none within *wait_s*.
+    """
+    end_s = time.monotonic() + wait_s
+    while True:
+        try:
+            found = socket.getaddrinfo(host, None, family=socket.AF_INET, type=socket.SOCK_STREAM)
+            return str(found[0][4][0])
+        except OSError as error:
+            if time.monotonic() >= end_s:
+                reason = f"{host!r} has no IPv4 address: {error}"
+                raise ConfigError("advertise_host", reason) from error
+        sleep(_RESOLVE_RETRY_S)

@@ -92,6 +92,7 @@ class Node:
         self._peers = Peers(self.node_id, self)
         self._address = NodeAddress(
             host=settings.advertise_host,
+            peer_host=settings.peer_host or settings.advertise_host,
             client_port=settings.client_port,
             client_tls_port=settings.client_tls_port,
             peer_port=settings.peer_port,

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import ctypes
+import dataclasses
 import gc
 import logging
 import os
@@ -24,6 +25,7 @@ from dledger.node import Node
 logger = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG: Final = 1
+_RESOLVE_WAIT_S: Final = 60.0
 _EXIT_FATAL: Final = 1
 _EXIT_CONFIG: Final = 2
 _EXIT_DATA: Final = 3
@@ -48,6 +50,8 @@ def run(args: argparse.Namespace) -> int:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     try:
         settings = config.load(Path(args.config) if args.config else None, os.environ)
+        host = config.resolve(settings.advertise_host, wait_s=_RESOLVE_WAIT_S)
+        settings = dataclasses.replace(settings, advertise_host=host)
     except ConfigError as error:
         print(f"dledger node: configuration: {error}", file=sys.stderr)
         return _EXIT_CONFIG

@@ -122,7 +122,8 @@ def _progressing(facts: _Facts) -> Finding:
 
 def _absent(facts: _Facts) -> list[str]:
     present = facts.observed.children
-    children = [f"{k} {n}" for k, n in names.children(facts.group.name) if (k, n) not in present]
+    wanted = names.children(facts.group.name, facts.group.spec.replicas)
+    children = [f"{kind} {name}" for kind, name in wanted if (kind, name) not in present]
     return children + [f"Pod {n}" for n in _wanted(facts) if n not in facts.observed.pods]
 
 

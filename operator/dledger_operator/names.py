@@ -55,13 +55,19 @@ def nodes_service(group: str) -> str:
     return f"{group}-nodes"
 
 
-def children(group: str) -> tuple[tuple[str, str], ...]:
+def pod_service(group: str, ordinal: int) -> str:
+    """Return the name of the Service that gives one replica an address of its own."""
+    return f"{pod(group, ordinal)}-client"
+
+
+def children(group: str, replicas: int) -> tuple[tuple[str, str], ...]:
     """Return kind and name of every child, in the order they are applied."""
     return (
         ("ConfigMap", config_map(group)),
         ("Service", nodes_service(group)),
         ("Service", group),
         ("Service", leader_service(group)),
+        *(("Service", pod_service(group, ordinal)) for ordinal in range(replicas)),
         ("PodDisruptionBudget", group),
         ("NetworkPolicy", group),
         ("StatefulSet", group),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dledger.config import ConfigError, load
+from dledger.config import ConfigError, load, resolve
 
 REQUIRED = {
     "DLEDGER_NAME": "orders-0",
@@ -45,7 +45,8 @@ def test_a_missing_key_is_named(key: str) -> None:
         ("tick_ms", "0"),
         ("durability", "maybe"),
         ("auto_create_topics", "perhaps"),
-        ("advertise_host", "orders-0.example"),
+        ("peer_host", "orders-0.example"),
+        ("advertise_host", ""),
         ("name", ""),
         ("election_timeout_ticks", "5"),
         ("tls_cert_file", "/tls.crt"),
@@ -89,3 +90,16 @@ def test_an_unknown_environment_setting_is_refused() -> None:
     """So is a typing error there."""
     with pytest.raises(ConfigError, match="DLEDGER_TICKMS"):
         load(None, {**REQUIRED, "DLEDGER_TICKMS": "5"})
+
+
+def test_an_advertised_name_becomes_an_address() -> None:
+    """Routes can name several nodes only by IPv4 address."""
+    assert resolve("localhost", wait_s=0) == "127.0.0.1"
+
+
+def test_a_name_without_an_address_is_refused_by_the_keys_name() -> None:
+    """After it was given time to appear."""
+    waits: list[float] = []
+
+    with pytest.raises(ConfigError, match="advertise_host"):
+        resolve("nowhere.invalid", wait_s=0.01, sleep=waits.append)

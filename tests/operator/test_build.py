@@ -58,7 +58,7 @@ def test_a_whole_group_is_as_the_golden_file_says(
 
 def test_the_children_are_those_that_names_lists() -> None:
     """The condition Progressing counts on that list."""
-    assert tuple(ref_of(m) for m in desired(group(), PLATFORM)) == names.children("orders")
+    assert tuple(ref_of(m) for m in desired(group(), PLATFORM)) == names.children("orders", 3)
 
 
 def test_every_child_is_owned_by_the_group_and_labelled() -> None:
@@ -135,7 +135,8 @@ def test_the_default_image_is_the_operators() -> None:
 def test_only_group_and_operator_reach_the_peer_port() -> None:
     """It carries Admin; outside the cluster there is no operator pod to let in."""
     inside = _child(group(), "NetworkPolicy")["spec"]["ingress"][1]
-    outside = desired(group(), Platform(image="i"))[5]["spec"]["ingress"][1]
+    children = {ref_of(m): m for m in desired(group(), Platform(image="i"))}
+    outside = children["NetworkPolicy", "orders"]["spec"]["ingress"][1]
 
     assert inside["ports"] == [{"port": 20911, "protocol": "TCP"}]
     assert len(inside["from"]) == 2

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dledger_operator import names
 from dledger_operator.build import desired
 from dledger_operator.observed import NodeView, Observed
 from dledger_operator.plan import (
@@ -51,7 +52,7 @@ def test_a_new_group_gets_its_children_in_order() -> None:
     """The StatefulSet comes last, when everything that its pods need is there."""
     actions = _plan(group(), Observed())
 
-    assert _kinds(actions) == ["Apply"] * 7
+    assert _kinds(actions) == ["Apply"] * len(names.children("orders", 3))
     last = actions[-1]
     assert isinstance(last, Apply)
     assert last.manifest["kind"] == "StatefulSet"
@@ -263,7 +264,7 @@ def test_reapplying_over_kept_volumes_builds_and_adopts() -> None:
     """Delete and re-apply: first the children again, then the id from the disks."""
     kept = Observed(volumes=volumes(0, 1, 2))
 
-    assert _kinds(_plan(group(), kept)) == ["Apply"] * 7
+    assert _kinds(_plan(group(), kept)) == ["Apply"] * len(names.children("orders", 3))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,9 @@ HELLO = Hello(
     sender_id=A,
     sender_name="orders-0",
     recipient_id=B,
-    endpoint=NodeAddress(host="10.0.0.1", client_port=1, client_tls_port=2, peer_port=3),
+    endpoint=NodeAddress(
+        host="10.0.0.1", peer_host="10.1.0.1", client_port=1, client_tls_port=2, peer_port=3
+    ),
 )
 
 

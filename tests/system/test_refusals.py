@@ -119,7 +119,7 @@ def test_the_log_of_another_group_is_exit_3_naming_both(data: Path, tmp_path: Pa
 @pytest.mark.slow
 def test_rot_is_exit_3_naming_segment_and_offset(data: Path) -> None:
     """P7: a synced record that cannot be read back is not taken for a torn tail."""
-    segment = next((data / "log").glob("*.seg"))
+    (segment,) = (data / "log").glob("*.seg")
     content = bytearray(segment.read_bytes())
     position = content.index(b"message 3")
     content[position] ^= 1
@@ -176,7 +176,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     path.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=160m", "tmpfs", str(path)], check=True)
     yield path
-    subprocess.run(["umount", str(path)], check=True)
+    subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 
 @pytest.mark.slow
@@ -209,12 +209,14 @@ def test_a_full_disk_refuses_writes_serves_reads_and_recovers(small_disk: Path) 
                 return False
             return True
 
-    written = asyncio.run(fill())
-    assert asyncio.run(read_back()) == written * len(batch)
-    ballast.unlink()
-    eventually("writes are taken again", lambda: asyncio.run(write_again()), 30)
-    assert _all_alive(group.state())
-    assert group.stop() == 0
+    try:
+        written = asyncio.run(fill())
+        assert asyncio.run(read_back()) == written * len(batch)
+        ballast.unlink()
+        eventually("writes are taken again", lambda: asyncio.run(write_again()), 30)
+        assert _all_alive(group.state())
+    finally:
+        assert group.stop() == 0
 
 
 def _all_alive(state: dict[str, Any]) -> bool:

@@ -17,9 +17,10 @@ METADATA_KEY = "dledger-hello"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAddress:
-    """Where clients (and peers) reach a node: an IPv4 address and its ports."""
+    """Where a node is reached: IPv4 addresses for clients and for peers, and the ports."""
 
     host: str
+    peer_host: str
     client_port: int
     client_tls_port: int
     peer_port: int

@@ -231,7 +231,7 @@ class Peers:
     def address(self, member: Member) -> str:
         """Return where the member was last heard from, else its configured address."""
         endpoint = self.endpoints.get(member.id)
-        return f"{endpoint.host}:{endpoint.peer_port}" if endpoint else member.address
+        return f"{endpoint.peer_host}:{endpoint.peer_port}" if endpoint else member.address
 
     async def close(self) -> None:
         """Close every link."""
@@ -291,7 +291,7 @@ class Peers:
     def _heard_from(self, hello: Hello) -> None:
         self._inbound[hello.sender_id] = self._inbound.get(hello.sender_id, 0) + 1
         self.endpoints[hello.sender_id] = hello.endpoint
-        address = f"{hello.endpoint.host}:{hello.endpoint.peer_port}"
+        address = f"{hello.endpoint.peer_host}:{hello.endpoint.peer_port}"
         self._link(Member(id=hello.sender_id, name=hello.sender_name, address=address))
 
     def _gone(self, hello: Hello) -> None:

@@ -13,7 +13,12 @@ from dledger_operator.build.budget import budget
 from dledger_operator.build.common import digest
 from dledger_operator.build.config import config_map
 from dledger_operator.build.networkpolicy import network_policy
-from dledger_operator.build.services import client_service, leader_service, nodes_service
+from dledger_operator.build.services import (
+    client_service,
+    leader_service,
+    nodes_service,
+    pod_service,
+)
 from dledger_operator.build.statefulset import stateful_set
 from dledger_operator.spec import BrokerGroup, Manifest
 
@@ -39,6 +44,7 @@ def desired(group: BrokerGroup, platform: Platform) -> tuple[Manifest, ...]:
         nodes_service(group),
         client_service(group),
         leader_service(group),
+        *(pod_service(group, ordinal) for ordinal in range(group.spec.replicas)),
         budget(group),
         network_policy(group, operator_namespace=platform.namespace),
         stateful_set(group, default_image=platform.image, config=config["data"]),

@@ -1,4 +1,4 @@
-"""The three Services of a group: ready nodes, the leader alone, and each node by name. Pure."""
+"""A group's Services: ready nodes, the leader alone, all nodes by name, each node alone. Pure."""
 
 from __future__ import annotations
 
@@ -31,6 +31,21 @@ def nodes_service(group: BrokerGroup) -> Manifest:
         ports=ports,
     )
     service["spec"] |= {"clusterIP": "None", "publishNotReadyAddresses": True}
+    return service
+
+
+def pod_service(group: BrokerGroup, ordinal: int) -> Manifest:
+    """Return the Service of one replica, ready or not: the address that routes tell clients.
+
+    A pod that is made anew has another address, but SDKs stay with those they were told.
+    """
+    selector = {
+        **names.selector(group.name),
+        "statefulset.kubernetes.io/pod-name": names.pod(group.name, ordinal),
+    }
+    name = names.pod_service(group.name, ordinal)
+    service = _service(group, name, selector=selector, ports=_client_ports())
+    service["spec"] |= {"publishNotReadyAddresses": True}
     return service
 
 

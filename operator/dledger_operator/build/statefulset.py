@@ -91,7 +91,12 @@ def _container(group: BrokerGroup, default_image: str) -> Manifest:
         "args": ["node", "--config", f"{CONFIG_DIR}/node.toml"],
         "env": [
             _from_pod("DLEDGER_NAME", "metadata.name"),
-            _from_pod("DLEDGER_ADVERTISE_HOST", "status.podIP"),
+            _from_pod("POD_NAMESPACE", "metadata.namespace"),
+            {
+                "name": "DLEDGER_ADVERTISE_HOST",
+                "value": "$(DLEDGER_NAME)-client.$(POD_NAMESPACE).svc",
+            },
+            _from_pod("DLEDGER_PEER_HOST", "status.podIP"),
         ],
         "ports": [
             {"name": name, "containerPort": port, "protocol": "TCP"}
