@@ -113,6 +113,10 @@ class Namespace:
         )
         self.cluster.recycle_volumes()
 
+    def begin_delete(self) -> None:
+        """Delete it in the background; its volumes stay until `delete` of any namespace."""
+        self.cluster.kubectl("delete", "namespace", self.name, "--wait=false")
+
     def kubectl(self, *args: str, **options: Any) -> str:
         """Run kubectl in this namespace."""
         return self.cluster.kubectl("-n", self.name, *args, **options)

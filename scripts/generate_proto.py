@@ -29,7 +29,9 @@ def generate(target: Path) -> None:
         raise RuntimeError(f"protoc exited with {code}")
     stub = target / "dledger_pb2_grpc.py"
     text = stub.read_text("utf-8")
-    stub.write_text(text.replace("\nimport dledger_pb2", "\nfrom dledger.rpc.pb import dledger_pb2"))
+    stub.write_text(
+        text.replace("\nimport dledger_pb2", "\nfrom dledger.rpc.pb import dledger_pb2")
+    )
 
 
 def differences(target: Path) -> list[str]:

@@ -69,4 +69,4 @@ def namespace(
     yield made
     if request.node.stash.get(REPORT, False):
         cluster.diagnostics(ROOT / "build" / "diagnostics" / made.name)
-    made.delete()
+    made.begin_delete()
