@@ -392,15 +392,49 @@ def test_lost_connection_to_another_follower_means_nothing() -> None:
     assert (node.raft.role, node.raft.leader) == (Role.FOLLOWER, "2")
 
 
+def hinted() -> Alone:
+    """Return a follower of 2 whose connection broke; its wait is longer than a tick."""
+    node = following()
+    while True:
+        node.do(lambda raft: raft.peer_disconnected(NodeId("2")))
+        node.tick()
+        if node.raft.role is Role.FOLLOWER:
+            return node
+        node.hear(HeartbeatRequest, term=1, commit_index=0, round=2)
+
+
 def test_heartbeat_after_a_lost_connection_ends_the_alarm() -> None:
     """The leader lives: it was only the stream."""
+    node = hinted()
+
+    node.hear(HeartbeatRequest, term=1, commit_index=0, round=3)
+    node.tick(TIMEOUT)
+
+    assert (node.raft.role, node.raft.leader) == (Role.FOLLOWER, "2")
+
+
+def test_append_after_a_lost_connection_does_not_end_the_alarm() -> None:
+    """It may have been on its way when the leader died; it is taken all the same."""
+    node = hinted()
+
+    node.append(data_entry(1, 2), after=(1, 1), term=1)
+    assert [m.match_index for m in node.settle() if isinstance(m, AppendResponse)] == [2]
+    node.hear(PreVoteRequest, sender="3", term=2, last_index=2, last_term=1)
+    assert [m.granted for m in node.settle() if isinstance(m, PreVoteResponse)] == [True]
+    node.tick(TIMEOUT // 4)
+
+    assert node.raft.role is Role.PRE_CANDIDATE
+
+
+def test_heartbeat_in_the_tick_of_the_lost_connection_does_not_end_the_alarm() -> None:
+    """It, too, may have been on its way."""
     node = following()
     node.do(lambda raft: raft.peer_disconnected(NodeId("2")))
 
     node.hear(HeartbeatRequest, term=1, commit_index=0, round=2)
-    node.tick(TIMEOUT)
+    node.hear(PreVoteRequest, sender="3", term=2, last_index=1, last_term=1)
 
-    assert (node.raft.role, node.raft.leader) == (Role.FOLLOWER, "2")
+    assert [m.granted for m in node.settle() if isinstance(m, PreVoteResponse)] == [True]
 
 
 # Transfer and stepping down

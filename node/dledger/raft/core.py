@@ -242,8 +242,9 @@ class Raft:
     def peer_disconnected(self, peer: NodeId) -> None:
         """Take the hint that the connection with *peer* broke.
 
-        If it led us: forget its lease, and ask for pre-votes after a short random wait unless
-        it is heard again. If it follows us: expect what is in flight to be lost.
+        If it led us: forget its lease, and ask for pre-votes after a short random wait, unless
+        a later heartbeat shows that it lives. If it follows us: expect what is in flight to be
+        lost.
         """
         if self._standing.leading is not None:
             self._standing.leading.disconnected(peer)
@@ -345,11 +346,11 @@ class Raft:
         self._standing.lead(leading, cause)
         self._append_own(leading, kind=EntryKind.NOOP, data=b"", crc32c=0, timestamp_ms=0)
 
-    def _follow(self, leader: NodeId) -> bool:
+    def _follow(self, leader: NodeId, *, heartbeat: bool) -> bool:
         """Accept the leader of our term; False if that cannot be: a term has one (5.2)."""
         if self._standing.leader not in (None, leader):
             return False
-        self._elections.leader_heard()
+        self._elections.leader_heard(heartbeat=heartbeat)
         self._standing.follow(leader, Cause.LEADER_HEARD)
         return True
 
@@ -381,7 +382,7 @@ class Raft:
         leading.settle()
 
     def _on_append_request(self, message: AppendRequest) -> None:
-        if not is_well_formed(message) or not self._follow(message.sender):
+        if not is_well_formed(message) or not self._follow(message.sender, heartbeat=False):
             return
         if not self._log.matches(message.previous_index, message.previous_term):
             self._reject_append(message)
@@ -442,7 +443,7 @@ class Raft:
             self._commit_by_counting(leading)
 
     def _on_heartbeat_request(self, message: HeartbeatRequest) -> None:
-        if not self._follow(message.sender):
+        if not self._follow(message.sender, heartbeat=True):
             return
         self._log.commit_to(min(message.commit_index, self._log.last_index))
         self._out.after_hard_state.append(

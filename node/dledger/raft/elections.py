@@ -53,26 +53,40 @@ class Elections:
         self._on_won = on_won
         self._votes: dict[NodeId, bool] = {}
         self._cause = self._next_cause = Cause.ELECTION_TIMEOUT
+        self._suspected_term = -1
 
     def lease_is_live(self) -> bool:
         """Whether a leader was heard so recently that no election can be justified."""
         if self._standing.leading is not None:
             return True
-        return self._standing.leader is not None and self._timer.elapsed < self._timeout_ticks
+        if self._standing.leader is None or self._suspects_leader():
+            return False
+        return self._timer.elapsed < self._timeout_ticks
 
     # When to campaign
 
-    def leader_heard(self) -> None:
-        """Forget why we were about to campaign."""
+    def leader_heard(self, *, heartbeat: bool) -> None:
+        """The leader of our term spoke: wait for it anew.
+
+        After its connection broke, what was sent before still arrives; only a heartbeat, and
+        not in the same tick, shows that it lives.
+        """
+        if self._suspects_leader() and not (heartbeat and self._timer.elapsed > 0):
+            return
+        self._suspected_term = -1
         self._timer.follow()
         self._next_cause = Cause.ELECTION_TIMEOUT
 
     def leader_lost(self) -> None:
         """The leader's connection broke: forget its lease, and campaign soon."""
+        self._suspected_term = self._standing.term
         self._standing.change(self._standing.role, None, Cause.CONNECTION_LOST)
         self._next_cause = Cause.CONNECTION_LOST
         if self._timer.hint():
             self.on_timeout()
+
+    def _suspects_leader(self) -> bool:
+        return self._suspected_term == self._standing.term
 
     def on_timeout(self) -> None:
         """The wait is over: for the leader, or for a campaign's result."""
