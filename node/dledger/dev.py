@@ -279,7 +279,8 @@ class _Group:
         if not ended.done():
             process.terminate()
             try:
-                await asyncio.wait_for(asyncio.shield(ended), _STOP_DEADLINE_S)
+                async with asyncio.timeout(_STOP_DEADLINE_S):
+                    await asyncio.shield(ended)
             except TimeoutError:
                 process.kill()
         await ended

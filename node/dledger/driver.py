@@ -229,7 +229,9 @@ class Driver:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._change_waiters.add(waiter)
         try:
-            await asyncio.wait_for(waiter, timeout_s)
+            # Not wait_for: until Python 3.12 it loses a cancellation that comes with the result.
+            async with asyncio.timeout(timeout_s):
+                await waiter
         except TimeoutError:
             return
         finally:

@@ -97,7 +97,8 @@ class NodeEngine:
         """Return when role, leader or readiness changes, or after *timeout_s*."""
         if self._driver is None:
             try:
-                await asyncio.wait_for(self._attached.wait(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await self._attached.wait()
             except TimeoutError:
                 return
         else:

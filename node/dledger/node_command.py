@@ -85,5 +85,6 @@ async def _serve(settings: Settings) -> int:
     gc.freeze()
     code = await ended
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(node.stop(), settings.shutdown_grace_s)
+        async with asyncio.timeout(settings.shutdown_grace_s):
+            await node.stop()
     return code

@@ -87,9 +87,14 @@ class Manager:
             self._tasks[key] = GroupTask(self._reconciler(body), self._metrics)
             self._metrics.groups.set(len(self._tasks))
 
-    async def gone(self, namespace: str, name: str) -> None:
-        """End the task of a BrokerGroup that is or is being deleted; its children go by owner."""
-        if task := self._tasks.pop((namespace, name), None):
+    async def gone(self, namespace: str, name: str, *, uid: str = "") -> None:
+        """End the task of a BrokerGroup that is or is being deleted; its children go by owner.
+
+        With a *uid*, only that object's: another one of the same name may be there by now.
+        """
+        task = self._tasks.get((namespace, name))
+        if task is not None and uid in ("", task.uid):
+            del self._tasks[namespace, name]
             await task.close()
             self._metrics.forget(namespace, name)
             self._metrics.groups.set(len(self._tasks))
@@ -128,7 +133,7 @@ def registry(manager: Manager, api: Api) -> kopf.OperatorRegistry:
         manager.indexes.use(indexes)
         metadata = body["metadata"]
         if event["type"] == "DELETED":
-            await manager.gone(metadata["namespace"], metadata["name"])
+            await manager.gone(metadata["namespace"], metadata["name"], uid=metadata["uid"])
         else:
             await manager.saw(dict(body))
 

@@ -6,6 +6,7 @@ Nothing is remembered that could not be lost: what is recorded is in the status,
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 import uuid
@@ -102,7 +103,8 @@ class Reconciler:
 
     def saw(self, body: Json) -> None:
         """Take a newer form of the object; an older one than our own last write is dropped."""
-        if _version(body) >= _version(self.body):
+        same = body["metadata"]["uid"] == self.body["metadata"]["uid"]
+        if same and _version(body) >= _version(self.body):
             self.body = body
 
     async def reconcile(self) -> None:
@@ -239,7 +241,15 @@ class Reconciler:
         since_write_s = now_s - self._memory.written_at_s
         if not worth_writing(before, after, since_write_s=since_write_s):
             return not worth_writing(before, after, since_write_s=float("inf"))
-        self.saw(await self._cluster.write_status(group, after))
+        # The version, too: the API server does not hold a status write to the uid.
+        version = self.body["metadata"]["resourceVersion"]
+        try:
+            written = await self._cluster.write_status(group, after, only_if=version)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            return False
+        self.saw(written)
         self._memory.written_at_s = now_s
         for event in events(before, after):
             await self._post(group, event)
@@ -317,10 +327,11 @@ class GroupTask:
         return True
 
     async def _wait(self, pause_s: float) -> None:
-        try:
-            await asyncio.wait_for(self._woken.wait(), pause_s)
-        except TimeoutError:
-            return
+        # Not wait_for: until Python 3.12 it loses a cancellation that comes with the result, and
+        # the task of a deleted group would go on for ever.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._woken.wait()
 
 
 def _version(body: Json) -> int:

@@ -309,3 +309,19 @@ async def test_the_log_clock_does_not_go_back_with_the_wall_clock(group: TestGro
 
     times = [entry.timestamp_ms for entry in successor.state.applied]
     assert times == sorted(times)
+
+
+async def test_a_wait_for_change_can_be_cancelled_while_the_change_comes(
+    group: TestGroup,
+) -> None:
+    """Shutdown cancels waiters just when leadership moves; none may live on."""
+    group.start()
+    leader = await group.leader()
+    waiting = asyncio.create_task(leader.driver.wait_change(60))
+    await asyncio.sleep(0)
+
+    leader.driver._notify_change()
+    waiting.cancel()
+    await asyncio.wait({waiting})
+
+    assert waiting.cancelled()

@@ -1,0 +1,41 @@
+"""The task of one group: it ends when its group is gone, whatever happens at that moment."""
+
+from __future__ import annotations
+
+import asyncio
+
+from dledger_operator.metrics import Metrics
+from dledger_operator.reconcile import GroupTask
+
+
+class CountingReconciler:
+    """Counts rounds."""
+
+    def __init__(self) -> None:
+        self.body = {"metadata": {"uid": "uid-1"}}
+        self.rounds = 0
+
+    async def reconcile(self) -> None:
+        self.rounds += 1
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+async def test_a_task_that_is_woken_and_closed_at_once_ends() -> None:
+    """The deletion of a group wakes its task and ends it in the same turn of the loop."""
+    reconciler = CountingReconciler()
+    task = GroupTask(reconciler, Metrics())  # type: ignore[arg-type]
+    while not reconciler.rounds:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.01)
+
+    task.wake()
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await task.close()
+
+    rounds = reconciler.rounds
+    task.wake()
+    await asyncio.sleep(0.01)
+    assert reconciler.rounds == rounds
