@@ -75,6 +75,7 @@ def run(cluster: Cluster, timeline: Timeline, messages: int) -> dict[str, Any]:
     """Play the story and return its figures."""
     cluster.up()
     timeline.say(f"cluster is up ({cluster.kind}); kubectl --kubeconfig {cluster.kubeconfig}")
+    Namespace(cluster, NAMESPACE).begin_delete()
     image = build()
     cluster.load_image(image.archive, image.name)
     timeline.say(f"image {image.name} is on every node")

@@ -115,7 +115,7 @@ class Namespace:
 
     def begin_delete(self) -> None:
         """Delete it in the background; its volumes stay until `delete` of any namespace."""
-        self.cluster.kubectl("delete", "namespace", self.name, "--wait=false")
+        self.cluster.kubectl("delete", "namespace", self.name, "--wait=false", "--ignore-not-found")
 
     def kubectl(self, *args: str, **options: Any) -> str:
         """Run kubectl in this namespace."""

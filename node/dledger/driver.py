@@ -207,10 +207,12 @@ class Driver:
 
     def peer_disconnected(self, peer: NodeId) -> None:
         """Pass on that a peer's connection broke; if it leads, an election starts early."""
-        if peer == self.core.leader and self._running:
+        if not self._running:
+            return
+        if peer == self.core.leader:
             self._timer.leader_lost("ConnectionLost", self._clock.monotonic_s())
-            self.core.peer_disconnected(peer)
-            self._wake()
+        self.core.peer_disconnected(peer)
+        self._wake()
 
     def campaign(self) -> None:
         """Start an election now: the group was just founded here."""

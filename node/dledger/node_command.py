@@ -25,6 +25,8 @@ from dledger.node import Node
 logger = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG: Final = 1
+_SWITCH_INTERVAL_S: Final = 0.0005
+"""A sync passes the interpreter lock several times; at the default 5 ms a busy loop delays each."""
 _RESOLVE_WAIT_S: Final = 60.0
 _EXIT_FATAL: Final = 1
 _EXIT_CONFIG: Final = 2
@@ -80,6 +82,7 @@ async def _serve(settings: Settings) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end, 0)
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     node = Node(settings, on_fatal=lambda _: end(_EXIT_FATAL))
     await node.start()
     gc.freeze()

@@ -14,9 +14,11 @@ class CountingReconciler:
     def __init__(self) -> None:
         self.body = {"metadata": {"uid": "uid-1"}}
         self.rounds = 0
+        self.began = asyncio.Event()
 
     async def reconcile(self) -> None:
         self.rounds += 1
+        self.began.set()
 
     async def close(self) -> None:
         """Nothing is open."""
@@ -26,8 +28,7 @@ async def test_a_task_that_is_woken_and_closed_at_once_ends() -> None:
     """The deletion of a group wakes its task and ends it in the same turn of the loop."""
     reconciler = CountingReconciler()
     task = GroupTask(reconciler, Metrics())  # type: ignore[arg-type]
-    while not reconciler.rounds:
-        await asyncio.sleep(0)
+    await reconciler.began.wait()
     await asyncio.sleep(0.01)
 
     task.wake()

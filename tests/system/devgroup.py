@@ -41,9 +41,11 @@ class DevGroup:
         return state
 
     def whole(self) -> dict[str, Any] | None:
-        """Return the state when all nodes are ready and one leads."""
+        """Return the state when all nodes run and are ready and one leads."""
         state = self.state()
-        return state if state["leader"] is not None and all(state["ready"]) else None
+        alive = all(pid and Path(f"/proc/{pid}").exists() for pid in state["pids"])
+        whole = alive and state["leader"] is not None and all(state["ready"])
+        return state if whole else None
 
     def stop(self) -> int:
         """End it as Ctrl-C does; return its exit code."""

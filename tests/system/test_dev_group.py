@@ -89,6 +89,8 @@ def test_nothing_is_lost_or_doubled_over_ten_kills_of_the_leader(
         acked = lines.last["acked"]
         os.kill(state["pids"][state["leader"]], signal.SIGKILL)
         lines.wait_acked(acked + 100)
+        eventually("the death is noticed", lambda gone=state: group.state() != gone, 10)
+    eventually("all nodes are ready", group.whole, 30)
     lines.stop()
     summary = lines.summary()
 
