@@ -36,10 +36,10 @@ sim: $(STAMP) ## Seeded simulator: make sim SEEDS=1000
 	$(PY) -m dledger_sim --seeds $(SEEDS)
 
 e2e: $(STAMP) ## Stories on a real Kubernetes cluster: make e2e [CLUSTER=auto|local|kind|current]
-	DLEDGER_E2E_CLUSTER=$(CLUSTER) $(PY) -m pytest e2e $(PYTEST_ARGS)
+	E2E_CLUSTER=$(CLUSTER) $(PY) -m pytest e2e $(PYTEST_ARGS)
 
 test: check ## All tests: lint, types, unit, simulator, stories on a real cluster
-	DLEDGER_E2E_CLUSTER=$(CLUSTER) $(PY) -m pytest tests e2e $(PYTEST_ARGS)
+	E2E_CLUSTER=$(CLUSTER) $(PY) -m pytest tests e2e $(PYTEST_ARGS)
 
 demo: $(STAMP) ## A cluster, a group, a killed leader, nothing lost (about 2 minutes once built)
 	$(PY) -m e2e.demo --cluster $(CLUSTER)

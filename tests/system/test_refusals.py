@@ -36,10 +36,11 @@ def run_node(data: Path, client_port: int, **settings: str) -> subprocess.Comple
         "http_port": str(client_port + 300),
         **settings,
     }
-    environ = {f"DLEDGER_{key.upper()}": value for key, value in chosen.items() if value}
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("DLEDGER_")}
+    environ |= {f"DLEDGER_{key.upper()}": value for key, value in chosen.items() if value}
     return subprocess.run(
         [sys.executable, "-m", "dledger", "node"],
-        env={**os.environ, **environ},
+        env=environ,
         capture_output=True,
         text=True,
         timeout=60,
