@@ -29,6 +29,7 @@ from e2e.world import (
 
 NAMESPACE: Final = "dledger-demo"
 GROUP: Final = "orders"
+DEMO_LABEL: Final = "dledger.io/demo"
 _KILL_AT: Final = 0.4
 _RESULT: Final = ROOT / "build" / "demo.json"
 _KEYS: Final = ("acked", "lost", "duplicates", "outOfOrder", "gapMs", "leaderBefore", "leaderAfter")
@@ -75,7 +76,7 @@ def run(cluster: Cluster, timeline: Timeline, messages: int) -> dict[str, Any]:
     """Play the story and return its figures."""
     cluster.up()
     timeline.say(f"cluster is up ({cluster.kind}); kubectl --kubeconfig {cluster.kubeconfig}")
-    Namespace(cluster, NAMESPACE).begin_delete()
+    forget_earlier(cluster)
     image = build()
     cluster.load_image(image.archive, image.name)
     timeline.say(f"image {image.name} is on every node")
@@ -85,13 +86,21 @@ def run(cluster: Cluster, timeline: Timeline, messages: int) -> dict[str, Any]:
     return traffic(group, image, timeline, messages)
 
 
+def forget_earlier(cluster: Cluster) -> None:
+    """Delete what earlier demos left, in the background, and take back released volumes."""
+    cluster.kubectl(
+        "delete", "namespace", "--selector", f"{DEMO_LABEL}=true", "--wait=false",
+        "--ignore-not-found",
+    )  # fmt: skip
+    cluster.recycle_volumes()
+
+
 def apply_group(cluster: Cluster, timeline: Timeline) -> Group:
     """Apply a fresh group and wait for its leader."""
-    namespace = Namespace(cluster, NAMESPACE)
-    namespace.delete()
-    namespace.create()
+    namespace = Namespace(cluster, f"{NAMESPACE}-{int(time.time()):x}")
+    namespace.create(**{DEMO_LABEL: "true"})
     namespace.apply(group_manifest(GROUP))
-    timeline.say(f"BrokerGroup {GROUP} applied")
+    timeline.say(f"BrokerGroup {GROUP} applied in namespace {namespace.name}")
     group = namespace.group(GROUP)
     status = group.wait_available()
     timeline.say(
@@ -114,8 +123,8 @@ def traffic(group: Group, image: Image, timeline: Timeline, messages: int) -> di
     acked = workload.acked()
     group.kill_pod(before)
     timeline.say(f"killed the leader's pod {before} after {acked} acks")
-    eventually("writes go on", lambda: workload.acked() > acked + messages // 20, 60)
     after = group.other_leader(before)
+    eventually("writes go on", lambda: workload.acked() > acked + messages // 40, 60)
     timeline.say(f"writes go on; leader is {after}, acks {workload.acked()}")
     summary = watch(workload, timeline)
     failover = group.status().get("lastFailover") or {}

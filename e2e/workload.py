@@ -43,6 +43,7 @@ from dledger.client import Client
 
 INVISIBLE_S = 15
 PROGRESS_S = 1.0
+RECEIVERS = 4
 
 
 def main() -> int:
@@ -85,8 +86,9 @@ def configuration(args: argparse.Namespace) -> Any:
 
 
 def say(**fields: Any) -> None:
-    """Print one JSON line."""
-    print(json.dumps(fields), flush=True)
+    """Print one JSON line, in one piece: both processes write to the same log."""
+    sys.stdout.write(json.dumps(fields) + "\n")
+    sys.stdout.flush()
 
 
 # -- produce ---------------------------------------------------------------------------------------
@@ -261,7 +263,7 @@ def consume(args: argparse.Namespace) -> int:
 
 
 def consume_simple(args: argparse.Namespace, listener: Listener) -> None:
-    """Receive in two threads, acknowledge each batch with several, for ever."""
+    """Receive in a few threads, acknowledge each batch with several, for ever."""
     consumer = SimpleConsumer(
         configuration(args),
         args.group,
@@ -283,7 +285,7 @@ def consume_simple(args: argparse.Namespace, listener: Listener) -> None:
                 time.sleep(0.2)
 
     acks = ThreadPoolExecutor(args.threads)
-    threads = [threading.Thread(target=loop) for _ in range(2)]
+    threads = [threading.Thread(target=loop) for _ in range(RECEIVERS)]
     for thread in threads:
         thread.start()
     for thread in threads:

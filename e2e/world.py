@@ -19,6 +19,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 OPERATOR_NAMESPACE: Final = "dledger-system"
 OPERATOR: Final = "dledger-operator"
 _POLL_S: Final = 0.5
+_LOG_POLL_S: Final = 3.0
+"""A kubectl costs a tenth of a second of the processor that the group and its client share."""
 _T = TypeVar("_T")
 
 
@@ -26,7 +28,9 @@ class StoryError(AssertionError):
     """Something did not happen in time; the message says what, and what was seen last."""
 
 
-def eventually(what: str, probe: Callable[[], _T | None], deadline_s: float) -> _T:
+def eventually(
+    what: str, probe: Callable[[], _T | None], deadline_s: float, poll_s: float = _POLL_S
+) -> _T:
     """Return the first truthy answer of *probe*.
 
     Raises:
@@ -39,7 +43,7 @@ def eventually(what: str, probe: Callable[[], _T | None], deadline_s: float) -> 
             return answer
         if time.monotonic() > end:
             raise StoryError(f"{what}: not within {deadline_s:.0f} s")
-        time.sleep(_POLL_S)
+        time.sleep(poll_s)
 
 
 def install_operator(cluster: Cluster, image: Image) -> None:
@@ -95,9 +99,9 @@ class Namespace:
     cluster: Cluster
     name: str
 
-    def create(self) -> None:
-        """Create it; fine if it is there."""
-        labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    def create(self, **extra: str) -> None:
+        """Create it, with *extra* labels; fine if it is there."""
+        labels = {"pod-security.kubernetes.io/enforce": "restricted", **extra}
         self.apply(
             {
                 "apiVersion": "v1",
@@ -258,7 +262,7 @@ class Workload:
                 raise StoryError(f"{self.name} failed:\n{self.tail()}")
             return found[0] if found else None
 
-        return eventually(f"{self.name} has finished", probe, deadline_s)
+        return eventually(f"{self.name} has finished", probe, deadline_s, _LOG_POLL_S)
 
     def tail(self) -> str:
         """Return the last lines it printed."""
@@ -267,15 +271,17 @@ class Workload:
     def progress(self, deadline_s: float) -> Iterator[dict[str, Any]]:
         """Yield the newest line again and again until the summary, which comes last."""
         end = time.monotonic() + deadline_s
+        before: dict[str, Any] = {}
         while time.monotonic() < end:
-            lines = self.lines()
-            if lines:
-                yield lines[-1]
-                if lines[-1].get("summary"):
-                    return
-            if self._phase() == "Failed" and not (lines and lines[-1].get("summary")):
+            newest: dict[str, Any] = next(reversed(self.lines()), {})
+            if newest != before:
+                yield newest
+            elif self._phase() == "Failed":
                 raise StoryError(f"{self.name} failed:\n{self.tail()}")
-            time.sleep(_POLL_S)
+            if newest.get("summary"):
+                return
+            before = newest
+            time.sleep(_LOG_POLL_S)
         raise StoryError(f"{self.name}: no summary within {deadline_s:.0f} s\n{self.tail()}")
 
     def _phase(self) -> str:

@@ -42,7 +42,7 @@ from dledger.version import VERSION
 
 logger = logging.getLogger(__name__)
 
-_HOUSEKEEPING_S: Final = 0.5
+_HOUSEKEEPING_S: Final = 1.0
 _STALLED_S: Final = 5.0
 _RESERVE_BYTES: Final = 16 << 20
 """Free space that segments never take, so that hard state can always be saved."""
@@ -360,7 +360,7 @@ class Node:
         return self.engine.not_ready_reason()
 
     async def _keep_house(self) -> None:
-        """Twice a second: watch the disk, publish gauges."""
+        """Every second: watch the disk, make the next segment ready, publish gauges."""
         while True:
             self._usage = await asyncio.to_thread(shutil.disk_usage, self._directory)
             if self._driver is not None and self._log is not None:

@@ -62,7 +62,8 @@ class Caller:
     @classmethod
     def of(cls, context: Any, *, tls: bool, peer_port: bool) -> Caller:
         """Return the caller of the gRPC call *context* that came through such a port."""
-        given = {key: value for key, value in context.invocation_metadata() or () if _text(value)}
+        metadata = context.invocation_metadata() or ()
+        given = {key: value for key, value in metadata if isinstance(value, str)}
         passed = [item for item in given.items() if item[0].startswith(_PASSED_ON)]
         through_tls = given.get(FORWARDED_KEY) == "tls" if peer_port else tls
         return cls(
@@ -238,7 +239,3 @@ def _deadline_s(context: Any) -> float:
 
 def _dial(address: str) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-
-
-def _text(value: object) -> bool:
-    return isinstance(value, str)

@@ -64,9 +64,12 @@ def status_of(error: DledgerError) -> Any:
     return definition.Status(code=code_of(error), message=str(error))
 
 
+_OK: Final[Any] = definition.Status(code=Code.OK, message="OK")
+
+
 def ok() -> Any:
-    """Return the RocketMQ ``Status`` of success."""
-    return definition.Status(code=Code.OK, message="OK")
+    """Return the RocketMQ ``Status`` of success; to be copied into a response, not changed."""
+    return _OK
 
 
 async def abort(context: Any, error: DledgerError) -> NoReturn:
