@@ -355,8 +355,6 @@ class Node:
         """Say why this node should get no clients; called from the health thread too."""
         if self._stopping:
             return "shutting down"
-        if self._driver is None:
-            return "Unjoined: waiting for Bootstrap or for a member's greeting"
         return self.engine.not_ready_reason()
 
     async def _keep_house(self) -> None:

@@ -205,7 +205,6 @@ class Peers:
         self._node_id = node_id
         self._events = events
         self._links: dict[NodeId, PeerLink] = {}
-        self._inbound: dict[NodeId, int] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self.endpoints: dict[NodeId, NodeAddress] = {}
 
@@ -276,7 +275,7 @@ class Peers:
             logger.error("stream from %s: %s", hello.sender_name, error)
             await context.abort(grpc.StatusCode.DATA_LOSS, str(error))
         finally:
-            self._gone(hello)
+            self._events.peer_disconnected(hello.sender_id)
 
     async def _greet(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> Hello:
         metadata = dict(context.invocation_metadata() or ())
@@ -289,11 +288,6 @@ class Peers:
         return hello
 
     def _heard_from(self, hello: Hello) -> None:
-        self._inbound[hello.sender_id] = self._inbound.get(hello.sender_id, 0) + 1
         self.endpoints[hello.sender_id] = hello.endpoint
         address = f"{hello.endpoint.peer_host}:{hello.endpoint.peer_port}"
         self._link(Member(id=hello.sender_id, name=hello.sender_name, address=address))
-
-    def _gone(self, hello: Hello) -> None:
-        self._inbound[hello.sender_id] -= 1
-        self._events.peer_disconnected(hello.sender_id)
