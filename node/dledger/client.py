@@ -344,6 +344,7 @@ def _status(response: pb.StatusResponse) -> NodeStatus:
         storage_used_bytes=response.storage_used_bytes,
         storage_capacity_bytes=response.storage_capacity_bytes,
         writes_refused_reason=response.writes_refused_reason,
+        recovered_to=response.recovered_to,
     )
 
 

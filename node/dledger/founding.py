@@ -1,8 +1,9 @@
 """The one recorded act that founds a group: what Bootstrap wrote down before it acted.
 
 Written before the identity names the group, so that a founding that was cut short is finished at
-the next start. The founding entry is the same bytes whoever writes it: index 1, term 1, the
-members sorted by name, no clock.
+the next start. The founding entry is the same bytes whoever writes it: the members sorted by name,
+no clock. It is the first entry of an empty log; behind a restored one it is the next entry, in the
+next term.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ class Founding:
     group_id: str
     membership: Membership
 
-    def entry(self) -> Entry:
-        """Return the first entry of the group's log."""
+    def entry(self, *, last_index: int = 0, last_term: int = 0) -> Entry:
+        """Return the group's founding entry, behind what was restored (nothing, as a rule)."""
         data = self.membership.encode()
         return Entry(
-            term=1,
-            index=1,
+            term=last_term + 1,
+            index=last_index + 1,
             kind=EntryKind.MEMBERSHIP,
             timestamp_ms=0,
             crc32c=crc32c(data),
@@ -78,7 +79,7 @@ def check_founding(group_id: str, members: tuple[Member, ...], *, own_id: NodeId
             raise InvalidArgument(f"members' {what} must be distinct and not empty: {values}")
     if own_id not in {m.id for m in members}:
         raise InvalidArgument(f"this node, {own_id}, is not among the members")
-    return Founding(group_id, Membership.of(members))
+    return Founding(group_id, Membership.of(members, group_id))
 
 
 class FoundingFile:

@@ -1,84 +1,209 @@
-"""Metrics of one node, by the names that dashboards rely on (`dledger_*`)."""
+"""Metrics of one node, by the names that dashboards rely on (`dledger_*`); see docs/monitoring.md.
+
+Counters and histograms are updated where things happen, on the event loop. What is a state is
+published once a second as one `Sample`; a scrape, which runs in a thread of its own, reads the
+newest one and asks the event loop nothing.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    Summary,
+    disable_created_metrics,
+)
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from dledger.failover import CAUSES, FailoverRecord
+
+disable_created_metrics()  # a time of creation for each series would double what is scraped
 
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+_COMMANDS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+_BYTES: Final = tuple(1 << power for power in range(10, 24, 2))
+_ROLES: Final = ("unjoined", "follower", "pre-candidate", "candidate", "leader")
+_PHASES: Final = ("detected", "elected", "first_ack")
+
+
+def _gauge(text: str) -> Any:
+    return field(metadata={"text": text})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A node's state at one moment; each described field is the gauge ``dledger_<field>``.
+
+    Attributes:
+        role: The present role, as in `NodeStatus`.
+        follower_lag_entries: The leader's view of each other voter, by name; else empty.
+        quorum_margin: None unless the node leads.
+        bytes_at_risk: None unless the node leads.
+    """
+
+    role: str
+    follower_lag_entries: Mapping[str, int]
+    ready: bool = _gauge("1 when clients may be sent to this node")
+    term: int = _gauge("Present Raft term; 0 before the node has joined a group")
+    has_leader: bool = _gauge("1 when this node knows a leader")
+    commit_index: int = _gauge("Highest index this node knows to be committed")
+    applied_index: int = _gauge("Highest index applied here")
+    last_index: int = _gauge("Highest index in the log here")
+    synced_index: int = _gauge("Highest index synced here")
+    voters: int = _gauge("Voting members of the group")
+    quorum_margin: int | None = _gauge(
+        "On the leader: voters that answer and have caught up, itself included, minus a majority"
+    )
+    bytes_at_risk: int | None = _gauge(
+        "On the leader: bytes of entries it wrote in its term that no majority has synced yet"
+    )
+    queued_bytes: int = _gauge("Bytes of commands that wait to become part of an entry")
+    writes_refused: bool = _gauge("1 while this node refuses user data because its disk is full")
+    log_bytes: int = _gauge("Size of the segment files, preallocated space included")
+    storage_free_bytes: int = _gauge("Free bytes of the volume")
+    storage_capacity_bytes: int = _gauge("Size of the volume")
+    held_request_bytes: int = _gauge("Bytes of client requests under way or held at this node")
+    waiting_polls: int = _gauge("Consumers' polls that wait at this node for a message")
+    telemetry_streams: int = _gauge("Telemetry streams open here: one for each client's connection")
 
 
 class NodeMetrics:
-    """The counters the driver and servicers update; gauges are read when scraped."""
+    """What the driver, the disk and the servicers observe.
+
+    Args:
+        group: The broker group's name, a label of every series.
+        node: The node's name, a label of every series.
+    """
 
     def __init__(self, group: str, node: str) -> None:
         self.registry = CollectorRegistry()
-        self._labels = {"group": group, "node": node}
+        own = {"group": group, "node": node}
+        make: dict[str, Any] = {"labelnames": tuple(own), "registry": self.registry}
+        self.append_seconds = Histogram(
+            "dledger_append_seconds",
+            "Time from a command's proposal to its answer: queued, synced by a majority, applied",
+            buckets=_SECONDS,
+            **make,
+        ).labels(**own)
         self.sync_seconds = Histogram(
             "dledger_sync_seconds",
             "Time to write and sync one group of entries",
-            registry=self.registry,
             buckets=_SECONDS,
-        )
+            **make,
+        ).labels(**own)
         self.sync_bytes = Counter(
-            "dledger_sync_bytes", "Entry bytes synced to disk", registry=self.registry
-        )
+            "dledger_sync_bytes", "Entry bytes written and synced to disk", **make
+        ).labels(**own)
         self.batch_commands = Histogram(
-            "dledger_batch_commands",
-            "Commands that shared one log entry",
-            registry=self.registry,
-            buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024),
+            "dledger_batch_commands", "Commands that shared one entry", buckets=_COMMANDS, **make
+        ).labels(**own)
+        self.batch_bytes = Histogram(
+            "dledger_batch_bytes", "Bytes of one entry's commands", buckets=_BYTES, **make
+        ).labels(**own)
+        self.requests = Requests(
+            Counter(
+                "dledger_requests",
+                "Client requests answered by this node itself, by method and code",
+                (*own, "method", "code"),
+                registry=self.registry,
+            ),
+            own,
         )
-        self.elections = Counter(
+        self._elections = Counter(
             "dledger_elections",
             "Elections this node won, by what started them",
-            ["cause"],
+            (*own, "cause"),
             registry=self.registry,
         )
-        self.requests = Counter(
-            "dledger_requests",
-            "Client requests by method and code",
-            ["method", "code"],
+        self._failovers = Summary(
+            "dledger_failover_seconds",
+            "Duration of each phase of the elections this node won, by what started them",
+            (*own, "cause", "phase"),
             registry=self.registry,
         )
-        self._role = Gauge(
-            "dledger_role",
+        self._own = own
+        for cause in CAUSES:  # from the first scrape on, or the first election would not be seen
+            self._elections.labels(**own, cause=cause)
+            for phase in _PHASES:
+                self._failovers.labels(**own, cause=cause, phase=phase)
+        self._state = _State(own)
+        self.registry.register(self._state)
+        ProcessCollector(registry=self.registry)
+
+    def batch(self, commands: int, size_bytes: int) -> None:
+        """Note what went into one entry."""
+        self.batch_commands.observe(commands)
+        self.batch_bytes.observe(size_bytes)
+
+    def elected(self, record: FailoverRecord) -> None:
+        """Note an election that this node won, complete with its first commit."""
+        self._elections.labels(**self._own, cause=record.cause).inc()
+        times_ms = (record.detected_ms, record.elected_ms, record.first_ack_ms)
+        for phase, time_ms in zip(_PHASES, times_ms, strict=True):
+            labels = {**self._own, "cause": record.cause, "phase": phase}
+            self._failovers.labels(**labels).observe(time_ms / 1000)
+
+    def publish(self, sample: Sample) -> None:
+        """Make *sample* what scrapes see."""
+        self._state.sample = sample
+
+
+class Requests:
+    """Counts answered requests; finding the counter of a (method, code) costs one look-up."""
+
+    def __init__(self, counter: Counter, own: Mapping[str, str]) -> None:
+        self._counter = counter
+        self._own = own
+        self._children: dict[tuple[str, str], Counter] = {}
+
+    def answered(self, method: str, code: str) -> None:
+        """Count one answer; both labels come from our own tables, so they are bounded."""
+        child = self._children.get((method, code))
+        if child is None:
+            child = self._counter.labels(**self._own, method=method, code=code)
+            self._children[method, code] = child
+        child.inc()
+
+
+class _State(Collector):
+    """The newest sample as gauges: all of one moment, whenever the scrape comes."""
+
+    def __init__(self, own: Mapping[str, str]) -> None:
+        self._own = own
+        self.sample: Sample | None = None
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield every gauge; without series before the first sample."""
+        sample = self.sample
+        yield self._family(
+            "role",
             "1 for the present role, 0 for the others",
-            ["group", "node", "role"],
-            registry=self.registry,
+            {role: role == sample.role for role in _ROLES} if sample else {},
+            label="role",
         )
-        self._gauges = {
-            name: Gauge(f"dledger_{name}", text, ["group", "node"], registry=self.registry)
-            for name, text in {
-                "term": "Present Raft term",
-                "has_leader": "1 when this node knows a leader",
-                "commit_index": "Highest committed index known here",
-                "applied_index": "Highest index applied here",
-                "last_index": "Highest index in the log here",
-                "synced_index": "Highest index synced here",
-                "storage_free_bytes": "Free bytes of the volume",
-            }.items()
-        }
-        self._lag = Gauge(
-            "dledger_follower_lag",
-            "Entries a follower is behind the leader, as the leader sees it",
-            ["group", "follower"],
-            registry=self.registry,
+        yield self._family(
+            "follower_lag_entries",
+            "On the leader: entries that a voter is not known to have synced",
+            sample.follower_lag_entries if sample else {},
+            label="follower",
         )
+        for each in fields(Sample):
+            if text := each.metadata.get("text"):
+                value = getattr(sample, each.name) if sample else None
+                yield self._family(each.name, text, {} if value is None else {"": value})
 
-    def set_role(self, role: str) -> None:
-        """Publish the present role."""
-        for name in ("unjoined", "follower", "pre-candidate", "candidate", "leader"):
-            self._role.labels(**self._labels, role=name).set(1 if name == role else 0)
-
-    def set_gauges(self, **values: float) -> None:
-        """Publish the node's positions, by the names above."""
-        for name, value in values.items():
-            self._gauges[name].labels(**self._labels).set(value)
-
-    def set_lag(self, lag_by_follower: dict[str, int]) -> None:
-        """Publish the leader's view of its followers; empty on followers."""
-        self._lag.clear()
-        for follower, lag in lag_by_follower.items():
-            self._lag.labels(group=self._labels["group"], follower=follower).set(lag)
+    def _family(
+        self, name: str, text: str, values: Mapping[str, float], label: str = ""
+    ) -> GaugeMetricFamily:
+        labels = (*self._own, label) if label else tuple(self._own)
+        family = GaugeMetricFamily(f"dledger_{name}", text, labels=labels)
+        for key, value in values.items():
+            family.add_metric((*self._own.values(), *((key,) if label else ())), value)
+        return family

@@ -212,10 +212,13 @@ class Node:
         hard_state = await asyncio.to_thread(hard_state_file.load)
         log = await asyncio.to_thread(self._open_log)
         founding = self._founding.load()
-        founder = bool(founding and founding.group_id == identity.group_id and not log.last_index)
+        founder = (
+            founding is not None
+            and founding.group_id == identity.group_id
+            and log.last_index == identity.recovered_to
+        )
         if founding is not None and founder:
-            await asyncio.to_thread(_found, log, hard_state_file, founding)
-            hard_state = HardState(term=1)
+            hard_state = await asyncio.to_thread(_found, log, hard_state_file, founding)
         self._log = log
         self._driver = self._build_driver(hard_state_file, hard_state, log)
         self.engine.attach(self._driver)
@@ -244,6 +247,7 @@ class Node:
             ),
             raft=RaftConfig(
                 id=self.node_id,
+                group_id=self._identity.group_id,
                 heartbeat_ticks=settings.heartbeat_ticks,
                 election_timeout_ticks=settings.election_timeout_ticks,
             ),
@@ -340,6 +344,7 @@ class Node:
             version=VERSION,
             storage_used_bytes=self._usage.used,
             storage_capacity_bytes=self._usage.total,
+            recovered_to=self._identity.recovered_to,
         )
         return node_status(facts, self._driver, self._log, self._peers.connected)
 
@@ -385,8 +390,11 @@ class Node:
         )
 
 
-def _found(log: CommitLog, hard_state_file: HardStateFile, founding: Founding) -> None:
-    """Write the founding entry and the term it belongs to."""
-    hard_state_file.save(HardState(term=1))
-    log.append([founding.entry()])
+def _found(log: CommitLog, hard_state_file: HardStateFile, founding: Founding) -> HardState:
+    """Write the founding entry behind what the log holds, and the term it belongs to."""
+    entry = founding.entry(last_index=log.last_index, last_term=log.term(log.last_index))
+    hard_state = HardState(term=entry.term)
+    hard_state_file.save(hard_state)
+    log.append([entry])
     log.sync()
+    return hard_state

@@ -23,6 +23,7 @@ class Facts:
     version: str
     storage_used_bytes: int
     storage_capacity_bytes: int
+    recovered_to: int = 0
 
 
 def node_status(
@@ -54,6 +55,7 @@ def node_status(
         storage_used_bytes=facts.storage_used_bytes,
         storage_capacity_bytes=facts.storage_capacity_bytes,
         writes_refused_reason=str(refused) if refused else "",
+        recovered_to=facts.recovered_to,
     )
 
 

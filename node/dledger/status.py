@@ -42,3 +42,4 @@ class NodeStatus:
     storage_used_bytes: int
     storage_capacity_bytes: int
     writes_refused_reason: str
+    recovered_to: int = 0

@@ -83,9 +83,14 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Who votes. The data of a MEMBERSHIP entry is its `encode`d form (UTF-8 JSON)."""
+    """Who votes, in which group. The data of a MEMBERSHIP entry is its `encode`d form (UTF-8 JSON).
+
+    A restored log holds the memberships of the group it was copied from. They name that group,
+    and so have no effect in the one that was founded on the copy.
+    """
 
     voters: tuple[Member, ...] = ()
+    group_id: str = ""
 
     @property
     def voter_ids(self) -> frozenset[NodeId]:
@@ -100,7 +105,8 @@ class Membership:
         """Return the canonical bytes: members sorted by name, keys sorted, no spaces."""
         voters = sorted(self.voters, key=lambda member: member.name)
         rows = [{"id": m.id, "name": m.name, "address": m.address} for m in voters]
-        return json.dumps({"voters": rows}, sort_keys=True, separators=(",", ":")).encode()
+        fields = {"group": self.group_id, "voters": rows}
+        return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Membership:
@@ -110,15 +116,16 @@ class Membership:
             ValueError: The bytes are not a membership.
         """
         try:
-            rows = json.loads(data)["voters"]
-            return cls(tuple(_member(row) for row in rows))
+            fields = json.loads(data)
+            voters = tuple(_member(row) for row in fields["voters"])
+            return cls(voters, str(fields["group"]))
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a membership: {data[:80]!r}") from error
 
     @classmethod
-    def of(cls, members: Iterable[Member]) -> Membership:
+    def of(cls, members: Iterable[Member], group_id: str = "") -> Membership:
         """Return a membership of *members*, sorted by name."""
-        return cls(tuple(sorted(members, key=lambda member: member.name)))
+        return cls(tuple(sorted(members, key=lambda member: member.name)), group_id)
 
 
 def _member(row: dict[str, str]) -> Member:

@@ -48,7 +48,7 @@ def test_verify_finds_a_good_log_good(data: Path, capsys: pytest.CaptureFixture[
     assert run("verify", str(data)) == 0
 
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == ("00000000000000000001.seg: entries [1, 8], 8016 of 8192 bytes, index good")
+    assert lines[0] == ("00000000000000000001.seg: entries [1, 8], 8024 of 8192 bytes, index good")
     assert lines[-1].startswith("entries [1, 30], synced up to 30, last chain CRC 0x")
     assert contents(data) == before
 

@@ -13,6 +13,7 @@ class RaftConfig:
 
     Attributes:
         id: This node.
+        group_id: Its group; memberships of other groups in the log have no effect.
         election_timeout_ticks: A follower waits this long, plus a random part of up to a half,
             before it campaigns; a leader steps down after this long without a quorum.
         heartbeat_ticks: A leader's heartbeat interval; well below the election timeout.
@@ -25,6 +26,7 @@ class RaftConfig:
     """
 
     id: NodeId
+    group_id: str = ""
     election_timeout_ticks: int = 20
     heartbeat_ticks: int = 2
     max_append_bytes: int = 1 << 20

@@ -47,7 +47,8 @@ class Raft:
         hard_state: The durable term and vote. If the log has entries of a later term (its
             write overtook the hard state's before a crash), we continue in that term.
         log: The durable log; everything in it counts as synced.
-        memberships: Those in the log, as (index, membership), oldest first; all take effect.
+        memberships: Those in the log, as (index, membership), oldest first; those of this group
+            take effect.
         rng: The source of the random waits.
         applied_index: Everything up to it is applied already, and thus committed.
     """
@@ -64,7 +65,7 @@ class Raft:
     ) -> None:
         self._config = config
         self._log = RaftLog(log, applied_index)
-        self._memberships = MembershipStack(memberships)
+        self._memberships = MembershipStack(memberships, config.group_id)
         self._timer = ElectionTimer(config.election_timeout_ticks, rng)
         self._out = Outbox()
         self._standing = Standing(

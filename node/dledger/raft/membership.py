@@ -1,11 +1,12 @@
-"""Which membership is in force: the newest one in the log, committed or not (Raft 6).
+"""Which membership is in force: the newest one of this group in the log, committed or not (Raft 6).
 
-Owned by one Raft. Older ones are kept, so that truncating the log brings them back.
+Owned by one Raft. Older ones are kept, so that truncating the log brings them back. Memberships of
+another group are history that was restored from a backup, and have no effect.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from dledger.types import Entry, EntryKind, Membership, NodeId
 
@@ -13,11 +14,12 @@ _NONE = Membership()
 
 
 class MembershipStack:
-    """The memberships of the log, oldest first, each with its entry's index."""
+    """The memberships of group *group_id* in the log, oldest first, each with its entry's index."""
 
-    def __init__(self, memberships: Sequence[tuple[int, Membership]]) -> None:
-        self._stack = list(memberships)
-        self._refresh()
+    def __init__(self, memberships: Iterable[tuple[int, Membership]], group_id: str) -> None:
+        self._group_id = group_id
+        self._stack: list[tuple[int, Membership]] = []
+        self.append(memberships)
 
     @property
     def current(self) -> Membership:
@@ -31,7 +33,7 @@ class MembershipStack:
 
     def append(self, memberships: Iterable[tuple[int, Membership]]) -> None:
         """Take the memberships of entries just appended."""
-        self._stack.extend(memberships)
+        self._stack += [item for item in memberships if item[1].group_id == self._group_id]
         self._refresh()
 
     def truncate(self, first: int) -> None:

@@ -95,6 +95,7 @@ def status_response(status: NodeStatus) -> pb.StatusResponse:
         storage_used_bytes=status.storage_used_bytes,
         storage_capacity_bytes=status.storage_capacity_bytes,
         writes_refused_reason=status.writes_refused_reason,
+        recovered_to=status.recovered_to,
     )
     for row in status.members:
         member = pb.Member(id=row.member.id, name=row.member.name, address=row.member.address)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from crc32c import crc32c
@@ -36,11 +36,20 @@ class Identity:
         node_id: The UUID written when the disk was formatted.
         group_id: The group it joined; "" while Unjoined.
         name: The stable name, such as ``orders-0``.
+        recovered_from: The group whose log was restored to this disk; "" if none was.
+        recovered_to: The last index of that log; 0 if none was restored.
     """
 
     node_id: NodeId
     group_id: str
     name: str
+    recovered_from: str = ""
+    recovered_to: int = 0
+
+    def owns(self, *, group_id: str, node_id: NodeId, first_index: int) -> bool:
+        """Whether a segment whose header says this belongs to the disk's log."""
+        restored = group_id == self.recovered_from and first_index <= self.recovered_to
+        return node_id == self.node_id and (group_id == self.group_id or restored)
 
 
 def lock_directory(files: Files, directory: Path) -> File:
@@ -106,7 +115,55 @@ def join(files: Files, directory: Path, identity: Identity, group_id: str) -> Id
     return joined
 
 
+def begin_restore(
+    files: Files,
+    directory: Path,
+    name: str,
+    *,
+    group_id: str,
+    new_id: Callable[[], object] = uuid.uuid4,
+) -> Identity:
+    """Prepare an empty directory for the log of group *group_id*; return who may write it.
+
+    Until `finish_restore` the directory has no identity, so no node starts from half a log.
+
+    Raises:
+        CorruptFile: The directory is not empty.
+        DiskFull: There is no room.
+        StorageError: The disk failed.
+    """
+    identity = Identity(node_id=NodeId(str(new_id())), group_id=group_id, name=name)
+    if load_identity(files, directory) is not None:
+        raise CorruptFile(str(directory / NAME), "exists; restore into an empty directory")
+    _format_unnamed(files, directory)
+    return identity
+
+
+def finish_restore(
+    files: Files, directory: Path, identity: Identity, last_index: int
+) -> Identity:
+    """Make a node of the directory whose log was written as *identity* and synced.
+
+    It is Unjoined until a group is founded on the log: the history is the other group's.
+
+    Raises:
+        DiskFull: There is no room; nothing changed.
+        StorageError: The disk failed.
+    """
+    restored = replace(
+        identity, group_id="", recovered_from=identity.group_id, recovered_to=last_index
+    )
+    replace_file(files, directory / NAME, _encode(restored))
+    return restored
+
+
 def _format(files: Files, directory: Path, identity: Identity) -> Identity:
+    _format_unnamed(files, directory)
+    replace_file(files, directory / NAME, _encode(identity))
+    return identity
+
+
+def _format_unnamed(files: Files, directory: Path) -> None:
     path = directory / NAME
     remains = [n for n in files.list(directory / LOG_DIRECTORY) if n.endswith(".seg")]
     if remains:
@@ -117,17 +174,10 @@ def _format(files: Files, directory: Path, identity: Identity) -> Identity:
         raise CorruptFile(str(path), "missing, but a hard state exists")
     format_log(files, directory / LOG_DIRECTORY)
     hard_state.save(HardState())
-    replace_file(files, path, _encode(identity))
-    return identity
 
 
 def _fields(identity: Identity) -> dict[str, object]:
-    return {
-        "format_version": FORMAT_VERSION,
-        "group_id": identity.group_id,
-        "name": identity.name,
-        "node_id": identity.node_id,
-    }
+    return {"format_version": FORMAT_VERSION, **asdict(identity)}
 
 
 def _encode(identity: Identity) -> bytes:
@@ -149,7 +199,11 @@ def _decode(data: bytes, path: Path) -> Identity:
             version = fields["format_version"]
             raise ValueError(f"format version {version}, this node reads {FORMAT_VERSION}")
         return Identity(
-            node_id=NodeId(fields["node_id"]), group_id=fields["group_id"], name=fields["name"]
+            node_id=NodeId(fields["node_id"]),
+            group_id=fields["group_id"],
+            name=fields["name"],
+            recovered_from=fields["recovered_from"],
+            recovered_to=fields["recovered_to"],
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptFile(str(path), str(error) or repr(error)) from error

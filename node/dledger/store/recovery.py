@@ -159,12 +159,13 @@ def _contents(file: File) -> bytes:
 
 
 def _check_owner(header: SegmentHeader, identity: Identity | None) -> None:
-    if identity is None:
+    if identity is None or identity.owns(
+        group_id=header.group_id, node_id=header.node_id, first_index=header.first_index
+    ):
         return
-    if header.group_id != identity.group_id:
-        raise WrongIdentity("group", expected=identity.group_id, found=header.group_id)
-    if header.node_id != identity.node_id:
+    if header.group_id == identity.group_id:
         raise WrongIdentity("node", expected=identity.node_id, found=header.node_id)
+    raise WrongIdentity("group", expected=identity.group_id, found=header.group_id)
 
 
 def _check_continues(header: SegmentHeader, first: int, chain: int) -> None:
