@@ -1,0 +1,147 @@
+"""The pipeline's errors: whose fault it is, and what to do next. Leaves below `DledgerError`.
+
+::
+
+    DledgerError
+    ├── CorruptRecord           (of dledger.errors) a record's bytes; names segment and byte offset
+    └── PipelineError
+        ├── StoreError          the object store
+        │   ├── StoreDenied         wrong credentials, or no right to the name
+        │   ├── StoreUnavailable    cannot be reached; try again
+        │   ├── ObjectMissing       no object of that name
+        │   ├── AlreadyExists       create-only, and another object has the name
+        │   └── VersionConflict     replaced by someone else meanwhile
+        ├── BackupError         what the store holds is not a whole backup
+        │   ├── NoBackup            nothing was published there
+        │   ├── CorruptObject       an object does not have its hash, or is not readable
+        │   ├── CorruptManifest     a manifest does not have its hash, or is malformed
+        │   ├── ForeignManifest     it belongs to another group
+        │   └── BrokenBackup        files that do not join: a gap, an overlap, or another history
+        ├── ExportError         the node that is read from
+        │   ├── NodeUnavailable     not reachable or not in a group yet; try again, or another node
+        │   ├── RangeNotAvailable   past the commit index, or below the oldest entry kept
+        │   └── ForeignGroup        the node belongs to another group
+        └── RestoreError
+            ├── DirectoryNotEmpty   a restore never overwrites
+            └── TargetNotAvailable  the backup does not hold the index or time asked for
+"""
+
+from __future__ import annotations
+
+from dledger.errors import DledgerError
+
+
+class PipelineError(DledgerError):
+    """Base of what the pipeline raises on purpose."""
+
+
+class StoreError(PipelineError):
+    """The object store did not do what was asked."""
+
+
+class StoreDenied(StoreError):
+    """The credentials are wrong, or do not reach this far."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"the store denies access to {name}; check the credentials: {reason}")
+        self.name, self.reason = name, reason
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be reached, or answers with an error of its own; try again."""
+
+
+class ObjectMissing(StoreError):
+    """There is no object of this name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"object {name} is missing from the store")
+        self.name = name
+
+
+class AlreadyExists(StoreError):
+    """The name is taken, and what has it is kept."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"object {name} exists already and is never overwritten")
+        self.name = name
+
+
+class VersionConflict(StoreError):
+    """Another writer replaced the object first; read it again and decide anew."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"object {name} was replaced by another writer meanwhile")
+        self.name = name
+
+
+class BackupError(PipelineError):
+    """What the store holds is not the backup that was asked for."""
+
+
+class NoBackup(BackupError):
+    """No backup was published here."""
+
+
+class CorruptObject(BackupError):
+    """An object's bytes are not what was written."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"corrupt object {name}: {reason}")
+        self.name, self.reason = name, reason
+
+
+class CorruptManifest(BackupError):
+    """A manifest, or HEAD, is damaged or malformed."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"corrupt manifest {name}: {reason}")
+        self.name, self.reason = name, reason
+
+
+class ForeignManifest(BackupError):
+    """A manifest lies where another group's should."""
+
+    def __init__(self, name: str, *, expected: str, found: str) -> None:
+        super().__init__(f"manifest {name} belongs to group {found}, not to {expected}")
+        self.name, self.expected, self.found = name, expected, found
+
+
+class BrokenBackup(BackupError):
+    """Files do not join: a gap, an overlap, or the log of another history; *name* is the second."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name} does not continue the backup: {reason}")
+        self.name, self.reason = name, reason
+
+
+class ExportError(PipelineError):
+    """The node does not export what was asked for."""
+
+
+class NodeUnavailable(ExportError):
+    """The node cannot be reached, or has not joined a group; try again, or another node."""
+
+
+class RangeNotAvailable(ExportError):
+    """The range is past the node's commit index, or below the oldest entry it keeps."""
+
+
+class ForeignGroup(ExportError):
+    """The node belongs to another group than the one asked for."""
+
+
+class RestoreError(PipelineError):
+    """A restore cannot be done as asked."""
+
+
+class DirectoryNotEmpty(RestoreError):
+    """A restore never overwrites; *path* names the directory."""
+
+    def __init__(self, path: str, found: str) -> None:
+        super().__init__(f"{path} is not empty (it has {found}); restore into an empty directory")
+        self.path, self.found = path, found
+
+
+class TargetNotAvailable(RestoreError):
+    """The backup does not hold the index or time asked for."""
