@@ -151,6 +151,11 @@ class Driver:
         return self._applied_index
 
     @property
+    def queued_bytes(self) -> int:
+        """Bytes of commands that wait to become part of an entry."""
+        return self._queue.size_bytes
+
+    @property
     def last_failover(self) -> FailoverRecord | None:
         """The newest change of leader that this node won."""
         return self._timer.record
@@ -189,10 +194,13 @@ class Driver:
             raise NotLeader(self.core.leader)
         if grows and self.writes_refused is not None:
             raise DiskFull(str(self.writes_refused))
+        proposed_s = self._clock.monotonic_s()
         result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self._queue.push(Proposal(command, result))
         self._wake()
-        return await result
+        answer = await result
+        self._metrics.append_seconds.observe(self._clock.monotonic_s() - proposed_s)
+        return answer
 
     def receive(self, message: Message) -> None:
         """Take one message from a peer."""
@@ -313,7 +321,7 @@ class Driver:
                         proposal.result.set_exception(error)
                 return
             self._waiters.add(term, index, batch)
-            self._metrics.batch_commands.observe(len(batch))
+            self._metrics.batch(len(batch), len(data))
 
     def _may_propose(self) -> bool:
         if self.core.transfer_target is not None:
@@ -397,7 +405,7 @@ class Driver:
             return
         record = self._timer.first_commit(self._clock.monotonic_s())
         if record is not None:
-            self._metrics.elections.labels(cause=record.cause).inc()
+            self._metrics.elected(record)
             logger.info("failover complete: %s", record)
         self._notify_change()
 

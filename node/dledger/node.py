@@ -23,10 +23,12 @@ from dledger.errors import AlreadyBootstrapped, NotJoined
 from dledger.founding import Founding, FoundingFile, check_founding
 from dledger.http import HealthServer
 from dledger.metrics import NodeMetrics
+from dledger.node_sample import node_sample
 from dledger.node_status import Facts, node_status
 from dledger.raft.config import RaftConfig
 from dledger.raft.messages import Message
 from dledger.rpc.admin import AdminServicer
+from dledger.rpc.export import CommittedLog
 from dledger.rpc.gateway import Gateway, GatewayConfig
 from dledger.rpc.hello import Hello, NodeAddress, check
 from dledger.rpc.peers import Peers
@@ -43,6 +45,7 @@ from dledger.version import VERSION
 logger = logging.getLogger(__name__)
 
 _HOUSEKEEPING_S: Final = 1.0
+_PUBLISH_S: Final = 1.0
 _STALLED_S: Final = 5.0
 _RESERVE_BYTES: Final = 16 << 20
 """Free space that segments never take, so that hard state can always be saved."""
@@ -107,7 +110,7 @@ class Node:
         )
         self._stopping = False
         self._usage = shutil.disk_usage(self._directory)
-        self._housekeeper: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._health = HealthServer(
             (settings.listen_host, settings.http_port),
             live=self._live_problem,
@@ -171,7 +174,8 @@ class Node:
             await self._start_driver()
         else:
             logger.info("node %s is Unjoined: waiting for Bootstrap", self.node_id)
-        self._housekeeper = asyncio.get_running_loop().create_task(self._keep_house())
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._keep_house()), loop.create_task(self._show())]
         self._health.start()
         self._gateway.start()
         await self._servers.start()
@@ -184,8 +188,8 @@ class Node:
         await self._servers.stop(grace_s=1.0)
         await self._gateway.close()
         await self._peers.close()
-        if self._housekeeper is not None:
-            self._housekeeper.cancel()
+        for task in self._tasks:
+            task.cancel()
         if self._driver is not None:
             await self._driver.stop()
         if self._log is not None:
@@ -328,6 +332,17 @@ class Node:
             raise NotJoined
         return self._driver.transfer_leadership(target)
 
+    def committed_log(self) -> CommittedLog:
+        """Return what is committed and on this disk. Raises NotJoined."""
+        if self._driver is None or self._log is None:
+            raise NotJoined
+        return CommittedLog(
+            group=self._settings.group,
+            group_id=self._identity.group_id,
+            log=self._log,
+            last_index=min(self._driver.core.commit_index, self._log.synced_index),
+        )
+
     def _membership(self) -> Membership:
         return self._driver.core.membership if self._driver else Membership()
 
@@ -363,31 +378,21 @@ class Node:
         return self.engine.not_ready_reason()
 
     async def _keep_house(self) -> None:
-        """Every second: watch the disk, make the next segment ready, publish gauges."""
+        """Every second: watch the disk, make the next segment ready."""
         while True:
             self._usage = await asyncio.to_thread(shutil.disk_usage, self._directory)
             if self._driver is not None and self._log is not None:
                 self._driver.set_free_bytes(self._usage.free)
                 await asyncio.to_thread(self._log.prepare)
-            self._publish()
             await asyncio.sleep(_HOUSEKEEPING_S)
 
-    def _publish(self) -> None:
-        status = self.status()
-        self._metrics.set_role(status.role)
-        self._metrics.set_gauges(
-            term=status.term,
-            has_leader=int(bool(status.leader_id)),
-            commit_index=status.commit_index,
-            applied_index=status.applied_index,
-            last_index=status.last_index,
-            synced_index=status.synced_index,
-            storage_free_bytes=self._usage.free,
-        )
-        leads = status.role == Role.LEADER.value
-        self._metrics.set_lag(
-            {m.member.name: m.lag for m in status.members if leads and m.member.id != self.node_id}
-        )
+    async def _show(self) -> None:
+        """Publish gauges every second, also while the disk keeps housekeeping waiting."""
+        while True:
+            status, load, free = self.status(), self._gateway.load(), self._usage.free
+            sample = node_sample(status, self._driver, self._log, load, free_bytes=free)
+            self._metrics.publish(sample)
+            await asyncio.sleep(_PUBLISH_S)
 
 
 def _found(log: CommitLog, hard_state_file: HardStateFile, founding: Founding) -> HardState:

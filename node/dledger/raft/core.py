@@ -174,6 +174,17 @@ class Raft:
         leading = self._standing.leading
         return dict(leading.progress) if leading else {}
 
+    def silent_voters(self) -> set[NodeId]:
+        """Return the voters a leader did not hear for an election timeout; none if not leading."""
+        leading = self._standing.leading
+        return leading.silent() if leading else set()
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        """Data of the entries we appended as leader that no majority has yet; 0 if not leading."""
+        leading = self._standing.leading
+        return leading.uncommitted_bytes() if leading else 0
+
     # Events
 
     def tick(self) -> None:

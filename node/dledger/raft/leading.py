@@ -69,11 +69,14 @@ class Leadership:
         if self.transfer_target is not None and self._ticks >= self._transfer_deadline:
             self.transfer_target = None
 
+    def silent(self) -> set[NodeId]:
+        """Return the other voters that were not heard within an election timeout."""
+        since = self._ticks - self._config.election_timeout_ticks
+        return {peer_id for peer_id, p in self.progress.items() if p.last_heard_tick <= since}
+
     def hears_quorum(self) -> bool:
         """Whether a majority, ourselves included, was heard within an election timeout."""
-        since = self._ticks - self._config.election_timeout_ticks
-        silent = sum(1 for peer in self.progress.values() if peer.last_heard_tick <= since)
-        return len(self._voters) - silent >= quorum.majority(len(self._voters))
+        return len(self._voters) - len(self.silent()) >= quorum.majority(len(self._voters))
 
     # Proposals
 
@@ -106,6 +109,10 @@ class Leadership:
         match_index[self._config.id] = self._log.durable_index
         index = quorum.committed(match_index, self._voters)
         return index if index >= self._term_start else 0
+
+    def uncommitted_bytes(self) -> int:
+        """Return the data of the entries we appended in this term that no majority has yet."""
+        return sum(size for index, size in self._unsettled if index > self._log.commit_index)
 
     def settle(self) -> None:
         """Free the room of proposals that are committed and durable here."""

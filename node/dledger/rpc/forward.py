@@ -97,6 +97,11 @@ class Relay:
         self._superseded: set[int] = set()
         self._watcher: asyncio.Task[None] | None = None
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the requests under way here, held ones included."""
+        return self._held_bytes
+
     def start(self) -> None:
         """Start watching for changes of leader."""
         self._watcher = asyncio.get_running_loop().create_task(self._watch())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import grpc
 import grpc.aio
@@ -25,6 +26,21 @@ from dledger.rpc.ledger import LedgerHandlers
 from dledger.rpc.topics import TopicsHandlers
 
 _WATCH_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What clients keep busy at one node.
+
+    Attributes:
+        held_request_bytes: Requests under way, or held through an election.
+        waiting_polls: Consumers' polls that wait for a message.
+        telemetry_streams: Open Telemetry streams, one for each connected client.
+    """
+
+    held_request_bytes: int
+    waiting_polls: int
+    telemetry_streams: int
 
 
 class Gateway:
@@ -71,6 +87,14 @@ class Gateway:
             MessagingHandlers(self, tls=tls, peer_port=peer_port).generic_handler(),
             LedgerHandlers(self, tls=tls, peer_port=peer_port).generic_handler(),
             TopicsHandlers(self, tls=tls, peer_port=peer_port).generic_handler(),
+        )
+
+    def load(self) -> Load:
+        """Return what clients keep busy here now."""
+        return Load(
+            held_request_bytes=self.relay.held_bytes,
+            waiting_polls=len(self.arrivals),
+            telemetry_streams=len(self.telemetry),
         )
 
     def start(self) -> None:

@@ -35,6 +35,9 @@ class Telemetry:
         self._closing = asyncio.Event()
         self._open = 0
 
+    def __len__(self) -> int:
+        return self._open
+
     def close(self) -> None:
         """End every stream, so that shutting down does not wait for the clients."""
         self._closing.set()
