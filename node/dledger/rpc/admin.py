@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 import grpc
 
 from dledger.errors import DledgerError
+from dledger.rpc.export import CommittedLog, Export
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.status import abort
 from dledger.status import NodeStatus
@@ -25,26 +27,37 @@ class AdminBackend(Protocol):
     def transfer_leadership(self, target: NodeId | None) -> NodeId:
         """Hand leadership over; return to whom."""
 
+    def committed_log(self) -> CommittedLog:
+        """Return what may be exported now. Raises NotJoined."""
+
 
 class AdminServicer:
-    """Bootstrap, Status and TransferLeader."""
+    """Bootstrap, Status, TransferLeader, ExportPlan and Export."""
 
     def __init__(self, backend: AdminBackend) -> None:
         self._backend = backend
+        self._export = Export(backend.committed_log)
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the service to register on the peer port's server."""
         methods = pb.DESCRIPTOR.services_by_name["Admin"].methods
         return grpc.method_handlers_generic_handler(
             f"{pb.DESCRIPTOR.package}.Admin",
-            {
-                method.name: grpc.unary_unary_rpc_method_handler(
-                    getattr(self, method.name),
-                    request_deserializer=getattr(pb, method.input_type.name).FromString,
-                    response_serializer=getattr(pb, method.output_type.name).SerializeToString,
-                )
-                for method in methods
-            },
+            {method.name: self._method_handler(method) for method in methods},
+        )
+
+    def _method_handler(self, method: Any) -> grpc.RpcMethodHandler:
+        """Return the handler of one method; streams are serialized by whoever fills them."""
+        behaviour = getattr(self, method.name)
+        deserializer = getattr(pb, method.input_type.name).FromString
+        if method.server_streaming:
+            return grpc.unary_stream_rpc_method_handler(
+                behaviour, request_deserializer=deserializer
+            )
+        return grpc.unary_unary_rpc_method_handler(
+            behaviour,
+            request_deserializer=deserializer,
+            response_serializer=getattr(pb, method.output_type.name).SerializeToString,
         )
 
     async def Bootstrap(self, request: pb.BootstrapRequest, context: Any) -> pb.BootstrapResponse:
@@ -73,6 +86,23 @@ class AdminServicer:
         except DledgerError as error:
             await abort(context, error)
         return pb.TransferLeaderResponse(leader_id=chosen)
+
+    async def ExportPlan(
+        self, request: pb.ExportPlanRequest, context: Any
+    ) -> pb.ExportPlanResponse:
+        """Say how to cut committed entries into ranges."""
+        try:
+            return await self._export.plan(request)
+        except DledgerError as error:
+            await abort(context, error)
+
+    async def Export(self, request: pb.ExportRequest, context: Any) -> AsyncIterator[bytes]:
+        """Stream the records of committed entries."""
+        try:
+            async for chunk in self._export.chunks(request):
+                yield chunk
+        except DledgerError as error:
+            await abort(context, error)
 
 
 def status_response(status: NodeStatus) -> pb.StatusResponse:

@@ -23,6 +23,7 @@ from dledger.errors import (
     OffsetOutOfRange,
     StorageError,
 )
+from dledger.store.extent import Extent, RecordRange, cut, extent
 from dledger.store.files import Files, disk_full_on_enospc
 from dledger.store.format import encode_records, record_size
 from dledger.store.identity import Identity
@@ -211,6 +212,36 @@ class CommitLog:
     def _span(self, first: int, last: int, max_bytes: int) -> Span:
         segment = self._segment_of(first)
         return span(segment, first, min(last, segment.last_index), max_bytes)
+
+    def cut(self, first: int, last: int, target_bytes: int) -> list[RecordRange]:
+        """Cut [first, last] into ranges for export; see `extent.cut`. No I/O.
+
+        Raises:
+            OffsetOutOfRange: The log does not hold all of [first, last].
+        """
+        with self._state:
+            self._check_range(first, last)
+            return cut(self._segments, first, last, target_bytes)
+
+    def read_extent(self, first: int, last: int, max_bytes: int) -> tuple[Extent, bytes]:
+        """Return records from *first* on as they are on disk, unchecked: one segment's.
+
+        They end at *last* or before, with at most *max_bytes* but at least one record. For
+        committed entries only: others may be truncated while they are read.
+
+        Raises:
+            OffsetOutOfRange: The log does not hold all of [first, last].
+            CorruptRecord: The disk does not have them any more.
+            StorageError: The log has failed.
+        """
+        with self._state:
+            self._check_usable()
+            self._check_range(first, last)
+            wanted = extent(self._segment_of(first), first, last, max_bytes)
+        try:
+            return wanted, wanted.read(self._disk.open(wanted.segment))
+        except FileNotFoundError as error:
+            raise CorruptRecord(wanted.segment.name, 0, "the segment is missing") from error
 
     def _segment_of(self, index: int) -> Segment:
         firsts = bisect_right(self._segments, index, key=lambda segment: segment.first_index)

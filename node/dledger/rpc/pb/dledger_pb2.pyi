@@ -238,3 +238,71 @@ class TransferLeaderResponse(_message.Message):
     LEADER_ID_FIELD_NUMBER: _ClassVar[int]
     leader_id: str
     def __init__(self, leader_id: _Optional[str] = ...) -> None: ...
+
+class ExportPlanRequest(_message.Message):
+    __slots__ = ("group_id", "first_index", "last_index", "target_bytes")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    TARGET_BYTES_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    first_index: int
+    last_index: int
+    target_bytes: int
+    def __init__(self, group_id: _Optional[str] = ..., first_index: _Optional[int] = ..., last_index: _Optional[int] = ..., target_bytes: _Optional[int] = ...) -> None: ...
+
+class ExportPlanResponse(_message.Message):
+    __slots__ = ("group_id", "term", "commit_index", "first_available", "ranges", "group")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    FIRST_AVAILABLE_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    term: int
+    commit_index: int
+    first_available: int
+    ranges: _containers.RepeatedCompositeFieldContainer[ExportRange]
+    group: str
+    def __init__(self, group_id: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., first_available: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[ExportRange, _Mapping]]] = ..., group: _Optional[str] = ...) -> None: ...
+
+class ExportRange(_message.Message):
+    __slots__ = ("first_index", "last_index", "bytes", "previous_chain")
+    FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_CHAIN_FIELD_NUMBER: _ClassVar[int]
+    first_index: int
+    last_index: int
+    bytes: int
+    previous_chain: int
+    def __init__(self, first_index: _Optional[int] = ..., last_index: _Optional[int] = ..., bytes: _Optional[int] = ..., previous_chain: _Optional[int] = ...) -> None: ...
+
+class ExportRequest(_message.Message):
+    __slots__ = ("group_id", "first_index", "last_index")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    first_index: int
+    last_index: int
+    def __init__(self, group_id: _Optional[str] = ..., first_index: _Optional[int] = ..., last_index: _Optional[int] = ...) -> None: ...
+
+class ExportChunk(_message.Message):
+    __slots__ = ("first_index", "last_index", "previous_chain", "positions", "records", "segment", "offset")
+    FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_CHAIN_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    first_index: int
+    last_index: int
+    previous_chain: int
+    positions: bytes
+    records: bytes
+    segment: str
+    offset: int
+    def __init__(self, first_index: _Optional[int] = ..., last_index: _Optional[int] = ..., previous_chain: _Optional[int] = ..., positions: _Optional[bytes] = ..., records: _Optional[bytes] = ..., segment: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...

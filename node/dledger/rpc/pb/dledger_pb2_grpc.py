@@ -286,6 +286,16 @@ class AdminStub:
                 request_serializer=dledger__pb2.TransferLeaderRequest.SerializeToString,
                 response_deserializer=dledger__pb2.TransferLeaderResponse.FromString,
                 _registered_method=True)
+        self.ExportPlan = channel.unary_unary(
+                '/dledger.v1.Admin/ExportPlan',
+                request_serializer=dledger__pb2.ExportPlanRequest.SerializeToString,
+                response_deserializer=dledger__pb2.ExportPlanResponse.FromString,
+                _registered_method=True)
+        self.Export = channel.unary_stream(
+                '/dledger.v1.Admin/Export',
+                request_serializer=dledger__pb2.ExportRequest.SerializeToString,
+                response_deserializer=dledger__pb2.ExportChunk.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -312,6 +322,22 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExportPlan(self, request, context):
+        """Says how to cut committed entries into ranges; the same from every node of the group. Cheap.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Export(self, request, context):
+        """Streams committed entries as the bytes of their records. Served by any node from its own disk.
+        OUT_OF_RANGE past the commit index or below the oldest entry kept; FAILED_PRECONDITION for
+        another group's id.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -329,6 +355,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.TransferLeader,
                     request_deserializer=dledger__pb2.TransferLeaderRequest.FromString,
                     response_serializer=dledger__pb2.TransferLeaderResponse.SerializeToString,
+            ),
+            'ExportPlan': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExportPlan,
+                    request_deserializer=dledger__pb2.ExportPlanRequest.FromString,
+                    response_serializer=dledger__pb2.ExportPlanResponse.SerializeToString,
+            ),
+            'Export': grpc.unary_stream_rpc_method_handler(
+                    servicer.Export,
+                    request_deserializer=dledger__pb2.ExportRequest.FromString,
+                    response_serializer=dledger__pb2.ExportChunk.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -413,6 +449,60 @@ class Admin:
             '/dledger.v1.Admin/TransferLeader',
             dledger__pb2.TransferLeaderRequest.SerializeToString,
             dledger__pb2.TransferLeaderResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExportPlan(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/ExportPlan',
+            dledger__pb2.ExportPlanRequest.SerializeToString,
+            dledger__pb2.ExportPlanResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Export(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/dledger.v1.Admin/Export',
+            dledger__pb2.ExportRequest.SerializeToString,
+            dledger__pb2.ExportChunk.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,139 @@
+"""The committed log for whoever archives it: how to cut it, and its records as they are on disk.
+
+Answers from this node's own disk, in threads, a few reads at a time; gRPC's flow control paces a
+stream. What is sent was not checked: the receiver has the CRCs and names segment and byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from dledger.errors import InvalidArgument, OffsetOutOfRange, Overloaded, WrongGroup
+from dledger.rpc.pb import dledger_pb2 as pb
+from dledger.store.commit_log import CommitLog
+
+_CHUNK_BYTES: Final = 4 << 20
+_TARGET_BYTES: Final = 64 << 20
+_MAX_READS: Final = 2
+_MAX_STREAMS: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedLog:
+    """What a node may export at this moment.
+
+    Attributes:
+        group: The broker group's name.
+        last_index: The newest entry that is committed and synced on this node.
+    """
+
+    group: str
+    group_id: str
+    log: CommitLog
+    last_index: int
+
+    def check(self, group_id: str, first: int, last: int) -> None:
+        """Check that [first, last] of that group can be read; "" stands for any group.
+
+        Raises:
+            WrongGroup: This node belongs to another.
+            InvalidArgument: It is not a range.
+            OffsetOutOfRange: Some of it is not here any more, or not yet committed.
+        """
+        if group_id not in ("", self.group_id):
+            raise WrongGroup(ours=self.group_id, theirs=group_id)
+        if not 1 <= first <= last + 1:
+            raise InvalidArgument(f"[{first}, {last}] is not a range of indexes")
+        for index, low, high in (
+            (first, self.log.first_index, self.last_index + 1),
+            (last, self.log.first_index - 1, self.last_index),
+        ):
+            if not low <= index <= high:
+                raise OffsetOutOfRange(index, first=self.log.first_index, last=self.last_index)
+
+
+class Export:
+    """Answers ExportPlan and Export with what *committed* returns; it raises NotJoined."""
+
+    def __init__(self, committed: Callable[[], CommittedLog]) -> None:
+        self._committed = committed
+        self._reads = asyncio.Semaphore(_MAX_READS)
+        self._streams = 0
+
+    async def plan(self, request: pb.ExportPlanRequest) -> pb.ExportPlanResponse:
+        """Say how to cut a range; see the proto. Raises Refused, NotJoined."""
+        source = self._committed()
+        first, last = request.first_index, request.last_index or source.last_index
+        if request.target_bytes < 0:
+            raise InvalidArgument(f"target_bytes is {request.target_bytes}, must not be negative")
+        source.check(request.group_id, first, last)
+        return await asyncio.to_thread(
+            _plan, source, first, last, request.target_bytes or _TARGET_BYTES
+        )
+
+    async def chunks(self, request: pb.ExportRequest) -> AsyncIterator[bytes]:
+        """Yield serialized chunks of a range.
+
+        Raises:
+            Refused, NotJoined: The range cannot be read here.
+            Overloaded: Too many others read already.
+            CorruptRecord: The disk does not have it any more.
+        """
+        source = self._committed()
+        source.check(request.group_id, request.first_index, request.last_index)
+        if self._streams >= _MAX_STREAMS:
+            raise Overloaded(f"{self._streams} exports are under way; try again later")
+        self._streams += 1
+        try:
+            first = request.first_index
+            while first <= request.last_index:
+                async with self._reads:
+                    last, chunk = await asyncio.to_thread(
+                        _chunk, source.log, first, request.last_index
+                    )
+                yield chunk
+                first = last + 1
+        finally:
+            self._streams -= 1
+
+
+def _plan(source: CommittedLog, first: int, last: int, target_bytes: int) -> pb.ExportPlanResponse:
+    ranges = source.log.cut(first, last, target_bytes) if first <= last else []
+    return pb.ExportPlanResponse(
+        group=source.group,
+        group_id=source.group_id,
+        term=source.log.term(last) if ranges else 0,
+        commit_index=source.last_index,
+        first_available=source.log.first_index,
+        ranges=[
+            pb.ExportRange(
+                first_index=each.first_index,
+                last_index=each.last_index,
+                bytes=each.size_bytes,
+                previous_chain=each.previous_chain,
+            )
+            for each in ranges
+        ],
+    )
+
+
+def _chunk(log: CommitLog, first: int, last: int) -> tuple[int, bytes]:
+    """Return the next chunk, serialized, and the index it ends with. Blocks on the disk."""
+    extent, records = log.read_extent(first, last, _CHUNK_BYTES)
+    positions = extent.positions
+    if sys.byteorder != "little":
+        positions.byteswap()
+    chunk = pb.ExportChunk(
+        first_index=first,
+        last_index=extent.last_index,
+        previous_chain=extent.previous_chain,
+        positions=positions.tobytes(),
+        records=records,
+        segment=extent.segment.name,
+        offset=extent.offset,
+    )
+    return extent.last_index, chunk.SerializeToString()
