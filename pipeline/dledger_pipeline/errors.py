@@ -21,9 +21,13 @@
         │   ├── NodeUnavailable     not reachable or not in a group yet; try again, or another node
         │   ├── RangeNotAvailable   past the commit index, or below the oldest entry kept
         │   └── ForeignGroup        the node belongs to another group
-        └── RestoreError
-            ├── DirectoryNotEmpty   a restore never overwrites
-            └── TargetNotAvailable  the backup does not hold the index or time asked for
+        ├── RestoreError
+        │   ├── DirectoryNotEmpty   a restore never overwrites
+        │   └── TargetNotAvailable  the backup does not hold the index or time asked for
+        ├── MessageError        what the log says about messages
+        │   ├── MalformedMessage    a stored payload that cannot be read; names the entry
+        │   └── LogIncomplete       entries are missing that decide where later messages are
+        └── SparkFailed         Spark itself, or a program error in one of its tasks
 """
 
 from __future__ import annotations
@@ -145,3 +149,30 @@ class DirectoryNotEmpty(RestoreError):
 
 class TargetNotAvailable(RestoreError):
     """The backup does not hold the index or time asked for."""
+
+
+class MessageError(PipelineError):
+    """The log's entries are whole, but messages cannot be read out of them."""
+
+
+class MalformedMessage(MessageError):
+    """The broker stored a payload of which not every message can be read."""
+
+    def __init__(self, index: int, reason: str) -> None:
+        super().__init__(f"malformed message in entry {index}: {reason}")
+        self.index, self.reason = index, reason
+
+
+class LogIncomplete(MessageError):
+    """Where messages are in their queues follows from all entries before; some are missing."""
+
+    def __init__(self, index: int, expected: int) -> None:
+        super().__init__(
+            f"entry {index} follows where entry {expected} should: queue offsets need the log "
+            "from entry 1 on without gap"
+        )
+        self.index, self.expected = index, expected
+
+
+class SparkFailed(PipelineError):
+    """Spark could not start or run a task; the message has its last line, its log the rest."""
