@@ -15,7 +15,6 @@ import os
 import platform
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -30,6 +29,7 @@ from rocketmq.v5.model import Message
 from rocketmq.v5.producer import Producer
 
 from dledger.client import Client
+from e2e.devgroup import DevGroup, eventually
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 _SEND_SIZE: Final = 1024
@@ -48,42 +48,6 @@ class Row:
     details: dict[str, Any]
 
 
-class DevGroup:
-    """A running ``dledger dev`` for the bench."""
-
-    def __init__(self, data: Path) -> None:
-        self._data = data
-        command = [
-            sys.executable, "-m", "dledger", "dev", "--nodes", "3", "--data", str(data),
-            "--client-port", str(_CLIENT_PORT), "--json",
-        ]  # fmt: skip
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit("bench: the group did not start; see above")
-
-    def state(self) -> dict[str, Any]:
-        """Return what the group says of itself now."""
-        state: dict[str, Any] = json.loads((self._data / "dev.json").read_text("utf-8"))
-        return state
-
-    def whole(self) -> dict[str, Any]:
-        """Wait until every node is ready and one leads."""
-        end = time.monotonic() + _WRITABLE_S
-        while time.monotonic() < end:
-            state = self.state()
-            if state["leader"] is not None and all(state["ready"]):
-                return state
-            time.sleep(0.1)
-        raise SystemExit(f"bench: the group was not whole within {_WRITABLE_S} s")
-
-    def stop(self) -> None:
-        """End it."""
-        self._process.send_signal(signal.SIGINT)
-        self._process.wait(60)
-
-
 def main() -> int:
     """Run every row and report."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -95,8 +59,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=args.data or ROOT / "build", prefix="bench-") as scratch:
         machine = machine_facts(Path(scratch))
         print_facts(machine)
-        group = DevGroup(Path(scratch, "group"))
+        group = DevGroup(Path(scratch, "group"), _CLIENT_PORT)
         try:
+            group.announced()
             rows = measure(group, args.seconds, args.kills)
         finally:
             group.stop()
@@ -115,10 +80,16 @@ def measure(group: DevGroup, seconds: float, kills: int) -> list[Row]:
         lambda: failover_gap(group, kills),
     ]
     for step in steps:
-        group.whole()
+        wait_whole(group)
         rows.append(step())
         print_row(rows[-1])
     return rows
+
+
+def wait_whole(group: DevGroup) -> dict[str, Any]:
+    """Wait until every node is ready and one leads; return the group's state."""
+    state: dict[str, Any] = eventually("the group is whole", group.whole, _WRITABLE_S)
+    return state
 
 
 def sdk_sends(group: DevGroup, seconds: float, *, threads: int) -> Row:
@@ -191,7 +162,7 @@ def failover_gap(group: DevGroup, kills: int) -> Row:
 
 async def one_gap(group: DevGroup) -> float:
     """Kill the leader under a steady writer at another node; return the gap in milliseconds."""
-    state = group.whole()
+    state = wait_whole(group)
     other = (state["leader"] + 1) % len(state["endpoints"])
     acks: list[float] = []
     async with Client(state["endpoints"][other]) as client:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from devgroup import DevGroup, eventually, free_port_range
+
+from e2e.devgroup import DevGroup, eventually, free_port_range
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = 10

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from devgroup import DevGroup, eventually, free_port_range
 
 from dledger.client import AdminClient, Client
 from dledger.errors import AlreadyBootstrapped, DiskFull, UnknownTopic
 from dledger.types import Member, NodeId
+from e2e.devgroup import DevGroup, eventually, free_port_range
 
 SMALL_SEGMENTS = "segment_bytes=4194304"
 

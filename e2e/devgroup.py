@@ -1,0 +1,111 @@
+"""A ``dledger dev`` group as a child process: for tests of whole groups and for ``make bench``."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_STOP_S = 60
+
+
+class DevGroup:
+    """A running ``dledger dev``; what it says on stderr goes to ``<data>.err``."""
+
+    def __init__(self, data: Path, client_port: int, *settings: str, nodes: int = 3) -> None:
+        self.data = data
+        self.client_port = client_port
+        options = [word for setting in settings for word in ("--set", setting)]
+        command = [
+            *(sys.executable, "-m", "dledger", "dev", "--nodes", str(nodes)),
+            *("--data", str(data), "--client-port", str(client_port), "--json", *options),
+        ]
+        with data.with_suffix(".err").open("ab") as errors:
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=errors, text=True
+            )
+
+    def announced(self) -> dict[str, Any]:
+        """Return the JSON line it prints when it is writable."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, f"the group did not start: {self.data.with_suffix('.err').read_text('utf-8')}"
+        state: dict[str, Any] = json.loads(line)
+        return state
+
+    def state(self) -> dict[str, Any]:
+        """Return what it says of itself now."""
+        state: dict[str, Any] = json.loads((self.data / "dev.json").read_text("utf-8"))
+        return state
+
+    def whole(self) -> dict[str, Any] | None:
+        """Return the state when all nodes run and are ready and one leads."""
+        state = self.state()
+        alive = all(pid and _exists(pid) for pid in state["pids"])
+        whole = alive and state["leader"] is not None and all(state["ready"])
+        return state if whole else None
+
+    def stop(self) -> int:
+        """End it as Ctrl-C does; return its exit code."""
+        self.process.send_signal(signal.SIGINT)
+        return self._ended()
+
+    def kill(self) -> None:
+        """SIGKILL every node, and what would restart them. The data stays as the nodes left it."""
+        self.process.send_signal(signal.SIGSTOP)
+        pids = [pid for pid in self.state()["pids"] if pid and _exists(pid)]
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        self.process.kill()
+        self._ended()
+        eventually("the nodes are gone", lambda: not any(map(_exists, pids)), 10)
+
+    def _ended(self) -> int:
+        code = self.process.wait(_STOP_S)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+
+def _exists(pid: int) -> bool:
+    """Whether the process runs; one that has ended and is not yet waited for does not."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text("ascii", "replace")
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+def free_port_range() -> int:
+    """Return a client port whose whole range is free."""
+    for first in range(21000, 60000, 1000):
+        ports = [first + offset + node for offset in (0, 100, 200, 300) for node in range(3)]
+        if all(_is_free(port) for port in ports):
+            return first
+    raise AssertionError("no free ports")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def eventually(what: str, probe: Callable[[], Any], deadline_s: float) -> Any:
+    """Return the first truthy answer within the deadline."""
+    end = time.monotonic() + deadline_s
+    while time.monotonic() < end:
+        if answer := probe():
+            return answer
+        time.sleep(0.05)
+    raise AssertionError(f"{what}: not within {deadline_s} s")
