@@ -62,8 +62,8 @@ ETCD = Program("etcd", "etcd", "go.etcd.io/etcd/server/v3")
 COREDNS = Program("coredns", "coredns")
 PAUSE = Program("pause", "pause")
 HELM = Program("helm", "helm", "helm.sh/helm/v3/cmd/helm")
-# Without the plugins that find what to scrape: they are most of its dependencies. Files, and what is
-# named in the configuration, need none. Its pages are left out, too; queries are asked over HTTP.
+# Without the plugins that find what to scrape, most of its dependencies: targets are named in the
+# configuration or in files. Its pages are left out, too; queries are asked over HTTP.
 PROMETHEUS_TAGS = ("remove_all_sd",)
 PROMETHEUS = Program(
     "prometheus",
