@@ -155,6 +155,11 @@ class Driver:
         """Bytes of commands that wait to become part of an entry."""
         return self._queue.size_bytes
 
+    def sync_running_s(self) -> float:
+        """Return how long the write and sync under way has taken so far; 0 if none is."""
+        since_s = self._disk.busy_since_s
+        return 0.0 if since_s is None else self._clock.monotonic_s() - since_s
+
     @property
     def last_failover(self) -> FailoverRecord | None:
         """The newest change of leader that this node won."""

@@ -66,6 +66,7 @@ class Sample:
         "On the leader: bytes of entries it wrote in its term that no majority has synced yet"
     )
     queued_bytes: int = _gauge("Bytes of commands that wait to become part of an entry")
+    sync_running_seconds: float = _gauge("How long the sync under way has taken; 0 if none is")
     writes_refused: bool = _gauge("1 while this node refuses user data because its disk is full")
     log_bytes: int = _gauge("Size of the segment files, preallocated space included")
     storage_free_bytes: int = _gauge("Free bytes of the volume")

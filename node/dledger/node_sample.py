@@ -38,6 +38,7 @@ def node_sample(
         quorum_margin=quorum_margin(core) if core else None,
         bytes_at_risk=core.uncommitted_bytes if core and leads else None,
         queued_bytes=driver.queued_bytes if driver else 0,
+        sync_running_seconds=driver.sync_running_s() if driver else 0.0,
         writes_refused=bool(status.writes_refused_reason),
         log_bytes=log.size_bytes if log else 0,
         storage_free_bytes=free_bytes,
