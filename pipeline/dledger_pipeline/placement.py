@@ -1,0 +1,103 @@
+"""Where messages are in their queues: what applying the log answered, by stretches.
+
+The rules have one home, `dledger.broker`: the log is applied to the broker's own state, entry after
+entry from the first one on, and what that answers to a PRODUCE command says which of its messages
+are new, in which queue and at which offsets. A message whose id was stored before is no message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from dledger.broker.frames import MalformedCommandError, split
+from dledger.broker.results import Produced
+from dledger.broker.state import BrokerState
+from dledger.types import Entry, EntryKind
+from dledger_pipeline.errors import LogIncomplete
+from dledger_pipeline.messages import PLACEMENT_SCHEMA
+
+_Stretch: TypeAlias = tuple[int, int, int, int, int, int, int]
+"""A row of `PLACEMENT_SCHEMA`."""
+
+
+class Placement:
+    """The places of messages after some prefix of the log, which must begin at entry 1.
+
+    It remembers what a broker does: 40 bytes for each batch of messages, and the dedupe window.
+    """
+
+    def __init__(self) -> None:
+        self._state = BrokerState()
+        self._ends: dict[tuple[str, int], int] = {}
+
+    def add(self, entries: pa.RecordBatch) -> pa.RecordBatch:
+        """Apply the next entries; return the stretches (`PLACEMENT_SCHEMA`) of their messages.
+
+        Args:
+            entries: A batch of `records.ENTRY_SCHEMA` that follows the one before.
+
+        Raises:
+            LogIncomplete: There are entries missing before these.
+        """
+        columns = ("index", "term", "type", "timestamp_ms", "body_crc32c", "body")
+        rows = zip(*(entries.column(name).to_pylist() for name in columns), strict=True)
+        found = [
+            stretch
+            for index, term, kind, timestamp_ms, crc, body in rows
+            for stretch in self._apply(
+                Entry(
+                    term=term,
+                    index=index,
+                    kind=EntryKind(kind),
+                    timestamp_ms=timestamp_ms,
+                    crc32c=crc,
+                    data=body,
+                )
+            )
+        ]
+        return _batch(found)
+
+    def _apply(self, entry: Entry) -> Iterator[_Stretch]:
+        if entry.index != self._state.applied_index + 1:
+            raise LogIncomplete(entry.index, self._state.applied_index + 1)
+        results = self._state.apply(entry)
+        if entry.kind is EntryKind.DATA:
+            for (start, end), result in zip(_frames(entry.data), results, strict=False):
+                if isinstance(result, Produced):
+                    for stored in self._stored(result):
+                        yield (entry.index, start, end, *stored)
+
+    def _stored(self, produced: Produced) -> Iterator[tuple[int, int, int, int]]:
+        """Yield (first row, rows, queue id, first offset) of the messages that are new."""
+        count, topic = len(produced.offsets), produced.topic
+        if produced.stored == count:
+            queue_id, first = produced.queue_ids[0], produced.offsets[0]
+            self._ends[topic, queue_id] = first + count
+            yield 0, count, queue_id, first
+            return
+        places = zip(produced.queue_ids, produced.offsets, strict=True)
+        for row, (queue_id, offset) in enumerate(places):
+            if offset >= self._ends.get((topic, queue_id), 0):
+                self._ends[topic, queue_id] = offset + 1
+                yield row, 1, queue_id, offset
+
+
+def _frames(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield where the payloads of an entry's commands lie, up to one that is cut short."""
+    try:
+        for _, start, end in split(data):
+            yield start, end
+    except MalformedCommandError:
+        return
+
+
+def _batch(stretches: list[_Stretch]) -> pa.RecordBatch:
+    columns = zip(*stretches, strict=True) if stretches else ((),) * len(PLACEMENT_SCHEMA)
+    arrays = [
+        pa.array(column, field.type)
+        for column, field in zip(columns, PLACEMENT_SCHEMA, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=PLACEMENT_SCHEMA)

@@ -1,0 +1,73 @@
+"""Entries of a hand-made log as the batches that the pipeline reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+from hypothesis import strategies as st
+
+from dledger.broker.message import Columns, Encoding, Message
+from dledger.broker.produce import encode_produce
+from dledger.types import Entry, EntryKind
+from dledger_pipeline.records import ENTRY_SCHEMA
+
+TEXT = st.text(max_size=12)
+MESSAGES = st.lists(
+    st.builds(
+        Message,
+        message_id=TEXT,
+        body=st.binary(max_size=40),
+        tag=TEXT,
+        keys=st.lists(TEXT, max_size=3).map(tuple),
+        properties=st.dictionaries(TEXT, TEXT, max_size=3),
+        born_at_ms=st.integers(-(2**63), 2**63 - 1),
+        encoding=st.sampled_from(Encoding),
+        trace_context=TEXT,
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def entry_batch(entries: Sequence[Entry]) -> pa.RecordBatch:
+    """Return *entries* as rows of `ENTRY_SCHEMA`; the chain is not computed."""
+    rows = [
+        {
+            "index": entry.index,
+            "term": entry.term,
+            "type": entry.kind.value,
+            "timestamp_ms": entry.timestamp_ms,
+            "body_crc32c": entry.crc32c,
+            "chain_crc32c": 0,
+            "body": entry.data,
+        }
+        for entry in entries
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=ENTRY_SCHEMA)
+
+
+def data_entries(*bodies: bytes, first_index: int = 1) -> pa.RecordBatch:
+    """Return DATA entries of term 1, one second apart."""
+    return entry_batch(
+        [
+            Entry(
+                term=1,
+                index=index,
+                kind=EntryKind.DATA,
+                timestamp_ms=1000 * index,
+                crc32c=0,
+                data=body,
+            )
+            for index, body in enumerate(bodies, first_index)
+        ]
+    )
+
+
+def produced(
+    *messages: Message, topic: str = "t", queue_id: int = 0, client: str = "c", host: str = ""
+) -> bytes:
+    """Return a framed PRODUCE command."""
+    return encode_produce(
+        Columns.of(messages), client_id=client, topic=topic, queue_id=queue_id, born_host=host
+    )

@@ -1,0 +1,168 @@
+"""Messages out of PRODUCE payloads: what the broker's own decoder says, for all rows at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dledger.broker.frames import CommandType, MalformedCommandError, frame, split
+from dledger.broker.message import Message
+from dledger.broker.produce import ProduceFrame
+from dledger_pipeline.errors import MalformedMessage
+from dledger_pipeline.messages import MESSAGE_SCHEMA, PLACEMENT_SCHEMA, decode
+from tests.pipeline.entry_batches import MESSAGES, TEXT, data_entries, produced
+
+_COMMANDS = st.builds(
+    lambda messages, topic, queue_id, client, host: produced(
+        *messages, topic=topic, queue_id=queue_id, client=client, host=host
+    ),
+    MESSAGES,
+    TEXT,
+    st.integers(0, 1000),
+    TEXT,
+    TEXT,
+)
+_ENTRIES = st.lists(
+    st.lists(_COMMANDS | st.just(frame(CommandType.ACK, b"{}")), max_size=3).map(b"".join),
+    min_size=1,
+    max_size=4,
+)
+_TYPE_AT, _PAYLOAD_AT = 4, 5
+
+
+def _places(entries: Sequence[bytes]) -> list[dict[str, int]]:
+    """Place every row of every PRODUCE payload, in queue 7 from offset 100 on."""
+    return [
+        {
+            "index": index,
+            "start": start,
+            "end": end,
+            "first_row": 0,
+            "rows": ProduceFrame(entry, start, end).count,
+            "queue_id": 7,
+            "first_offset": 100,
+        }
+        for index, entry in enumerate(entries, 1)
+        for kind, start, end in split(entry)
+        if kind == CommandType.PRODUCE
+    ]
+
+
+def _placement(places: Sequence[dict[str, int]]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(list(places), schema=PLACEMENT_SCHEMA)
+
+
+def _slow(entries: Sequence[bytes], places: Sequence[dict[str, int]]) -> list[dict[str, Any]]:
+    """Read message after message with the broker's decoder."""
+    found = []
+    for place in places:
+        batch = ProduceFrame(entries[place["index"] - 1], place["start"], place["end"])
+        for nth in range(place["rows"]):
+            message = batch.message(place["first_row"] + nth)
+            found.append(_row(message, batch, place, nth))
+    return found
+
+
+def _row(message: Message, batch: ProduceFrame, place: dict[str, int], nth: int) -> dict[str, Any]:
+    return {
+        "topic": batch.topic,
+        "queue_id": place["queue_id"],
+        "queue_offset": place["first_offset"] + nth,
+        "message_id": message.message_id,
+        "tag": message.tag,
+        "keys": list(message.keys),
+        "properties": dict(message.properties),
+        "body": message.body,
+        "encoding": message.encoding.value,
+        "born_at_ms": message.born_at_ms,
+        "stored_at_ms": 1000 * place["index"],
+        "client_id": batch.client_id,
+        "born_host": batch.born_host,
+        "trace_context": message.trace_context,
+        "index": place["index"],
+        "term": 1,
+    }
+
+
+def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    return [row | {"properties": dict(row["properties"])} for row in batch.to_pylist()]
+
+
+@given(_ENTRIES)
+def test_all_messages_come_out_as_the_broker_reads_them(entries: list[bytes]) -> None:
+    """Entries of any commands give the rows that the broker's decoder gives one by one."""
+    places = _places(entries)
+
+    found = decode(data_entries(*entries), _placement(places))
+
+    assert found.schema == MESSAGE_SCHEMA
+    assert _rows(found) == _slow(entries, places)
+
+
+@given(_ENTRIES, st.data())
+def test_any_stretches_of_a_payload_can_be_taken(entries: list[bytes], data: st.DataObject) -> None:
+    """Placement may leave rows out, which were stored before: the others come out unchanged."""
+    whole = _places(entries)
+    places = [
+        place | {"first_row": row, "rows": 1, "first_offset": data.draw(st.integers(0, 9))}
+        for place in whole
+        for row in range(place["rows"])
+        if data.draw(st.booleans())
+    ]
+
+    found = decode(data_entries(*entries), _placement(places))
+
+    assert _rows(found) == _slow(entries, places)
+
+
+@given(st.lists(_COMMANDS, min_size=1, max_size=3), st.data())
+def test_damage_is_a_typed_error_or_read_as_the_broker_reads_it(
+    entries: list[bytes], data: st.DataObject
+) -> None:
+    """Flipped bytes in a payload raise MalformedMessage just where the broker cannot read it."""
+    places = _places(entries)
+    damaged = [bytearray(entry) for entry in entries]
+    entry = data.draw(st.sampled_from(damaged))
+    for _ in range(data.draw(st.integers(1, 4))):
+        entry[data.draw(st.integers(_PAYLOAD_AT, len(entry) - 1))] = data.draw(st.integers(0, 255))
+    broken = [bytes(each) for each in damaged]
+
+    try:
+        expected = _slow(broken, places)
+    except MalformedCommandError:
+        with pytest.raises(MalformedMessage, match=f"entry {damaged.index(entry) + 1}"):
+            decode(data_entries(*broken), _placement(places))
+    else:
+        assert _rows(decode(data_entries(*broken), _placement(places))) == expected
+
+
+def test_a_slice_of_a_batch_is_read_where_it_lies() -> None:
+    """Entries may be a slice of a larger batch, whose offsets do not begin at 0."""
+    messages = [Message(message_id=str(n), body=bytes([n]) * n) for n in range(1, 6)]
+    entries = [produced(message) for message in messages]
+    places = _places(entries)[2:]
+
+    found = decode(data_entries(*entries).slice(2), _placement(places))
+
+    assert found.column("body").to_pylist() == [message.body for message in messages[2:]]
+
+
+def test_only_the_columns_that_are_asked_for_are_cut_out() -> None:
+    """A slim pass reads keys and places without a copy of the bodies, in the order asked for."""
+    entries = [produced(Message(message_id="", body=b"x", keys=("k",)))]
+
+    found = decode(data_entries(*entries), _placement(_places(entries)), ("queue_offset", "keys"))
+
+    assert found.to_pydict() == {"queue_offset": [100], "keys": [["k"]]}
+
+
+def test_no_messages_are_an_empty_batch() -> None:
+    """Entries without placed messages give no rows, with all columns."""
+    found = decode(data_entries(b""), _placement([]))
+
+    assert (found.num_rows, found.schema) == (0, MESSAGE_SCHEMA)
