@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -29,10 +29,13 @@ from dledger.errors import (
     UnknownTopic,
 )
 from dledger.failover import FailoverRecord
+from dledger.records import Appended, Record, StoredRecord
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
 from dledger.status import MemberStatus, NodeStatus
 from dledger.types import Member, NodeId
+
+__all__ = ["AdminClient", "Appended", "Client", "Record", "StoredRecord", "TopicInfo", "error_of"]
 
 _RETRY_S: Final = 0.1
 _OPTIONS: Final = (
@@ -51,46 +54,6 @@ class TopicInfo:
     type: str
     queues: int
     messages: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """One message, as it is appended and read back.
-
-    Attributes:
-        body: 1 byte to 4 MiB.
-        message_id: Idempotency key within the client id; made up when empty.
-        tag: At most one tag, for filters.
-        keys: Any number of keys, for look-ups and compaction.
-        properties: The user's own, UTF-8.
-        born_at_ms: When the producer made it, Unix milliseconds.
-    """
-
-    body: bytes
-    message_id: str = ""
-    tag: str = ""
-    keys: tuple[str, ...] = ()
-    properties: dict[str, str] = field(default_factory=dict)
-    born_at_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredRecord:
-    """A committed message and where it is."""
-
-    record: Record
-    offset: int
-    index: int
-    stored_at_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Appended:
-    """Where a batch went: queue offsets of its records in order, and its Raft index."""
-
-    queue_id: int
-    offsets: tuple[int, ...]
-    index: int
 
 
 class _Channel:

@@ -9,15 +9,18 @@
     │   ├── UnknownTopic / UnknownGroup / TopicTypeMismatch
     │   ├── InvalidReceiptHandle
     │   ├── AlreadyBootstrapped / WrongGroup
-    │   └── OffsetOutOfRange
+    │   ├── OffsetOutOfRange
+    │   └── MessageRejected     (a spooled message that the group refuses; kept in a file)
     ├── Unavailable             try again, here or at another node; nothing is known to be lost
     │   ├── NotLeader           (carries the leader, if known)
     │   ├── NotJoined
     │   ├── LeadershipLost      (outcome unknown: retry with the same key)
     │   └── Overloaded
+    │       └── SpoolFull       (a producer's local disk, while the group takes no writes)
     ├── DiskFull                writes are refused until space returns; reads go on
     └── StorageError            this node's disk is at fault; the node must not vote
         ├── CorruptRecord / CorruptFile
+        ├── CorruptSpool        (reported, not raised: what is whole is replayed)
         ├── WrongIdentity
         └── DirectoryLocked     (another process is using the data directory)
 """
@@ -95,6 +98,24 @@ class OffsetOutOfRange(Refused):
         self.offset, self.first, self.last = offset, first, last
 
 
+class MessageRejected(Refused):
+    """The group refuses a spooled message for good; it is kept in a file and blocks nothing.
+
+    Attributes:
+        topic: Where it was to go.
+        message_id: Its id.
+        reason: The group's sentence.
+        path: The file that holds it from now on.
+    """
+
+    def __init__(self, topic: str, message_id: str, *, reason: str, path: str) -> None:
+        super().__init__(
+            f"spooled message {message_id} for topic {topic!r} was refused and is kept in {path}: "
+            f"{reason}"
+        )
+        self.topic, self.message_id, self.reason, self.path = topic, message_id, reason, path
+
+
 class Unavailable(DledgerError):
     """Not now; a retry, here or at another node, may succeed."""
 
@@ -122,6 +143,10 @@ class Overloaded(Unavailable):
     """A bounded queue is full; back off and retry."""
 
 
+class SpoolFull(Overloaded):
+    """A producer's spool has no room, and the group takes no writes: the message is not kept."""
+
+
 class DiskFull(DledgerError):
     """The disk has no room for more; reads go on, writes resume when space returns."""
 
@@ -144,6 +169,29 @@ class CorruptFile(StorageError):
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"corrupt file {path}: {reason}")
         self.path, self.reason = path, reason
+
+
+class CorruptSpool(StorageError):
+    """Bytes of a producer's spool are damaged; everything around them is replayed.
+
+    Attributes:
+        path: The file; when all else in it is replayed it moves to ``quarantine/``.
+        offset: The first damaged byte.
+        size_bytes: How many there are; 0 where bytes are missing.
+        first, last: Sequence numbers of the messages lost with them; last < first: none.
+    """
+
+    def __init__(
+        self, path: str, *, offset: int, size_bytes: int, first: int, last: int, reason: str
+    ) -> None:
+        lost = last - first + 1
+        numbers = f" ({first} to {last})" if lost else ""
+        super().__init__(
+            f"corrupt spool file {path}: {size_bytes} bytes at byte offset {offset}, "
+            f"{lost} messages lost{numbers}: {reason}"
+        )
+        self.path, self.offset, self.size_bytes, self.reason = path, offset, size_bytes, reason
+        self.first, self.last = first, last
 
 
 class WrongIdentity(StorageError):
