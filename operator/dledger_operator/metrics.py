@@ -1,7 +1,11 @@
-"""What the operator counts and times: `dledger_operator_*`. Labels are bounded by the groups."""
+"""What the operator counts and times: `dledger_operator_*`; see docs/monitoring.md.
+
+Labels are bounded by the groups. A group that is gone takes its series along.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -10,6 +14,26 @@ from dledger_operator.spec import Json
 
 _GROUP: Final = ("namespace", "group")
 _VALUES: Final = {"True": 1.0, "False": 0.0, "Unknown": -1.0}
+_WINDOW_S: Final = 60.0
+RUNAWAY_ROUNDS: Final = 300
+"""A group has about one round a second; more than this in a minute feed on themselves."""
+
+
+@dataclass(slots=True)
+class _Pace:
+    """Counts the rounds of one group, minute by minute."""
+
+    since_s: float
+    rounds: int = 0
+    runaway: bool = False
+
+    def count(self, now_s: float) -> None:
+        """Take a round; what one minute showed stands until the end of the next."""
+        if now_s - self.since_s >= _WINDOW_S:
+            self.runaway = self.rounds > RUNAWAY_ROUNDS
+            self.since_s, self.rounds = now_s, 0
+        self.rounds += 1
+        self.runaway = self.runaway or self.rounds > RUNAWAY_ROUNDS
 
 
 class Metrics:
@@ -23,9 +47,22 @@ class Metrics:
             buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
             registry=registry,
         )
-        self.errors = Counter(
+        self._rounds = Counter(
+            "dledger_operator_rounds_total",
+            "Rounds of a group: about one a second, more while things change.",
+            _GROUP,
+            registry=registry,
+        )
+        self._errors = Counter(
             "dledger_operator_reconcile_errors_total",
-            "Reconciliations that ended in an error and are tried again.",
+            "Rounds of a group that ended in an error and are tried again.",
+            _GROUP,
+            registry=registry,
+        )
+        self._runaway = Gauge(
+            "dledger_operator_runaway",
+            f"1 when a group had more than {RUNAWAY_ROUNDS} rounds in a minute, else 0.",
+            _GROUP,
             registry=registry,
         )
         self.writes = Counter(
@@ -56,10 +93,29 @@ class Metrics:
         )
 
         self._shown: dict[tuple[str, str], set[str]] = {}
+        self._paces: dict[tuple[str, str], _Pace] = {}
 
     def wrote(self, kind: str) -> None:
         """Count a write."""
         self.writes.labels(kind).inc()
+
+    def reconciled(
+        self, namespace: str, group: str, *, started_s: float, ended_s: float, well: bool
+    ) -> bool:
+        """Note one round of a group, in monotonic seconds, and whether it ended without an error.
+
+        Returns:
+            Whether it is the round that makes the group a runaway.
+        """
+        key = namespace, group
+        self.reconcile_seconds.observe(ended_s - started_s)
+        self._rounds.labels(*key).inc()
+        self._errors.labels(*key).inc(0 if well else 1)
+        pace = self._paces.setdefault(key, _Pace(ended_s))
+        before = pace.runaway
+        pace.count(ended_s)
+        self._runaway.labels(*key).set(pace.runaway)
+        return pace.runaway and not before
 
     def show(self, namespace: str, group: str, status: Json) -> None:
         """Show a group's status."""
@@ -70,6 +126,9 @@ class Metrics:
 
     def forget(self, namespace: str, group: str) -> None:
         """Drop the series of a group that is gone."""
+        if self._paces.pop((namespace, group), None) is not None:
+            for metric in (self._rounds, self._errors, self._runaway):
+                metric.remove(namespace, group)
         kinds = self._shown.pop((namespace, group), set())
         for kind in kinds:
             self._condition.remove(namespace, group, kind)

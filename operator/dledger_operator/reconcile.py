@@ -19,7 +19,7 @@ from dledger.errors import AlreadyBootstrapped, DledgerError, Refused, Unavailab
 from dledger_operator.api import ApiError
 from dledger_operator.build import Platform, desired
 from dledger_operator.cluster import Cluster, owned
-from dledger_operator.metrics import Metrics
+from dledger_operator.metrics import RUNAWAY_ROUNDS, Metrics
 from dledger_operator.nodes import Nodes
 from dledger_operator.observed import Observed, Pod, Ref, Volume, ref_of
 from dledger_operator.plan import (
@@ -312,19 +312,23 @@ class GroupTask:
 
     async def _round(self) -> bool:
         started_s = time.monotonic()
+        well = False
         try:
             await self.reconciler.reconcile()
+            well = True
         except ApiError as error:
-            self._metrics.errors.inc()
             log.warning("round failed, trying again: %s", error)
-            return False
         except Exception:
-            self._metrics.errors.inc()
             log.exception("round failed, trying again")
-            return False
-        finally:
-            self._metrics.reconcile_seconds.observe(time.monotonic() - started_s)
-        return True
+        self._note_round(started_s, well=well)
+        return well
+
+    def _note_round(self, started_s: float, *, well: bool) -> None:
+        metadata = self.reconciler.body["metadata"]
+        key = metadata["namespace"], metadata["name"]
+        now_s = time.monotonic()
+        if self._metrics.reconciled(*key, started_s=started_s, ended_s=now_s, well=well):
+            log.warning("group %s/%s: more than %d rounds in a minute", *key, RUNAWAY_ROUNDS)
 
     async def _wait(self, pause_s: float) -> None:
         # Not wait_for: until Python 3.12 it loses a cancellation that comes with the result, and

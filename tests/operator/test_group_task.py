@@ -12,7 +12,7 @@ class CountingReconciler:
     """Counts rounds."""
 
     def __init__(self) -> None:
-        self.body = {"metadata": {"uid": "uid-1"}}
+        self.body = {"metadata": {"namespace": "shop", "name": "orders", "uid": "uid-1"}}
         self.rounds = 0
         self.began = asyncio.Event()
 

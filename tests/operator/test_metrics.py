@@ -1,0 +1,66 @@
+"""The operator's metrics: runaways, and the series of groups that are gone."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry
+
+from dledger_operator.metrics import RUNAWAY_ROUNDS, Metrics
+
+GROUP = ("shop", "orders")
+LABELS = {"namespace": "shop", "group": "orders"}
+
+
+def _round(metrics: Metrics, at_s: float, *, well: bool = True) -> bool:
+    return metrics.reconciled(*GROUP, started_s=at_s - 0.01, ended_s=at_s, well=well)
+
+
+def _series_of_groups(registry: CollectorRegistry) -> list[str]:
+    families = registry.collect()
+    return [s.name for family in families for s in family.samples if "group" in s.labels]
+
+
+def test_a_round_a_second_is_no_runaway() -> None:
+    """That is how often a group is looked at."""
+    metrics = Metrics()
+
+    assert not any(_round(metrics, at_s) for at_s in range(600))
+    assert metrics.registry.get_sample_value("dledger_operator_runaway", LABELS) == 0
+    assert metrics.registry.get_sample_value("dledger_operator_rounds_total", LABELS) == 600
+
+
+def test_a_runaway_is_told_once_and_shown_until_a_calm_minute_has_passed() -> None:
+    """The alert's business is the state, the log's is the change."""
+    metrics = Metrics()
+
+    told = [_round(metrics, n * 0.01) for n in range(2 * RUNAWAY_ROUNDS)]
+    shown = metrics.registry.get_sample_value("dledger_operator_runaway", LABELS)
+    for at_s in range(60, 190, 2):
+        _round(metrics, at_s)
+
+    assert told.count(True) == 1
+    assert shown == 1
+    assert metrics.registry.get_sample_value("dledger_operator_runaway", LABELS) == 0
+
+
+def test_rounds_that_fail_are_counted_from_zero() -> None:
+    """A counter that is born with its first error shows no increase."""
+    metrics = Metrics()
+
+    _round(metrics, 1)
+    before = metrics.registry.get_sample_value("dledger_operator_reconcile_errors_total", LABELS)
+    _round(metrics, 2, well=False)
+
+    after = metrics.registry.get_sample_value("dledger_operator_reconcile_errors_total", LABELS)
+    assert (before, after) == (0, 1)
+
+
+def test_a_group_that_is_gone_takes_its_series_along() -> None:
+    """Else labels would pile up, and alerts fire for nothing."""
+    metrics = Metrics()
+    conditions = [{"type": "Available", "status": "True"}]
+
+    _round(metrics, 1)
+    metrics.show(*GROUP, {"readyReplicas": 3, "conditions": conditions})
+    metrics.forget(*GROUP)
+
+    assert _series_of_groups(metrics.registry) == []
