@@ -122,6 +122,7 @@ class Node:
             GatewayConfig(
                 auto_create=settings.auto_create_topics, default_queues=settings.default_queues
             ),
+            metrics=self._metrics,
         )
         self._servers = Servers(self._listeners())
 

@@ -23,12 +23,12 @@ from dledger.rpc.checks import (
 from dledger.rpc.limits import MAX_ID_LENGTH, MAX_MESSAGES
 from dledger.rpc.native import NativeHandlers, bug, parsed
 from dledger.rpc.pb import dledger_pb2 as pb
-from dledger.rpc.status import abort
 from dledger.types import Entry
 
 logger = logging.getLogger(__name__)
 
 SERVICE_NAME: Final = "dledger.v1.Ledger"
+_READ: Final = "Ledger/Read"
 _RESPONSE_RECORDS: Final = 1_024
 _RESPONSE_BYTES: Final = 1 << 20
 _FOLLOW_POLL_S: Final = 5.0
@@ -63,11 +63,12 @@ class LedgerHandlers(NativeHandlers):
         try:
             async for response in self._responses(parsed(pb.ReadRequest, raw)):
                 yield response.SerializeToString()
+            self._answered(_READ)
         except DledgerError as error:
-            await abort(context, error)
+            await self._refuse(context, _READ, error)
         except Exception as error:
             logger.exception("group %s: Read failed", self._engine.group)
-            await abort(context, bug(error))
+            await self._refuse(context, _READ, bug(error))
 
     async def _responses(self, request: pb.ReadRequest) -> AsyncIterator[pb.ReadResponse]:
         """Yield the queue's messages in order; at its end wait for more if the caller follows.

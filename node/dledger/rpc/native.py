@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+import grpc
 from google.protobuf.message import DecodeError
 
 from dledger.errors import DledgerError, InvalidArgument
 from dledger.rpc.forward import Caller
-from dledger.rpc.status import abort
+from dledger.rpc.status import abort, grpc_code_of
 
 if TYPE_CHECKING:
     from dledger.rpc.gateway.gateway import Gateway
@@ -28,24 +29,45 @@ class NativeHandlers:
     def _at_leader(
         self, path: str, request_type: Any, serve: Callable[[Any], Awaitable[Any]]
     ) -> Callable[[bytes, Any], Awaitable[bytes]]:
-        """Return a unary handler that runs *serve* here if this node leads, else at the leader."""
+        """Return a unary handler that runs *serve* here if this node leads, else at the leader.
+
+        Each request is counted once: an answer where it is made, an error where the client is.
+        """
+        method = method_of(path)
 
         async def once(raw: bytes, caller: Caller) -> bytes:
             if not self._engine.is_leader():
                 return await self._gateway.relay.unary(path, raw, caller)
-            return bytes((await serve(parsed(request_type, raw))).SerializeToString())
+            answer = bytes((await serve(parsed(request_type, raw))).SerializeToString())
+            self._answered(method)
+            return answer
 
         async def handle(raw: bytes, context: Any) -> bytes:
             caller = Caller.of(context, tls=self._tls, peer_port=self._peer_port)
             try:
                 return await self._gateway.relay.run(caller, len(raw), lambda: once(raw, caller))
             except DledgerError as error:
-                await abort(context, error)
+                await self._refuse(context, method, error, forwarded=caller.forwarded)
             except Exception as error:
                 logger.exception("group %s: %s failed", self._engine.group, path)
-                await abort(context, bug(error))
+                await self._refuse(context, method, bug(error), forwarded=caller.forwarded)
 
         return handle
+
+    async def _refuse(
+        self, context: Any, method: str, error: DledgerError, *, forwarded: bool = False
+    ) -> NoReturn:
+        if not forwarded:
+            self._answered(method, grpc_code_of(error))
+        await abort(context, error)
+
+    def _answered(self, method: str, code: grpc.StatusCode = grpc.StatusCode.OK) -> None:
+        self._gateway.requests.answered(method, code.name)
+
+
+def method_of(path: str) -> str:
+    """Return ``Ledger/Append`` for ``/dledger.v1.Ledger/Append``."""
+    return path.rpartition(".")[2]
 
 
 def bug(error: Exception) -> DledgerError:

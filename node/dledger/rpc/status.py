@@ -59,11 +59,22 @@ def code_of(error: DledgerError) -> int:
     return error.code if isinstance(error, Rejected) else _row(error)[0]
 
 
+def code_name(code: int) -> str:
+    """Return a RocketMQ code's name, such as ``OK``."""
+    return _NAMES[code]
+
+
+def grpc_code_of(error: DledgerError) -> grpc.StatusCode:
+    """Return the gRPC code for *error*."""
+    return error.error.code() if isinstance(error, Relayed) else _row(error)[1]
+
+
 def status_of(error: DledgerError) -> Any:
     """Return the RocketMQ ``Status`` for *error*: its code and its sentence."""
     return definition.Status(code=code_of(error), message=str(error))
 
 
+_NAMES: Final[dict[int, str]] = {code: name for name, code in Code.items()}
 _OK: Final[Any] = definition.Status(code=Code.OK, message="OK")
 
 

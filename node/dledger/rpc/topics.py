@@ -13,6 +13,7 @@ from dledger.rpc.native import NativeHandlers
 from dledger.rpc.pb import dledger_pb2 as pb
 
 SERVICE_NAME: Final = "dledger.v1.Topics"
+_LIST_TOPICS: Final = "Topics/ListTopics"
 
 
 class TopicsHandlers(NativeHandlers):
@@ -51,4 +52,5 @@ class TopicsHandlers(NativeHandlers):
             )
             for topic in state.topics.all()
         ]
+        self._answered(_LIST_TOPICS)
         return pb.ListTopicsResponse(topics=topics).SerializeToString()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import grpc
 import grpc.aio
 
+from dledger.metrics import NodeMetrics
 from dledger.rpc.engine import Engine
 from dledger.rpc.forward import Relay
 from dledger.rpc.gateway.acking import Acker
@@ -53,6 +54,7 @@ class Gateway:
         engine: The node.
         config: Settings of the client protocol.
         dial: Opens a channel to a peer's ``host:port``; the default is plain text.
+        metrics: Where answers are counted; by default nobody looks at them.
     """
 
     def __init__(
@@ -60,8 +62,10 @@ class Gateway:
         engine: Engine,
         config: GatewayConfig,
         dial: Callable[[str], grpc.aio.Channel] | None = None,
+        metrics: NodeMetrics | None = None,
     ) -> None:
         self.engine, self.config = engine, config
+        self.requests = (metrics or NodeMetrics(engine.group, engine.node_id)).requests
         self.relay = Relay(engine, dial)
         self.arrivals = Arrivals()
         self.catalog = Catalog(engine, config)
