@@ -51,6 +51,7 @@ class Settings:
         durability: ``sync``, or ``osBuffer`` to acknowledge from the page cache.
         auto_create_topics: Whether topics and consumer groups are created on first use.
         default_queues: Queues of a topic that is created on first use.
+        leader_follows_clients: Whether leadership goes to the node that most requests come to.
         shutdown_grace_s: Longest time SIGTERM may take.
         tls_cert_file: PEM certificate chain; empty: self-signed.
         tls_key_file: PEM key of it.
@@ -74,6 +75,7 @@ class Settings:
     durability: Durability = "sync"
     auto_create_topics: bool = True
     default_queues: int = 8
+    leader_follows_clients: bool = True
     shutdown_grace_s: int = 20
     tls_cert_file: str = ""
     tls_key_file: str = ""

@@ -14,7 +14,7 @@ from typing import Final
 from dledger.broker.frames import CommandType, frame_type
 from dledger.broker.state import BrokerState
 from dledger.driver import Driver
-from dledger.errors import NotJoined
+from dledger.errors import DledgerError, NotJoined
 from dledger.rpc.engine import ClientEndpoint
 from dledger.rpc.hello import NodeAddress
 from dledger.rpc.peers import Peers
@@ -103,6 +103,19 @@ class NodeEngine:
                 return
         else:
             await self._driver.wait_change(timeout_s)
+
+    def hand_over(self, target: NodeId) -> bool:
+        """Start handing leadership to *target*; False if it is not close behind, or not now."""
+        core = self._joined().core
+        progress = core.progress().get(target)
+        behind = core.last_index - progress.match_index if progress else _MAX_APPLY_LAG + 1
+        if behind > _MAX_APPLY_LAG or not self._peers.connected(target):
+            return False
+        try:
+            self._joined().transfer_leadership(target)
+        except DledgerError:
+            return False
+        return True
 
     def now_ms(self) -> int:
         """Return the leader's log clock, Unix milliseconds."""

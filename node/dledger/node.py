@@ -120,7 +120,9 @@ class Node:
         self._gateway = Gateway(
             self.engine,
             GatewayConfig(
-                auto_create=settings.auto_create_topics, default_queues=settings.default_queues
+                auto_create=settings.auto_create_topics,
+                default_queues=settings.default_queues,
+                leader_follows_clients=settings.leader_follows_clients,
             ),
             metrics=self._metrics,
         )

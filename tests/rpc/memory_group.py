@@ -83,6 +83,10 @@ class MemoryEngine:
             if not change.done():
                 change.set_result(None)
 
+    def hand_over(self, target: NodeId) -> bool:
+        self._members.elect(int(target.removeprefix("id-")))
+        return True
+
     def now_ms(self) -> int:
         return self._members.now_ms()
 

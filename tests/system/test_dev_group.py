@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from dledger.client import AdminClient
 from e2e.devgroup import DevGroup, eventually, free_port_range
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -97,6 +99,35 @@ def test_nothing_is_lost_or_doubled_over_ten_kills_of_the_leader(
 
     assert (summary["lost"], summary["duplicates"], summary["outOfOrder"]) == (0, 0, 0), summary
     assert summary["gapMs"] < 2000, summary
+
+
+@pytest.mark.slow
+def test_leadership_follows_the_clients(group: DevGroup, tmp_path: Path) -> None:
+    """The SDK keeps to one node; when that is a follower, it leads before long."""
+    workload = start_workload(
+        group, tmp_path, "--topic", "near", "--consumer", "none", "--seconds", "120",
+        "--threads", "16",
+    )  # fmt: skip
+    lines = Lines(workload)
+    lines.wait_acked(100)
+    asyncio.run(transfer(group, to=2))
+    eventually("the leader moved away", lambda: group.state()["leader"] == 2, 10)
+
+    eventually("the clients' node leads", lambda: group.state()["leader"] == 0, 60)
+    lines.stop()
+    summary = lines.summary()
+
+    assert (summary["failed"], summary["lost"], summary["duplicates"]) == (0, 0, 0), summary
+
+
+async def transfer(group: DevGroup, *, to: int) -> None:
+    """Hand leadership to a node by its number."""
+    state = group.state()
+    async with AdminClient(state["adminEndpoints"][to]) as admin:
+        target = (await admin.status()).node_id
+    if state["leader"] != to:
+        async with AdminClient(state["adminEndpoints"][state["leader"]]) as admin:
+            await admin.transfer_leader(target)
 
 
 @pytest.mark.slow

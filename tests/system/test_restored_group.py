@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-from devgroup import DevGroup, free_port_range
 
 from dledger.client import AdminClient, Client
 from dledger.store.commit_log import CommitLog
@@ -21,6 +20,7 @@ from dledger.store.identity import (
     load_identity,
 )
 from dledger.types import Entry
+from e2e.devgroup import DevGroup, free_port_range
 
 SMALL_SEGMENTS = "segment_bytes=1048576"
 MESSAGES = [f"message {number}".encode() * 100 for number in range(3000)]
@@ -47,9 +47,7 @@ def restore(directory: Path, name: str, group_id: str, entries: list[Entry]) -> 
     """Write *entries* as the log of a node that has joined no group."""
     files = RealFiles()
     identity = begin_restore(files, directory, name, group_id=group_id)
-    log = CommitLog.open(
-        files, directory / LOG_DIRECTORY, identity=identity, segment_bytes=1 << 20
-    )
+    log = CommitLog.open(files, directory / LOG_DIRECTORY, identity=identity, segment_bytes=1 << 20)
     log.append(entries)
     log.sync()
     log.close()

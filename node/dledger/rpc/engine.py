@@ -71,6 +71,9 @@ class Engine(Protocol):
     async def wait_leader_change(self, timeout_s: float) -> None:
         """Return when role, term, leader or readiness to lead changes, or after the timeout."""
 
+    def hand_over(self, target: NodeId) -> bool:
+        """Start handing leadership to a follower; False if it is not close behind, or not now."""
+
     def now_ms(self) -> int:
         """The leader's log clock, Unix milliseconds; never goes back."""
 

@@ -22,9 +22,10 @@ from dledger.rpc.engine import Engine
 from dledger.rpc.limits import MAX_HELD_BYTES
 from dledger.rpc.peers import CHANNEL_OPTIONS
 from dledger.rpc.status import from_rpc
-from dledger.types import Member
+from dledger.types import Member, NodeId
 
 FORWARDED_KEY: Final = "x-dledger-forwarded"
+_THROUGH_KEY: Final = "x-dledger-through"
 _CLIENT_ID_KEY: Final = "x-mq-client-id"
 _LANGUAGE_KEY: Final = "x-mq-language"
 _REQUEST_ID_KEY: Final = "x-mq-request-id"
@@ -46,6 +47,7 @@ class Caller:
         language: The SDK's language, such as ``PYTHON``; empty if it did not say.
         tls: Whether the client came through a TLS port (of this node or of a follower).
         forwarded: Whether a follower sent it here; then it goes no further.
+        through: That follower.
         deadline_s: Event-loop time by which the answer should leave, a margin before the
             client's own deadline.
         metadata: What is passed on to the leader.
@@ -56,6 +58,7 @@ class Caller:
     language: str
     tls: bool
     forwarded: bool
+    through: NodeId | None
     deadline_s: float
     metadata: tuple[tuple[str, str], ...]
 
@@ -72,6 +75,7 @@ class Caller:
             language=given.get(_LANGUAGE_KEY, ""),
             tls=through_tls,
             forwarded=peer_port,
+            through=NodeId(given[_THROUGH_KEY]) if peer_port and _THROUGH_KEY in given else None,
             deadline_s=_deadline_s(context),
             metadata=(*passed, (FORWARDED_KEY, "tls" if through_tls else "plain")),
         )
@@ -163,7 +167,7 @@ class Relay:
         """
         channel, leader = self._to_leader(caller)
         call = channel.unary_unary(path)(
-            request, metadata=caller.metadata, timeout=max(caller.remaining_s(), 0.001)
+            request, metadata=self._metadata(caller), timeout=max(caller.remaining_s(), 0.001)
         )
         with self._watched(leader, call):
             response: bytes = await call
@@ -173,7 +177,7 @@ class Relay:
         """Yield the leader's answers to a call that streams them. Raises as `unary` does."""
         channel, leader = self._to_leader(caller)
         call = channel.unary_stream(path)(
-            request, metadata=caller.metadata, timeout=max(caller.remaining_s(), 0.001)
+            request, metadata=self._metadata(caller), timeout=max(caller.remaining_s(), 0.001)
         )
         with self._watched(leader, call):
             self._streams.add(call)
@@ -197,6 +201,9 @@ class Relay:
         if channel is None:
             channel = self._channels[leader.address] = self._dial(leader.address)
         return channel, leader
+
+    def _metadata(self, caller: Caller) -> tuple[tuple[str, str], ...]:
+        return (*caller.metadata, (_THROUGH_KEY, self._engine.node_id))
 
     @contextlib.contextmanager
     def _watched(self, leader: Member, call: Any) -> Any:

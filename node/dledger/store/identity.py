@@ -46,7 +46,7 @@ class Identity:
     recovered_from: str = ""
     recovered_to: int = 0
 
-    def owns(self, *, group_id: str, node_id: NodeId, first_index: int) -> bool:
+    def owns(self, *, group_id: str, node_id: str, first_index: int) -> bool:
         """Whether a segment whose header says this belongs to the disk's log."""
         restored = group_id == self.recovered_from and first_index <= self.recovered_to
         return node_id == self.node_id and (group_id == self.group_id or restored)
@@ -139,9 +139,7 @@ def begin_restore(
     return identity
 
 
-def finish_restore(
-    files: Files, directory: Path, identity: Identity, last_index: int
-) -> Identity:
+def finish_restore(files: Files, directory: Path, identity: Identity, last_index: int) -> Identity:
     """Make a node of the directory whose log was written as *identity* and synced.
 
     It is Unjoined until a group is founded on the log: the history is the other group's.

@@ -12,7 +12,9 @@ class GatewayConfig:
     Attributes:
         auto_create: Whether topics and consumer groups are made when first used.
         default_queues: Queues of a topic made that way.
+        leader_follows_clients: Whether leadership goes to the node that clients use.
     """
 
     auto_create: bool = True
     default_queues: int = 8
+    leader_follows_clients: bool = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from dledger.metrics import NodeMetrics
 from dledger.rpc.engine import Engine
 from dledger.rpc.forward import Relay
 from dledger.rpc.gateway.acking import Acker
+from dledger.rpc.gateway.affinity import WINDOW_S, Affinity
 from dledger.rpc.gateway.arrivals import Arrivals
 from dledger.rpc.gateway.catalog import Catalog
 from dledger.rpc.gateway.clients import Clients
@@ -25,6 +27,8 @@ from dledger.rpc.gateway.sending import Sender
 from dledger.rpc.gateway.telemetry import Telemetry
 from dledger.rpc.ledger import LedgerHandlers
 from dledger.rpc.topics import TopicsHandlers
+
+logger = logging.getLogger(__name__)
 
 _WATCH_S = 1.0
 
@@ -70,12 +74,13 @@ class Gateway:
         self.arrivals = Arrivals()
         self.catalog = Catalog(engine, config)
         self.clients = Clients(engine)
+        self.affinity = Affinity(engine.node_id)
         self.sender = Sender(engine, self.catalog)
         self.receiver = Receiver(engine, self.catalog, self.arrivals)
         self.acker = Acker(engine)
         self.router = Router(engine, self.catalog, config)
         self.telemetry = Telemetry()
-        self._watcher: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         engine.on_applied(self._applied)
 
     def handlers(
@@ -105,7 +110,8 @@ class Gateway:
         """Start the tasks behind the handlers; call on the event loop."""
         self.relay.start()
         self.clients.start()
-        self._watcher = asyncio.get_running_loop().create_task(self._watch())
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._watch()), loop.create_task(self._follow_clients())]
 
     def drain(self) -> None:
         """End Telemetry streams and long polls now; other calls are served on."""
@@ -116,10 +122,10 @@ class Gateway:
     async def close(self) -> None:
         """Stop everything that runs behind the handlers."""
         self.drain()
-        if self._watcher is not None:
-            self._watcher.cancel()
+        for task in self._tasks:
+            task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._watcher
+                await task
         await self.clients.close()
         await self.relay.close()
 
@@ -134,3 +140,18 @@ class Gateway:
             await self.engine.wait_leader_change(_WATCH_S)
             if not self.engine.is_leader():
                 self.arrivals.notify_all()
+
+    async def _follow_clients(self) -> None:
+        """Hand leadership to the node that clients use, if it is another."""
+        while True:
+            await asyncio.sleep(WINDOW_S)
+            if not self.engine.is_leader() or not self.config.leader_follows_clients:
+                self.affinity.forget()
+                continue
+            favourite = self.affinity.end_window()
+            if favourite is not None and self.engine.hand_over(favourite):
+                logger.info(
+                    "group %s: nearly all requests come through %s, which is to lead",
+                    self.engine.group,
+                    favourite,
+                )

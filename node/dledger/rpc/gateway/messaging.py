@@ -114,6 +114,7 @@ class MessagingHandlers:
             request = method.parse(raw)
             if leads or (method.here is not None and method.here(request)):
                 gateway.clients.seen(caller.client_id)
+                gateway.affinity.note(caller.through)
                 return bytes((await method.serve(request, caller)).SerializeToString())
         return await gateway.relay.unary(method.path, raw, caller)
 
@@ -153,6 +154,7 @@ class MessagingHandlers:
         gateway = self._gateway
         if gateway.engine.is_leader():
             gateway.clients.seen(caller.client_id)
+            gateway.affinity.note(caller.through)
             request = _parse(_RECEIVE, raw)
             async for response in gateway.receiver.receive(request, caller):
                 yield bytes(response.SerializeToString())
