@@ -2,20 +2,33 @@
 
 The bytes are those of `dledger.store.format`. A batch has a row for each record, the schema is
 `ENTRY_SCHEMA`; header fields are gathered at the records' positions instead of parsed one by one,
-and every CRC is checked.
+and every CRC is checked. What is left of loops runs inside `map`, not as Python code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from crc32c import crc32c
 
-ENTRY_SCHEMA = pa.schema(
+from dledger.errors import CorruptRecord
+from dledger.store.format import (
+    ALIGNMENT_BYTES,
+    RECORD_HEADER_BYTES,
+    decode_body,
+    decode_record_header,
+    record_size,
+)
+from dledger.types import EntryKind
+from dledger_pipeline.errors import CorruptObject
+
+ENTRY_SCHEMA: Final = pa.schema(
     [
         pa.field("index", pa.int64(), nullable=False),
         pa.field("term", pa.int64(), nullable=False),
@@ -27,6 +40,24 @@ ENTRY_SCHEMA = pa.schema(
     ]
 )
 """One row a record. *type* is an `EntryKind`; *chain_crc32c* is the record's own chain CRC."""
+
+_HEADER: Final = np.dtype(
+    [
+        ("chain_crc32c", "<u4"),
+        ("length", "<u4"),
+        ("term", "<u8"),
+        ("index", "<u8"),
+        ("timestamp_ms", "<i8"),
+        ("body_crc32c", "<u4"),
+        ("type", "u1"),
+        ("zeros", "u1", 3),
+    ]
+)
+_WORDS: Final = np.arange(RECORD_HEADER_BYTES // ALIGNMENT_BYTES)
+_CHAINED: Final = np.dtype(f"V{RECORD_HEADER_BYTES - 4}")
+_LENGTH: Final = struct.Struct("<I")
+_PADDING: Final = tuple(bytes(size) for size in range(ALIGNMENT_BYTES))
+_LAST_KIND: Final = max(EntryKind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,44 +85,183 @@ class RecordBytes:
 def parse(chunk: RecordBytes) -> pa.RecordBatch:
     """Return the records of *chunk*, every one checked: chain, index, type and body CRC.
 
+    Padding is not looked at, as it carries nothing; everything else of the bytes is in the batch.
+
     Raises:
         CorruptRecord: Names the segment and the byte of the first record that is not valid.
     """
-    raise NotImplementedError(chunk)
+    data = memoryview(chunk.data).cast("B")
+    starts = _walk(data) if chunk.positions is None else chunk.positions.astype(np.int64)
+    headers, inside = _gather(data, starts)
+    lengths = headers["length"].astype(np.int64)
+    begins = starts * ALIGNMENT_BYTES + RECORD_HEADER_BYTES
+    stops = -(-(begins + lengths) // ALIGNMENT_BYTES)  # where the next record begins, in units
+    whole = inside & _continuous(starts, stops) & (stops * ALIGNMENT_BYTES <= len(data))
+    good = _leading(whole & _plausible(headers, chunk.first_index))
+    bodies = _slices(data, begins[:good], begins[:good] + lengths[:good])
+    good = min(good, _leading(_crcs_hold(headers[:good], bodies, chunk.previous_chain)))
+    if good < len(starts) or _end(stops) != len(data):
+        raise _corrupt(chunk, data, headers[:good], _end(stops[:good]))
+    return _batch(headers, lengths, b"".join(bodies))
 
 
 def encode(batch: pa.RecordBatch) -> bytes:
     """Return the bytes that *batch* was parsed from; the inverse of `parse`. Checks nothing."""
-    raise NotImplementedError(batch)
+    headers, bodies = _from_columns(batch)
+    padding = (-headers["length"].astype(np.int64) % ALIGNMENT_BYTES).tolist()
+    parts: list[Any] = [b""] * (3 * len(bodies))
+    parts[0::3] = headers.view(f"V{RECORD_HEADER_BYTES}").tolist()
+    parts[1::3] = bodies
+    parts[2::3] = map(_PADDING.__getitem__, padding)
+    return b"".join(parts)
 
 
 def check(batch: pa.RecordBatch, *, name: str, previous_chain: int, first_index: int) -> int:
     """Check all CRCs of rows that did not come from `parse`; return the last chain CRC.
 
+    Args:
+        batch: Of `ENTRY_SCHEMA`.
+        name: The object that the rows are from; for errors.
+        previous_chain: The chain CRC of the record before the first row.
+        first_index: The index of the first row.
+
     Raises:
         CorruptObject: Names *name* and the index of the first row that is not valid.
     """
-    raise NotImplementedError(batch, name, previous_chain, first_index)
+    if len(batch) == 0:
+        return previous_chain
+    headers, bodies = _from_columns(batch)
+    valid = _plausible(headers, first_index) & _crcs_hold(headers, bodies, previous_chain)
+    good = _leading(valid)
+    if good < len(batch):
+        raise CorruptObject(name, f"entry {first_index + good} does not have its index and CRCs")
+    return int(headers["chain_crc32c"][-1])
 
 
-def read_segment(
-    path: Path, *, last_index: int | None = None, chunk_bytes: int = 4 << 20
-) -> Iterator[RecordBytes]:
-    """Yield the records of a segment file in chunks of about *chunk_bytes*, unparsed.
+def record_sizes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """Return the bytes that each row takes as a record, with header and padding."""
+    lengths = np.diff(_offsets(batch.column("body")))
+    return np.asarray(RECORD_HEADER_BYTES + lengths + (-lengths % ALIGNMENT_BYTES))
 
-    Uses the index file beside it if that is whole. Ends at *last_index*, or at the first zeros.
 
-    Raises:
-        CorruptRecord: The segment's header, or a record's length, is not valid.
+def follow(data: memoryview, limit: int | None = None) -> tuple[list[int], int]:
+    """Return where the records of *data* begin, in bytes, by their lengths, and where they end.
+
+    Nothing is checked. Ends at zeros, at a record that is not whole, or after *limit* records.
     """
-    raise NotImplementedError(path, last_index, chunk_bytes)
+    starts: list[int] = []
+    at, last = 0, len(data) - RECORD_HEADER_BYTES
+    while at <= last and (limit is None or len(starts) < limit):
+        (length,) = _LENGTH.unpack_from(data, at + 4)
+        after = at + record_size(length)
+        if after > len(data) or (length == 0 and not any(data[at : at + RECORD_HEADER_BYTES])):
+            break
+        starts.append(at)
+        at = after
+    return starts, at
 
 
-def read_log(directory: Path, *, chunk_bytes: int = 4 << 20) -> Iterator[RecordBytes]:
-    """Yield the synced records of a node's data directory (or of its ``log`` alone).
+def _walk(data: memoryview) -> npt.NDArray[np.int64]:
+    """Return the records' positions by their lengths; bytes that are left over count as one."""
+    starts, end = follow(data)
+    if end < len(data):
+        starts.append(end)
+    return np.array(starts, np.int64) // ALIGNMENT_BYTES
 
-    Raises:
-        CorruptRecord: A segment is missing or does not continue the one before.
-        CorruptFile: The watermark is damaged.
-    """
-    raise NotImplementedError(directory, chunk_bytes)
+
+def _gather(data: memoryview, starts: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.bool_]]:
+    """Return the headers at *starts*, and which of them lie within the data; the others are 0."""
+    words = np.frombuffer(data, "<u8", len(data) // ALIGNMENT_BYTES)
+    inside = starts <= len(words) - len(_WORDS)
+    if inside.all():
+        gathered = words[starts[:, None] + _WORDS]
+    else:
+        gathered = np.zeros((len(starts), len(_WORDS)), "<u8")
+        gathered[inside] = words[starts[inside, None] + _WORDS]
+    return gathered.view(_HEADER)[:, 0], inside
+
+
+def _continuous(
+    starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    return np.asarray(starts == np.concatenate((np.zeros(1, np.int64), stops[:-1]))[: len(starts)])
+
+
+def _plausible(headers: Any, first_index: int) -> npt.NDArray[np.bool_]:
+    indexes = np.arange(first_index, first_index + len(headers), dtype=np.uint64)
+    plausible = (headers["index"] == indexes) & (headers["type"] <= _LAST_KIND)
+    return np.asarray(plausible & (headers["zeros"] == 0).all(axis=1))
+
+
+def _crcs_hold(
+    headers: Any, bodies: Sequence[memoryview], previous_chain: int
+) -> npt.NDArray[np.bool_]:
+    """Say for which records both CRCs are right, given that those of the one before are."""
+    if len(headers) == 0:
+        return np.zeros(0, np.bool_)
+    stored = headers["chain_crc32c"]
+    before = [previous_chain, *stored[:-1].tolist()]
+    raw = np.ascontiguousarray(headers).view("u1").reshape(-1, RECORD_HEADER_BYTES)
+    chained = np.ascontiguousarray(raw[:, 4:]).view(_CHAINED)[:, 0].tolist()
+    chains = np.fromiter(map(crc32c, chained, before), np.uint32, len(before))
+    crcs = np.fromiter(map(crc32c, bodies), np.uint32, len(before))
+    return np.asarray((chains == stored) & (crcs == headers["body_crc32c"]))
+
+
+def _slices(
+    data: memoryview, begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
+) -> list[memoryview]:
+    return list(map(data.__getitem__, map(slice, begins.tolist(), ends.tolist())))
+
+
+def _leading(flags: npt.NDArray[np.bool_]) -> int:
+    """Return how many of *flags* are set before the first that is not."""
+    return len(flags) if flags.all() else int(flags.argmin())
+
+
+def _end(stops: npt.NDArray[np.int64]) -> int:
+    return int(stops[-1]) * ALIGNMENT_BYTES if len(stops) else 0
+
+
+def _corrupt(chunk: RecordBytes, data: memoryview, valid: Any, at: int) -> CorruptRecord:
+    """Say what is wrong with the record at byte *at*, behind the *valid* ones."""
+    chain = int(valid["chain_crc32c"][-1]) if len(valid) else chunk.previous_chain
+    reason = "its end, position or reserved bytes are not as expected"
+    try:
+        header = decode_record_header(data, at, chain=chain, index=chunk.first_index + len(valid))
+        decode_body(data, at, header)
+    except ValueError as error:
+        reason = str(error)
+    return CorruptRecord(chunk.segment, chunk.offset + at, reason)
+
+
+def _batch(headers: Any, lengths: npt.NDArray[np.int64], bodies: bytes) -> pa.RecordBatch:
+    offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(bodies)]
+    body = pa.Array.from_buffers(pa.large_binary(), len(headers), buffers)
+    columns = [
+        pa.array(headers[field.name].astype(field.type.to_pandas_dtype()))
+        for field in ENTRY_SCHEMA
+        if field.name != "body"
+    ]
+    return pa.RecordBatch.from_arrays([*columns, body], schema=ENTRY_SCHEMA)
+
+
+def _from_columns(batch: pa.RecordBatch) -> tuple[Any, list[memoryview]]:
+    """Return the rows' headers, with the lengths that their bodies have, and the bodies."""
+    offsets = _offsets(batch.column("body"))
+    headers = np.zeros(len(batch), _HEADER)
+    headers["length"] = np.diff(offsets)
+    for field in ENTRY_SCHEMA:
+        if field.name != "body":
+            headers[field.name] = batch.column(field.name).to_numpy(zero_copy_only=False)
+    values = batch.column("body").buffers()[2]
+    data = memoryview(b"" if values is None else values)
+    return headers, _slices(data, offsets[:-1], offsets[1:])
+
+
+def _offsets(bodies: pa.LargeBinaryArray) -> npt.NDArray[np.int64]:
+    """Return where each body begins in the values buffer, and the end of the last."""
+    if len(bodies) == 0:
+        return np.zeros(1, np.int64)
+    return np.frombuffer(bodies.buffers()[1], np.int64)[bodies.offset :][: len(bodies) + 1]
