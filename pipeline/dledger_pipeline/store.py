@@ -2,40 +2,82 @@
 
 Names are relative to the URL, with ``/`` between parts. Objects appear whole or not at all and are
 durable when a call returns; nothing here deletes. `create` and `replace` are atomic against all
-other writers, on S3 by conditional writes, on file systems by links and locks.
+other writers: on S3 by conditional writes, on file systems by links and locks.
 """
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol, TypeAlias
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
+
+from dledger_pipeline.directory_objects import DirectoryObjects
+from dledger_pipeline.errors import ObjectMissing, StoreError
+from dledger_pipeline.remote_objects import RemoteObjects
+from dledger_pipeline.stored import Stored
+
+__all__ = ["Credentials", "Data", "Store", "Stored"]
+
+Data: TypeAlias = bytes | memoryview | pa.Buffer
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """How to sign requests to an S3 store; None of it is needed for ``file://``."""
+    """How to sign requests to an S3 store; none are needed for ``file://``."""
 
     access_key_id: str
-    secret_access_key: str
+    secret_access_key: str = field(repr=False)
     region: str = "us-east-1"
 
+    @classmethod
+    def from_environment(cls) -> Credentials | None:
+        """Return what the AWS_* variables say; None if key or secret are not set."""
+        key = os.environ.get("AWS_ACCESS_KEY_ID", "")
+        secret = os.environ.get("AWS_SECRET_ACCESS_KEY", "")
+        if not key or not secret:
+            return None
+        region = os.environ.get("AWS_REGION") or "us-east-1"
+        return cls(access_key_id=key, secret_access_key=secret, region=region)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
-    """An object as it was read: its bytes, and the version to give to `Store.replace`."""
 
-    data: pa.Buffer
-    version: str
+class Objects(Protocol):
+    """What a kind of store does; `Store` says what its calls raise."""
+
+    def get(self, name: str) -> Stored:
+        """Return an object and its version."""
+
+    def size(self, name: str) -> int:
+        """Return an object's length in bytes."""
+
+    def put(self, name: str, data: memoryview) -> None:
+        """Write an object."""
+
+    def create(self, name: str, data: memoryview) -> None:
+        """Write an object unless there is one."""
+
+    def replace(self, name: str, data: memoryview, version: str) -> None:
+        """Write an object if it has this version."""
+
+    def list(self, prefix: str) -> Iterator[str]:
+        """Yield names below the folder, in any order."""
 
 
 class Store:
     """Objects below one URL. Pickles as URL and endpoint: credentials are each process's own."""
 
-    def __init__(self, url: str, endpoint: str | None = None) -> None:
+    def __init__(self, url: str, endpoint: str | None, objects: Objects) -> None:
+        """Use `open`."""
         self.url = url
         self.endpoint = endpoint
+        self._objects = objects
 
     @classmethod
     def open(
@@ -52,45 +94,71 @@ class Store:
 
         Raises:
             StoreError: The URL is none of a store.
+            StoreDenied: An S3 server needs credentials and there are none.
         """
-        raise NotImplementedError(url, endpoint, credentials)
+        parts = urlsplit(url)
+        endpoint = endpoint or os.environ.get("DLEDGER_STORE_ENDPOINT") or None
+        if parts.scheme == "file":
+            if parts.netloc or not parts.path.startswith("/"):
+                raise StoreError(f"{url} is not of the form file:///absolute/path")
+            return cls(url, endpoint, DirectoryObjects(Path(unquote(parts.path))))
+        if parts.scheme == "s3":
+            signed = credentials or Credentials.from_environment()
+            return cls(url, endpoint, RemoteObjects.s3(url, endpoint, signed))
+        return cls(url, endpoint, RemoteObjects.other(url))
+
+    def __reduce__(self) -> tuple[object, tuple[str, str | None]]:
+        return Store.open, (self.url, self.endpoint)
 
     def get(self, name: str) -> pa.Buffer:
         """Return an object's bytes. Raises ObjectMissing, StoreDenied, StoreUnavailable."""
-        raise NotImplementedError(name)
+        return self.get_versioned(name).data
 
     def get_versioned(self, name: str) -> Stored:
         """Return an object's bytes and version. Raises like `get`."""
-        raise NotImplementedError(name)
+        return self._objects.get(_checked(name))
 
     def size(self, name: str) -> int:
         """Return an object's length in bytes. Raises like `get`."""
-        raise NotImplementedError(name)
+        return self._objects.size(_checked(name))
 
     def exists(self, name: str) -> bool:
         """Whether there is an object of this name. Raises StoreDenied, StoreUnavailable."""
-        raise NotImplementedError(name)
+        try:
+            self.size(name)
+        except ObjectMissing:
+            return False
+        return True
 
-    def put(self, name: str, data: bytes | memoryview | pa.Buffer) -> None:
+    def put(self, name: str, data: Data) -> None:
         """Write an object, replacing one of the same name. Raises StoreDenied, StoreUnavailable."""
-        raise NotImplementedError(name, data)
+        self._objects.put(_checked(name), memoryview(data))
 
-    def create(self, name: str, data: bytes | memoryview | pa.Buffer) -> None:
+    def create(self, name: str, data: Data) -> None:
         """Write a new object.
 
         Raises:
-            AlreadyExists: There is one of this name; it stays as it is.
+            AlreadyExists: There is one of this name; it stays as it is. It may be this very one,
+                if an answer was lost on the way: compare.
+            StoreDenied, StoreUnavailable: As they say.
         """
-        raise NotImplementedError(name, data)
+        self._objects.create(_checked(name), memoryview(data))
 
-    def replace(self, name: str, data: bytes | memoryview | pa.Buffer, version: str) -> None:
+    def replace(self, name: str, data: Data, version: str) -> None:
         """Replace an object if it still has *version*: compare and swap.
 
         Raises:
             VersionConflict: It has another version by now, which stays.
+            StoreDenied, StoreUnavailable: As they say.
         """
-        raise NotImplementedError(name, data, version)
+        self._objects.replace(_checked(name), memoryview(data), version)
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the names of all objects below the folder *prefix*, sorted."""
-        raise NotImplementedError(prefix)
+        yield from sorted(self._objects.list(_checked(prefix) if prefix else ""))
+
+
+def _checked(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise StoreError(f"{name!r} is not the name of an object here")
+    return name
