@@ -58,7 +58,7 @@ PLACEMENT_SCHEMA: Final = _schema(
 )
 """One row a stretch: rows ``[first_row, first_row + rows)`` of the PRODUCE payload at bytes
 ``[start, end)`` of the entry at `index` are the messages of queue `queue_id` at offsets
-`first_offset` and up. Stretches ascend by (index, start, first_row); a row in none is no message."""
+`first_offset` and up. Stretches ascend by (index, start, first_row); a row in none is a repeat."""
 
 
 def decode(

@@ -1,0 +1,155 @@
+"""Spark for our jobs: a session that is quiet, and tasks whose typed errors come back typed.
+
+The only module that starts Spark. `one_task_each` runs a function of ours once for each of some
+items, anywhere; `typed_errors` turns what Spark makes of its failure into the error it was.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, TypeVar
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from dledger.errors import DledgerError
+from dledger_pipeline.errors import SparkFailed
+
+T = TypeVar("T")
+
+LOCAL: Final = "local[*]"
+_LOG4J: Final = Path(__file__).with_name("log4j2.properties")
+_LOCALHOST: Final = "127.0.0.1"
+_DEFAULTS: Final = {
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "0",
+    "spark.sql.session.timeZone": "UTC",
+}
+_LOCAL_DEFAULTS: Final = {
+    "spark.driver.host": _LOCALHOST,
+    "spark.driver.bindAddress": _LOCALHOST,
+}
+_RAISED: Final = re.compile(r"^(?:[\w.]+\.)?(\w+): (.+)$", re.MULTILINE)
+
+
+@contextmanager
+def spark_session(
+    name: str, master: str = LOCAL, conf: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """Start Spark, and stop it at the end.
+
+    Args:
+        name: What the application is called.
+        master: A Spark master URL; ``k8s://...`` runs executors as pods, in client mode.
+        conf: Spark settings; they win over ours.
+
+    Raises:
+        SparkFailed: Java is missing, or Spark did not start.
+    """
+    session = _start(name, master, conf or {})
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def _start(name: str, master: str, conf: Mapping[str, str]) -> SparkSession:
+    _check_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    settings = _DEFAULTS | (_LOCAL_DEFAULTS if master.startswith("local") else {}) | dict(conf)
+    builder = SparkSession.builder.appName(name).master(master)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    try:
+        return builder.getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        raise SparkFailed(f"Spark did not start with master {master}: {_line(error)}") from error
+
+
+def _check_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    if not (home and Path(home, "bin", "java").exists()) and not shutil.which("java"):
+        raise SparkFailed(
+            "Spark needs Java 17 or newer and there is no `java` on PATH; install it "
+            "(Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
+        )
+
+
+def one_task_each(
+    spark: SparkSession,
+    items: Sequence[T],
+    work: Callable[[T], Iterator[pa.RecordBatch]],
+    schema: pa.Schema,
+) -> DataFrame:
+    """Return the rows that *work* makes of each of *items* (at least one), a task for each.
+
+    Args:
+        spark: The session.
+        items: Pickled to all executors.
+        work: A function that executors can import.
+        schema: Of the batches that *work* yields.
+    """
+    shared = spark.sparkContext.broadcast(list(items))
+
+    def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield from work(shared.value[number])
+
+    numbered = spark.range(0, len(items), 1, len(items))
+    return numbered.mapInArrow(run, from_arrow_schema(schema))
+
+
+@contextmanager
+def typed_errors() -> Iterator[None]:
+    """Raise what a task of ours raised, instead of what Spark made of it.
+
+    Raises:
+        DledgerError: Of the class and with the message that it had in the task.
+        SparkFailed: It was no error of ours.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise _typed(error) from error
+
+
+def _typed(error: Exception) -> DledgerError:
+    classes = {each.__name__: each for each in _subclasses(DledgerError)}
+    for name, message in reversed(_RAISED.findall(str(error))):
+        if name in classes:
+            return _rebuilt(classes[name], message)
+    return SparkFailed(f"Spark gave up: {_line(error)}")
+
+
+def _subclasses(base: type[DledgerError]) -> Iterator[type[DledgerError]]:
+    for each in base.__subclasses__():
+        yield each
+        yield from _subclasses(each)
+
+
+def _rebuilt(kind: type[DledgerError], message: str) -> DledgerError:
+    """Return an error with this message; its constructor wants what only the task knew."""
+    error = kind.__new__(kind)
+    error.args = (message,)
+    return error
+
+
+def _line(error: Exception) -> str:
+    """Return the last line of a Python traceback in the error's text, else its first line."""
+    text = str(error).strip()
+    raised = _RAISED.findall(text)
+    if "Traceback" in text and raised:
+        return ": ".join(raised[-1])
+    return text.splitlines()[0] if text else type(error).__name__

@@ -1,0 +1,85 @@
+"""Compaction: the newest message for each key stays, as a dict would have it; the rest is left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dledger_pipeline.compaction import SLIM_COLUMNS, Winners, merged, newest
+from dledger_pipeline.messages import MESSAGE_SCHEMA
+
+_TOPICS = ("compacted", "also", "other")
+_ASKED = frozenset(_TOPICS[:2])
+_MESSAGE = st.tuples(
+    st.sampled_from(_TOPICS),
+    st.integers(0, 1),
+    st.lists(st.sampled_from(["", "a", "b", "c"]), max_size=3),
+)
+_BATCHES = st.lists(st.lists(_MESSAGE, max_size=8), max_size=4)
+
+
+def _messages(batches: list[list[tuple[str, int, list[str]]]]) -> list[pa.RecordBatch]:
+    """Give each message the next offset of its queue and the next index, as a broker does."""
+    ends: dict[tuple[str, int], int] = {}
+    index, found = 0, []
+    for batch in batches:
+        rows = []
+        for topic, queue_id, keys in batch:
+            index, offset = index + 1, ends.get((topic, queue_id), 0)
+            ends[topic, queue_id] = offset + 1
+            rows.append(_row(topic, queue_id, offset, keys, index))
+        found.append(pa.RecordBatch.from_pylist(rows, schema=MESSAGE_SCHEMA))
+    return found
+
+
+def _row(topic: str, queue_id: int, offset: int, keys: list[str], index: int) -> dict[str, Any]:
+    empty = dict.fromkeys(("message_id", "tag", "client_id", "born_host", "trace_context"), "")
+    zero = dict.fromkeys(("born_at_ms", "stored_at_ms", "term"), 0)
+    place = {"topic": topic, "queue_id": queue_id, "queue_offset": offset, "index": index}
+    return empty | zero | place | {"keys": keys, "properties": [], "body": b"x", "encoding": 1}
+
+
+def _by_dict(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Compact slowly and obviously: the last one to write a dict's entry is the newest."""
+    last: dict[tuple[str, int, str], int] = {}
+    for row in rows:
+        for key in row["keys"]:
+            last[row["topic"], row["queue_id"], key] = row["index"]
+    stays = set(last.values())
+    return [
+        row
+        for row in rows
+        if row["topic"] not in _ASKED or not row["keys"] or row["index"] in stays
+    ]
+
+
+@given(_BATCHES)
+def test_what_stays_is_what_a_dict_says(
+    batches: list[list[tuple[str, int, list[str]]]],
+) -> None:
+    """The newest of each key, messages without keys and other topics stay, and indexes ascend."""
+    messages = _messages(batches)
+    slim = [batch.select(SLIM_COLUMNS) for batch in messages]
+
+    winners = Winners(merged(newest([batch], _ASKED) for batch in slim), _ASKED)
+    found = [row for batch in messages for row in winners.filter(batch).to_pylist()]
+
+    assert found == _by_dict([row for batch in messages for row in batch.to_pylist()])
+    assert [row["index"] for row in found] == sorted(row["index"] for row in found)
+
+
+@given(_BATCHES)
+def test_the_newest_of_parts_are_the_newest_of_the_whole(
+    batches: list[list[tuple[str, int, list[str]]]],
+) -> None:
+    """Ranges can be looked at apart, in any number of tasks, and their answers merged."""
+    messages = _messages(batches)
+
+    apart = merged(newest([batch], _ASKED) for batch in reversed(messages))
+
+    whole = newest(messages, _ASKED)
+    order = [("topic", "ascending"), ("queue_id", "ascending"), ("key", "ascending")]
+    assert apart.sort_by(order).equals(whole.sort_by(order))
