@@ -110,6 +110,19 @@ class AdminClient(_Channel):
         )
         await self._call(self._stub.Bootstrap, request)
 
+    async def export_size(self, first_index: int = 1) -> tuple[int, int]:
+        """Return the commit index of the asked node, and the bytes of records up to it.
+
+        The records are counted from *first_index* on, as an export would copy them.
+
+        Raises:
+            NotJoined: The node is in no group yet.
+            Refused: The entries from *first_index* on are not there any more, or not yet.
+        """
+        request = pb.ExportPlanRequest(first_index=first_index, target_bytes=1 << 40)
+        response = await self._call(self._stub.ExportPlan, request)
+        return int(response.commit_index), sum(one.bytes for one in response.ranges)
+
     async def transfer_leader(self, target_id: str = "") -> str:
         """Hand leadership to *target_id*, or to the best follower; return who was chosen.
 
