@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import subprocess
 import time
@@ -36,7 +37,7 @@ class S3Server:
 @contextmanager
 def s3_server(directory: Path) -> Iterator[S3Server]:
     """Run a server on a free port until the block ends."""
-    credentials = Credentials(access_key_id="test-key", secret_access_key="test-secret")
+    credentials = Credentials(access_key_id="test-key", secret_access_key=secrets.token_hex())
     port = _free_port()
     environment = {
         "PATH": os.environ["PATH"],

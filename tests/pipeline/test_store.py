@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from dledger_pipeline.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from dledger_pipeline.store import Credentials, Store
+from dledger_pipeline.store import Store
 from tests.pipeline.s3_server import S3Server
 
 WRITERS = 6
@@ -152,19 +153,12 @@ def test_a_store_is_sent_to_workers_without_its_credentials(
     assert pickle.loads(sent).get("a").to_pybytes() == b"1"  # noqa: S301 - our own bytes
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        Credentials(access_key_id="test-key", secret_access_key="wrong"),
-        Credentials(access_key_id="nobody", secret_access_key="test-secret"),
-    ],
-    ids=["secret", "key"],
-)
-def test_wrong_credentials_are_denied_whatever_is_asked(s3: S3Server, wrong: Credentials) -> None:
+@pytest.mark.parametrize("wrong", ["access_key_id", "secret_access_key"])
+def test_wrong_credentials_are_denied_whatever_is_asked(s3: S3Server, wrong: str) -> None:
     """Not taken for an object that is missing."""
-    url = s3.bucket(f"denied-{wrong.access_key_id}")
+    url = s3.bucket(f"denied-{wrong.replace('_', '-')}")
     s3.store(url).put("a", b"1")
-    store = Store.open(url, s3.endpoint, wrong)
+    store = Store.open(url, s3.endpoint, replace(s3.credentials, **{wrong: "wrong"}))
 
     for ask in (
         lambda: store.get("a"),
