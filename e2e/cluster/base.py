@@ -1,4 +1,4 @@
-"""The base of the image where there is no registry: Debian with Python, by debootstrap.
+"""The bases of the images where there is no registry: Debian with Python, by debootstrap.
 
 Everything of buildah's lies in our cache, so that it meddles with nobody else's images.
 """
@@ -10,6 +10,7 @@ import hashlib
 import os
 import shutil
 import tarfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from e2e.cluster import mounts
@@ -18,7 +19,6 @@ from e2e.cluster.shell import run
 from e2e.cluster.steps import Steps
 
 SUITE = "bookworm"
-PACKAGES = ("python3", "python3-venv", "ca-certificates")
 # What no container reads, half of what debootstrap brings.
 UNREAD = (
     "usr/share/doc",
@@ -33,10 +33,28 @@ BLOB_CACHE = Path("/var/lib/containers/cache/blob-info-cache-v1.boltdb")
 ENVIRONMENT = {"BUILDAH_ISOLATION": "chroot", "STORAGE_DRIVER": "overlay"}
 
 
-def name() -> str:
-    """The base image's name; its tag changes with what goes into it."""
-    recipe = "\0".join((SUITE, *PACKAGES, *UNREAD))
-    return f"localhost/dledger-base:{SUITE}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
+@dataclass(frozen=True, slots=True)
+class Base:
+    """One base.
+
+    Attributes:
+        repository: the image's name without its tag.
+        packages: what it has beside Debian's minimum.
+    """
+
+    repository: str
+    packages: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The image's name; its tag changes with what goes into it."""
+        recipe = "\0".join((SUITE, *self.packages, *UNREAD))
+        digest = hashlib.sha256(recipe.encode()).hexdigest()
+        return f"{self.repository}:{SUITE}-{digest[:12]}"
+
+
+NODE = Base("localhost/dledger-base", ("python3", "python3-venv", "ca-certificates"))
+SPARK = Base("localhost/dledger-spark-base", (*NODE.packages, "openjdk-17-jre-headless", "tini"))
 
 
 def storage(layout: Layout) -> Path:
@@ -50,19 +68,19 @@ def buildah(layout: Layout, *args: str | Path, cwd: Path | None = None, check: b
     return run("buildah", *where, *args, cwd=cwd, check=check, env=ENVIRONMENT)
 
 
-def ensure(layout: Layout, steps: Steps) -> None:
+def ensure(layout: Layout, base: Base, steps: Steps) -> None:
     """Make the base image unless it is there."""
-    if buildah(layout, "images", "--quiet", name(), check=False).strip():
+    if buildah(layout, "images", "--quiet", base.name, check=False).strip():
         return
-    archive = layout.images / f"{name().rpartition(':')[2]}.tar"
+    archive = layout.images / f"{base.name.rpartition(':')[2]}.tar"
     if not archive.exists():
-        with steps.step(f"debootstrap {SUITE} (once, about a minute)"):
-            _bootstrap(layout, archive)
-    with steps.step("base image"):
+        with steps.step(f"debootstrap {SUITE} for {base.repository} (once, about a minute)"):
+            _bootstrap(layout, base, archive)
+    with steps.step(f"base image {base.name}"):
         container = buildah(layout, "from", "scratch").strip()
         buildah(layout, "add", "--quiet", container, archive, "/")
         buildah(layout, "config", "--cmd", "/bin/sh", container)
-        buildah(layout, "commit", "--quiet", "--rm", container, name())
+        buildah(layout, "commit", "--quiet", "--rm", container, base.name)
 
 
 def forget() -> None:
@@ -73,12 +91,12 @@ def forget() -> None:
             directory.rmdir()
 
 
-def _bootstrap(layout: Layout, archive: Path) -> None:
+def _bootstrap(layout: Layout, base: Base, archive: Path) -> None:
     tree = layout.cache / "base"
     mounts.delete([tree])
     tree.mkdir(parents=True)
     archive.parent.mkdir(parents=True, exist_ok=True)
-    include = f"--include={','.join(PACKAGES)}"
+    include = f"--include={','.join(base.packages)}"
     log = layout.cache / "debootstrap.log"
     log.unlink(missing_ok=True)
     run("debootstrap", "--variant=minbase", include, SUITE, tree, log=log)

@@ -1,6 +1,7 @@
-"""Builds the project's image as an OCI archive: by Docker if its daemon answers, else by buildah.
+"""Builds the project's images as OCI archives: by Docker if its daemon answers, else by buildah.
 
 ``python -m e2e.cluster.image build`` prints name and archive; without changes it takes a moment.
+With ``--spark`` it is the pipeline's image.
 The tag carries a hash of all that the image is made from, so a node can never mistake an old
 image for a new one.
 """
@@ -11,7 +12,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,6 @@ from e2e.cluster.layout import Layout, default_layout
 from e2e.cluster.shell import run
 from e2e.cluster.steps import Steps
 
-REPOSITORY = "dledger.io/dledger"
 DOCKER_BASE = "python:3.11-slim-bookworm"
 KEPT_ARCHIVES = 2
 MAX_ATTEMPTS = 5
@@ -36,49 +36,90 @@ class Image:
     archive: Path
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How one of the project's images is made.
+
+    Attributes:
+        repository: the image's name without its tag.
+        files: its Dockerfile, and what that copies from the project.
+        base: what it is based on where there is no registry.
+        make_dependencies: makes what the Dockerfile installs first, and returns a hash of it.
+    """
+
+    repository: str
+    files: tuple[str, ...]
+    base: base.Base
+    make_dependencies: Callable[[Steps], str]
+
+    @property
+    def stem(self) -> str:
+        """How its archives' names begin."""
+        return self.repository.rpartition("/")[2]
+
+
+NODE = Recipe(
+    repository="dledger.io/dledger",
+    files=("Dockerfile",),
+    base=base.NODE,
+    make_dependencies=wheels.make_dependencies,
+)
+SPARK = Recipe(
+    repository="dledger.io/dledger-spark",
+    files=("Dockerfile.spark", "pipeline/image/entrypoint.sh"),
+    base=base.SPARK,
+    make_dependencies=wheels.make_spark_packages,
+)
+
+
 def tag(version: str, content: str) -> str:
     """Return the tag of a version with that content; never ``latest``."""
     return f"{version}-{content}"
 
 
-def describe(base_name: str, root: Path = wheels.ROOT) -> Image:
+def describe(recipe: Recipe, base_name: str, root: Path = wheels.ROOT) -> Image:
     """Return the image that the present sources make, built or not."""
     pyproject = wheels.project(root)
-    content = wheels.content_hash(wheels.sources(pyproject, root), base_name, root=root)
-    chosen = tag(pyproject["project"]["version"], content)
-    return Image(f"{REPOSITORY}:{chosen}", root / "build" / "images" / f"dledger-{chosen}.tar")
+    files = wheels.sources(pyproject, *recipe.files, root=root)
+    chosen = tag(pyproject["project"]["version"], wheels.content_hash(files, base_name, root=root))
+    archive = root / "build" / "images" / f"{recipe.stem}-{chosen}.tar"
+    return Image(f"{recipe.repository}:{chosen}", archive)
 
 
-def build(layout: Layout | None = None, steps: Steps | None = None) -> Image:
+def build(recipe: Recipe = NODE, layout: Layout | None = None, steps: Steps | None = None) -> Image:
     """Return the image of the present sources, built if it is not yet."""
     layout, steps = layout or default_layout(), steps or Steps()
     docker = docker_answers()
-    base_name = DOCKER_BASE if docker else base.name()
+    base_name = DOCKER_BASE if docker else recipe.base.name
     with lock.held(wheels.ROOT / "build" / "image.lock", steps):
-        image = describe(base_name)
+        image = describe(recipe, base_name)
         if image.archive.exists():
             return image
-        dependencies = wheels.make_dependencies(steps)
-        image = _wheel_of_settled_sources(base_name, steps)
+        dependencies = recipe.make_dependencies(steps)
+        image = _wheel_of_settled_sources(recipe, base_name, steps)
         image.archive.parent.mkdir(parents=True, exist_ok=True)
         partial = image.archive.with_suffix(".partial")
         partial.unlink(missing_ok=True)
-        arguments = build_arguments(base_name, dependencies, image.name)
+        arguments = [
+            *("--file", recipe.files[0]),
+            *build_arguments(base_name, dependencies, image.name),
+        ]
         if docker:
             _by_docker(image, arguments, partial, steps)
         else:
+            _provide_buildah(layout, recipe.base, steps)
             _by_buildah(layout, image, arguments, partial, steps)
         partial.rename(image.archive)
-        _forget_old(image.archive)
+        _forget_old(recipe, image.archive)
     return image
 
 
-def _wheel_of_settled_sources(base_name: str, steps: Steps) -> Image:
+def _wheel_of_settled_sources(recipe: Recipe, base_name: str, steps: Steps) -> Image:
     """Make the project's wheel and return its image: of sources that nobody wrote to meanwhile."""
     for _ in range(MAX_ATTEMPTS):
-        before = describe(base_name)
+        before = describe(recipe, base_name)
         wheels.make_project(steps)
-        if describe(base_name) == before:
+        if describe(recipe, base_name) == before:
             return before
     raise ClusterError(f"the sources changed during each of {MAX_ATTEMPTS} builds")
 
@@ -97,13 +138,16 @@ def _by_docker(image: Image, arguments: Sequence[str], out: Path, steps: Steps) 
         run("docker", "save", "--output", out, image.name)
 
 
-def _by_buildah(
-    layout: Layout, image: Image, arguments: Sequence[str], out: Path, steps: Steps
-) -> None:
+def _provide_buildah(layout: Layout, needed: base.Base, steps: Steps) -> None:
     if os.geteuid() != 0:
         raise MissingPrerequisite("building an image without Docker needs root: run with sudo")
     packages.ensure(layout, packages.IMAGE_PACKAGES, steps)
-    base.ensure(layout, steps)
+    base.ensure(layout, needed, steps)
+
+
+def _by_buildah(
+    layout: Layout, image: Image, arguments: Sequence[str], out: Path, steps: Steps
+) -> None:
     with steps.step(f"buildah build {image.name}"):
         build_command = ("build", "--layers", "--pull-never", "--format", "oci")
         base.buildah(layout, *build_command, "-t", image.name, *arguments, ".", cwd=wheels.ROOT)
@@ -117,15 +161,17 @@ def _by_buildah(
 
 
 def _forget_old_images(layout: Layout, kept: str) -> None:
+    repository = kept.rpartition(":")[0]
     listing = json.loads(base.buildah(layout, "images", "--json") or "[]")
     names = [name for image in listing or [] for name in image.get("names") or []]
     for name in names:
-        if name.startswith(f"{REPOSITORY}:") and name != kept:
+        if name.startswith(f"{repository}:") and name != kept:
             base.buildah(layout, "rmi", name, check=False)
 
 
-def _forget_old(newest: Path) -> None:
-    archives = sorted(newest.parent.glob("dledger-*.tar"), key=lambda path: path.stat().st_mtime)
+def _forget_old(recipe: Recipe, newest: Path) -> None:
+    named = newest.parent.glob(f"{recipe.stem}-[0-9]*.tar")
+    archives = sorted(named, key=lambda path: path.stat().st_mtime)
     for path in archives[:-KEPT_ARCHIVES]:
         path.unlink()
 
@@ -134,21 +180,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m e2e.cluster.image",
-        description="Build the image of node and operator.",
-        epilog="example: python -m e2e.cluster.image build --json",
+        description="Build the image of node and operator, or with --spark the pipeline's.",
+        epilog="example: python -m e2e.cluster.image build --spark --json",
     )
     parser.add_argument(
         "command", choices=("build", "wheels"), help="wheels: only what `docker build` needs"
     )
+    parser.add_argument("--spark", action="store_true", help="the image that Spark work runs in")
     parser.add_argument("--json", action="store_true", help="print name and archive as JSON")
     options = parser.parse_args(argv)
+    recipe = SPARK if options.spark else NODE
     try:
         if options.command == "wheels":
             steps = Steps()
-            wheels.make_dependencies(steps)
+            recipe.make_dependencies(steps)
             wheels.make_project(steps)
             return 0
-        image = build()
+        image = build(recipe)
     except MissingPrerequisite as missing:
         print(f"missing: {missing}", file=sys.stderr)
         return 2

@@ -1,11 +1,11 @@
-"""Makes the wheels that the image installs: the locked dependencies, and the project itself."""
+"""Makes what the images install: the locked dependencies, and the project's own wheel."""
 
 from __future__ import annotations
 
 import hashlib
 import shutil
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,19 @@ from e2e.cluster.steps import Steps
 
 ROOT = Path(__file__).parents[2]
 IMAGE_PYTHON = "3.11"
-EXTRAS = ("node", "operator")
-METADATA_FILES = ("pyproject.toml", "uv.lock", "Dockerfile", "README.md", "LICENSE")
+NODE_EXTRAS = ("node", "operator")
+SPARK_EXTRAS = ("node", "pipeline")
+METADATA_FILES = ("pyproject.toml", "uv.lock", "README.md", "LICENSE")
+# An eighth of what Spark brings, and nothing that runs here reads it: a shell for Spark Connect, a
+# database for streaming state, tests, headers, and programs that name this machine's Python.
+UNREAD = (
+    "bin",
+    "pandas/tests",
+    "pyarrow/include",
+    "pyarrow/tests",
+    "pyspark/jars/connect-repl",
+    "pyspark/jars/rocksdbjni-*.jar",
+)
 IGNORED = ("__pycache__", ".pyc", ".pyo")
 
 
@@ -25,10 +36,10 @@ def project(root: Path = ROOT) -> dict[str, Any]:
     return tomllib.loads((root / "pyproject.toml").read_text())
 
 
-def sources(pyproject: dict[str, Any], root: Path = ROOT) -> list[Path]:
-    """Return every file that the project's wheel or image is made from, sorted."""
+def sources(pyproject: dict[str, Any], *more: str, root: Path = ROOT) -> list[Path]:
+    """Return every file that the project's wheel is made from, and *more* files, sorted."""
     wheel = pyproject["tool"]["hatch"]["build"]["targets"]["wheel"]
-    included = [*METADATA_FILES, *wheel["packages"], *wheel.get("force-include", {})]
+    included = [*METADATA_FILES, *more, *wheel["packages"], *wheel.get("force-include", {})]
     return sorted(path for each in included for path in _files(root / each))
 
 
@@ -61,27 +72,53 @@ def uv(root: Path = ROOT) -> str:
 
 
 def make_dependencies(steps: Steps, root: Path = ROOT) -> str:
-    """Put the wheels that ``uv.lock`` names into ``build/wheels/dependencies``; return their hash.
+    """Put the node's and operator's locked wheels into ``build/wheels``; return their hash.
 
     Only when the lock has changed since; what has no wheel for the image's Python is built.
     """
-    extras = [word for each in EXTRAS for word in ("--extra", each)]
-    export = (uv(root), "export", "--frozen", "--no-dev", "--no-emit-project", "--no-header")
-    text = run(*export, *extras, cwd=root)
-    wanted = hashlib.sha256(text.encode()).hexdigest()[:12]
-    wheels = root / "build" / "wheels"
-    stamp = wheels / "dependencies.hash"
-    if stamp.exists() and stamp.read_text() == wanted:
-        return wanted
-    with steps.step("wheels of the locked dependencies"):
-        stamp.unlink(missing_ok=True)
-        _empty(wheels / "dependencies")
-        requirements = wheels / "requirements.txt"
-        requirements.write_text(text)
+
+    def make(directory: Path, requirements: Path) -> None:
         python = ("run", "--no-project", "--isolated", "--python", IMAGE_PYTHON, "--with", "pip")
         pip = ("python", "-m", "pip", "wheel", "--quiet", "--no-deps", "-r", requirements)
-        run(uv(root), *python, *pip, "-w", wheels / "dependencies", cwd=root)
-        stamp.write_text(wanted)
+        run(uv(root), *python, *pip, "-w", directory, cwd=root)
+
+    with steps.step("wheels of the locked dependencies"):
+        return _once(NODE_EXTRAS, root / "build" / "wheels" / "dependencies", make, root)
+
+
+def make_spark_packages(steps: Steps, root: Path = ROOT) -> str:
+    """Put the pipeline's locked packages into ``build/spark-packages``; return their hash.
+
+    Installed, not as wheels: Spark has none, and to make one takes longer than all the rest.
+    """
+
+    def make(directory: Path, requirements: Path) -> None:
+        python = ("--python", IMAGE_PYTHON, "--target", directory)
+        run(uv(root), "pip", "install", "--quiet", "--no-deps", *python, "-r", requirements)
+        for path in (path for pattern in UNREAD for path in directory.glob(pattern)):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    with steps.step("packages of the pipeline"):
+        return _once(SPARK_EXTRAS, root / "build" / "spark-packages", make, root)
+
+
+def _once(
+    extras: Iterable[str], directory: Path, make: Callable[[Path, Path], None], root: Path
+) -> str:
+    """Fill the directory with what ``uv.lock`` names for the extras, unless that is there."""
+    words = [word for each in extras for word in ("--extra", each)]
+    export = (uv(root), "export", "--frozen", "--no-dev", "--no-emit-project", "--no-header")
+    text = run(*export, *words, cwd=root)
+    wanted = hashlib.sha256("\0".join((text, *UNREAD)).encode()).hexdigest()[:12]
+    stamp = directory.with_name(f"{directory.name}.hash")
+    if stamp.exists() and stamp.read_text() == wanted:
+        return wanted
+    stamp.unlink(missing_ok=True)
+    _empty(directory)
+    requirements = directory.with_name(f"{directory.name}.txt")
+    requirements.write_text(text)
+    make(directory, requirements)
+    stamp.write_text(wanted)
     return wanted
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tarfile
 from pathlib import Path
 
 import pytest
 
-from e2e.cluster import base, golang, image, oci, wheels
+from e2e.cluster import golang, image, oci, wheels
 
+RECIPES = (image.NODE, image.SPARK)
 LISTING = """\
 REF               TYPE DIGEST      SIZE  PLATFORMS   LABELS
 dledger.io/x:1-ab oci  sha256:12ab 1 MiB linux/amd64 io.cri-containerd.image=managed
@@ -95,28 +97,54 @@ def test_sources_are_those_of_the_wheel_without_bytecode(tmp_path: Path) -> None
     (tmp_path / "pkg" / "__pycache__" / "a.cpython-311.pyc").touch()
     pyproject = {"tool": {"hatch": {"build": {"targets": {"wheel": {"packages": ["pkg"]}}}}}}
 
-    assert wheels.sources(pyproject, tmp_path) == [tmp_path / "pkg" / "a.py"]
+    assert wheels.sources(pyproject, root=tmp_path) == [tmp_path / "pkg" / "a.py"]
 
 
-def test_the_image_is_never_latest_and_lies_in_the_build_directory() -> None:
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_an_image_is_never_latest_and_lies_in_the_build_directory(recipe: image.Recipe) -> None:
     """Kubernetes would pull ``latest`` from a registry that is not there."""
-    described = image.describe(base.name())
+    described = image.describe(recipe, recipe.base.name)
 
     repository, _, tag = described.name.partition(":")
-    assert repository == "dledger.io/dledger"
+    assert repository == recipe.repository
     assert tag.startswith(wheels.project()["project"]["version"])
     assert described.archive.is_relative_to(wheels.ROOT / "build")
 
 
-def test_every_argument_of_the_dockerfile_is_given() -> None:
+def test_the_images_differ_in_name_base_and_archive() -> None:
+    """Neither takes the other's place, nor forgets the other's archives as its own older ones."""
+    node, spark = (image.describe(each, each.base.name) for each in RECIPES)
+
+    assert node.name.partition(":")[0] != spark.name.partition(":")[0]
+    assert image.NODE.base.name != image.SPARK.base.name
+    assert not spark.archive.match(f"{image.NODE.stem}-[0-9]*.tar")
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_argument_of_a_dockerfile_is_given(recipe: image.Recipe) -> None:
     """A default would hide a change from a builder that does not look into mounts."""
-    dockerfile = (wheels.ROOT / "Dockerfile").read_text()
+    dockerfile = (wheels.ROOT / recipe.files[0]).read_text()
     declared = {
         line.split()[1].partition("=")[0] for line in dockerfile.splitlines() if "ARG " in line[:4]
     }
     given = image.build_arguments("base:1", "abc", "dledger.io/dledger:1-def")
 
     assert {word.partition("=")[0] for word in given[1::2]} == declared
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_whatever_a_dockerfile_takes_from_the_project_is_let_in(recipe: image.Recipe) -> None:
+    """All else is kept out of the build by .dockerignore."""
+    dockerfile = (wheels.ROOT / recipe.files[0]).read_text()
+    allowed = tuple(
+        line[1:] for line in (wheels.ROOT / ".dockerignore").read_text().splitlines() if "!" in line
+    )
+    mounted = re.findall(r"source=([^,\s]+)", dockerfile)
+    copied = re.findall(r"^COPY (\S+)", dockerfile, re.MULTILINE)
+
+    assert mounted
+    assert copied == list(recipe.files[1:])
+    assert all(path.startswith(allowed) for path in (*mounted, *copied))
 
 
 @pytest.mark.parametrize(
