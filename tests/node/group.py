@@ -82,6 +82,7 @@ class TestNode:
         self.id = node_id
         self.clock = Clock()
         self.state = Recorder()
+        self.metrics = NodeMetrics("test", node_id)
         self.fatal: list[BaseException] = []
         identity = load_or_format(files, directory, f"node-{node_id}", new_id=lambda: node_id)
         identity = join(files, directory, identity, GROUP_ID)
@@ -105,7 +106,7 @@ class TestNode:
             on_fatal=self.fatal.append,
             clock=self.clock,
             rng=random.Random(node_id),
-            metrics=NodeMetrics("test", node_id),
+            metrics=self.metrics,
         )
 
 

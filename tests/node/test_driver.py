@@ -3,49 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import threading
 from pathlib import Path
 
 import pytest
+from gated_files import GatedFiles
 from group import IDS, TestGroup, command, eventually
 
 from dledger.driver import DriverConfig
 from dledger.errors import DiskFull, LeadershipLost, NotLeader
 from dledger.raft.messages import AppendResponse, VoteResponse
-from dledger.store.files import File, Mode, RealFiles
 from dledger.types import Role
-
-
-class GatedFile:
-    """A real file whose fdatasync waits for a gate, or fails."""
-
-    def __init__(self, inner: File, files: GatedFiles) -> None:
-        self._inner = inner
-        self._files = files
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._inner, name)
-
-    def fdatasync(self) -> None:
-        self._files.syncs += 1
-        assert self._files.gate.wait(20)
-        if self._files.fails:
-            raise OSError(errno.EIO, "injected")
-        self._inner.fdatasync()
-
-
-class GatedFiles(RealFiles):
-    """Real files; syncs wait while the gate is shut."""
-
-    def __init__(self) -> None:
-        self.gate = threading.Event()
-        self.gate.set()
-        self.fails = False
-        self.syncs = 0
-
-    def open(self, path: Path, mode: Mode) -> GatedFile:  # type: ignore[override]
-        return GatedFile(super().open(path, mode), self)
 
 
 async def test_a_command_is_answered_with_what_applying_it_gave(group: TestGroup) -> None:

@@ -19,7 +19,7 @@ from dledger.rpc.forward import Caller
 from dledger.rpc.gateway.receiving import nothing_new
 from dledger.rpc.native import bug
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, service
-from dledger.rpc.status import Code, Rejected, Relayed, abort, status_of
+from dledger.rpc.status import Code, Rejected, Relayed, abort, code_name, status_of
 
 if TYPE_CHECKING:
     from dledger.rpc.gateway.gateway import Gateway
@@ -56,13 +56,9 @@ class _Method:
     def parse(self, raw: bytes) -> Any:
         return _parse(self.name, raw)
 
-    def failed(self, error: DledgerError) -> bytes:
-        response = getattr(service, f"{self.name}Response")
-        return bytes(response(status=status_of(error)).SerializeToString())
-
 
 class MessagingHandlers:
-    """The service at one port of a node."""
+    """The service at one port of a node. It counts the answers that are made here."""
 
     def __init__(self, gateway: Gateway, *, tls: bool, peer_port: bool) -> None:
         self._gateway, self._tls, self._peer_port = gateway, tls, peer_port
@@ -86,9 +82,9 @@ class MessagingHandlers:
         handlers[_RECEIVE] = grpc.unary_stream_rpc_method_handler(self._receive)
         handlers["Telemetry"] = grpc.stream_stream_rpc_method_handler(self._gateway.telemetry.serve)
         for name in _LATER_UNARY:
-            handlers[name] = grpc.unary_unary_rpc_method_handler(_later_unary(name))
+            handlers[name] = grpc.unary_unary_rpc_method_handler(self._later_unary(name))
         for name in _LATER_STREAM:
-            handlers[name] = grpc.unary_stream_rpc_method_handler(_later_stream(name))
+            handlers[name] = grpc.unary_stream_rpc_method_handler(self._later_stream(name))
         return grpc.method_handlers_generic_handler(SERVICE_NAME, handlers)
 
     def _unary(self, method: _Method) -> Callable[[bytes, Any], Awaitable[bytes]]:
@@ -100,10 +96,10 @@ class MessagingHandlers:
                 )
             except DledgerError as error:
                 await self._abort_if_relayed(context, caller, error)
-                return method.failed(error)
+                return self._failed(method.name, error)
             except Exception as error:
                 logger.exception("group %s: %s failed", self._gateway.engine.group, method.name)
-                return method.failed(bug(error))
+                return self._failed(method.name, bug(error))
 
         return handle
 
@@ -115,7 +111,7 @@ class MessagingHandlers:
             if leads or (method.here is not None and method.here(request)):
                 gateway.clients.seen(caller.client_id)
                 gateway.affinity.note(caller.through)
-                return bytes((await method.serve(request, caller)).SerializeToString())
+                return self._answer(method.name, await method.serve(request, caller))
         return await gateway.relay.unary(method.path, raw, caller)
 
     async def _receive(self, raw: bytes, context: Any) -> AsyncIterator[bytes]:
@@ -127,11 +123,11 @@ class MessagingHandlers:
                 yield response
         except DledgerError as error:
             await self._abort_if_relayed(context, caller, error, started=started)
-            yield _receive_failed(error)
+            yield self._failed(_RECEIVE, error)
         except Exception as error:
             logger.exception("group %s: %s failed", self._gateway.engine.group, _RECEIVE)
             await self._abort_if_relayed(context, caller, bug(error), started=started)
-            yield _receive_failed(bug(error))
+            yield self._failed(_RECEIVE, bug(error))
 
     async def _receive_held(self, raw: bytes, caller: Caller) -> AsyncIterator[bytes]:
         """Ask again while nobody can answer; not once a part of an answer is out."""
@@ -146,7 +142,7 @@ class MessagingHandlers:
                 if started or caller.forwarded or caller.remaining_s() <= 0:
                     raise
             if self._gateway.arrivals.closed:
-                yield bytes(nothing_new().SerializeToString())
+                yield self._answer(_RECEIVE, nothing_new())
                 return
             await self._gateway.relay.pause(caller, _RETRY_S)
 
@@ -157,10 +153,35 @@ class MessagingHandlers:
             gateway.affinity.note(caller.through)
             request = _parse(_RECEIVE, raw)
             async for response in gateway.receiver.receive(request, caller):
-                yield bytes(response.SerializeToString())
+                if response.HasField("status"):
+                    yield self._answer(_RECEIVE, response)
+                else:
+                    yield bytes(response.SerializeToString())
             return
         async for relayed in gateway.relay.stream(f"/{SERVICE_NAME}/{_RECEIVE}", raw, caller):
             yield relayed
+
+    def _answer(self, method: str, response: Any) -> bytes:
+        self._gateway.requests.answered(method, code_name(response.status.code))
+        return bytes(response.SerializeToString())
+
+    def _failed(self, method: str, error: DledgerError) -> bytes:
+        response = getattr(service, f"{method}Response")
+        return self._answer(method, response(status=status_of(error)))
+
+    def _later_unary(self, method: str) -> Callable[[bytes, Any], Awaitable[bytes]]:
+        async def handle(raw: bytes, context: Any) -> bytes:
+            del raw, context
+            return self._failed(method, _later(method))
+
+        return handle
+
+    def _later_stream(self, method: str) -> Callable[[bytes, Any], AsyncIterator[bytes]]:
+        async def handle(raw: bytes, context: Any) -> AsyncIterator[bytes]:
+            del raw, context
+            yield self._failed(method, _later(method))
+
+        return handle
 
     def _caller(self, context: Any) -> Caller:
         return Caller.of(context, tls=self._tls, peer_port=self._peer_port)
@@ -181,28 +202,5 @@ def _parse(name: str, raw: bytes) -> Any:
         raise Rejected(Code.BAD_REQUEST, f"this is no {name}Request: {error}") from error
 
 
-def _receive_failed(error: DledgerError) -> bytes:
-    response = service.ReceiveMessageResponse(status=status_of(error))
-    return bytes(response.SerializeToString())
-
-
-def _later(name: str) -> bytes:
-    error = Unsupported(f"{name} is not implemented yet")
-    response = getattr(service, f"{name}Response")(status=status_of(error))
-    return bytes(response.SerializeToString())
-
-
-def _later_unary(name: str) -> Callable[[bytes, Any], Awaitable[bytes]]:
-    async def handle(raw: bytes, context: Any) -> bytes:
-        del raw, context
-        return _later(name)
-
-    return handle
-
-
-def _later_stream(name: str) -> Callable[[bytes, Any], AsyncIterator[bytes]]:
-    async def handle(raw: bytes, context: Any) -> AsyncIterator[bytes]:
-        del raw, context
-        yield _later(name)
-
-    return handle
+def _later(method: str) -> DledgerError:
+    return Unsupported(f"{method} is not implemented yet")
