@@ -8,17 +8,36 @@
         HEAD                                   which manifest counts; moved by compare-and-swap
 
 A backup is there once HEAD points at it or at a later one. All that no manifest names is an orphan
-of a run that was killed. Contents depend on the log only: no clock, no host names.
+of a run that was killed. Contents depend on the log only: no clock, no host names. Manifest and
+HEAD are JSON with the SHA-256 of their own fields.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
+from typing import Any, Final
 
-from dledger_pipeline.archive import ManifestRow
+from dledger_pipeline.archive import ManifestRow, object_name
+from dledger_pipeline.errors import (
+    AlreadyExists,
+    BrokenBackup,
+    CorruptManifest,
+    CorruptObject,
+    ForeignManifest,
+    NoBackup,
+    ObjectMissing,
+    VersionConflict,
+)
+from dledger_pipeline.sealed import field, seal, unseal
 from dledger_pipeline.store import Store
 
-FORMAT_VERSION = 1
+_HEAD: Final = "HEAD"
+_ATTEMPTS: Final = 100
+_ROW_FIELDS: Final = {
+    field.name: str if field.type == "str" else int for field in fields(ManifestRow)
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +47,17 @@ class Manifest:
     Attributes:
         group: The BrokerGroup's name.
         group_id: The group's UUID.
-        files: The ranges, ascending, without gap.
+        files: The ranges, ascending, without gap; at least one.
     """
 
     group: str
     group_id: str
     files: tuple[ManifestRow, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse what could have no first and last index."""
+        if not self.files:
+            raise ValueError("a manifest has at least one file")
 
     @property
     def name(self) -> str:
@@ -49,6 +73,11 @@ class Manifest:
     def last_index(self) -> int:
         """The last entry of the backup."""
         return self.files[-1].last_index
+
+    @property
+    def last_chain(self) -> int:
+        """The chain CRC of the last entry's record, which the next backup continues."""
+        return self.files[-1].last_chain
 
     @property
     def term(self) -> int:
@@ -92,11 +121,19 @@ def publish(store: Store, manifest: Manifest) -> Manifest:
 
     Raises:
         BrokenBackup: Ranges do not join, or are not the log of the backup before; names the file.
-        ObjectMissing: A file is not there. Nothing was published.
-        ForeignManifest: The folder's HEAD belongs to another group.
+        ObjectMissing, CorruptObject: A file is not there, or not as long as it was. Nothing was
+            published.
+        CorruptManifest, ForeignManifest: What was published before is.
         StoreError: The store failed.
     """
-    raise NotImplementedError(store, manifest)
+    _check_joins(manifest)
+    before = newest(store, manifest.group_id)
+    if before is not None:
+        _check_same_history(manifest, before)
+    _check_present(store, manifest, before)
+    published = _create(store, manifest)
+    _advance_head(store, published)
+    return published
 
 
 def load(store: Store, group_id: str | None = None, at: int | None = None) -> Manifest:
@@ -112,8 +149,15 @@ def load(store: Store, group_id: str | None = None, at: int | None = None) -> Ma
         CorruptManifest: It is damaged.
         ForeignManifest: It belongs to another group.
         ObjectMissing: HEAD names a manifest that is not there, or there is none for *at*.
+        StoreError: The store failed.
     """
-    raise NotImplementedError(store, group_id, at)
+    group_id = _only_group(store) if group_id is None else group_id
+    if at is not None:
+        return _read(store, group_id, at)
+    manifest = newest(store, group_id)
+    if manifest is None:
+        raise NoBackup(f"no backup of group {group_id} was published in {store.url}")
+    return manifest
 
 
 def newest(store: Store, group_id: str) -> Manifest | None:
@@ -122,4 +166,144 @@ def newest(store: Store, group_id: str) -> Manifest | None:
     Raises:
         CorruptManifest, ForeignManifest, ObjectMissing, StoreError: Like `load`.
     """
-    raise NotImplementedError(store, group_id)
+    head = _read_head(store, group_id)
+    return None if head is None else _read(store, group_id, head[0])
+
+
+def _only_group(store: Store) -> str:
+    groups = [name.split("/")[0] for name in store.list() if name.endswith(f"/{_HEAD}")]
+    if not groups:
+        raise NoBackup(f"no backup was published in {store.url}")
+    if len(groups) > 1:
+        raise NoBackup(
+            f"{store.url} holds backups of {len(groups)} groups, say which: {', '.join(groups)}"
+        )
+    return groups[0]
+
+
+def _check_joins(manifest: Manifest) -> None:
+    for row in manifest.files:
+        if row.records != row.last_index - row.first_index + 1 or row.records < 1:
+            raise BrokenBackup(row.name, f"it states {row.records} entries")
+    for before, row in pairwise(manifest.files):
+        if row.first_index != before.last_index + 1:
+            raise BrokenBackup(row.name, f"expected entry {before.last_index + 1} first")
+        if row.first_chain != before.last_chain:
+            raise BrokenBackup(
+                row.name,
+                f"it follows chain CRC {row.first_chain:#010x}, "
+                f"the backup has {before.last_chain:#010x}",
+            )
+
+
+def _check_same_history(manifest: Manifest, before: Manifest) -> None:
+    """Refuse a manifest that, wherever both have a file's end, has another chain there."""
+    known = {row.last_index: row.last_chain for row in before.files}
+    for row in manifest.files:
+        chain = known.get(row.last_index, row.last_chain)
+        if chain != row.last_chain:
+            raise BrokenBackup(
+                row.name,
+                f"entry {row.last_index} has chain CRC {row.last_chain:#010x}, "
+                f"in the backup before it has {chain:#010x}: another history of the group",
+            )
+
+
+def _check_present(store: Store, manifest: Manifest, before: Manifest | None) -> None:
+    known = set(before.files) if before else set()
+    for row in manifest.files:
+        if row not in known:
+            name = f"{manifest.group_id}/{row.name}"
+            size = store.size(name)
+            if size != row.object_bytes:
+                raise CorruptObject(name, f"it has {size} of {row.object_bytes} bytes")
+
+
+def _create(store: Store, manifest: Manifest) -> Manifest:
+    """Write the manifest, unless there is one of the same log; return the one that is there."""
+    name = f"{manifest.group_id}/{manifest.name}"
+    try:
+        store.create(name, _encode(manifest))
+    except AlreadyExists:
+        standing = _read(store, manifest.group_id, manifest.last_index)
+        if (standing.first_index, standing.last_chain) != (
+            manifest.first_index,
+            manifest.last_chain,
+        ):
+            raise BrokenBackup(name, "it is there already, of another history") from None
+        return standing
+    return manifest
+
+
+def _advance_head(store: Store, manifest: Manifest) -> None:
+    name = f"{manifest.group_id}/{_HEAD}"
+    data = seal(
+        {
+            "group_id": manifest.group_id,
+            "last_index": manifest.last_index,
+        }
+    )
+    for _ in range(_ATTEMPTS):
+        head = _read_head(store, manifest.group_id)
+        try:
+            if head is None:
+                store.create(name, data)
+            elif head[0] < manifest.last_index:
+                store.replace(name, data, head[1])
+            return
+        except (AlreadyExists, VersionConflict):
+            continue  # another run moved it; look where it is now
+    raise VersionConflict(name)
+
+
+def _read_head(store: Store, group_id: str) -> tuple[int, str] | None:
+    """Return the last index that HEAD names, and HEAD's version; None if there is no HEAD."""
+    name = f"{group_id}/{_HEAD}"
+    try:
+        stored = store.get_versioned(name)
+    except ObjectMissing:
+        return None
+    content = unseal(name, stored.data)
+    _check_group(name, group_id, content)
+    return field(name, content, "last_index", int), stored.version
+
+
+def _read(store: Store, group_id: str, last_index: int) -> Manifest:
+    name = f"{group_id}/{manifest_name(last_index)}"
+    content = unseal(name, store.get(name))
+    _check_group(name, group_id, content)
+    rows = tuple(_row(name, row) for row in field(name, content, "files", list))
+    if not rows or rows[-1].last_index != last_index:
+        raise CorruptManifest(name, "its files do not end where its name says")
+    manifest = Manifest(group=field(name, content, "group", str), group_id=group_id, files=rows)
+    _check_joins(manifest)
+    return manifest
+
+
+def _check_group(name: str, group_id: str, content: Mapping[str, Any]) -> None:
+    found = field(name, content, "group_id", str)
+    if found != group_id:
+        raise ForeignManifest(name, expected=group_id, found=found)
+
+
+def _row(name: str, content: Any) -> ManifestRow:
+    if not isinstance(content, dict) or content.keys() != _ROW_FIELDS.keys():
+        raise CorruptManifest(name, f"not the fields of a file: {content!r:.200}")
+    row = ManifestRow(**{key: field(name, content, key, kind) for key, kind in _ROW_FIELDS.items()})
+    if row.name != object_name(row.first_index, row.last_index, row.sha256):
+        raise CorruptManifest(name, f"{row.name} does not have the name of its contents")
+    return row
+
+
+def _encode(manifest: Manifest) -> bytes:
+    return seal(
+        {
+            "group": manifest.group,
+            "group_id": manifest.group_id,
+            "term": manifest.term,
+            "first_index": manifest.first_index,
+            "last_index": manifest.last_index,
+            "last_timestamp_ms": manifest.last_timestamp_ms,
+            "files": [asdict(row) for row in manifest.files],
+        }
+    )
