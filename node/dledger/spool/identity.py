@@ -1,0 +1,80 @@
+"""Who a spool directory sends as: its client id and stamp, made once and kept.
+
+The client id scopes the idempotency keys, so a spool without it could store a message twice. It is
+in ``spool.json`` and, as a second copy, in the header of every spool file.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from crc32c import crc32c
+
+from dledger.errors import CorruptFile
+from dledger.spool.format import FORMAT_VERSION, VersionError
+from dledger.store.atomic import load_file, replace_file
+from dledger.store.files import Files
+
+NAME = "spool.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpoolIdentity:
+    """What a directory was made as.
+
+    Attributes:
+        client_id: The scope of its message ids, for ever.
+        stamp: The random bytes in front of each of its records.
+    """
+
+    client_id: str
+    stamp: bytes
+
+
+def load_identity(files: Files, directory: Path) -> SpoolIdentity | None:
+    """Return the identity; None if the directory has none.
+
+    Raises:
+        CorruptFile: It is damaged.
+        VersionError: It is of another format version.
+    """
+    path = directory / NAME
+    data = load_file(files, path)
+    return None if data is None else _decode(data, path)
+
+
+def save_identity(files: Files, directory: Path, identity: SpoolIdentity) -> None:
+    """Write it, durably. Raises DiskFull, StorageError."""
+    fields = _fields(identity)
+    data = json.dumps(fields | {"crc32c": _crc(fields)}, indent=2, sort_keys=True)
+    replace_file(files, directory / NAME, data.encode() + b"\n")
+
+
+def _fields(identity: SpoolIdentity) -> dict[str, object]:
+    return {
+        "format_version": FORMAT_VERSION,
+        "client_id": identity.client_id,
+        "stamp": identity.stamp.hex(),
+    }
+
+
+def _crc(fields: dict[str, object]) -> int:
+    return crc32c(json.dumps(fields, sort_keys=True).encode())
+
+
+def _decode(data: bytes, path: Path) -> SpoolIdentity:
+    try:
+        fields = json.loads(data)
+        found = fields.pop("crc32c")
+        if found != _crc(fields):
+            raise ValueError(f"CRC32C is {_crc(fields)}, the file says {found}")
+        if fields["format_version"] != FORMAT_VERSION:
+            version = fields["format_version"]
+            raise VersionError(f"format version {version}, this one reads {FORMAT_VERSION}")
+        return SpoolIdentity(client_id=fields["client_id"], stamp=bytes.fromhex(fields["stamp"]))
+    except VersionError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptFile(str(path), str(error)) from error

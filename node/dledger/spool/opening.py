@@ -1,0 +1,223 @@
+"""Opening a spool directory: lock it, find out who it is, survey it, and make it whole.
+
+Nothing that was accepted is given up here: what is damaged is reported (`Spool.damage`) and kept,
+and a lost identity or state is made again from the spool files.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dledger.errors import (
+    CorruptFile,
+    CorruptSpool,
+    DirectoryLocked,
+    InvalidArgument,
+    StorageError,
+    Unsupported,
+    WrongIdentity,
+)
+from dledger.spool.format import (
+    FILE_HEADER_BYTES,
+    MAX_CLIENT_ID_BYTES,
+    STAMP_BYTES,
+    State,
+    VersionError,
+    decode_file_header,
+)
+from dledger.spool.identity import NAME as IDENTITY_NAME
+from dledger.spool.identity import SpoolIdentity, load_identity, save_identity
+from dledger.spool.rejected import read_rejected, settle_rejected
+from dledger.spool.spool import Limits, Spool
+from dledger.spool.spool_files import (
+    file_name,
+    first_sequences,
+    read_file,
+    remove_leftovers,
+    set_aside,
+)
+from dledger.spool.state import NAME as STATE_NAME
+from dledger.spool.state import StateFile, format_state
+from dledger.spool.survey import Surveyor, settle
+from dledger.store.files import File, Files
+
+_log = logging.getLogger(__name__)
+
+LOCK_NAME = "lock"
+MIN_BYTES = 64 << 10
+_MAX_FILE_BYTES = 16 << 20
+_FILES_OF_A_SPOOL = 8
+
+
+def limits_of(max_bytes: int) -> Limits:
+    """Return the limits of a spool that may take *max_bytes*. Raises InvalidArgument."""
+    if max_bytes < MIN_BYTES:
+        raise InvalidArgument(f"a spool needs at least {MIN_BYTES} bytes, not {max_bytes}")
+    return Limits(max_bytes, min(_MAX_FILE_BYTES, max_bytes // _FILES_OF_A_SPOOL))
+
+
+def open_spool(
+    files: Files,
+    directory: Path,
+    *,
+    limits: Limits,
+    client_id: str = "",
+    new_identity: Callable[[str], SpoolIdentity] | None = None,
+) -> Spool:
+    """Open the spool in *directory*, making it first if there is none.
+
+    Args:
+        files: Where it is.
+        directory: Its own directory, used by one process at a time.
+        limits: How much disk it may take.
+        client_id: Whom a new one sends as; one is made up if empty.
+        new_identity: Makes the identity of a new spool of a client id, for tests.
+
+    Raises:
+        DirectoryLocked: Another process uses it.
+        WrongIdentity: It was made for another client id, or holds another spool's file.
+        Unsupported: It was written by a later version.
+        DiskFull: There is no room to make it.
+        StorageError: The disk failed.
+    """
+    lock = _lock(files, directory)
+    try:
+        opening = _Opening(files, directory, client_id, new_identity or fresh_identity)
+        return opening.spool(lock, limits)
+    except VersionError as error:
+        lock.close()
+        raise Unsupported(f"spool {directory}: {error}") from error
+    except OSError as error:
+        lock.close()
+        raise StorageError(f"cannot open spool {directory}: {error}") from error
+    except BaseException:
+        lock.close()
+        raise
+
+
+def fresh_identity(client_id: str) -> SpoolIdentity:
+    """Return a new spool's identity; random where *client_id* is empty."""
+    return SpoolIdentity(
+        client_id=client_id or f"dledger-spool-{uuid.uuid4()}",
+        stamp=secrets.token_bytes(STAMP_BYTES),
+    )
+
+
+def _lock(files: Files, directory: Path) -> File:
+    try:
+        files.make_dirs(directory)
+        return files.lock(directory / LOCK_NAME)
+    except BlockingIOError as error:
+        raise DirectoryLocked(str(directory)) from error
+    except OSError as error:
+        raise StorageError(f"cannot open spool {directory}: {error}") from error
+
+
+@dataclass
+class _Opening:
+    files: Files
+    directory: Path
+    client_id: str
+    new_identity: Callable[[str], SpoolIdentity]
+
+    def __post_init__(self) -> None:
+        self.damage: list[CorruptSpool] = []
+
+    def spool(self, lock: File, limits: Limits) -> Spool:
+        identity = self._identity()
+        state, certain = self._state(identity)
+        replayed, accepted = state.state.replayed, state.state.accepted
+        remove_leftovers(self.files, self.directory)
+        self.files.fsync_dir(self.directory)
+        rejected = settle_rejected(self.files, self.directory, identity, replayed=replayed)
+        surveyor = Surveyor(
+            self.files, self.directory, identity, rejected=rejected, certain=certain
+        )
+        found = surveyor.survey(replayed=replayed, accepted=accepted)
+        if found.files and not found.files[-1].damaged:
+            settle(self.files, found.files[-1], accepted=accepted, stamp=identity.stamp)
+        found.damage[:0] = self.damage
+        for damage in found.damage:
+            _log.error("%s", damage)
+        return Spool(
+            self.files,
+            self.directory,
+            lock=lock,
+            identity=identity,
+            state=state,
+            found=found,
+            rejected=rejected,
+            limits=limits,
+        )
+
+    # -- identity -------------------------------------------------------------------------------
+
+    def _identity(self) -> SpoolIdentity:
+        try:
+            identity = load_identity(self.files, self.directory)
+        except CorruptFile as error:
+            self._report(IDENTITY_NAME, error.reason)
+            identity = None
+        if identity is None:
+            identity = self._identity_of_files() or self._new_spool()
+            save_identity(self.files, self.directory, identity)
+        if self.client_id and identity.client_id != self.client_id:
+            raise WrongIdentity("client id", expected=self.client_id, found=identity.client_id)
+        return identity
+
+    def _identity_of_files(self) -> SpoolIdentity | None:
+        """Return the second copy of the identity, from the first intact file header.
+
+        Raises:
+            CorruptFile: There are files, but none has one: nobody knows whose messages they are.
+        """
+        firsts = first_sequences(self.files, self.directory)
+        for first in firsts:
+            page = read_file(self.files, self.directory / file_name(first))[:FILE_HEADER_BYTES]
+            try:
+                header = decode_file_header(page)
+            except VersionError:
+                raise
+            except ValueError:
+                continue
+            return SpoolIdentity(client_id=header.client_id, stamp=header.stamp)
+        if firsts:
+            path = self.directory / IDENTITY_NAME
+            raise CorruptFile(str(path), f"gone, and no header of {len(firsts)} files is intact")
+        return None
+
+    def _new_spool(self) -> SpoolIdentity:
+        identity = self.new_identity(self.client_id)
+        if len(identity.client_id.encode()) > MAX_CLIENT_ID_BYTES:
+            raise InvalidArgument(f"a spool's client id has at most {MAX_CLIENT_ID_BYTES} bytes")
+        self.files.fsync_dir(self.directory.parent)
+        format_state(self.files, self.directory, State(number=0, replayed=0, accepted=0))
+        return identity
+
+    # -- state ----------------------------------------------------------------------------------
+
+    def _state(self, identity: SpoolIdentity) -> tuple[StateFile, bool]:
+        """Return the state and whether it is the one that was saved last."""
+        try:
+            return StateFile.open(self.files, self.directory), True
+        except CorruptFile as error:
+            self._report(STATE_NAME, error.reason)
+        firsts = first_sequences(self.files, self.directory)
+        rejected = (one.sequence for one in read_rejected(self.files, self.directory, identity))
+        done = firsts[0] - 1 if firsts else max(rejected, default=0)
+        format_state(self.files, self.directory, State(number=0, replayed=done, accepted=done))
+        return StateFile.open(self.files, self.directory), False
+
+    def _report(self, name: str, reason: str) -> None:
+        """Report a damaged small file, and keep what is there of it."""
+        path = self.directory / name
+        if name in self.files.list(self.directory):
+            path = set_aside(self.files, path)
+        self.damage.append(
+            CorruptSpool(str(path), offset=0, size_bytes=0, first=1, last=0, reason=reason)
+        )

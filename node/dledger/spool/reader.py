@@ -1,0 +1,116 @@
+"""Reads spooled messages back in order, a file at a time, and notices what rotted meanwhile."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dledger.spool.format import FILE_HEADER_BYTES, Found, Gap, Message, scan
+from dledger.spool.spool_files import SpoolFile
+from dledger.store.files import Files, Mode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spooled:
+    """A message of the spool; *size_bytes* is its record's."""
+
+    sequence: int
+    message: Message
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Messages to replay together; when all are dealt with, everything up to *last* is."""
+
+    messages: tuple[Spooled, ...]
+    last: int
+
+
+class Reader:
+    """Goes through the files once, behind the writer. Its calls and the writer's are serial.
+
+    *spool_files* is the writer's own list; *blame* is told of every gap, known ones as well.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        spool_files: Sequence[SpoolFile],
+        *,
+        stamp: bytes,
+        replayed: int,
+        blame: Callable[[SpoolFile, Gap], None],
+    ) -> None:
+        self._files = files
+        self._spool_files = spool_files
+        self._stamp = stamp
+        self._blame = blame
+        self._buffer: deque[Found] = deque()
+        self._read = replayed
+        self._path: Path | None = None
+        self._offset = 0
+
+    def take(self, *, max_records: int, max_bytes: int) -> Chunk | None:
+        """Return the next messages, at least one however large; None at the end of the spool."""
+        if not self._buffer and not self._refill():
+            return None
+        taken: list[Spooled] = []
+        size_bytes = 0
+        while self._buffer and len(taken) < max_records:
+            found = self._buffer[0]
+            size_bytes += found.end - found.offset
+            if taken and size_bytes > max_bytes:
+                break
+            self._buffer.popleft()
+            taken.append(_spooled(found))
+        last = self._buffer[0].sequence - 1 if self._buffer else self._read
+        return Chunk(messages=tuple(taken), last=last)
+
+    def _refill(self) -> bool:
+        """Buffer what the next file has beyond what was read; False if there is nothing."""
+        file = next((file for file in self._spool_files if file.last > self._read), None)
+        if file is None:
+            return False
+        if file.path != self._path:
+            self._path, self._offset, first = file.path, FILE_HEADER_BYTES, file.first
+        else:
+            first = self._read + 1
+        self._buffer.extend(
+            found for found in self._scan(file, first) if found.sequence > self._read
+        )
+        self._read, self._offset = file.last, file.end
+        return True
+
+    def _scan(self, file: SpoolFile, first: int) -> list[Found]:
+        try:
+            data, fault = self._contents(file), "the rest of the file is missing"
+        except OSError as error:
+            data, fault = b"", f"cannot be read: {error}"
+        found = scan(data, stamp=self._stamp, first=first, limit=file.last + 1)
+        for gap in found.gaps:
+            self._blame(file, self._placed(gap))
+        last = found.records[-1].sequence if found.records else first - 1
+        if last < file.last:
+            rest = Gap(found.end, len(data), last + 1, file.last, found.fault or fault)
+            self._blame(file, self._placed(rest))
+        return found.records
+
+    def _placed(self, gap: Gap) -> Gap:
+        """Return a gap of what was read as one of the file."""
+        return gap._replace(offset=gap.offset + self._offset, end=gap.end + self._offset)
+
+    def _contents(self, file: SpoolFile) -> bytes:
+        handle = self._files.open(file.path, Mode.READ)
+        try:
+            return handle.pread(file.end - self._offset, self._offset)
+        finally:
+            handle.close()
+
+
+def _spooled(found: Found) -> Spooled:
+    return Spooled(
+        sequence=found.sequence, message=found.message, size_bytes=found.end - found.offset
+    )

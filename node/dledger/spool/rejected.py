@@ -1,0 +1,122 @@
+"""Messages that the group refuses for good: kept in files of their own, in the spool's format.
+
+A file ``rejected/<sequence of its first message>.spool`` holds the records with their original
+sequences, and with the group's reason. It is written and synced before the replay goes past them,
+and never removed by this program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from dledger.spool.format import (
+    FILE_HEADER_BYTES,
+    FileHeader,
+    Message,
+    encode_file_header,
+    encode_message,
+    encode_record,
+    scan,
+)
+from dledger.spool.identity import SpoolIdentity
+from dledger.spool.spool_files import file_name, file_sizes, read_file, rewrite_file, unused_name
+from dledger.store.files import File, Files, Mode, disk_full_on_enospc
+
+DIRECTORY: Final = "rejected"
+
+
+class Rejected(NamedTuple):
+    """A message, with the group's sentence as its *reason*, and the sequence it was spooled as."""
+
+    sequence: int
+    message: Message
+
+
+def read_rejected(files: Files, directory: Path, identity: SpoolIdentity) -> Iterator[Rejected]:
+    """Yield what this spool rejected, file by file; damaged and torn records are left out."""
+    for name in files.list(directory / DIRECTORY):
+        data = read_file(files, directory / DIRECTORY / name)
+        records = scan(data, stamp=identity.stamp, first=1, start=FILE_HEADER_BYTES).records
+        for found in records:
+            yield Rejected(found.sequence, found.message)
+
+
+def settle_rejected(
+    files: Files, directory: Path, identity: SpoolIdentity, *, replayed: int
+) -> set[int]:
+    """Return the sequences above *replayed* that were rejected, durably: they need no replay.
+
+    A killed process may have left them unsynced, and a failed sync may have left them as clean
+    pages, so their files are written once more. Raises OSError.
+    """
+    beyond: set[int] = set()
+    for name in files.list(directory / DIRECTORY):
+        path = directory / DIRECTORY / name
+        data = read_file(files, path)
+        records = scan(data, stamp=identity.stamp, first=1, start=FILE_HEADER_BYTES).records
+        unsure = [found for found in records if found.sequence > replayed]
+        if unsure:
+            rewrite_file(files, path, data)
+            beyond.update(found.sequence for found in unsure)
+    if beyond:
+        files.fsync_dir(directory / DIRECTORY)
+    return beyond
+
+
+class RejectedFile:
+    """The file that this process writes; made when it is first needed. Its calls are serial."""
+
+    def __init__(self, files: Files, directory: Path, identity: SpoolIdentity) -> None:
+        self._files = files
+        self._directory = directory / DIRECTORY
+        self._identity = identity
+        self._file: File | None = None
+        self._path = self._directory
+        self._end = 0
+        self.size_bytes = file_sizes(files, self._directory)
+
+    def append(self, rejected: Sequence[Rejected]) -> Path:
+        """Write and sync; return the file.
+
+        Raises:
+            DiskFull: There is no room; a later call writes over what is half there.
+            OSError: The disk failed.
+        """
+        data = b"".join(
+            encode_record(encode_message(message), sequence=sequence, stamp=self._identity.stamp)
+            for sequence, message in rejected
+        )
+        with disk_full_on_enospc("keep a rejected message"):
+            file = self._file or self._create(rejected[0].sequence)
+            file.pwritev([data], self._end)
+            file.fdatasync()
+        self._end += len(data)
+        self.size_bytes += len(data)
+        return self._path
+
+    def _create(self, sequence: int) -> File:
+        if not self._files.list(self._directory):
+            self._files.make_dirs(self._directory)
+            self._files.fsync_dir(self._directory.parent)
+        path = self._directory / unused_name(self._files, self._directory, file_name(sequence))
+        header = FileHeader(
+            client_id=self._identity.client_id, stamp=self._identity.stamp, first_sequence=sequence
+        )
+        file = self._files.open(path, Mode.CREATE)
+        try:
+            file.pwritev([encode_file_header(header)], 0)
+            self._files.fsync_dir(self._directory)
+        except OSError:
+            file.close()
+            self._files.remove(path)
+            raise
+        self._file, self._path, self._end = file, path, FILE_HEADER_BYTES
+        self.size_bytes += FILE_HEADER_BYTES
+        return file
+
+    def close(self) -> None:
+        """Close the file, if there is one."""
+        if self._file is not None:
+            self._file.close()

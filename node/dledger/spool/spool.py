@@ -1,0 +1,323 @@
+"""A bounded, durable queue of messages on local disk: what a producer writes in an outage.
+
+All calls that touch the disk are serial (one worker thread makes them); `depth`, `waiting` and the
+sizes may be read from any thread. ``docs/outage-spool.md`` has the bytes, and for each write what
+a crash leaves.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from dledger.errors import DiskFull, SpoolFull, StorageError
+from dledger.spool.format import FILE_HEADER_BYTES, Gap, Message, encode_message, encode_record
+from dledger.spool.identity import SpoolIdentity
+from dledger.spool.reader import Chunk, Reader, Spooled
+from dledger.spool.rejected import Rejected, RejectedFile
+from dledger.spool.spool_files import (
+    QUARANTINE,
+    SpoolFile,
+    create_file,
+    file_sizes,
+    set_aside,
+)
+from dledger.spool.state import StateFile
+from dledger.spool.survey import Survey, damage_of
+from dledger.store.files import File, Files, Mode
+
+MAX_FILE_RECORDS: Final = 32_768
+"""Half of what the group remembers of a client: a file may be replayed twice and store nothing."""
+
+_log = logging.getLogger(__name__)
+
+
+class Limits(NamedTuple):
+    """How much disk a spool may take, all its files together, and how long one file is."""
+
+    max_bytes: int
+    file_bytes: int
+
+
+class Kept(NamedTuple):
+    """How many messages, from the first on, are durable, and why the others are not kept."""
+
+    messages: int
+    refusal: SpoolFull | None
+
+
+class Spool:
+    """An open spool; `opening.open_spool` makes one.
+
+    Attributes:
+        client_id: Under which its messages are sent, always.
+        depth: Messages that wait to be replayed, by topic.
+        waiting: All of them.
+        waiting_bytes: The bytes of their records.
+        disk_bytes: What the spool takes on the disk.
+        damage: What was found damaged since it was opened.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        *,
+        lock: File,
+        identity: SpoolIdentity,
+        state: StateFile,
+        found: Survey,
+        rejected: set[int],
+        limits: Limits,
+    ) -> None:
+        self.client_id = identity.client_id
+        self.depth: Counter[str] = found.depth
+        self.waiting = found.depth.total()
+        self.waiting_bytes = found.size_bytes
+        self.damage = list(found.damage)
+        self._files, self._directory, self._lock = files, directory, lock
+        self._identity, self._state, self._limits = identity, state, limits
+        self._replayed, self._accepted = found.replayed, found.accepted
+        self._spool_files = found.files
+        self._rejected = rejected
+        self._rejected_file = RejectedFile(files, directory, identity)
+        self._set_aside_bytes = file_sizes(files, directory / QUARANTINE)
+        self._active: File | None = None
+        self._error: StorageError | None = None
+        self._reader = Reader(
+            files,
+            self._spool_files,
+            stamp=identity.stamp,
+            replayed=found.replayed,
+            blame=self._blame,
+        )
+        self._remove_replayed()
+        self._reopen_last()
+
+    @property
+    def disk_bytes(self) -> int:
+        """Spool files at their whole length, rejected and damaged ones included."""
+        spooled = sum(file.capacity for file in self._spool_files)
+        return spooled + self._rejected_file.size_bytes + self._set_aside_bytes
+
+    # -- writing --------------------------------------------------------------------------------
+
+    def append(self, messages: Sequence[Message]) -> Kept:
+        """Write and sync messages in order; those that are accepted will be replayed.
+
+        Raises:
+            StorageError: The disk failed now or before; what was not accepted may be kept or not.
+            InvalidArgument: A message cannot be encoded; none was written.
+        """
+        self._check_usable()
+        payloads = [encode_message(message) for message in messages]
+        done = 0
+        try:
+            while done < len(messages):
+                done += self._append_some(messages[done:], payloads[done:])
+        except DiskFull as error:
+            return Kept(done, self._full(str(error)))
+        except SpoolFull as error:
+            return Kept(done, error)
+        except OSError as error:
+            raise self._fail("write", error) from error
+        return Kept(done, None)
+
+    def _append_some(self, messages: Sequence[Message], payloads: Sequence[bytes]) -> int:
+        """Write and sync as many as one file takes, at least one."""
+        sequence = self._accepted + 1
+        records = [
+            encode_record(payload, sequence=sequence + number, stamp=self._identity.stamp)
+            for number, payload in enumerate(payloads[:MAX_FILE_RECORDS])
+        ]
+        file, handle = self._with_room(len(records[0]))
+        fitting = _fitting(records, file)
+        self._write(file, handle, records[:fitting])
+        size_bytes = sum(map(len, records[:fitting]))
+        file.last += fitting
+        file.end += size_bytes
+        self._accepted = file.last
+        self.depth.update(message.topic for message in messages[:fitting])
+        self.waiting += fitting
+        self.waiting_bytes += size_bytes
+        self._state.mark(accepted=self._accepted)
+        return fitting
+
+    def _write(self, file: SpoolFile, handle: File, records: Sequence[bytes]) -> None:
+        """Write and sync; without room the file is given up behind what it holds already."""
+        try:
+            handle.pwritev(records, file.end)
+            handle.fdatasync()
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            self._give_up(file, handle, sum(map(len, records)))
+            raise DiskFull(f"no room to spool {len(records)} messages: {error}") from error
+
+    def _give_up(self, file: SpoolFile, handle: File, size_bytes: int) -> None:
+        """Take back what a failed write left, as far as possible, and never write there again."""
+        self._seal()
+        if not file.count:
+            self._spool_files.remove(file)
+            self._files.remove(file.path)
+            return
+        try:
+            handle.pwritev([bytes(size_bytes)], file.end)
+            handle.fdatasync()
+        except OSError as error:
+            _log.warning("spool %s: cannot take back a write without room: %s", file.path, error)
+
+    def _with_room(self, size_bytes: int) -> tuple[SpoolFile, File]:
+        """Return a file that takes a record of this size; raise SpoolFull or DiskFull."""
+        if self._active is not None:
+            file = self._spool_files[-1]
+            if file.capacity - file.end >= size_bytes and file.count < MAX_FILE_RECORDS:
+                return file, self._active
+            self._seal()
+        capacity = max(self._limits.file_bytes, FILE_HEADER_BYTES + size_bytes)
+        if self.disk_bytes + capacity > self._limits.max_bytes:
+            raise self._full(f"it may have {self._limits.max_bytes} bytes")
+        first = self._accepted + 1
+        file = create_file(
+            self._files, self._directory, self._identity, first=first, capacity=capacity
+        )
+        self._spool_files.append(file)
+        self._active = self._files.open(file.path, Mode.UPDATE)
+        return file, self._active
+
+    def _full(self, why: str) -> SpoolFull:
+        kept = self._rejected_file.size_bytes + self._set_aside_bytes
+        remains = f", {kept} of them rejected or damaged messages" if kept else ""
+        return SpoolFull(
+            f"spool {self._directory} is full: {why}; it has {self.waiting} messages and "
+            f"{self.disk_bytes} bytes{remains}"
+        )
+
+    def _seal(self) -> None:
+        if self._active is not None:
+            self._active.close()
+            self._active = None
+
+    def _reopen_last(self) -> None:
+        """Go on in the last file, if that is whole."""
+        last = self._spool_files[-1] if self._spool_files else None
+        if last is not None and not last.damaged:
+            self._active = self._files.open(last.path, Mode.UPDATE)
+
+    # -- replaying ------------------------------------------------------------------------------
+
+    def read(self, *, max_records: int, max_bytes: int) -> Chunk | None:
+        """Return the next messages to replay, each once; None when there are no more for now."""
+        chunk = self._reader.take(max_records=max_records, max_bytes=max_bytes)
+        if chunk is None:
+            return None
+        messages = tuple(m for m in chunk.messages if m.sequence not in self._rejected)
+        return Chunk(messages=messages, last=chunk.last)
+
+    def reject(self, refused: Sequence[tuple[Spooled, str]]) -> Path:
+        """Keep messages that the group refuses, each with its reason; return the file.
+
+        Raises:
+            DiskFull: There is no room for them; they stay in the spool.
+            StorageError: The disk failed.
+        """
+        self._check_usable()
+        try:
+            return self._rejected_file.append(
+                [
+                    Rejected(spooled.sequence, replace(spooled.message, reason=why))
+                    for spooled, why in refused
+                ]
+            )
+        except OSError as error:
+            raise self._fail("keep rejected messages in", error) from error
+
+    def advance(self, chunk: Chunk) -> None:
+        """Remember durably that *chunk* was stored or rejected; remove files that are done with.
+
+        Raises:
+            StorageError: The disk failed.
+        """
+        self._check_usable()
+        try:
+            self._state.save(replayed=chunk.last, accepted=self._accepted)
+            self._replayed = chunk.last
+            self._remove_replayed()
+        except OSError as error:
+            raise self._fail("remember what was replayed of", error) from error
+        self._forget(chunk.messages)
+
+    def _forget(self, messages: Sequence[Spooled]) -> None:
+        """Take replayed messages off the counts; at the end of the spool nothing waits at all."""
+        self.depth.subtract(spooled.message.topic for spooled in messages)
+        self.depth = +self.depth
+        self.waiting -= len(messages)
+        self.waiting_bytes -= sum(spooled.size_bytes for spooled in messages)
+        if self._replayed == self._accepted:  # lost messages were counted, and never come
+            self.depth = Counter()
+            self.waiting = self.waiting_bytes = 0
+
+    def _remove_replayed(self) -> None:
+        while self._spool_files and self._spool_files[0].last <= self._replayed:
+            file = self._spool_files[0]
+            if len(self._spool_files) == 1:
+                self._seal()
+            if file.damaged:
+                target = set_aside(self._files, file.path)
+                self._set_aside_bytes += file.capacity
+                _log.warning("spool file %s has damage; it is kept as %s", file.path, target)
+            else:
+                self._files.remove(file.path)
+            del self._spool_files[0]
+
+    def _blame(self, file: SpoolFile, gap: Gap) -> None:
+        """Report damage that the survey did not see: it came since."""
+        file.damaged = True
+        damage = damage_of(file.path, gap, self._replayed)
+        if damage is not None and all(damage.last != known.last for known in self.damage):
+            _log.error("%s", damage)
+            self.damage.append(damage)
+
+    def close(self) -> None:
+        """Save the state and release the directory. Raises StorageError if that fails."""
+        try:
+            if self._error is None:
+                self._state.save(replayed=self._replayed, accepted=self._accepted)
+        except OSError as error:
+            raise self._fail("close", error) from error
+        finally:
+            self._seal()
+            self._state.close()
+            self._rejected_file.close()
+            self._lock.close()
+
+    # -- failing --------------------------------------------------------------------------------
+
+    def _check_usable(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _fail(self, what: str, error: OSError) -> StorageError:
+        """Refuse everything from now on: after a failed sync nothing is known of the disk."""
+        self._error = StorageError(
+            f"cannot {what} spool {self._directory}: {error}; open it again once the disk works"
+        )
+        _log.critical("%s", self._error)
+        return self._error
+
+
+def _fitting(records: Sequence[bytes], file: SpoolFile) -> int:
+    """Return how many of *records* go into *file*."""
+    room_bytes, room = file.capacity - file.end, MAX_FILE_RECORDS - file.count
+    count = 0
+    for record in records[:room]:
+        room_bytes -= len(record)
+        if room_bytes < 0:
+            break
+        count += 1
+    return count

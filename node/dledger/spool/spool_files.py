@@ -1,0 +1,154 @@
+"""Spool files on disk: creating, reading, removing and setting aside. Owned by `Spool`.
+
+A file gets its name only when it is whole: preallocated, its header synced. A file with damage is
+never removed: once all else in it was replayed, it moves to ``quarantine/``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dledger.spool.format import FILE_HEADER_BYTES, FileHeader, encode_file_header
+from dledger.spool.identity import SpoolIdentity
+from dledger.store.files import Files, Mode, disk_full_on_enospc
+
+QUARANTINE: Final = "quarantine"
+NEW_SUFFIX: Final = ".new"
+_NAME = re.compile(r"(\d{20})\.spool")
+
+
+@dataclass(slots=True)
+class SpoolFile:
+    """One file and the messages [first, last] in it, lost ones included.
+
+    Attributes:
+        path: Its name.
+        first: Sequence of its first message.
+        last: Sequence of its last message; first - 1 while it is empty.
+        end: The byte behind its last record.
+        capacity: Its length in bytes.
+        damaged: Whether it must be kept.
+    """
+
+    path: Path
+    first: int
+    last: int
+    end: int
+    capacity: int
+    damaged: bool = False
+
+    @property
+    def count(self) -> int:
+        """How many messages it holds."""
+        return self.last - self.first + 1
+
+
+def file_name(first_sequence: int) -> str:
+    """Return the name of the file that begins with this sequence."""
+    return f"{first_sequence:020d}.spool"
+
+
+def first_sequences(files: Files, directory: Path) -> list[int]:
+    """Return the first sequences of the spool files in *directory*, ascending."""
+    matches = (_NAME.fullmatch(name) for name in files.list(directory))
+    return sorted(int(match[1]) for match in matches if match)
+
+
+def create_file(
+    files: Files, directory: Path, identity: SpoolIdentity, *, first: int, capacity: int
+) -> SpoolFile:
+    """Create a file durably: preallocate, write and sync the header, rename, fsync.
+
+    Raises:
+        DiskFull: There is no room for it; nothing was created.
+        OSError: Another failure.
+    """
+    path = directory / file_name(first)
+    temporary = path.with_name(path.name + NEW_SUFFIX)
+    with disk_full_on_enospc(f"preallocate a spool file of {capacity} bytes"):
+        _prepare(files, temporary, _header(identity, first), capacity)
+    files.rename(temporary, path)
+    files.fsync_dir(directory)
+    return SpoolFile(
+        path=path, first=first, last=first - 1, end=FILE_HEADER_BYTES, capacity=capacity
+    )
+
+
+def _header(identity: SpoolIdentity, first: int) -> bytes:
+    return encode_file_header(
+        FileHeader(client_id=identity.client_id, stamp=identity.stamp, first_sequence=first)
+    )
+
+
+def _prepare(files: Files, path: Path, header: bytes, capacity: int) -> None:
+    file = files.open(path, Mode.CREATE)
+    try:
+        file.preallocate(capacity)
+        file.pwritev([header], 0)
+        file.fdatasync()
+    except OSError:
+        files.remove(path)
+        raise
+    finally:
+        file.close()
+
+
+def remove_leftovers(files: Files, directory: Path) -> None:
+    """Remove what a crash left half-made. Raises OSError."""
+    for name in files.list(directory):
+        if name.endswith(NEW_SUFFIX):
+            files.remove(directory / name)
+
+
+def set_aside(files: Files, path: Path) -> Path:
+    """Move a file with damage into ``quarantine/``; return where it is then. Raises OSError."""
+    directory = path.parent / QUARANTINE
+    files.make_dirs(directory)
+    target = directory / unused_name(files, directory, path.name)
+    files.rename(path, target)
+    files.fsync_dir(directory)
+    files.fsync_dir(path.parent)
+    return target
+
+
+def unused_name(files: Files, directory: Path, name: str) -> str:
+    """Return *name*, or *name* with the first number that makes it new in *directory*."""
+    taken = set(files.list(directory))
+    number = 1
+    unused = name
+    while unused in taken:
+        number += 1
+        unused = f"{name}.{number}"
+    return unused
+
+
+def read_file(files: Files, path: Path) -> bytes:
+    """Return a whole file. Raises OSError."""
+    file = files.open(path, Mode.READ)
+    try:
+        return file.pread(file.size(), 0)
+    finally:
+        file.close()
+
+
+def rewrite_file(files: Files, path: Path, data: bytes) -> None:
+    """Write what a file holds once more, and sync it. Raises OSError."""
+    file = files.open(path, Mode.UPDATE)
+    try:
+        file.pwritev([data], 0)
+        file.fdatasync()
+    finally:
+        file.close()
+
+
+def file_sizes(files: Files, directory: Path) -> int:
+    """Return what the files directly in *directory* have together, in bytes. Raises OSError."""
+    total = 0
+    for name in files.list(directory):
+        file = files.open(directory / name, Mode.READ)
+        total += file.size()
+        file.close()
+    return total
