@@ -82,7 +82,7 @@ class Winners:
     def _stays(self, messages: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         has_key = np.asarray(pc.greater(pc.list_value_length(messages.column("keys")), 0))
         contested = has_key & np.asarray(_is_in(messages, self._topics))
-        stays = np.logical_not(contested)
+        stays = np.array(~contested, np.bool_)
         offsets = np.asarray(messages.column("queue_offset"))
         for queue, rows in _by_queue(_numbered(messages, contested), "row"):
             stays[rows] = np.isin(offsets[rows], self._offsets.get(queue, _NONE))

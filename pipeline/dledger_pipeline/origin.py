@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from dledger.errors import CorruptRecord
@@ -30,6 +31,8 @@ from dledger_pipeline.records import parse
 from dledger_pipeline.segments import read_segment
 from dledger_pipeline.store import Store
 
+ALL: Final = (1 << 63) - 1
+"""The last index there can be."""
 _TRIES: Final = 6
 _RETRY_S: Final = 0.5
 
@@ -146,14 +149,14 @@ class ExportedRange:
                 yield parse(chunk)
 
 
-def archived(store: Store, manifest: Manifest) -> list[EntryRange]:
+def archived(store: Store, manifest: Manifest) -> list[ArchivedRange]:
     """Return the ranges of a backup."""
     return [
         ArchivedRange(store=store, group_id=manifest.group_id, row=row) for row in manifest.files
     ]
 
 
-def on_disk(directory: Path) -> list[EntryRange]:
+def on_disk(directory: Path) -> list[SegmentRange]:
     """Return the ranges of the synced entries in a node's data directory, or a ``log`` alone.
 
     The newest of them may be there before they are committed.
@@ -224,11 +227,10 @@ def preferred(addresses: Sequence[str]) -> list[str]:
 def within(
     batches: Iterable[pa.RecordBatch], first_index: int, last_index: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the parts of *batches* that are in [first_index, last_index], where there are any."""
+    """Yield the rows of *batches* whose index, which ascends, is in [first_index, last_index]."""
     for batch in batches:
-        if batch.num_rows:
-            start = batch.column("index")[0].as_py()
-            low = max(first_index - start, 0)
-            part = batch.slice(low, max(last_index + 1 - start - low, 0))
-            if part.num_rows:
-                yield part
+        indexes = np.asarray(batch.column("index"))
+        start = np.searchsorted(indexes, first_index)
+        part = batch.slice(start, np.searchsorted(indexes, last_index, "right") - start)
+        if part.num_rows:
+            yield part

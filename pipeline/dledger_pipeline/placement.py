@@ -7,9 +7,11 @@ are new, in which queue and at which offsets. A message whose id was stored befo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from dledger.broker.frames import MalformedCommandError, split
@@ -17,7 +19,8 @@ from dledger.broker.results import Produced
 from dledger.broker.state import BrokerState
 from dledger.types import Entry, EntryKind
 from dledger_pipeline.errors import LogIncomplete
-from dledger_pipeline.messages import PLACEMENT_SCHEMA
+from dledger_pipeline.messages import PLACEMENT_SCHEMA, decode
+from dledger_pipeline.origin import EntryRange
 
 _Stretch: TypeAlias = tuple[int, int, int, int, int, int, int]
 """A row of `PLACEMENT_SCHEMA`."""
@@ -83,6 +86,54 @@ class Placement:
             if offset >= self._ends.get((topic, queue_id), 0):
                 self._ends[topic, queue_id] = offset + 1
                 yield row, 1, queue_id, offset
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedRange:
+    """Entries and where their messages are: all that a worker needs to read messages. Pickles."""
+
+    entries: EntryRange
+    placement: pa.RecordBatch
+
+    @property
+    def first_index(self) -> int:
+        """The first entry."""
+        return self.entries.first_index
+
+    @property
+    def last_index(self) -> int:
+        """The last entry."""
+        return self.entries.last_index
+
+    def read(self, columns: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
+        """Yield the messages, of `MESSAGE_SCHEMA` or only these *columns* of it.
+
+        Raises:
+            MalformedMessage: See `messages.decode`.
+            CorruptRecord, PipelineError: The entries cannot be read.
+        """
+        for entries in self.entries.read():
+            yield decode(entries, _about(entries, self.placement), columns)
+
+
+def placed(ranges: Iterable[EntryRange]) -> Iterator[PlacedRange]:
+    """Yield each of *ranges*, from entry 1 on, with its placement: one pass over all entries.
+
+    Raises:
+        LogIncomplete: The first range does not begin with entry 1.
+        CorruptRecord, PipelineError: The entries cannot be read.
+    """
+    placement = Placement()
+    for each in ranges:
+        stretches = [placement.add(batch) for batch in each.read()]
+        yield PlacedRange(each, pa.concat_batches(stretches))
+
+
+def _about(entries: pa.RecordBatch, placement: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the part of *placement* that is about *entries*."""
+    bounds = [entries.column("index")[0].as_py(), entries.column("index")[-1].as_py() + 1]
+    start, end = np.searchsorted(np.asarray(placement.column("index")), bounds)
+    return placement.slice(start, end - start)
 
 
 def _frames(data: bytes) -> Iterator[tuple[int, int]]:

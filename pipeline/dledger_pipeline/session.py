@@ -33,7 +33,6 @@ _DEFAULTS: Final = {
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "0",
     "spark.sql.session.timeZone": "UTC",
 }
 _LOCAL_DEFAULTS: Final = {

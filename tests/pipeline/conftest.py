@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
+from dledger_pipeline.session import spark_session
+from dledger_pipeline.source import register
 from dledger_pipeline.store import Store
 from tests.pipeline.s3_server import S3Server, s3_server
 
@@ -32,3 +36,23 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
         return Store.open(f"file://{tmp_path}/store")
     server: S3Server = request.getfixturevalue("s3")
     return server.store(server.bucket(f"bucket-{len(list(server.directory.iterdir()))}"))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """Return the one Spark session of all tests, which jobs under test join."""
+    settings = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
+    with spark_session("tests", "local[2]", settings) as session:
+        register(session)
+        yield session
+    _end_java()
+
+
+def _end_java() -> None:
+    """End the JVM and close the pipes and sockets to it, which Spark leaves to the interpreter."""
+    gateway = SparkContext._gateway
+    assert gateway is not None
+    SparkContext._gateway = SparkContext._jvm = None
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(30)

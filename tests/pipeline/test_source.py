@@ -1,0 +1,109 @@
+"""``spark.read.format("dledger")``: a log as a table, from wherever it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from dledger.errors import InvalidArgument
+from dledger_pipeline.source import ReadOptions
+from tests.pipeline.logs import data_directory
+from tests.pipeline.message_logs import checked_entries, consumed, message_log, place
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a node's data directory of several segments with `message_log`."""
+    directory = tmp_path_factory.mktemp("source") / "node"
+    return data_directory(directory, checked_entries(message_log()))
+
+
+def _read(spark: SparkSession, **options: str) -> DataFrame:
+    return spark.read.format("dledger").options(**options).load()
+
+
+def _rows(frame: DataFrame) -> list[dict[str, Any]]:
+    rows = [row.asDict() | {"body": bytes(row["body"])} for row in frame.collect()]
+    return sorted(rows, key=place)
+
+
+def test_messages_on_a_disk_are_those_that_consumers_saw(
+    spark: SparkSession, directory: Path
+) -> None:
+    """Every message once, at its place, with all its fields, read by several tasks."""
+    frame = _read(spark, data=str(directory))
+
+    assert len(list(directory.glob("log/*.seg"))) > 1
+    assert _rows(frame) == consumed(message_log())
+
+
+def test_entries_are_the_log_itself(spark: SparkSession, directory: Path) -> None:
+    """View entries has each record's header and body, also within a range."""
+    frame = _read(spark, data=str(directory), view="entries", firstIndex="5", lastIndex="30")
+
+    columns = ("index", "term", "type", "body")
+    found = [tuple(row[:4]) for row in frame.select(*columns).collect()]
+
+    entries = checked_entries(message_log())[4:30]
+    assert found == [(each.index, each.term, each.kind, each.data) for each in entries]
+
+
+def test_messages_can_be_asked_in_sql(spark: SparkSession, directory: Path) -> None:
+    """A view over the source answers SQL, and a range leaves the places as they are."""
+    _read(spark, data=str(directory), firstIndex="20").createOrReplaceTempView("messages")
+
+    found = spark.sql(
+        "SELECT topic, max(queue_offset) m FROM messages GROUP BY topic ORDER BY topic"
+    )
+
+    rows = [row for row in consumed(message_log()) if row["index"] >= 20]
+    expected = {
+        t: max(r["queue_offset"] for r in rows if r["topic"] == t) for t in ("orders", "prices")
+    }
+    assert {row.topic: row.m for row in found.collect()} == expected
+
+
+def test_a_damaged_segment_is_named(spark: SparkSession, directory: Path, tmp_path: Path) -> None:
+    """A flipped byte fails the query with the segment and the byte offset of the record."""
+    damaged = data_directory(tmp_path / "node", checked_entries(message_log()))
+    segment = sorted(damaged.glob("log/*.seg"))[1]
+    data = bytearray(segment.read_bytes())
+    data[4096 + 40] ^= 1
+    segment.write_bytes(data)
+
+    with pytest.raises(
+        PySparkException, match=rf"CorruptRecord: .*{segment.name} at byte offset 4096"
+    ):
+        _read(spark, data=str(damaged), view="entries").collect()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({}, "one of the options store, data, endpoint"),
+        ({"data": "x", "store": "file:///x"}, "given: store, data"),
+        ({"data": "x", "vew": "entries"}, "unknown option 'vew'"),
+        ({"data": "x", "view": "rows"}, "option view must be one of"),
+        ({"data": "x", "firstIndex": "0"}, "option firstIndex must be an index"),
+        ({"data": "x", "lastIndex": "²"}, "option lastIndex must be an index"),
+        ({"data": "x", "topics": "a"}, "option topics belongs to view compacted"),
+        (
+            {"data": "x", "view": "compacted", "topics": "a"},
+            "view compacted needs the option store",
+        ),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, str], reason: str) -> None:
+    """What cannot be meant is refused before anything is read."""
+    with pytest.raises(InvalidArgument, match=reason):
+        ReadOptions.of(options)
+
+
+def test_wrong_options_reach_the_user_of_spark(spark: SparkSession) -> None:
+    """The typed error is in what Spark raises."""
+    with pytest.raises(AnalysisException, match="InvalidArgument: unknown option 'vew'"):
+        _read(spark, data="x", vew="entries")
