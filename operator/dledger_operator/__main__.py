@@ -79,17 +79,18 @@ class Operator:
             await asyncio.gather(keeping, return_exceptions=True)
 
     async def _prepare(self) -> None:
-        while not await self._crd_is_there():
-            log.warning("the API server does not serve %s.%s yet", names.PLURAL, names.API_GROUP)
+        while missing := await self._missing_crds():
+            log.warning("the API server does not serve %s yet", missing)
             await asyncio.sleep(1)
         await self._elector.acquire()
 
-    async def _crd_is_there(self) -> bool:
+    async def _missing_crds(self) -> str:
+        """Return the kinds that are not served yet, or why that is not known; empty if all are."""
         try:
-            return await self._api.serves_groups(next(iter(self._options.namespaces), ""))
+            missing = await self._api.missing_kinds(next(iter(self._options.namespaces), ""))
         except ApiError as error:
-            log.warning("looking for the CRD: %s", error)
-            return False
+            return f"our kinds ({error})"
+        return ", ".join(f"{kind}.{names.API_VERSION}" for kind in missing)
 
     async def _lead(self, keeping: asyncio.Task[None]) -> None:
         """Run kopf until *keeping* ends or the process is to stop."""
@@ -99,7 +100,9 @@ class Operator:
         ours = asyncio.all_tasks()
         options = self._options
         platform = Platform(
-            image=options.image, namespace=options.namespace if options.in_cluster else ""
+            image=options.image,
+            namespace=options.namespace if options.in_cluster else "",
+            spark_image=options.spark_image,
         )
         manager = Manager(self._api, platform, self._metrics)
         tasks = await kopf.spawn_tasks(

@@ -29,12 +29,18 @@ _COLLECTIONS: Final = {
     "Pod": "api/v1/namespaces/{}/pods",
     "Service": "api/v1/namespaces/{}/services",
     "StatefulSet": "apis/apps/v1/namespaces/{}/statefulsets",
+    "Job": "apis/batch/v1/namespaces/{}/jobs",
+    "PersistentVolumeClaim": "api/v1/namespaces/{}/persistentvolumeclaims",
+    "ServiceAccount": "api/v1/namespaces/{}/serviceaccounts",
+    "Role": "apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
+    "RoleBinding": "apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
     "PodDisruptionBudget": "apis/policy/v1/namespaces/{}/poddisruptionbudgets",
     "NetworkPolicy": "apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
     "Lease": "apis/coordination.k8s.io/v1/namespaces/{}/leases",
     names.KIND: f"apis/{names.API_VERSION}/namespaces/{{}}/{names.PLURAL}",
+    names.BACKUP_KIND: f"apis/{names.API_VERSION}/namespaces/{{}}/{names.BACKUP_PLURAL}",
 }
-_EVERYWHERE: Final = f"/apis/{names.API_VERSION}/{names.PLURAL}"
+_OURS: Final = {names.KIND: names.PLURAL, names.BACKUP_KIND: names.BACKUP_PLURAL}
 
 
 class ApiError(Exception):
@@ -81,14 +87,17 @@ class Api:
                 return None
             raise
 
-    async def serves_groups(self, namespace: str) -> bool:
-        """Whether BrokerGroups can be listed yet; an empty *namespace* means in all of them.
+    async def missing_kinds(self, namespace: str) -> tuple[str, ...]:
+        """Return those of our kinds that cannot be listed yet; an empty *namespace* means in all.
 
         A CRD that was just created answers 404, then 429, before it serves.
         """
-        path = _path(names.KIND, namespace) if namespace else _EVERYWHERE
+        return tuple([kind for kind in _OURS if not await self._serves(kind, namespace)])
+
+    async def _serves(self, kind: str, namespace: str) -> bool:
+        everywhere = f"/apis/{names.API_VERSION}/{_OURS[kind]}"
         try:
-            await self._request("get", path, limit=1)
+            await self._request("get", _path(kind, namespace) if namespace else everywhere, limit=1)
         except ApiError as error:
             if error.status in (404, 429):
                 return False

@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from dledger_operator import quantity
 from dledger_operator.observed import Observed
 from dledger_operator.reasons import Reason
-from dledger_operator.spec import BrokerGroup, Spec, Topic, camel
+from dledger_operator.schedule import fault
+from dledger_operator.spec import BrokerGroup, Recovery, Spec, Store, Topic, camel
 
 ACTED_ON: Final = frozenset(
     {
@@ -23,11 +25,18 @@ ACTED_ON: Final = frozenset(
         *("priorityClassName", "podLabels", "podAnnotations", "serviceAccountName"),
         *("imagePullSecrets", "securityContext", "autoCreateTopics", "topics", "paused"),
         "monitoring.canary.enabled",  # off is what there is
+        *("backup.store.url", "backup.store.secretName", "backup.store.endpoint"),
+        *("backup.schedule", "spark.image", "spark.localThreshold"),
+        *("spark.executors.max", "spark.executors.cores", "spark.executors.memory"),
+        *("bootstrap.recovery.store.url", "bootstrap.recovery.store.secretName"),
+        *("bootstrap.recovery.store.endpoint", "bootstrap.recovery.groupId"),
+        *("bootstrap.recovery.target.index", "bootstrap.recovery.target.time"),
     }
 )
 """Leaves of the spec that something acts on; any other must be at its default."""
 
 _NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_LEAST_MEMORY: Final = "1Gi"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +51,48 @@ def problems(group: BrokerGroup, observed: Observed) -> tuple[Problem, ...]:
     """Return everything that keeps the spec from being acted on; empty when it is valid."""
     return (
         *_contradictions(group),
+        *backup_problems(group),
+        *_recovery_problems(group),
         *_volume_contradictions(group, observed),
         *_not_built_yet(group),
         *_changes_not_built_yet(group, observed),
     )
+
+
+def backup_problems(group: BrokerGroup) -> tuple[Problem, ...]:
+    """Return what keeps scheduled backups from being made; what else is wrong does not."""
+    backup = group.spec.backup
+    return (
+        *store_problems(backup.store, "spec.backup.store"),
+        *_schedule_problems(group),
+        *spark_problems(group, needed=bool(backup.store.url) or group.recovers),
+    )
+
+
+def store_problems(store: Store, path: str) -> Iterator[Problem]:
+    """Yield why a store cannot be used; a store that says nothing at all is fine."""
+    scheme, separator, rest = store.url.partition("://")
+    if not store.url:
+        if store != Store():
+            yield _invalid(f"{path}.url is required where anything else of the store is set")
+    elif not separator or not rest:
+        yield _invalid(f"{path}.url must be a URL such as s3://bucket/path, not {store.url}")
+    elif scheme != "s3":
+        yield Problem(
+            Reason.NOT_IMPLEMENTED_YET,
+            f"{path}.url={store.url}: only s3:// is reached from pods so far",
+        )
+
+
+def spark_problems(group: BrokerGroup, *, needed: bool = True) -> Iterator[Problem]:
+    """Yield why no Spark job can be made; without an image only if one is *needed*."""
+    spark = group.spec.spark
+    if needed and not spark.image:
+        yield _invalid("spec.spark.image is required: this operator has no default (--spark-image)")
+    if spark.executors.max < 1 or spark.executors.cores < 1:
+        yield _invalid("spec.spark.executors.max and .cores must be at least 1")
+    yield from _at_least("spec.spark.executors.memory", spark.executors.memory, _LEAST_MEMORY)
+    yield from _at_least("spec.spark.localThreshold", spark.local_threshold, "0")
 
 
 def verdict(found: tuple[Problem, ...]) -> Problem:
@@ -87,6 +134,46 @@ def _contradictions(group: BrokerGroup) -> Iterator[Problem]:
             yield _invalid(f"spec.storage.size must be above zero, not {spec.storage.size}")
     except ValueError as error:
         yield _invalid(f"spec.storage.size: {error}")
+
+
+def _schedule_problems(group: BrokerGroup) -> Iterator[Problem]:
+    backup = group.spec.backup
+    if not backup.schedule:
+        return
+    if wrong := fault(backup.schedule):
+        yield _invalid(f"spec.backup.schedule: {wrong}")
+    if not backup.store.url:
+        yield _invalid("spec.backup.schedule needs spec.backup.store.url")
+
+
+def _recovery_problems(group: BrokerGroup) -> Iterator[Problem]:
+    recovery = group.spec.bootstrap.recovery
+    yield from store_problems(recovery.store, "spec.bootstrap.recovery.store")
+    if recovery != Recovery() and recovery.store == Store():
+        yield _invalid("spec.bootstrap.recovery needs spec.bootstrap.recovery.store.url")
+    target = recovery.target
+    if target.index and target.time:
+        yield _invalid("spec.bootstrap.recovery.target takes index or time, not both")
+    if target.index < 0:
+        yield _invalid(f"spec.bootstrap.recovery.target.index must be above 0, not {target.index}")
+    if target.time and not _has_zone(target.time):
+        wanted = "a time such as 2031-05-06T07:08:09Z"
+        yield _invalid(f"spec.bootstrap.recovery.target.time must be {wanted}, not {target.time}")
+
+
+def _at_least(path: str, value: str, least: str) -> Iterator[Problem]:
+    try:
+        if quantity.parse(value) < quantity.parse(least):
+            yield _invalid(f"{path} must be at least {least}, not {value}")
+    except ValueError as error:
+        yield _invalid(f"{path}: {error}")
+
+
+def _has_zone(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
 
 
 def _volume_contradictions(group: BrokerGroup, observed: Observed) -> Iterator[Problem]:

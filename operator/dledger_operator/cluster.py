@@ -1,4 +1,4 @@
-"""Kubernetes as the operator uses it: objects -> frozen values, and the writes that plans ask for.
+"""Kubernetes as the operator uses it: the writes that plans ask for, and whose object is whose.
 
 The only writer of children, role labels, statuses and Events; each write is counted.
 """
@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from dledger_operator import names
 from dledger_operator.api import ApiError
-from dledger_operator.observed import Pod, Volume
+from dledger_operator.build.recovery import DONE
 from dledger_operator.spec import BrokerGroup, Json, Manifest
 from dledger_operator.status import Event
 
@@ -35,6 +35,26 @@ class KubernetesApi(Protocol):
         """See `api.Api.create`."""
 
 
+class Subject(Protocol):
+    """What statuses and Events are written of, and what owns children: one of our own kinds."""
+
+    @property
+    def KIND(self) -> str:  # noqa: N802 - a constant of its class
+        """BrokerGroup or BrokerBackup."""
+
+    @property
+    def namespace(self) -> str:
+        """Where it lives."""
+
+    @property
+    def name(self) -> str:
+        """Of the object."""
+
+    @property
+    def uid(self) -> str:
+        """Of this very object."""
+
+
 class Cluster:
     """Carries out writes.
 
@@ -47,7 +67,7 @@ class Cluster:
         self._api = api
         self._wrote = wrote
 
-    async def apply_child(self, group: BrokerGroup, manifest: Manifest, *, known: bool) -> bool:
+    async def apply_child(self, group: Subject, manifest: Manifest, *, known: bool) -> bool:
         """Bring a child to this form; False when that has to wait for an older one to go.
 
         Args:
@@ -67,11 +87,37 @@ class Cluster:
                 raise ApiError(409, f"the name is taken by {_whose(present)}")
         await self._api.apply(manifest)
         self._wrote(kind)
-        log.info("group %s/%s: applied %s %s", group.namespace, group.name, kind, name)
+        log.info("%s %s/%s: applied %s %s", *_who(group), kind, name)
         return True
 
+    async def create_child(self, owner: Subject, manifest: Manifest) -> bool:
+        """Create an object that is never changed; False if it is there, or an older one has to go.
+
+        Raises:
+            ApiError: The API server refused it, or the name belongs to someone else.
+        """
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        try:
+            await self._api.create(manifest)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            present = await self._api.get(kind, owner.namespace, name)
+            if present is None or owned(present, owner) or left_over(present, owner):
+                return False
+            raise ApiError(409, f"the name is taken by {_whose(present)}") from error
+        self._wrote(kind)
+        log.info("%s %s/%s: created %s %s", *_who(owner), kind, name)
+        return True
+
+    async def mark_restored(self, group: BrokerGroup, claim: str) -> None:
+        """Mark a volume claim: its recovery is over."""
+        body = {"metadata": {"annotations": {names.RECOVERY_ANNOTATION: DONE}}}
+        await self._api.merge("PersistentVolumeClaim", group.namespace, claim, body)
+        self._wrote("PersistentVolumeClaim")
+
     async def write_status(
-        self, group: BrokerGroup, status: Manifest, *, only_if: str = ""
+        self, group: Subject, status: Manifest, *, only_if: str = ""
     ) -> Manifest:
         """Write the whole status and return the object.
 
@@ -88,12 +134,12 @@ class Cluster:
             metadata["resourceVersion"] = only_if
         manifest = {
             "apiVersion": names.API_VERSION,
-            "kind": names.KIND,
+            "kind": group.KIND,
             "metadata": metadata,
             "status": status,
         }
         written = await self._api.apply(manifest, status=True)
-        self._wrote(names.KIND)
+        self._wrote(group.KIND)
         return written
 
     async def label_role(self, group: BrokerGroup, pod: str, role: str) -> None:
@@ -107,82 +153,31 @@ class Cluster:
             return
         self._wrote("Pod")
 
-    async def post(self, group: BrokerGroup, event: Event, *, now: str) -> None:
-        """Post an Event on the group. It is lost rather than retried if that fails."""
-        log.info("group %s/%s: %s: %s", group.namespace, group.name, event.reason, event.message)
+    async def post(self, group: Subject, event: Event, *, now: str) -> None:
+        """Post an Event on an object. It is lost rather than retried if that fails."""
+        log.info("%s %s/%s: %s: %s", *_who(group), event.reason, event.message)
         try:
             await self._api.create(_event(group, event, now))
         except ApiError as error:
-            log.warning("group %s/%s: no Event: %s", group.namespace, group.name, error)
+            log.warning("%s %s/%s: no Event: %s", *_who(group), error)
             return
         self._wrote("Event")
 
 
-def owned(manifest: Json, group: BrokerGroup) -> bool:
-    """Whether an object is this very group's child, or was one and has no owner any more."""
+def owned(manifest: Json, group: Subject) -> bool:
+    """Whether an object is this very owner's child, or was a group's and has no owner any more."""
     owners = manifest["metadata"].get("ownerReferences") or []
     if not any(owner.get("controller") for owner in owners):
         labels = manifest["metadata"].get("labels") or {}
-        return names.labels(group.name).items() <= labels.items()
+        ours = names.labels(group.name).items() <= labels.items()
+        return group.KIND == names.KIND and ours
     return any(owner["uid"] == group.uid for owner in owners)
 
 
-def left_over(manifest: Json, group: BrokerGroup) -> bool:
-    """Whether an object belongs to an earlier BrokerGroup of this name and is about to go."""
+def left_over(manifest: Json, group: Subject) -> bool:
+    """Whether an object belongs to an earlier owner of this name and is about to go."""
     owners = manifest["metadata"].get("ownerReferences") or []
-    return any(owner["kind"] == names.KIND and owner["name"] == group.name for owner in owners)
-
-
-def group_of(manifest: Json) -> tuple[str, str]:
-    """Return namespace and name of the group that a labelled object belongs to."""
-    metadata = manifest["metadata"]
-    return metadata["namespace"], metadata["labels"][names.GROUP_LABEL]
-
-
-def pod_of(manifest: Json) -> Pod:
-    """Return what matters of a pod."""
-    metadata, status = manifest["metadata"], manifest.get("status") or {}
-    labels = metadata.get("labels") or {}
-    ready = _condition(status, "Ready")
-    return Pod(
-        name=metadata["name"],
-        ip=status.get("podIP") or "",
-        ready=ready.get("status") == "True",
-        role=labels.get(names.ROLE_LABEL, ""),
-        zone=labels.get(names.ZONE_LABEL, ""),
-        revision=labels.get(names.REVISION_LABEL, ""),
-        terminating="deletionTimestamp" in metadata,
-        trouble=_trouble(status),
-    )
-
-
-def volume_of(manifest: Json) -> Volume:
-    """Return what matters of a volume claim."""
-    spec = manifest["spec"]
-    return Volume(
-        name=manifest["metadata"]["name"],
-        size=spec["resources"]["requests"]["storage"],
-        storage_class_name=spec.get("storageClassName") or "",
-        phase=(manifest.get("status") or {}).get("phase", "Pending"),
-    )
-
-
-def _trouble(status: Json) -> str:
-    """Return why a pod does not run, in Kubernetes' words; empty when that is not known."""
-    scheduled = _condition(status, "PodScheduled")
-    if scheduled.get("status") == "False":
-        return str(scheduled.get("message") or scheduled.get("reason") or "not scheduled")
-    for container in status.get("containerStatuses") or []:
-        waiting = (container.get("state") or {}).get("waiting") or {}
-        if waiting and waiting.get("reason") not in ("ContainerCreating", "PodInitializing"):
-            return ": ".join(filter(None, (waiting.get("reason"), waiting.get("message"))))
-    return ""
-
-
-def _condition(status: Json, kind: str) -> Json:
-    rows = status.get("conditions") or []
-    found: Json = next((row for row in rows if row["type"] == kind), {})
-    return found
+    return any(owner["kind"] == group.KIND and owner["name"] == group.name for owner in owners)
 
 
 def _whose(manifest: Json) -> str:
@@ -192,7 +187,11 @@ def _whose(manifest: Json) -> str:
     return f"a {manifest['kind']} of {owners[0]['kind']} {owners[0]['name']}"
 
 
-def _event(group: BrokerGroup, event: Event, now: str) -> dict[str, Any]:
+def _who(of: Subject) -> tuple[str, str, str]:
+    return of.KIND, of.namespace, of.name
+
+
+def _event(group: Subject, event: Event, now: str) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Event",
@@ -202,7 +201,7 @@ def _event(group: BrokerGroup, event: Event, now: str) -> dict[str, Any]:
         },
         "involvedObject": {
             "apiVersion": names.API_VERSION,
-            "kind": names.KIND,
+            "kind": group.KIND,
             "namespace": group.namespace,
             "name": group.name,
             "uid": group.uid,

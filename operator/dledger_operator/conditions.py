@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dledger_operator import names
+from dledger_operator.backup_history import backup_ready
 from dledger_operator.checks import Problem, problems, verdict
 from dledger_operator.founding import (
     Cloned,
@@ -14,30 +15,39 @@ from dledger_operator.founding import (
     Founding,
     Inconsistent,
     Lost,
+    NotRestored,
     Waiting,
     founding,
 )
 from dledger_operator.observed import Observed
 from dledger_operator.reasons import Reason
+from dledger_operator.recovery import Recovery, RestoreFailed, Restoring, holds_back, recovery
 from dledger_operator.spec import BrokerGroup, Manifest
 
 Finding = tuple[str, Reason, str]
 """Status (True, False, Unknown), reason and message of a condition."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Facts:
     """What every condition is drawn from, worked out once."""
 
     group: BrokerGroup
     observed: Observed
     founding: Founding
+    recovery: Recovery
     problems: tuple[Problem, ...]
 
 
 def conditions(group: BrokerGroup, observed: Observed) -> list[Manifest]:
     """Return all conditions, without their times."""
-    facts = _Facts(group, observed, founding(group, observed), problems(group, observed))
+    facts = _Facts(
+        group=group,
+        observed=observed,
+        founding=founding(group, observed),
+        recovery=recovery(group, observed),
+        problems=problems(group, observed),
+    )
     return [
         {"type": kind, "status": status, "reason": str(reason), "message": message}
         for kind, (status, reason, message) in (
@@ -47,6 +57,7 @@ def conditions(group: BrokerGroup, observed: Observed) -> list[Manifest]:
             ("Degraded", _degraded(facts)),
             ("GroupIDConsistent", _group_id_consistent(facts)),
             ("StorageHealthy", _storage_healthy(facts)),
+            ("BackupReady", backup_ready(group, observed)),
             ("Paused", _paused(facts)),
             ("SpecValid", _spec_valid(facts)),
         )
@@ -84,13 +95,27 @@ def _followed_leader(facts: _Facts) -> str:
 
 
 def _waiting_sentence(facts: _Facts) -> str:
+    if holds_back(facts.recovery):
+        return "not founded yet: " + _recovery_sentence(facts)
     match facts.founding:
         case Waiting(missing):
             return "not founded yet: no answer from " + _pods(facts, missing)
         case Empty():
-            return "every disk is empty; the group is being founded"
+            return "no disk is in a group yet; the group is being founded"
+        case NotRestored():
+            return "not founded: the first disk, it alone, should carry a restored log"
         case _:
             return "the nodes have not elected their first leader yet"
+
+
+def _recovery_sentence(facts: _Facts) -> str:
+    match facts.recovery:
+        case RestoreFailed(error):
+            return f"the first volume could not be restored: {error}"
+        case Restoring(note) if note:
+            return f"the first volume is being restored ({note})"
+        case _:
+            return "the first volume is being restored"
 
 
 def _leaderless_sentence(facts: _Facts) -> str:
@@ -110,9 +135,11 @@ def _ready(facts: _Facts) -> Finding:
 
 
 def _progressing(facts: _Facts) -> Finding:
-    held_up = facts.problems or facts.observed.refusals
-    if held_up or isinstance(facts.founding, Inconsistent | Lost | Cloned):
+    held_up = facts.problems or facts.observed.refusals or isinstance(facts.recovery, RestoreFailed)
+    if held_up or isinstance(facts.founding, Inconsistent | Lost | Cloned | NotRestored):
         return "False", Reason.BLOCKED, "see SpecValid, Degraded and GroupIDConsistent"
+    if holds_back(facts.recovery):
+        return "True", Reason.RECOVERING, _recovery_sentence(facts)
     if absent := _absent(facts):
         return "True", Reason.CREATING, "to be created: " + ", ".join(absent)
     if not facts.group.founded and not _followed_leader(facts):
@@ -148,18 +175,10 @@ def _older_template(facts: _Facts) -> list[str]:
 
 
 def _degraded(facts: _Facts) -> Finding:
-    found = facts.founding
-    match found:
-        case Lost():
-            return "True", Reason.ALL_DISKS_EMPTY, "every disk is empty; nothing is founded again"
-        case Cloned(pods):
-            return "True", Reason.DUPLICATE_NODE_ID, f"one node id on {', '.join(pods)}"
-        case Founded(replaced=replaced) if replaced:
-            return (
-                "True",
-                Reason.MEMBER_REPLACED_BY_EMPTY_DISK,
-                (f"{', '.join(replaced)} came up with an empty disk and takes no part"),
-            )
+    if isinstance(facts.recovery, RestoreFailed):
+        return "True", Reason.RECOVERY_FAILED, _recovery_sentence(facts)
+    if found := _broken_founding(facts):
+        return found
     if refusals := facts.observed.refusals:
         topics_only = all(kind == "Topic" for kind, _ in refusals)
         reason = Reason.TOPIC_REFUSED if topics_only else Reason.APPLY_REFUSED
@@ -171,6 +190,29 @@ def _degraded(facts: _Facts) -> Finding:
             "the leader does not reach " + _pods(facts, apart),
         )
     return "False", Reason.AS_EXPECTED, "nothing is known to be wrong"
+
+
+def _broken_founding(facts: _Facts) -> Finding | None:
+    match facts.founding:
+        case Lost():
+            return "True", Reason.ALL_DISKS_EMPTY, "every disk is empty; nothing is founded again"
+        case NotRestored(restored):
+            return "True", Reason.NOT_RESTORED, _unrestored_sentence(facts, restored)
+        case Cloned(pods):
+            return "True", Reason.DUPLICATE_NODE_ID, f"one node id on {', '.join(pods)}"
+        case Founded(replaced=replaced) if replaced:
+            return (
+                "True",
+                Reason.MEMBER_REPLACED_BY_EMPTY_DISK,
+                (f"{', '.join(replaced)} came up with an empty disk and takes no part"),
+            )
+    return None
+
+
+def _unrestored_sentence(facts: _Facts, restored: Sequence[str]) -> str:
+    first = names.pod(facts.group.name, 0)
+    carrying = f"{', '.join(restored)} carry one" if restored else "no disk does"
+    return f"{first} alone should carry a restored log, but {carrying}; nothing is founded"
 
 
 def _not_connected(facts: _Facts) -> list[str]:

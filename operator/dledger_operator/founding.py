@@ -23,7 +23,10 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Empty:
-    """Every replica answers and none carries a group id: the group may be founded."""
+    """Every replica answers and none carries a group id: the group may be founded.
+
+    All disks are empty, or the first has a log restored from a backup.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +64,24 @@ class Inconsistent:
 
 
 @dataclass(frozen=True, slots=True)
+class NotRestored:
+    """No disk is in a group, and they are not what a restored group begins with.
+
+    That is a restored log on the first disk and nothing on the others; *restored* names the pods
+    that have one.
+    """
+
+    restored: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Cloned:
     """Several pods show one node id: a disk was copied. Names of the pods."""
 
     pods: tuple[str, ...]
 
 
-Founding = Waiting | Empty | Lost | Adoptable | Founded | Inconsistent | Cloned
+Founding = Waiting | Empty | Lost | Adoptable | Founded | Inconsistent | Cloned | NotRestored
 
 
 def founding(group: BrokerGroup, observed: Observed) -> Founding:
@@ -81,7 +95,7 @@ def founding(group: BrokerGroup, observed: Observed) -> Founding:
     if not carried:
         if missing:
             return Waiting(missing)
-        return Lost() if group.founded else Empty()
+        return Lost() if group.founded else _unfounded(group, nodes)
     ids = set(carried.values())
     if ids - {group.group_id or next(iter(ids))}:
         return Inconsistent(carried)
@@ -89,6 +103,13 @@ def founding(group: BrokerGroup, observed: Observed) -> Founding:
         return _founded(observed)
     enough = not missing or 2 * len(carried) > group.spec.replicas
     return Adoptable(ids.pop()) if enough else Waiting(missing)
+
+
+def _unfounded(group: BrokerGroup, nodes: Mapping[str, NodeView]) -> Empty | NotRestored:
+    """Return whether the group may be founded: never an empty one where a backup was asked for."""
+    restored = tuple(sorted(name for name, node in nodes.items() if node.recovered_to))
+    expected = (names.pod(group.name, 0),) if restored or group.recovers else ()
+    return Empty() if restored == expected else NotRestored(restored)
 
 
 def _cloned(nodes: Mapping[str, NodeView]) -> tuple[str, ...]:

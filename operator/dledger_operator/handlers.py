@@ -1,4 +1,6 @@
-"""kopf wiring: watches, indexes, and one task a BrokerGroup. No decision is made here.
+"""kopf wiring: watches, indexes, a task for each BrokerGroup and for its BrokerBackups.
+
+No decision is made here.
 
 Only event and index handlers are registered, so that kopf puts no finalizer and no annotation on
 anything; its daemons would. What they do, a `GroupTask` does.
@@ -7,33 +9,45 @@ anything; its daemons would. What they do, a `GroupTask` does.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any, Final
 
 import kopf
 
 from dledger_operator import names
 from dledger_operator.api import Api
+from dledger_operator.backup_reconcile import BackupReconciler
+from dledger_operator.brokerbackup import BrokerBackup
 from dledger_operator.build import Platform
-from dledger_operator.cluster import Cluster, group_of, pod_of, volume_of
+from dledger_operator.cluster import Cluster
 from dledger_operator.metrics import Metrics
 from dledger_operator.nodes import Nodes
 from dledger_operator.observed import Pod, Volume
-from dledger_operator.reconcile import GroupTask, Reconciler
-from dledger_operator.spec import Json, Manifest
+from dledger_operator.reconcile import Reconciler
+from dledger_operator.spec import BrokerGroup, Json, Manifest
+from dledger_operator.task import BackupTask, GroupTask
+from dledger_operator.views import component_of, group_of, pod_of, volume_of, worker_of
+from dledger_operator.work import WorkerPod
 
 log: Final = logging.getLogger(__name__)
 
 _PODS: Final = ("", "v1", "pods")
 _VOLUMES: Final = ("", "v1", "persistentvolumeclaims")
+_BACKUPS: Final = (names.API_GROUP, "v1", names.BACKUP_PLURAL)
 _CHILDREN: Final = (
     ("", "v1", "configmaps"),
+    ("", "v1", "serviceaccounts"),
     ("", "v1", "services"),
     ("apps", "v1", "statefulsets"),
+    ("batch", "v1", "jobs"),
     ("networking.k8s.io", "v1", "networkpolicies"),
     ("policy", "v1", "poddisruptionbudgets"),
+    ("rbac.authorization.k8s.io", "v1", "rolebindings"),
+    ("rbac.authorization.k8s.io", "v1", "roles"),
 )
 _WATCHED: Final = (*_CHILDREN, _PODS, _VOLUMES)
 _LABELLED: Final = {names.GROUP_LABEL: kopf.PRESENT}
+_WORKERS: Final = "workers"
 
 
 class Indexes:
@@ -59,12 +73,20 @@ class Indexes:
         """See `reconcile.Watched.volumes`."""
         return self._all("persistentvolumeclaims", namespace, group)
 
+    def workers(self, namespace: str, group: str) -> list[tuple[str, WorkerPod]]:
+        """See `reconcile.Watched.workers`."""
+        return self._all(_WORKERS, namespace, group)
+
+    def backups(self, namespace: str, group: str) -> list[BrokerBackup]:
+        """See `reconcile.Watched.backups`."""
+        return self._all(names.BACKUP_PLURAL, namespace, group)
+
     def _all(self, plural: str, namespace: str, group: str) -> list[Any]:
         return list(self._indexes.get(plural, {}).get((namespace, group), ()))
 
 
 class Manager:
-    """The tasks of all groups."""
+    """The tasks of all groups and of their backups."""
 
     def __init__(self, api: Api, platform: Platform, metrics: Metrics) -> None:
         self.indexes = Indexes()
@@ -72,6 +94,7 @@ class Manager:
         self._platform = platform
         self._metrics = metrics
         self._tasks: dict[tuple[str, str], GroupTask] = {}
+        self._backups: dict[tuple[str, str], BackupTask] = {}
 
     async def saw(self, body: Manifest) -> None:
         """Take a BrokerGroup that was created or changed."""
@@ -98,16 +121,29 @@ class Manager:
             await task.close()
             self._metrics.forget(namespace, name)
             self._metrics.groups.set(len(self._tasks))
+            self.wake(namespace, name)
+
+    async def saw_backup(self, namespace: str, group: str) -> None:
+        """Take note of a BrokerBackup that was created, changed or deleted."""
+        key = namespace, group
+        if key not in self._backups and self.indexes.backups(*key):
+            self._backups[key] = BackupTask(self._backup_reconciler(key))
+        elif key in self._backups and not self.indexes.backups(*key):
+            await self._backups.pop(key).close()
+        self.wake(*key)
 
     def wake(self, namespace: str, name: str) -> None:
-        """Something of a group changed."""
-        if task := self._tasks.get((namespace, name)):
-            task.wake()
+        """Something of a group, or of its backups, changed."""
+        for tasks in (self._tasks, self._backups):
+            if task := tasks.get((namespace, name)):
+                task.wake()
 
     async def close(self) -> None:
         """End all tasks."""
         for key in list(self._tasks):
             await self.gone(*key)
+        while self._backups:
+            await self._backups.popitem()[1].close()
 
     def _reconciler(self, body: Json) -> Reconciler:
         return Reconciler(
@@ -118,6 +154,21 @@ class Manager:
             platform=self._platform,
             metrics=self._metrics,
         )
+
+    def _backup_reconciler(self, key: tuple[str, str]) -> BackupReconciler:
+        return BackupReconciler(
+            key,
+            group=partial(self._group, key),
+            cluster=self._cluster,
+            watched=self.indexes,
+            metrics=self._metrics.backups,
+        )
+
+    def _group(self, key: tuple[str, str]) -> BrokerGroup | None:
+        if task := self._tasks.get(key):
+            body = task.reconciler.body
+            return BrokerGroup.parse(body, spark_image=self._platform.spark_image)
+        return None
 
 
 def registry(manager: Manager, api: Api) -> kopf.OperatorRegistry:
@@ -137,12 +188,24 @@ def registry(manager: Manager, api: Api) -> kopf.OperatorRegistry:
         else:
             await manager.saw(dict(body))
 
+    @kopf.index(*_BACKUPS, id=names.BACKUP_PLURAL, registry=made)
+    def backup_index(body: Any, **_: Any) -> dict[tuple[str, str], BrokerBackup]:
+        if "deletionTimestamp" in body["metadata"]:
+            return {}  # else its Job, which goes first, would be made again
+        return {_group_of_backup(body): BrokerBackup.parse(_unmanaged(body))}
+
+    @kopf.on.event(*_BACKUPS, registry=made)
+    async def backup_changed(body: Any, **indexes: Any) -> None:
+        manager.indexes.use(indexes)
+        await manager.saw_backup(*_group_of_backup(body))
+
     @kopf.on.cleanup(registry=made)
     async def stop(**_: Any) -> None:
         await manager.close()
 
     for resource in _WATCHED:
         _watch(made, manager, resource)
+    _index_workers(made)
     return made
 
 
@@ -175,10 +238,12 @@ async def connection(api: Api) -> kopf.ConnectionInfo:
 
 def _watch(made: kopf.OperatorRegistry, manager: Manager, resource: tuple[str, str, str]) -> None:
     """Index one kind by group, and wake the group's task when one of them changes."""
-    value = {_PODS: pod_of, _VOLUMES: volume_of}.get(resource, _child)
+    value = {_PODS: pod_of, _VOLUMES: volume_of}.get(resource, _unmanaged)
 
     @kopf.index(*resource, id=resource[2], labels=_LABELLED, registry=made)
     def index(body: Any, **_: Any) -> dict[tuple[str, str], Any]:
+        if resource == _PODS and component_of(body) != "node":
+            return {}
         return {group_of(body): value(body)}
 
     @kopf.on.event(*resource, id=f"{resource[2]}-changed", labels=_LABELLED, registry=made)
@@ -186,7 +251,19 @@ def _watch(made: kopf.OperatorRegistry, manager: Manager, resource: tuple[str, s
         manager.wake(*group_of(body))
 
 
-def _child(body: Any) -> Manifest:
-    """Return a child's manifest without the record of who manages which field."""
+def _index_workers(made: kopf.OperatorRegistry) -> None:
+    """Index the pods of Jobs, which are none of the group's own."""
+
+    @kopf.index(*_PODS, id=_WORKERS, labels=_LABELLED, registry=made)
+    def workers(body: Any, **_: Any) -> dict[tuple[str, str], tuple[str, WorkerPod]]:
+        return {} if component_of(body) == "node" else {group_of(body): worker_of(body)}
+
+
+def _group_of_backup(body: Json) -> tuple[str, str]:
+    return body["metadata"]["namespace"], str(body["spec"].get("group"))
+
+
+def _unmanaged(body: Any) -> Manifest:
+    """Return a manifest without the record of who manages which field."""
     kept = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
     return {**body, "metadata": kept}

@@ -10,6 +10,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from dledger_operator.backup_metrics import BackupMetrics
 from dledger_operator.spec import Json
 
 _GROUP: Final = ("namespace", "group")
@@ -92,6 +93,7 @@ class Metrics:
             registry=registry,
         )
 
+        self.backups = BackupMetrics(registry)
         self._shown: dict[tuple[str, str], set[str]] = {}
         self._paces: dict[tuple[str, str], _Pace] = {}
 
@@ -126,6 +128,7 @@ class Metrics:
 
     def forget(self, namespace: str, group: str) -> None:
         """Drop the series of a group that is gone."""
+        self.backups.forget(namespace, group)
         if self._paces.pop((namespace, group), None) is not None:
             for metric in (self._rounds, self._errors, self._runaway):
                 metric.remove(namespace, group)

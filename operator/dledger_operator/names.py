@@ -5,12 +5,15 @@ Pure; used by every other part of the operator.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Final
 
 API_GROUP: Final = "dledger.io"
 API_VERSION: Final = f"{API_GROUP}/v1"
 KIND: Final = "BrokerGroup"
 PLURAL: Final = "brokergroups"
+BACKUP_KIND: Final = "BrokerBackup"
+BACKUP_PLURAL: Final = "brokerbackups"
 MANAGER: Final = "dledger-operator"
 """Field manager of server-side apply, value of the managed-by label, and name of the Lease."""
 
@@ -20,14 +23,24 @@ ZONE_LABEL: Final = "topology.kubernetes.io/zone"
 REVISION_LABEL: Final = "controller-revision-hash"
 HASH_ANNOTATION: Final = f"{API_GROUP}/desired-hash"
 CONFIG_ANNOTATION: Final = f"{API_GROUP}/config-hash"
+JOB_LABEL: Final = "batch.kubernetes.io/job-name"
+COMPONENT_LABEL: Final = "app.kubernetes.io/component"
+SCHEDULED_ANNOTATION: Final = f"{API_GROUP}/scheduled-at"
+"""On a BrokerBackup that a schedule made: the time it was made for."""
+RECOVERY_ANNOTATION: Final = f"{API_GROUP}/recovery"
+"""On the first volume claim of a group that starts from a backup: ``pending``, then ``done``."""
 
 CLIENT_PORT: Final = 8081
 CLIENT_TLS_PORT: Final = 8082
 PEER_PORT: Final = 20911
 HTTP_PORT: Final = 8080
+DRIVER_PORT: Final = 7078
+BLOCK_MANAGER_PORT: Final = 7079
 
 MANAGED_SELECTOR: Final = f"app.kubernetes.io/managed-by={MANAGER},{GROUP_LABEL}"
-"""Label selector of everything the operator watches besides BrokerGroups."""
+"""Label selector of everything the operator watches besides its own kinds."""
+
+_LONGEST_LABEL: Final = 63
 
 
 def pod(group: str, ordinal: int) -> str:
@@ -83,7 +96,7 @@ def selector(group: str) -> dict[str, str]:
     """Return the labels that select a group's pods; they can never change."""
     return {
         "app.kubernetes.io/name": "dledger",
-        "app.kubernetes.io/component": "node",
+        COMPONENT_LABEL: "node",
         GROUP_LABEL: group,
     }
 
@@ -95,3 +108,40 @@ def labels(group: str) -> dict[str, str]:
         "app.kubernetes.io/instance": group,
         "app.kubernetes.io/managed-by": MANAGER,
     }
+
+
+def backup_access(group: str) -> str:
+    """Return the name of what the Spark drivers of a group run as: account, Role, policy."""
+    return f"{group}-backup"
+
+
+def backup_job(backup: str) -> str:
+    """Return the name of a BrokerBackup's Job; a long one is shortened, since it labels pods."""
+    return _shortened(backup, suffix="-backup")
+
+
+def recovery_job(group: str) -> str:
+    """Return the name of the Job that restores the first volume of a group."""
+    return f"{group}-recovery"
+
+
+def scheduled_backup(group: str, minute: int) -> str:
+    """Return the name of the BrokerBackup for a time of the schedule, in Unix minutes."""
+    return f"{group}-{minute}"
+
+
+def worker_selector(group: str, component: str) -> dict[str, str]:
+    """Return the labels of a group's *backup* or *recovery* pods, executors included."""
+    return {**selector(group), COMPONENT_LABEL: component}
+
+
+def worker_labels(group: str, component: str) -> dict[str, str]:
+    """Return the labels of a group's *backup* or *recovery* Jobs and of their own pods."""
+    return {**labels(group), COMPONENT_LABEL: component}
+
+
+def _shortened(name: str, *, suffix: str) -> str:
+    room = _LONGEST_LABEL - len(suffix)
+    if len(name) <= room:
+        return name + suffix
+    return f"{name[: room - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}{suffix}"

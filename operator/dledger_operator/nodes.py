@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from dledger.client import AdminClient, Client, TopicInfo
-from dledger.errors import DledgerError
+from dledger.errors import DledgerError, Refused, Unavailable
 from dledger.status import NodeStatus
 from dledger.types import Member, NodeId
 from dledger_operator import names
+from dledger_operator.build.backup import LogRange
 from dledger_operator.observed import Failover, MemberView, NodeView, Pod
 from dledger_operator.spec import Topic
 
@@ -36,6 +37,9 @@ class Admin(Protocol):
     async def bootstrap(self, group_id: str, members: Sequence[Member]) -> None:
         """See `AdminClient.bootstrap`."""
 
+    async def export_size(self, first_index: int = 1) -> tuple[int, int]:
+        """See `AdminClient.export_size`."""
+
     async def close(self) -> None:
         """See `AdminClient.close`."""
 
@@ -55,6 +59,10 @@ class Topics(Protocol):
 
 def _admin(address: str) -> Admin:
     return AdminClient(address, timeout_s=STATUS_TIMEOUT_S)
+
+
+def _slow_admin(address: str) -> Admin:
+    return AdminClient(address, timeout_s=CALL_TIMEOUT_S)
 
 
 def _topics(address: str) -> Topics:
@@ -175,6 +183,36 @@ class Nodes:
         return leaders[0]
 
 
+async def log_ahead(
+    pods: Iterable[Pod], first_index: int, *, admin: Callable[[str], Admin] = _slow_admin
+) -> LogRange:
+    """Return how much committed log there is from *first_index* on, from the first that answers.
+
+    Followers are asked first, as the backup itself does. A node that answers that there is no such
+    range leaves the question to the backup, whose error names it.
+
+    Raises:
+        Unavailable: Nobody answers; with the last one's words.
+    """
+    last_error: DledgerError = Unavailable("no pod of the group has an address")
+    for pod in sorted(pods, key=lambda pod: (pod.role == "leader", pod.name)):
+        if not pod.ip:
+            continue
+        client = admin(_address(pod, names.PEER_PORT))
+        try:
+            last_index, size_bytes = await client.export_size(first_index)
+        except Refused as error:
+            log.info("%s does not plan an export: %s", pod.name, error)
+            return LogRange()
+        except DledgerError as error:
+            last_error = error
+        else:
+            return LogRange(last_index=last_index, size_bytes=size_bytes)
+        finally:
+            await client.close()
+    raise Unavailable(str(last_error))
+
+
 def view_of(said: NodeStatus) -> NodeView:
     """Return what matters of a node's words."""
     failover = said.last_failover
@@ -214,6 +252,7 @@ def view_of(said: NodeStatus) -> NodeView:
         storage_used_bytes=said.storage_used_bytes,
         storage_capacity_bytes=said.storage_capacity_bytes,
         writes_refused_reason=said.writes_refused_reason,
+        recovered_to=said.recovered_to,
     )
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dledger_operator.brokerbackup import BrokerBackup
 from dledger_operator.spec import Manifest
+from dledger_operator.work import Work
 
 Ref = tuple[str, str]
 """Kind and name of a child, such as ``("Service", "orders")``."""
@@ -46,12 +48,16 @@ class Pod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volume:
-    """The claim of one replica: requested size, class and phase."""
+    """The claim of one replica: requested size, class, phase; whether a backup is restored to it.
+
+    *recovery* is ``pending``, ``done`` or empty.
+    """
 
     name: str
     size: str
     storage_class_name: str = ""
     phase: str = "Bound"
+    recovery: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +97,7 @@ class NodeView:
         leader_id: Whom it follows, or itself.
         members: The membership it knows; empty while unjoined.
         writes_refused_reason: Such as a full disk; empty when writes are taken.
+        recovered_to: The last index of a log that a backup left on its disk; 0 without one.
     """
 
     node_id: str
@@ -107,6 +114,7 @@ class NodeView:
     storage_used_bytes: int = 0
     storage_capacity_bytes: int = 0
     writes_refused_reason: str = ""
+    recovered_to: int = 0
 
     @property
     def joined(self) -> bool:
@@ -125,6 +133,9 @@ class Observed:
         nodes: What the nodes that answered say, by pod name.
         topics: Names of the topics there are; None when not asked.
         refusals: What could not be done lately, and the answer: child or topic to sentence.
+        recovery: What the Job that restores the first volume amounts to; None without one.
+        backups: The BrokerBackups of the group.
+        due: The time that a scheduled backup is to be made for now, RFC 3339; empty if none is.
     """
 
     children: Mapping[Ref, Manifest] = field(default_factory=dict)
@@ -133,6 +144,9 @@ class Observed:
     nodes: Mapping[str, NodeView] = field(default_factory=dict)
     topics: frozenset[str] | None = None
     refusals: Mapping[Ref, str] = field(default_factory=dict)
+    recovery: Work | None = None
+    backups: tuple[BrokerBackup, ...] = ()
+    due: str = ""
 
     @property
     def leader(self) -> tuple[str, NodeView] | None:

@@ -22,6 +22,7 @@ class Options:
 
     Attributes:
         image: Image of the nodes of groups that name none.
+        spark_image: Image of backups and recoveries of groups that name none; may be empty.
         namespaces: Namespaces to watch; empty means all.
         namespace: Where the operator runs and its Lease lives.
         lease_name: Name of the Lease.
@@ -33,6 +34,7 @@ class Options:
     """
 
     image: str
+    spark_image: str = ""
     namespaces: tuple[str, ...] = ()
     namespace: str = "default"
     lease_name: str = names.MANAGER
@@ -60,6 +62,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Optio
         parser.error(f"--listen must be HOST:PORT, not {found.listen}")
     return Options(
         image=found.image,
+        spark_image=found.spark_image,
         namespaces=tuple(filter(None, found.namespaces.replace(",", " ").split())),
         namespace=found.namespace,
         lease_name=found.lease_name,
@@ -89,6 +92,7 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         )
 
     add("image", "", "image of the nodes of groups that name none")
+    add("spark-image", "", "image of the backups and recoveries of groups that name none")
     add("namespaces", "", "namespaces to watch, separated by commas; empty: all of them")
     add("namespace", "default", "namespace the operator runs in and keeps its Lease in")
     add("lease-name", names.MANAGER, "name of the Lease by which one of several operators acts")

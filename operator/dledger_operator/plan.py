@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Any, assert_never
 
 from dledger_operator import names, quantity
-from dledger_operator.checks import problems
+from dledger_operator.build.recovery import recovery_claim, recovery_job
+from dledger_operator.build.scheduled import scheduled_backup
+from dledger_operator.checks import backup_problems, problems
 from dledger_operator.founding import (
     Adoptable,
     Cloned,
@@ -18,11 +20,22 @@ from dledger_operator.founding import (
     Founded,
     Inconsistent,
     Lost,
+    NotRestored,
     Waiting,
     founding,
 )
 from dledger_operator.observed import Observed, ref_of
-from dledger_operator.spec import BrokerGroup, Manifest, Topic
+from dledger_operator.recovery import (
+    NoClaim,
+    NoJob,
+    NotRestoring,
+    Restored,
+    RestoreFailed,
+    Restoring,
+    holds_back,
+    recovery,
+)
+from dledger_operator.spec import BrokerGroup, Json, Manifest, Topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +43,21 @@ class Apply:
     """Bring a child to this form by server-side apply."""
 
     manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create an object that is never changed afterwards; one that is there already is fine."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class MarkRestored:
+    """Mark a volume claim: its Job has ended well, and what is on it is the group's from now on."""
+
+    claim: str
+    result: Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +95,7 @@ class CreateTopic:
     topic: Topic
 
 
-Action = Apply | RecordGroupId | Bootstrap | LabelRole | CreateTopic
+Action = Apply | Create | MarkRestored | RecordGroupId | Bootstrap | LabelRole | CreateTopic
 
 
 def plan(
@@ -84,13 +112,18 @@ def plan(
     if group.spec.paused:
         return ()
     roles = tuple(_roles(observed))
+    backups = tuple(_scheduled(group, observed))
     if problems(group, observed):
-        return roles
+        return (*roles, *backups)
+    held_back = {"StatefulSet"} if holds_back(recovery(group, observed)) else set()
+    wanted = (manifest for manifest in desired if manifest["kind"] not in held_back)
     return (
-        *(Apply(manifest) for manifest in desired if _differs(observed, manifest)),
+        *(Apply(m) for m in wanted if differs(observed.children.get(ref_of(m)), m)),
+        *_recover(group, observed),
         *_found(group, observed, fresh_id),
         *roles,
         *_topics(group, observed),
+        *backups,
     )
 
 
@@ -115,9 +148,30 @@ def includes(present: Any, wanted: Any) -> bool:
     return isinstance(present, str) and quantity.same(present, wanted)
 
 
-def _differs(observed: Observed, manifest: Manifest) -> bool:
-    present = observed.children.get(ref_of(manifest))
-    return present is None or not includes(present, manifest)
+def differs(present: Manifest | None, wanted: Manifest) -> bool:
+    """Whether an object has to be applied."""
+    return present is None or not includes(present, wanted)
+
+
+def _recover(group: BrokerGroup, observed: Observed) -> Iterator[Action]:
+    """Restore the first volume before there are nodes."""
+    match recovery(group, observed):
+        case NoClaim():
+            yield Create(recovery_claim(group))
+        case NoJob():
+            yield Create(recovery_job(group))
+        case Restored(result):
+            yield MarkRestored(names.claim(group.name, 0), result)
+        case NotRestoring() | Restoring() | RestoreFailed():
+            return
+        case unknown:
+            assert_never(unknown)
+
+
+def _scheduled(group: BrokerGroup, observed: Observed) -> Iterator[Create]:
+    """Make the backup that is due. What else is wrong with the spec does not keep it from that."""
+    if observed.due and group.founded and not backup_problems(group):
+        yield Create(scheduled_backup(group, observed.due))
 
 
 def _found(group: BrokerGroup, observed: Observed, fresh_id: str) -> Iterator[Action]:
@@ -128,7 +182,7 @@ def _found(group: BrokerGroup, observed: Observed, fresh_id: str) -> Iterator[Ac
             yield _bootstrap(group, observed)
         case Adoptable(group_id):
             yield RecordGroupId(group_id, adopted=True)
-        case Empty() | Waiting() | Lost() | Founded() | Inconsistent() | Cloned():
+        case Waiting() | Lost() | Founded() | Inconsistent() | Cloned() | NotRestored():
             return
         case unknown:
             assert_never(unknown)

@@ -46,6 +46,19 @@ class Reason(StrEnum):
     VOLUMES_PENDING = "VolumesPending"
     PAUSED_BY_USER = "PausedByUser"
     NOT_PAUSED = "NotPaused"
+    RECOVERING = "Recovering"
+    RECOVERY_FAILED = "RecoveryFailed"
+    NOT_RESTORED = "NotRestored"
+    BACKUP_NOT_CONFIGURED = "BackupNotConfigured"
+    NO_BACKUP_YET = "NoBackupYet"
+    BACKUP_COMPLETED = "BackupCompleted"
+    BACKUP_FAILED = "BackupFailed"
+    BACKUP_RUNNING = "BackupRunning"
+    GROUP_MISSING = "GroupMissing"
+    GROUP_SPEC_INVALID = "GroupSpecInvalid"
+    NO_STORE = "NoStore"
+    WAITING_FOR_GROUP = "WaitingForGroup"
+    WAITING_FOR_TURN = "WaitingForTurn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +77,18 @@ CATALOGUE: Final[Mapping[Reason, Explanation]] = MappingProxyType(
             "The operator acts on every field of the spec that asks for something.",
         ),
         Reason.NOT_IMPLEMENTED_YET: Explanation(
-            "SpecValid=False",
+            "SpecValid=False; Complete=False of a BrokerBackup",
             "The spec asks for something that this version cannot do yet; the message names the "
-            "fields. No part of the new spec is acted on; a running group stays as it is.",
+            "fields. No part of the new spec is acted on but backups; a running group stays as it "
+            "is.",
             "Set the named fields back to what the message says.",
         ),
         Reason.INVALID_SPEC: Explanation(
-            "SpecValid=False",
+            "SpecValid=False; Complete=False of a BrokerBackup",
             "The spec contradicts itself or the volumes that exist; the message names the fields. "
-            "No part of the new spec is acted on; a running group stays as it is.",
-            "Correct the named fields.",
+            "No part of the new spec is acted on but backups; a running group stays as it is. Of a "
+            "BrokerBackup: it can never be carried out.",
+            "Correct the named fields. A BrokerBackup does not change: create another.",
         ),
         Reason.LEADER_ELECTED: Explanation(
             "Available=True", "A majority follows one leader: writes are taken."
@@ -109,7 +124,8 @@ CATALOGUE: Final[Mapping[Reason, Explanation]] = MappingProxyType(
             "See the named pods and their events.",
         ),
         Reason.CREATING: Explanation(
-            "Progressing=True", "Children or pods are being created; the message names them."
+            "Progressing=True; Complete=Unknown of a BrokerBackup",
+            "Children or pods are being created; the message names them.",
         ),
         Reason.FOUNDING: Explanation(
             "Progressing=True",
@@ -159,7 +175,7 @@ CATALOGUE: Final[Mapping[Reason, Explanation]] = MappingProxyType(
             "Give each pod its own volume.",
         ),
         Reason.APPLY_REFUSED: Explanation(
-            "Degraded=True",
+            "Degraded=True; Complete=Unknown of a BrokerBackup",
             "The API server refused a child, or its name is taken by an object that belongs to "
             "someone else; the message has the answer.",
             "Correct the spec, or remove or rename what is in the way.",
@@ -190,12 +206,84 @@ CATALOGUE: Final[Mapping[Reason, Explanation]] = MappingProxyType(
             "If it lasts, see the claims and their events.",
         ),
         Reason.PAUSED_BY_USER: Explanation(
-            "Paused=True",
+            "Paused=True; Complete=Unknown of a BrokerBackup",
             "spec.paused is set: the operator watches and reports, and changes nothing. The "
             "Service of the leader does not follow a failover meanwhile.",
             "Clear spec.paused.",
         ),
         Reason.NOT_PAUSED: Explanation("Paused=False", "The operator acts."),
+        Reason.RECOVERING: Explanation(
+            "Progressing=True",
+            "A Job restores the first volume from a backup; the nodes start when it has ended. The "
+            "message tells what holds it up.",
+            "If it lasts, see the Job, its pod and their events.",
+        ),
+        Reason.RECOVERY_FAILED: Explanation(
+            "Degraded=True",
+            "The Job that restores the first volume came to nothing; the message has the error in "
+            "the pipeline's words. No node is started and no empty group is founded.",
+            "Put right what the message names, then delete the Job: the operator makes it again. "
+            "If the spec is wrong, delete the BrokerGroup and apply it corrected.",
+        ),
+        Reason.NOT_RESTORED: Explanation(
+            "Degraded=True",
+            "No disk is in a group, and the first one, it alone, does not carry a restored log. "
+            "An empty group is never founded where a backup was asked for.",
+            "Delete the BrokerGroup, then its volume claims if what they hold is not needed, and "
+            "apply it again.",
+        ),
+        Reason.BACKUP_NOT_CONFIGURED: Explanation(
+            "BackupReady=Unknown",
+            "The group has no store for backups and never had a backup.",
+            "Set spec.backup.store, or create a BrokerBackup with a store of its own.",
+        ),
+        Reason.NO_BACKUP_YET: Explanation(
+            "BackupReady=False",
+            "No backup of the group was completed yet.",
+            "Create a BrokerBackup, or set spec.backup.schedule.",
+        ),
+        Reason.BACKUP_COMPLETED: Explanation(
+            "BackupReady=True; Complete=True of a BrokerBackup",
+            "The newest backup is whole and published; the message has its range and time.",
+        ),
+        Reason.BACKUP_FAILED: Explanation(
+            "BackupReady=False; Complete=False of a BrokerBackup",
+            "The newest backup came to nothing; the message has the error in the pipeline's words. "
+            "Nothing was published, and earlier backups are untouched.",
+            "Put right what the message names and create another BrokerBackup.",
+        ),
+        Reason.BACKUP_RUNNING: Explanation(
+            "Complete=Unknown of a BrokerBackup",
+            "The Job works, or is being tried again; the message tells what holds it up.",
+            "If it lasts, see the Job, its pod and their events.",
+        ),
+        Reason.GROUP_MISSING: Explanation(
+            "Complete=Unknown of a BrokerBackup",
+            "There is no BrokerGroup of that name in the namespace.",
+            "Apply the BrokerGroup, or delete the BrokerBackup.",
+        ),
+        Reason.GROUP_SPEC_INVALID: Explanation(
+            "Complete=Unknown of a BrokerBackup",
+            "What the BrokerGroup says of stores or Spark cannot be used; the message names the "
+            "fields.",
+            "Correct the named fields of the BrokerGroup.",
+        ),
+        Reason.NO_STORE: Explanation(
+            "Complete=Unknown of a BrokerBackup",
+            "Neither the BrokerBackup nor its BrokerGroup names a store.",
+            "Set spec.backup.store of the BrokerGroup.",
+        ),
+        Reason.WAITING_FOR_GROUP: Explanation(
+            "Complete=Unknown of a BrokerBackup",
+            "No node of the group answers what there is to copy.",
+            "See the conditions of the BrokerGroup.",
+        ),
+        Reason.WAITING_FOR_TURN: Explanation(
+            "Complete=Unknown of a BrokerBackup",
+            "Another backup of the group, named in the message, goes first: there are never two at "
+            "once.",
+            "Nothing. To stop the other one, delete it.",
+        ),
     }
 )
 
@@ -213,6 +301,12 @@ class EventReason(StrEnum):
     RECOVERED = "Recovered"
     GROUP_ID_MISMATCH = "GroupIdMismatch"
     TOPIC_CREATED = "TopicCreated"
+    RECOVERY_STARTED = "RecoveryStarted"
+    RESTORED = "Restored"
+    BACKUP_SCHEDULED = "BackupScheduled"
+    BACKUP_STARTED = "BackupStarted"
+    BACKUP_COMPLETED = "BackupCompleted"
+    BACKUP_FAILED = "BackupFailed"
 
 
 EVENTS: Final[Mapping[EventReason, str]] = MappingProxyType(
@@ -228,5 +322,11 @@ EVENTS: Final[Mapping[EventReason, str]] = MappingProxyType(
         EventReason.RECOVERED: "Degraded became False again.",
         EventReason.GROUP_ID_MISMATCH: "GroupIDConsistent became False.",
         EventReason.TOPIC_CREATED: "A topic of the spec was created.",
+        EventReason.RECOVERY_STARTED: "The Job that restores the first volume was created.",
+        EventReason.RESTORED: "The first volume was restored; the message has group and range.",
+        EventReason.BACKUP_SCHEDULED: "A BrokerBackup was created as the schedule says.",
+        EventReason.BACKUP_STARTED: "On a BrokerBackup: its Job was created.",
+        EventReason.BACKUP_COMPLETED: "On a BrokerBackup: it is whole and published.",
+        EventReason.BACKUP_FAILED: "On a BrokerBackup: it came to nothing; the message says why.",
     }
 )

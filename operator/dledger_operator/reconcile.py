@@ -1,12 +1,10 @@
-"""The task of one group: observe, plan, act, write the status; again when woken or after a second.
+"""One group: observe, plan, act, write the status. Its task does that again and again.
 
 Nothing is remembered that could not be lost: what is recorded is in the status, the rest is seen.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 import time
 import uuid
@@ -16,30 +14,35 @@ from datetime import UTC, datetime
 from typing import Final, Protocol
 
 from dledger.errors import AlreadyBootstrapped, DledgerError, Refused, Unavailable
+from dledger_operator import names
 from dledger_operator.api import ApiError
+from dledger_operator.brokerbackup import BrokerBackup
 from dledger_operator.build import Platform, desired
 from dledger_operator.cluster import Cluster, owned
-from dledger_operator.metrics import RUNAWAY_ROUNDS, Metrics
+from dledger_operator.metrics import Metrics
 from dledger_operator.nodes import Nodes
 from dledger_operator.observed import Observed, Pod, Ref, Volume, ref_of
 from dledger_operator.plan import (
     Action,
     Apply,
     Bootstrap,
+    Create,
     CreateTopic,
     LabelRole,
+    MarkRestored,
     RecordGroupId,
     plan,
 )
 from dledger_operator.reasons import EventReason
+from dledger_operator.refusals import Refusals
+from dledger_operator.schedule import due
 from dledger_operator.spec import BrokerGroup, Json, Manifest
 from dledger_operator.status import Event, events, rfc3339, status, worth_writing
+from dledger_operator.work import Work, WorkerPod, work
 
 log: Final = logging.getLogger(__name__)
 
-LOOK_S: Final = 1.0
-RETRY_S: Final = 15.0
-"""What was refused is tried again after this long, or when the spec changes."""
+MISSING_TOPICS_S: Final = 1.0
 TOPICS_S: Final = 60.0
 """The topics there are, are asked for this often."""
 
@@ -55,6 +58,12 @@ class Watched(Protocol):
 
     def volumes(self, namespace: str, group: str) -> list[Volume]:
         """Return its volume claims."""
+
+    def workers(self, namespace: str, group: str) -> list[tuple[str, WorkerPod]]:
+        """Return the pods of its Jobs, each with its Job's name."""
+
+    def backups(self, namespace: str, group: str) -> list[BrokerBackup]:
+        """Return the BrokerBackups that name it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +82,6 @@ class _Memory:
     topics: frozenset[str] | None = None
     topics_at_s: float = -TOPICS_S
     written_at_s: float = float("-inf")
-    refused: dict[Ref, tuple[str, int, float]] = field(default_factory=dict)
     seen: tuple[Json, Observed] = field(default_factory=lambda: ({}, Observed()))
     at_rest: bool = False
 
@@ -100,6 +108,7 @@ class Reconciler:
         self._metrics = metrics
         self._clock = clock or Clock()
         self._memory = _Memory()
+        self._refusals = Refusals(self._clock.monotonic_s)
 
     def saw(self, body: Json) -> None:
         """Take a newer form of the object; an older one than our own last write is dropped."""
@@ -113,7 +122,7 @@ class Reconciler:
         Raises:
             ApiError: The API server does not answer, or refused a status.
         """
-        group = BrokerGroup.parse(self.body)
+        group = self._parsed(self.body)
         observed = await self._observe(group)
         seen = self.body, observed
         if self._memory.at_rest and seen[0] is self._memory.seen[0] and seen == self._memory.seen:
@@ -122,12 +131,18 @@ class Reconciler:
         actions = plan(group, observed, children, fresh_id=self._clock.fresh_id())
         for action in actions:
             group = await self._act(group, observed, action)
-        told = await self._report(group, replace(observed, refusals=self._refusals(group)))
+        told = await self._report(group, replace(observed, refusals=self._standing(group)))
         self._memory.at_rest, self._memory.seen = told and not actions, seen
 
     async def close(self) -> None:
         """Close the connections to the nodes."""
         await self._nodes.close()
+
+    def _parsed(self, body: Json) -> BrokerGroup:
+        return BrokerGroup.parse(body, spark_image=self._platform.spark_image)
+
+    def _standing(self, group: BrokerGroup) -> dict[Ref, str]:
+        return self._refusals.standing(group.generation)
 
     async def _observe(self, group: BrokerGroup) -> Observed:
         key = group.namespace, group.name
@@ -138,9 +153,23 @@ class Reconciler:
             pods=pods,
             volumes={volume.name: volume for volume in self._watched.volumes(*key)},
             nodes=await self._nodes.look(pods),
-            refusals=self._refusals(group),
+            refusals=self._standing(group),
+            recovery=self._recovery(group),
+            backups=tuple(self._watched.backups(*key)),
         )
-        return replace(observed, topics=await self._topics(group, observed))
+        due_at = due(group, observed.backups, now=datetime.fromisoformat(self._clock.now()))
+        return replace(observed, due=due_at, topics=await self._topics(group, observed))
+
+    def _recovery(self, group: BrokerGroup) -> Work | None:
+        """Return what the Job amounts to that restores the first volume."""
+        name, key = names.recovery_job(group.name), (group.namespace, group.name)
+        jobs = [
+            child
+            for child in self._watched.children(*key)
+            if ref_of(child) == ("Job", name) and owned(child, group)
+        ]
+        pods = [pod for job, pod in self._watched.workers(*key) if job == name]
+        return work(jobs[0], pods, now=self._clock.now()) if jobs else None
 
     async def _topics(self, group: BrokerGroup, observed: Observed) -> frozenset[str] | None:
         """Return the topics there are, asked for rarely and only if the spec has some."""
@@ -149,7 +178,7 @@ class Reconciler:
             return memory.topics
         known = memory.topics or frozenset()
         missing = any(topic.name not in known for topic in group.spec.topics)
-        if now_s - memory.topics_at_s >= (LOOK_S if missing else TOPICS_S):
+        if now_s - memory.topics_at_s >= (MISSING_TOPICS_S if missing else TOPICS_S):
             memory.topics_at_s = now_s
             try:
                 memory.topics = await self._nodes.topics(observed.pods[observed.leader[0]])
@@ -162,6 +191,10 @@ class Reconciler:
         match action:
             case Apply(manifest):
                 await self._apply(group, observed, manifest)
+            case Create(manifest):
+                await self._create(group, observed, manifest)
+            case MarkRestored():
+                await self._mark_restored(group, action)
             case RecordGroupId():
                 return await self._record(group, action)
             case Bootstrap():
@@ -183,6 +216,30 @@ class Reconciler:
                 raise
             self._refuse(group, ref, str(error))
 
+    async def _create(self, group: BrokerGroup, observed: Observed, manifest: Manifest) -> None:
+        ref = ref_of(manifest)
+        if ref in observed.refusals:
+            return
+        try:
+            created = await self._cluster.create_child(group, manifest)
+        except ApiError as error:
+            if not error.refused:
+                raise
+            self._refuse(group, ref, str(error))
+            return
+        kind, name = ref
+        if created and kind == names.BACKUP_KIND:
+            await self._post(group, Event(EventReason.BACKUP_SCHEDULED, f"{name} was created"))
+        elif created and kind == "Job":
+            message = f"Job {name} restores {names.claim(group.name, 0)}"
+            await self._post(group, Event(EventReason.RECOVERY_STARTED, message))
+
+    async def _mark_restored(self, group: BrokerGroup, action: MarkRestored) -> None:
+        await self._cluster.mark_restored(group, action.claim)
+        source, last = (action.result.get(key, "?") for key in ("groupId", "lastIndex"))
+        message = f"{action.claim} has the log of group {source} up to entry {last}"
+        await self._post(group, Event(EventReason.RESTORED, message))
+
     async def _record(self, group: BrokerGroup, action: RecordGroupId) -> BrokerGroup:
         """Write the group id, if the object is still the one the decision was drawn from."""
         version = self.body["metadata"]["resourceVersion"]
@@ -197,7 +254,7 @@ class Reconciler:
         self.body = written
         reason = EventReason.ADOPTED if action.adopted else EventReason.GROUP_ID_RECORDED
         await self._post(group, Event(reason, f"group id {action.group_id}"))
-        return BrokerGroup.parse(written)
+        return self._parsed(written)
 
     async def _bootstrap(self, group: BrokerGroup, observed: Observed, action: Bootstrap) -> None:
         try:
@@ -237,6 +294,7 @@ class Reconciler:
         before = group.status
         after = status(group, observed, now=self._clock.now())
         self._metrics.show(group.namespace, group.name, after)
+        self._metrics.backups.show(group, after)
         now_s = self._clock.monotonic_s()
         since_write_s = now_s - self._memory.written_at_s
         if not worth_writing(before, after, since_write_s=since_write_s):
@@ -259,83 +317,8 @@ class Reconciler:
         await self._cluster.post(group, event, now=self._clock.now())
 
     def _refuse(self, group: BrokerGroup, ref: Ref, answer: str) -> None:
-        until_s = self._clock.monotonic_s() + RETRY_S
-        self._memory.refused[ref] = (answer, group.generation, until_s)
+        self._refusals.add(ref, answer, generation=group.generation)
         log.warning("group %s/%s: %s %s: %s", group.namespace, group.name, *ref, answer)
-
-    def _refusals(self, group: BrokerGroup) -> dict[Ref, str]:
-        """Return the answers that still stand."""
-        now_s = self._clock.monotonic_s()
-        self._memory.refused = {
-            ref: kept
-            for ref, kept in self._memory.refused.items()
-            if kept[1] == group.generation and kept[2] > now_s
-        }
-        return {ref: answer for ref, (answer, _, _) in self._memory.refused.items()}
-
-
-class GroupTask:
-    """Runs a reconciler until closed: at once when woken, else every second, slower on errors."""
-
-    def __init__(self, reconciler: Reconciler, metrics: Metrics) -> None:
-        self.reconciler = reconciler
-        self.uid = str(reconciler.body["metadata"]["uid"])
-        self._metrics = metrics
-        self._woken = asyncio.Event()
-        self._task = asyncio.create_task(self._run())
-
-    def saw(self, body: Json) -> None:
-        """Do a round with this form of the object."""
-        self.reconciler.saw(body)
-        self.wake()
-
-    def wake(self) -> None:
-        """Do a round now."""
-        self._woken.set()
-
-    async def close(self) -> None:
-        """End the task and close its connections."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-        await self.reconciler.close()
-
-    async def _run(self) -> None:
-        failures = 0
-        while True:
-            self._woken.clear()
-            failures = 0 if await self._round() else min(failures + 1, 3)
-            pause_s = LOOK_S * 2**failures
-            if failures:
-                await asyncio.sleep(pause_s)
-            else:
-                await self._wait(pause_s)
-
-    async def _round(self) -> bool:
-        started_s = time.monotonic()
-        well = False
-        try:
-            await self.reconciler.reconcile()
-            well = True
-        except ApiError as error:
-            log.warning("round failed, trying again: %s", error)
-        except Exception:
-            log.exception("round failed, trying again")
-        self._note_round(started_s, well=well)
-        return well
-
-    def _note_round(self, started_s: float, *, well: bool) -> None:
-        metadata = self.reconciler.body["metadata"]
-        key = metadata["namespace"], metadata["name"]
-        now_s = time.monotonic()
-        if self._metrics.reconciled(*key, started_s=started_s, ended_s=now_s, well=well):
-            log.warning("group %s/%s: more than %d rounds in a minute", *key, RUNAWAY_ROUNDS)
-
-    async def _wait(self, pause_s: float) -> None:
-        # Not wait_for: until Python 3.12 it loses a cancellation that comes with the result, and
-        # the task of a deleted group would go on for ever.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause_s):
-                await self._woken.wait()
 
 
 def _version(body: Json) -> int:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
-from typing import Any, Self, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints
 
 Json = Mapping[str, Any]
 Manifest = dict[str, Any]
@@ -117,7 +117,7 @@ class Monitoring:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
-    """Where backups live."""
+    """Where backups live; credentials are in the Secret."""
 
     url: str = ""
     secret_name: str = ""
@@ -237,7 +237,10 @@ class BrokerGroup:
         unknown: Paths of spec fields that this version of the operator does not know.
         unreadable: Why the spec could not be read; it is then the default and not acted on.
         status: The last status this operator wrote, as the CRD has it.
+        created_at: RFC 3339.
     """
+
+    KIND: ClassVar[str] = "BrokerGroup"
 
     namespace: str
     name: str
@@ -247,17 +250,23 @@ class BrokerGroup:
     unknown: tuple[str, ...] = ()
     unreadable: str = ""
     status: Json = field(default_factory=dict)
+    created_at: str = ""
 
     @classmethod
-    def parse(cls, body: Json) -> Self:
-        """Build it from the API's object; a value of a wrong type makes it *unreadable*."""
+    def parse(cls, body: Json, *, spark_image: str = "") -> Self:
+        """Build it from the API's object; a value of a wrong type makes it *unreadable*.
+
+        *spark_image* is the operator's, for a spec that names none.
+        """
         meta = body["metadata"]
         unknown: list[str] = []
         unreadable = ""
         try:
-            spec = _build(Spec, body.get("spec") or {}, "spec", unknown)
+            spec = read(Spec, body.get("spec") or {}, "spec", unknown)
         except InvalidSpecError as error:
             spec, unreadable = Spec(), str(error)
+        if not spec.spark.image:
+            spec = replace(spec, spark=replace(spec.spark, image=spark_image))
         return cls(
             namespace=meta["namespace"],
             name=meta["name"],
@@ -267,12 +276,18 @@ class BrokerGroup:
             unknown=tuple(unknown),
             unreadable=unreadable,
             status=body.get("status") or {},
+            created_at=meta.get("creationTimestamp", ""),
         )
 
     @property
     def group_id(self) -> str:
         """The recorded id of the group; empty before one is recorded."""
         return str(self.status.get("groupId") or "")
+
+    @property
+    def recovers(self) -> bool:
+        """Whether it is to be founded on a backup."""
+        return bool(self.spec.bootstrap.recovery.store.url)
 
     @property
     def founded(self) -> bool:
@@ -292,7 +307,12 @@ def _shape(cls: Any) -> tuple[dict[str, Any], dict[str, str]]:
     return get_type_hints(cls), {camel(f.name): f.name for f in fields(cls)}
 
 
-def _build(cls: Any, data: Any, path: str, unknown: list[str]) -> Any:
+def read(cls: Any, data: Any, path: str, unknown: list[str]) -> Any:
+    """Return the dataclass *cls* of the API's object *data*; *unknown* gets what it has not.
+
+    Raises:
+        InvalidSpecError: A value has a wrong type; *path* is where *data* lies.
+    """
     if not isinstance(data, Mapping):
         raise InvalidSpecError(path, f"must be an object, not {data!r}")
     hints, known = _shape(cls)
@@ -308,7 +328,7 @@ def _build(cls: Any, data: Any, path: str, unknown: list[str]) -> Any:
 
 def _convert(kind: Any, value: Any, path: str, unknown: list[str]) -> Any:
     if is_dataclass(kind):
-        return _build(kind, value, path, unknown)
+        return read(kind, value, path, unknown)
     if get_origin(kind) is tuple:
         if not isinstance(value, list):
             raise InvalidSpecError(path, f"must be a list, not {value!r}")

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from dledger_operator import names
+from dledger_operator.backup_history import last_backup
 from dledger_operator.conditions import conditions
 from dledger_operator.observed import Failover, MemberView, NodeView, Observed
 from dledger_operator.reasons import EventReason
@@ -50,8 +51,12 @@ def status(group: BrokerGroup, observed: Observed, *, now: str) -> Manifest:
         "selector": ",".join(f"{k}={v}" for k, v in sorted(names.selector(group.name).items())),
         "commitIndex": max(commits, default=int(before.get("commitIndex") or 0)),
         "members": _members(group, observed),
-        "conditions": _dated(group, conditions(group, observed), now),
+        "conditions": dated(
+            before, conditions(group, observed), now=now, generation=group.generation
+        ),
     }
+    if backup := last_backup(group, observed, now=now):
+        result["backup"] = backup
     if failover := _last_failover(observed) or before.get("lastFailover"):
         result["lastFailover"] = failover
     return result
@@ -80,6 +85,16 @@ def events(before: Json, after: Json) -> Iterator[Event]:
     if _turned(before, after, "GroupIDConsistent", "False"):
         message = _message(after, "GroupIDConsistent")
         yield Event(EventReason.GROUP_ID_MISMATCH, message, warning=True)
+
+
+def dated(before: Json, rows: list[Manifest], *, now: str, generation: int) -> list[Manifest]:
+    """Give each condition its transition time: the one from *before* unless its status turned."""
+    for row in rows:
+        old = _condition(before, row["type"])
+        kept = old and old["status"] == row["status"]
+        row["lastTransitionTime"] = old["lastTransitionTime"] if kept else now
+        row["observedGeneration"] = generation
+    return rows
 
 
 def rfc3339(unix_ms: int) -> str:
@@ -147,16 +162,6 @@ def _name_of(observed: Observed, node_id: str) -> str:
     by_member = {member.id: member.name for member in observed.membership}
     by_node = {node.node_id: name for name, node in observed.nodes.items()}
     return by_member.get(node_id) or by_node.get(node_id) or node_id
-
-
-def _dated(group: BrokerGroup, rows: list[Manifest], now: str) -> list[Manifest]:
-    """Give each condition its transition time: the old one unless its status turned."""
-    for row in rows:
-        before = _condition(group.status, row["type"])
-        kept = before and before["status"] == row["status"]
-        row["lastTransitionTime"] = before["lastTransitionTime"] if kept else now
-        row["observedGeneration"] = group.generation
-    return rows
 
 
 def _canonical(value: Json) -> Manifest:

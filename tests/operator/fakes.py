@@ -10,12 +10,15 @@ from typing import Any
 from dledger.errors import AlreadyBootstrapped, InvalidArgument, Unavailable
 from dledger_operator import names
 from dledger_operator.api import ApiError
-from dledger_operator.cluster import pod_of
+from dledger_operator.brokerbackup import BrokerBackup
 from dledger_operator.observed import MemberView, NodeView, Pod, Volume
 from dledger_operator.spec import Manifest, Topic
-from tests.operator.samples import body, volumes
+from dledger_operator.views import component_of, pod_of, volume_of, worker_of
+from dledger_operator.work import WorkerPod
+from tests.operator.samples import NOW, body, volumes
 
 GROUP = (names.KIND, "orders")
+_CREATED = {"uid": "uid-of-it", "generation": 1, "creationTimestamp": NOW}
 
 
 @dataclass
@@ -128,15 +131,25 @@ class FakeApi:
             raise ApiError(404, "not found")
         world.writes.append(kind)
         changed = copy.deepcopy(world.objects[kind, name])
-        for key, value in body["metadata"]["labels"].items():
-            changed["metadata"]["labels"][key] = value or ""
+        for part, entries in body["metadata"].items():
+            for key, value in entries.items():
+                changed["metadata"].setdefault(part, {})[key] = value or ""
         return world.put(changed)
 
     async def create(self, manifest: Manifest) -> Manifest:
-        self._world.trouble.before_effect(ApiError(0, "no answer"))
-        self._world.writes.append(manifest["kind"])
-        self._world.events.append(manifest["reason"])
-        return manifest
+        world, kind = self._world, manifest["kind"]
+        world.trouble.before_effect(ApiError(0, "no answer"))
+        if kind in world.refuse:
+            raise world.refuse[kind]
+        if kind != "Event" and (kind, manifest["metadata"]["name"]) in world.objects:
+            raise ApiError(409, "it exists")
+        world.writes.append(kind)
+        if kind == "Event":
+            world.events.append(manifest["reason"])
+            return manifest
+        written = world.put({**manifest, "metadata": {**manifest["metadata"], **_CREATED}})
+        world.trouble.after_effect(ApiError(0, "the answer is lost"))
+        return written
 
 
 class FakeWatched:
@@ -147,15 +160,29 @@ class FakeWatched:
 
     def children(self, namespace: str, group: str) -> list[Manifest]:
         items = self._world.objects.items()
-        wanted = {kind for kind, _ in names.children(group, 3)}
+        wanted = {"Job", "ServiceAccount", "Role", "RoleBinding"}
+        wanted |= {kind for kind, _ in names.children(group, 3)}
         return [copy.deepcopy(m) for (kind, _), m in items if kind in wanted and _labelled(m)]
 
     def pods(self, namespace: str, group: str) -> list[Pod]:
-        return [pod_of(m) for (kind, _), m in self._world.objects.items() if kind == "Pod"]
+        return [pod_of(pod) for pod in self._pods() if component_of(pod) == "node"]
+
+    def workers(self, namespace: str, group: str) -> list[tuple[str, WorkerPod]]:
+        return [worker_of(pod) for pod in self._pods() if component_of(pod) != "node"]
 
     def volumes(self, namespace: str, group: str) -> list[Volume]:
         found = volumes(*range(len(self._world.disks)))
+        made = self._world.objects.items()
+        found |= {name: volume_of(m) for (kind, name), m in made if kind == "PersistentVolumeClaim"}
         return list(found.values())
+
+    def backups(self, namespace: str, group: str) -> list[BrokerBackup]:
+        made = self._world.objects.items()
+        parsed = [BrokerBackup.parse(m) for (kind, _), m in made if kind == names.BACKUP_KIND]
+        return [backup for backup in parsed if backup.spec.group == group]
+
+    def _pods(self) -> list[Manifest]:
+        return [m for (kind, _), m in self._world.objects.items() if kind == "Pod"]
 
 
 class FakeNodes:

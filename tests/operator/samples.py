@@ -13,7 +13,9 @@ from dledger_operator.spec import BrokerGroup
 GROUP_ID = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
 FRESH_ID = "0b5c1f2e-0000-4000-8000-000000000001"
 NOW = "2031-05-06T07:08:09Z"
-PLATFORM = Platform(image="dledger:test", namespace="dledger-system")
+PLATFORM = Platform(
+    image="dledger:test", namespace="dledger-system", spark_image="dledger-spark:test"
+)
 
 
 def body(spec: dict[str, Any] | None = None, **status: Any) -> dict[str, Any]:
@@ -24,7 +26,7 @@ def body(spec: dict[str, Any] | None = None, **status: Any) -> dict[str, Any]:
 
 def group(spec: dict[str, Any] | None = None, **status: Any) -> BrokerGroup:
     """Return the group with this spec and recorded status."""
-    return BrokerGroup.parse(body(spec, **status))
+    return BrokerGroup.parse(body(spec, **status), spark_image=PLATFORM.spark_image)
 
 
 def founded(spec: dict[str, Any] | None = None, **status: Any) -> BrokerGroup:

@@ -132,12 +132,16 @@ def test_the_default_image_is_the_operators() -> None:
     assert images == ["dledger:test", "mine:1"]
 
 
-def test_only_group_and_operator_reach_the_peer_port() -> None:
-    """It carries Admin; outside the cluster there is no operator pod to let in."""
+def test_only_the_groups_own_pods_and_the_operator_reach_the_peer_port() -> None:
+    """It carries Admin. Where the operator is no pod, none of its namespace is let in."""
     inside = _child(group(), "NetworkPolicy")["spec"]["ingress"][1]
     children = {ref_of(m): m for m in desired(group(), Platform(image="i"))}
     outside = children["NetworkPolicy", "orders"]["spec"]["ingress"][1]
 
     assert inside["ports"] == [{"port": 20911, "protocol": "TCP"}]
-    assert len(inside["from"]) == 2
-    assert len(outside["from"]) == 1
+    assert len(inside["from"]) == 3
+    assert len(outside["from"]) == 2
+    components = [
+        peer["podSelector"]["matchLabels"][names.COMPONENT_LABEL] for peer in outside["from"]
+    ]
+    assert components == ["node", "backup"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from dledger_operator.metrics import Metrics
-from dledger_operator.reconcile import GroupTask
+from dledger_operator.task import GroupTask
 
 
 class CountingReconciler:

@@ -12,7 +12,8 @@ from dledger_operator.api import ApiError
 from dledger_operator.cluster import Cluster
 from dledger_operator.metrics import Metrics
 from dledger_operator.nodes import Nodes
-from dledger_operator.reconcile import RETRY_S, Clock, Reconciler
+from dledger_operator.reconcile import Clock, Reconciler
+from dledger_operator.refusals import RETRY_S
 from tests.operator.fakes import FakeApi, FakeNodes, FakeWatched, Trouble, World
 from tests.operator.samples import NOW, PLATFORM
 

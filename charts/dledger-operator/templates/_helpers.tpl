@@ -27,19 +27,34 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) -}}
 {{- end -}}
 
+{{- define "operator.sparkImage" -}}
+{{- .Values.sparkImage | default (printf "%s-spark:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion)) -}}
+{{- end -}}
+
 {{/*
 What the operator may do where there are groups. It deletes nothing: children go with their owner.
 It reads no Secret and runs nothing in a pod. "create" and "patch" are what server-side apply needs.
+The last rule is what it hands on to the Spark drivers of backups, in a Role of each group: Kubernetes
+lets nobody grant what he does not have.
 */}}
 {{- define "operator.rules" -}}
 - apiGroups: [dledger.io]
   resources: [brokergroups]
   verbs: [list, watch]
 - apiGroups: [dledger.io]
-  resources: [brokergroups/status]
+  resources: [brokerbackups]
+  verbs: [get, list, watch, create]
+- apiGroups: [dledger.io]
+  resources: [brokergroups/status, brokerbackups/status]
   verbs: [patch]
 - apiGroups: [""]
-  resources: [configmaps, services]
+  resources: [configmaps, serviceaccounts, services]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [batch]
+  resources: [jobs]
+  verbs: [get, list, watch, create]
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [roles, rolebindings]
   verbs: [get, list, watch, create, patch]
 - apiGroups: [apps]
   resources: [statefulsets]
@@ -55,8 +70,11 @@ It reads no Secret and runs nothing in a pod. "create" and "patch" are what serv
   verbs: [list, watch, patch]
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
-  verbs: [list, watch]
+  verbs: [get, list, watch, create, patch]
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, create, delete, deletecollection]
 {{- end -}}

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dledger_operator import names
 from dledger_operator.build.budget import budget
-from dledger_operator.build.common import digest
+from dledger_operator.build.common import hashed
 from dledger_operator.build.config import config_map
 from dledger_operator.build.networkpolicy import network_policy
 from dledger_operator.build.services import (
@@ -30,10 +29,12 @@ class Platform:
     Attributes:
         image: Image of the nodes when the spec names none.
         namespace: Where the operator runs; empty when it runs outside the cluster.
+        spark_image: Image of backups and recoveries when the spec names none; may be empty.
     """
 
     image: str
     namespace: str = ""
+    spark_image: str = ""
 
 
 def desired(group: BrokerGroup, platform: Platform) -> tuple[Manifest, ...]:
@@ -49,10 +50,4 @@ def desired(group: BrokerGroup, platform: Platform) -> tuple[Manifest, ...]:
         network_policy(group, operator_namespace=platform.namespace),
         stateful_set(group, default_image=platform.image, config=config["data"]),
     )
-    return tuple(_hashed(manifest) for manifest in manifests)
-
-
-def _hashed(manifest: Manifest) -> Manifest:
-    metadata = manifest["metadata"]
-    annotations = {**metadata.get("annotations", {}), names.HASH_ANNOTATION: digest(manifest)}
-    return {**manifest, "metadata": {**metadata, "annotations": annotations}}
+    return tuple(hashed(manifest) for manifest in manifests)

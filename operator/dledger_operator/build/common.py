@@ -6,6 +6,7 @@ import hashlib
 import json
 
 from dledger_operator import names
+from dledger_operator.brokerbackup import BrokerBackup
 from dledger_operator.spec import BrokerGroup, Manifest
 
 
@@ -15,21 +16,33 @@ def metadata(group: BrokerGroup, name: str) -> Manifest:
     The group is its controller, so that deleting the group deletes the child. Deletion does not
     block on it: that would take a right on the group's finalizers.
     """
+    return owned_by(group, name, names.labels(group.name))
+
+
+def owned_by(owner: BrokerGroup | BrokerBackup, name: str, labels: dict[str, str]) -> Manifest:
+    """Return the metadata of an object that goes with its *owner*."""
     return {
         "name": name,
-        "namespace": group.namespace,
-        "labels": names.labels(group.name),
+        "namespace": owner.namespace,
+        "labels": labels,
         "ownerReferences": [
             {
                 "apiVersion": names.API_VERSION,
-                "kind": names.KIND,
-                "name": group.name,
-                "uid": group.uid,
+                "kind": owner.KIND,
+                "name": owner.name,
+                "uid": owner.uid,
                 "controller": True,
                 "blockOwnerDeletion": False,
             }
         ],
     }
+
+
+def hashed(manifest: Manifest) -> Manifest:
+    """Return a manifest with its own hash, so that a field that goes shows as a difference."""
+    metadata = manifest["metadata"]
+    annotations = {**metadata.get("annotations", {}), names.HASH_ANNOTATION: digest(manifest)}
+    return {**manifest, "metadata": {**metadata, "annotations": annotations}}
 
 
 def digest(value: object) -> str:

@@ -12,11 +12,15 @@ from dledger_operator.spec import BrokerGroup, Manifest
 def network_policy(group: BrokerGroup, *, operator_namespace: str) -> Manifest:
     """Return the policy.
 
-    The peer port carries Admin too, so only the group's own pods and the operator reach it. With
-    an empty *operator_namespace* (an operator outside the cluster) no pod but the group's does.
+    The peer port carries Admin too, so only the group's own pods, its backups' and the operator
+    reach it. With an empty *operator_namespace* (an operator outside the cluster) no pod of another
+    namespace does.
     """
     open_ports = [names.CLIENT_PORT, names.CLIENT_TLS_PORT, names.HTTP_PORT]
-    peers: list[dict[str, Any]] = [{"podSelector": {"matchLabels": names.selector(group.name)}}]
+    peers: list[dict[str, Any]] = [
+        {"podSelector": {"matchLabels": names.selector(group.name)}},
+        {"podSelector": {"matchLabels": names.worker_selector(group.name, "backup")}},
+    ]
     if operator_namespace:
         peers.append(_operator(operator_namespace))
     return {

@@ -7,22 +7,21 @@ Kubernetes never restarts a pod because the template changed (OnDelete), starts 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from dledger_operator import names
 from dledger_operator.build.common import digest, metadata
 from dledger_operator.build.config import CONFIG_DIR, DATA_DIR
+from dledger_operator.build.pods import (
+    CONTAINER_SECURITY,
+    TMP_MOUNT,
+    TMP_VOLUME,
+    from_pod,
+    placement,
+    pod_security,
+)
 from dledger_operator.spec import BrokerGroup, Manifest
 
-_USER: Final = 10001
-_RESTRICTED: Final[dict[str, Any]] = {
-    "runAsNonRoot": True,
-    "runAsUser": _USER,
-    "runAsGroup": _USER,
-    "fsGroup": _USER,
-    "fsGroupChangePolicy": "OnRootMismatch",
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
 _RETAIN: Final = {"whenDeleted": "Retain", "whenScaled": "Retain"}
 
 
@@ -43,7 +42,7 @@ def stateful_set(group: BrokerGroup, *, default_image: str, config: Mapping[str,
                 "metadata": _pod_metadata(group, config),
                 "spec": _pod_spec(group, default_image),
             },
-            "volumeClaimTemplates": [_claim(group)],
+            "volumeClaimTemplates": [claim_template(group)],
         },
     }
 
@@ -58,27 +57,21 @@ def _pod_metadata(group: BrokerGroup, config: Mapping[str, str]) -> Manifest:
 
 def _pod_spec(group: BrokerGroup, default_image: str) -> Manifest:
     spec = group.spec
-    optional = {
-        "serviceAccountName": spec.service_account_name,
-        "imagePullSecrets": [dict(secret) for secret in spec.image_pull_secrets],
-        "priorityClassName": spec.priority_class_name,
-        "nodeSelector": dict(spec.node_selector),
-        "tolerations": [dict(toleration) for toleration in spec.tolerations],
-    }
+    named = {"serviceAccountName": spec.service_account_name} if spec.service_account_name else {}
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,  # a Service named dledger-... would become a DLEDGER_ setting
         "terminationGracePeriodSeconds": 30,
-        "securityContext": {**_RESTRICTED, **spec.security_context},
-        "affinity": dict(spec.affinity) or _apart(group),
+        "securityContext": pod_security(group),
         "topologySpreadConstraints": [dict(c) for c in spec.topology_spread_constraints]
         or [_over_zones(group)],
         "containers": [_container(group, default_image)],
         "volumes": [
             {"name": "config", "configMap": {"name": names.config_map(group.name)}},
-            {"name": "tmp", "emptyDir": {}},
+            TMP_VOLUME,
         ],
-        **{key: value for key, value in optional.items() if value},
+        **placement(group),
+        **named,
     }
 
 
@@ -90,13 +83,13 @@ def _container(group: BrokerGroup, default_image: str) -> Manifest:
         "command": ["/opt/dledger/bin/dledger"],
         "args": ["node", "--config", f"{CONFIG_DIR}/node.toml"],
         "env": [
-            _from_pod("DLEDGER_NAME", "metadata.name"),
-            _from_pod("POD_NAMESPACE", "metadata.namespace"),
+            from_pod("DLEDGER_NAME", "metadata.name"),
+            from_pod("POD_NAMESPACE", "metadata.namespace"),
             {
                 "name": "DLEDGER_ADVERTISE_HOST",
                 "value": "$(DLEDGER_NAME)-client.$(POD_NAMESPACE).svc",
             },
-            _from_pod("DLEDGER_PEER_HOST", "status.podIP"),
+            from_pod("DLEDGER_PEER_HOST", "status.podIP"),
         ],
         "ports": [
             {"name": name, "containerPort": port, "protocol": "TCP"}
@@ -112,21 +105,13 @@ def _container(group: BrokerGroup, default_image: str) -> Manifest:
         "livenessProbe": _probe("/livez", period_s=5, timeout_s=5, failures=6),
         "readinessProbe": _probe("/readyz", period_s=2, timeout_s=2, failures=2),
         **({"resources": dict(group.spec.resources)} if group.spec.resources else {}),
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-        },
+        "securityContext": CONTAINER_SECURITY,
         "volumeMounts": [
             {"name": "data", "mountPath": DATA_DIR},
             {"name": "config", "mountPath": CONFIG_DIR, "readOnly": True},
-            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own
+            TMP_MOUNT,
         ],
     }
-
-
-def _from_pod(name: str, path: str) -> Manifest:
-    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
 def _probe(path: str, *, period_s: int, timeout_s: int, failures: int) -> Manifest:
@@ -138,16 +123,6 @@ def _probe(path: str, *, period_s: int, timeout_s: int, failures: int) -> Manife
     }
 
 
-def _apart(group: BrokerGroup) -> Manifest:
-    """Prefer one node of the group a machine; a preference, so that one machine can run all."""
-    term = {
-        "labelSelector": {"matchLabels": names.selector(group.name)},
-        "topologyKey": "kubernetes.io/hostname",
-    }
-    preferred = [{"weight": 100, "podAffinityTerm": term}]
-    return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
-
-
 def _over_zones(group: BrokerGroup) -> Manifest:
     return {
         "maxSkew": 1,
@@ -157,7 +132,8 @@ def _over_zones(group: BrokerGroup) -> Manifest:
     }
 
 
-def _claim(group: BrokerGroup) -> Manifest:
+def claim_template(group: BrokerGroup) -> Manifest:
+    """Return what the claim of each replica is made from."""
     storage = group.spec.storage
     chosen = {"storageClassName": storage.storage_class_name} if storage.storage_class_name else {}
     return {
