@@ -132,7 +132,7 @@ class Store:
 
     def put(self, name: str, data: Data) -> None:
         """Write an object, replacing one of the same name. Raises StoreDenied, StoreUnavailable."""
-        self._objects.put(_checked(name), memoryview(data))
+        self._objects.put(_checked(name), memoryview(data).cast("B"))
 
     def create(self, name: str, data: Data) -> None:
         """Write a new object.
@@ -142,7 +142,7 @@ class Store:
                 if an answer was lost on the way: compare.
             StoreDenied, StoreUnavailable: As they say.
         """
-        self._objects.create(_checked(name), memoryview(data))
+        self._objects.create(_checked(name), memoryview(data).cast("B"))
 
     def replace(self, name: str, data: Data, version: str) -> None:
         """Replace an object if it still has *version*: compare and swap.
@@ -151,7 +151,7 @@ class Store:
             VersionConflict: It has another version by now, which stays.
             StoreDenied, StoreUnavailable: As they say.
         """
-        self._objects.replace(_checked(name), memoryview(data), version)
+        self._objects.replace(_checked(name), memoryview(data).cast("B"), version)
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the names of all objects below the folder *prefix*, sorted."""

@@ -1,4 +1,4 @@
-"""Logs for tests: entries, and data directories that the shipped store wrote."""
+"""Logs for tests: entries, data directories that the shipped store wrote, and backups."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import pyarrow as pa
 from crc32c import crc32c
 
 from dledger.store.commit_log import CommitLog
 from dledger.store.files import RealFiles
+from dledger.store.format import encode_records
 from dledger.store.identity import LOG_DIRECTORY, join, load_or_format
 from dledger.types import Entry, EntryKind
+from dledger_pipeline.archive import ManifestRow, write_range
+from dledger_pipeline.manifest import Manifest, publish
+from dledger_pipeline.records import RecordBytes, parse
+from dledger_pipeline.store import Store
 
 GROUP_ID = "6b1f3d1e-0c1c-4d57-9a3c-3a8f0a3f1c11"
 SEGMENT_BYTES = 16 << 10
@@ -64,3 +70,58 @@ def data_directory(
     log.sync()
     log.close()
     return directory
+
+
+def batches(
+    log_entries: Sequence[Entry], *, chain: int = 0, sizes: Iterable[int] = ()
+) -> list[pa.RecordBatch]:
+    """Return entries as the reader returns them, cut into batches of *sizes* and a rest."""
+    encoded = encode_records(log_entries, chain=chain, position=0)
+    whole = parse(
+        RecordBytes(
+            segment="test",
+            offset=0,
+            data=b"".join(encoded.buffers),
+            positions=None,
+            previous_chain=chain,
+            first_index=log_entries[0].index,
+        )
+    )
+    cut, at = [], 0
+    for size in sizes:
+        cut.append(whole.slice(at, size))
+        at += size
+    return [*cut, whole.slice(at)]
+
+
+def archived(
+    store: Store, log_entries: Sequence[Entry], ranges: Iterable[int], group_id: str = GROUP_ID
+) -> tuple[ManifestRow, ...]:
+    """Archive entries from 1 on, in ranges of so many; return their rows."""
+    rows: list[ManifestRow] = []
+    first, chain = 0, 0
+    for count in ranges:
+        part = batches(log_entries[first : first + count], chain=chain)
+        rows.append(write_range(store, group_id, part, previous_chain=chain))
+        first, chain = first + count, rows[-1].last_chain
+    return tuple(rows)
+
+
+def backup(
+    store: Store, log_entries: Sequence[Entry], ranges: Iterable[int], group_id: str = GROUP_ID
+) -> Manifest:
+    """Publish a backup of entries from 1 on, in ranges of so many."""
+    rows = archived(store, log_entries, ranges, group_id)
+    return publish(store, Manifest(group="orders", group_id=group_id, files=rows))
+
+
+def flip(store: Store, name: str, at: int = -1) -> None:
+    """Flip a bit of a byte of an object, in its middle unless told, as rot would."""
+    data = bytearray(store.get(name).to_pybytes())
+    data[at if at >= 0 else len(data) // 2] ^= 1
+    store.put(name, bytes(data))
+
+
+def contents(store: Store) -> dict[str, bytes]:
+    """Return all objects of a store."""
+    return {name: store.get(name).to_pybytes() for name in store.list()}
