@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -18,6 +18,8 @@ from e2e.cluster.image import Image
 ROOT: Final = Path(__file__).resolve().parent.parent
 OPERATOR_NAMESPACE: Final = "dledger-system"
 OPERATOR: Final = "dledger-operator"
+PYTHON: Final = "/opt/dledger/bin/python"
+"""In the node's image."""
 _POLL_S: Final = 0.5
 _LOG_POLL_S: Final = 3.0
 """A kubectl costs a tenth of a second of the processor that the group and its client share."""
@@ -228,7 +230,7 @@ class Workload:
                 "metadata": {"name": self.name},
                 "data": {"workload.py": program, **self._files},
             },
-            self._pod(),
+            client_pod(self.name, self._image, [PYTHON, "/workload/workload.py", *self._args]),
         )
 
     def lines(self) -> list[dict[str, Any]]:
@@ -289,40 +291,45 @@ class Workload:
         phase: str = pod.get("status", {}).get("phase", "")
         return phase
 
-    def _pod(self) -> dict[str, Any]:
-        container = {
-            "name": "workload",
-            "image": self._image,
-            "imagePullPolicy": "IfNotPresent",
-            "command": ["/opt/dledger/bin/python", "/workload/workload.py", *self._args],
-            "env": [{"name": "HOME", "value": "/tmp"}],  # noqa: S108 - the pod's own emptyDir
+
+def client_pod(name: str, image: str, command: Sequence[str]) -> dict[str, Any]:
+    """Return a pod that runs a command of a node's image.
+
+    The ConfigMap of the same name is at /workload; /tmp can be written.
+    """
+    container = {
+        "name": "workload",
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": list(command),
+        "env": [{"name": "HOME", "value": "/tmp"}],  # noqa: S108 - the pod's own emptyDir
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [
+            {"name": "program", "mountPath": "/workload"},
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108
+        ],
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 1,
+            "automountServiceAccountToken": False,
             "securityContext": {
-                "allowPrivilegeEscalation": False,
-                "readOnlyRootFilesystem": True,
-                "capabilities": {"drop": ["ALL"]},
+                "runAsNonRoot": True,
+                "runAsUser": 10001,
+                "seccompProfile": {"type": "RuntimeDefault"},
             },
-            "volumeMounts": [
-                {"name": "program", "mountPath": "/workload"},
-                {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108
+            "containers": [container],
+            "volumes": [
+                {"name": "program", "configMap": {"name": name}},
+                {"name": "tmp", "emptyDir": {}},
             ],
-        }
-        return {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": self.name},
-            "spec": {
-                "restartPolicy": "Never",
-                "terminationGracePeriodSeconds": 1,
-                "automountServiceAccountToken": False,
-                "securityContext": {
-                    "runAsNonRoot": True,
-                    "runAsUser": 10001,
-                    "seccompProfile": {"type": "RuntimeDefault"},
-                },
-                "containers": [container],
-                "volumes": [
-                    {"name": "program", "configMap": {"name": self.name}},
-                    {"name": "tmp", "emptyDir": {}},
-                ],
-            },
-        }
+        },
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ class CurrentCluster(KubernetesTools):
     """See `e2e.cluster.interface.Cluster`; stories that break nodes are not for this one."""
 
     kind = "current"
+    heavy_node = ""
 
     def __init__(self, layout: Layout | None = None, steps: Steps | None = None) -> None:
         super().__init__(layout or default_layout(), kubeconfig_path())
@@ -75,10 +76,11 @@ class CurrentCluster(KubernetesTools):
         names = [str(node["metadata"]["name"]) for node in found["items"]]
         return {name: name in ready for name in names}
 
-    def load_image(self, archive: Path, name: str) -> None:
+    def load_image(self, archive: Path, name: str, nodes: Collection[str] | None = None) -> None:
         """Refuse: only a registry reaches the nodes of an unknown cluster."""
+        where = ", ".join(nodes or ["the nodes"])
         raise ClusterError(
-            f"cannot put {archive} into the nodes of somebody's cluster; "
+            f"cannot put {archive} into {where} of somebody's cluster; "
             f"push {name} to a registry they pull from"
         )
 

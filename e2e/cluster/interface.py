@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,10 +12,12 @@ class Cluster(Protocol):
 
     Attributes:
         kind: ``local``, ``kind`` or ``current``.
+        heavy_node: the node that has the images which one node is enough for, such as Spark's.
         kubeconfig: the administrator's.
     """
 
     kind: str
+    heavy_node: str
     kubeconfig: Path
 
     def up(self) -> None:
@@ -32,12 +35,13 @@ class Cluster(Protocol):
     def is_up(self) -> bool:
         """Say whether API server, nodes and DNS all work."""
 
-    def load_image(self, archive: Path, name: str) -> None:
+    def load_image(self, archive: Path, name: str, nodes: Collection[str] | None = None) -> None:
         """Put the image of an OCI archive into every node that does not have that digest.
 
         Args:
             archive: an ``oci-archive`` file.
             name: the image's full name with its tag, as in the archive.
+            nodes: only into these.
         """
 
     def kubectl(

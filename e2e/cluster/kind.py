@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +122,7 @@ class KindCluster(KubernetesTools):
     """
 
     kind = "kind"
+    heavy_node = f"{NAME}-worker{WORKERS}"
 
     def __init__(self, layout: Layout | None = None, steps: Steps | None = None) -> None:
         chosen = layout or default_layout()
@@ -248,15 +249,16 @@ class KindCluster(KubernetesTools):
                 run("kind", "delete", "cluster", "--name", NAME, "--kubeconfig", self.kubeconfig)
         self.kubeconfig.unlink(missing_ok=True)
 
-    def load_image(self, archive: Path, name: str) -> None:
+    def load_image(self, archive: Path, name: str, nodes: Collection[str] | None = None) -> None:
         """See `Cluster.load_image`. The control plane runs none of it."""
         wanted = oci.manifest_digest(archive)
-        behind = [each for each in workers() if self._digest(each, name) != wanted or not wanted]
+        chosen = workers() if nodes is None else nodes
+        behind = [each for each in chosen if self._digest(each, name) != wanted or not wanted]
         if not behind:
             return
         with self._steps.step(f"load {name} into {len(behind)} nodes"):
-            nodes = ("--nodes", ",".join(behind))
-            run("kind", "load", "image-archive", archive, "--name", NAME, *nodes)
+            into = ("--nodes", ",".join(behind))
+            run("kind", "load", "image-archive", archive, "--name", NAME, *into)
 
     def _digest(self, node: str, name: str) -> str | None:
         listing = self._in_node(node, "ctr", "-n", "k8s.io", "images", "ls", f"name=={name}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,7 @@ class LocalCluster(KubernetesTools):
     """
 
     kind = "local"
+    heavy_node = NODES[-1].name
 
     def __init__(self, layout: Layout | None = None, steps: Steps | None = None) -> None:
         chosen = layout or default_layout()
@@ -288,13 +289,14 @@ class LocalCluster(KubernetesTools):
 
     # --- images ------------------------------------------------------------------------------
 
-    def load_image(self, archive: Path, name: str) -> None:
+    def load_image(self, archive: Path, name: str, nodes: Collection[str] | None = None) -> None:
         """See `Cluster.load_image`."""
+        chosen = self.nodes if nodes is None else [self._node(each) for each in nodes]
         with (
-            self._steps.step(f"load {name} into {len(self.nodes)} nodes"),
+            self._steps.step(f"load {name} into {', '.join(node.name for node in chosen)}"),
             ThreadPoolExecutor() as pool,
         ):
-            list(pool.map(lambda node: Runtime(self.layout, node).load(archive, name), self.nodes))
+            list(pool.map(lambda node: Runtime(self.layout, node).load(archive, name), chosen))
 
     # --- trouble, on request -----------------------------------------------------------------
 
