@@ -57,7 +57,7 @@ class Compaction:
     Attributes:
         last_index: The last entry of the backup.
         topics: Sorted.
-        files: Ascending; ranges of which no message stays have none.
+        files: Ascending; ranges without messages have none.
     """
 
     group_id: str

@@ -32,7 +32,7 @@ NEWEST_SCHEMA: Final = pa.schema(
 """The newest message for a key, as far as was looked."""
 
 _QUEUE: Final = ("topic", "queue_id")
-_KEY: Final = (*_QUEUE, "key")
+KEY: Final = (*_QUEUE, "key")
 _NONE: Final = np.array([], np.int64)
 
 
@@ -49,8 +49,8 @@ def newest(batches: Iterable[pa.RecordBatch], topics: Collection[str]) -> pa.Tab
 def merged(tables: Iterable[pa.Table]) -> pa.Table:
     """Return the newest message for each key that is newest in any of *tables*."""
     everything = pa.concat_tables([NEWEST_SCHEMA.empty_table(), *tables])
-    grouped = everything.group_by(list(_KEY)).aggregate([("queue_offset", "max")])
-    return grouped.rename_columns([*_KEY, "queue_offset"]).cast(NEWEST_SCHEMA)
+    grouped = everything.group_by(list(KEY)).aggregate([("queue_offset", "max")])
+    return grouped.rename_columns([*KEY, "queue_offset"]).cast(NEWEST_SCHEMA)
 
 
 def _by_key(batch: pa.RecordBatch, topics: Collection[str]) -> pa.Table:

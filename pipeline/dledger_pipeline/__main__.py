@@ -1,0 +1,270 @@
+"""The ``dledger-pipeline`` command."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from dledger.errors import DledgerError
+from dledger.version import VERSION
+from dledger_pipeline.jobs.backup import BackupRequest, backup
+from dledger_pipeline.jobs.compact import CompactRequest, compact
+from dledger_pipeline.jobs.restore import RestoreRequest, restore
+from dledger_pipeline.jobs.result import Result
+from dledger_pipeline.jobs.verify import VerifyRequest, verify
+from dledger_pipeline.session import LOCAL
+
+_EXIT_OK: Final = 0
+_EXIT_FAILED: Final = 1
+_MAX_MESSAGE: Final = 3000  # so that a result fits a container's termination message
+
+_EPILOG: Final = """\
+examples:
+  dledger-pipeline backup --endpoint 127.0.0.1:18281,127.0.0.1:18282 --store file:///backups
+  dledger-pipeline verify --store file:///backups --deep
+  dledger-pipeline restore --store file:///backups --data ./restored --name orders/orders-0
+  dledger-pipeline restore --store s3://bucket/dledger --store-endpoint http://127.0.0.1:9000 \\
+      --data ./restored --name orders/orders-0 --to-time 2026-01-31T12:00:00Z
+  dledger-pipeline compact --store file:///backups --topics prices,positions
+
+stores: file:///absolute/path, s3://bucket/path with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
+AWS_REGION and DLEDGER_STORE_ENDPOINT from the environment
+exit codes: 0 done, 1 failed (one line says why), 2 wrong usage
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    args = _parser().parse_args(argv)
+    run: Callable[[argparse.Namespace], Result] = args.run
+    try:
+        result = run(args)
+    except (DledgerError, OSError) as error:
+        print(f"dledger-pipeline: {error}", file=sys.stderr)
+        _tell(args, _failure(error))
+        return _EXIT_FAILED
+    except BaseException as error:
+        _write_result(args, _failure(error))
+        raise
+    _tell(args, result)
+    return _EXIT_OK
+
+
+def _failure(error: BaseException) -> Result:
+    return {"error": {"type": type(error).__name__, "message": str(error)[:_MAX_MESSAGE]}}
+
+
+def _tell(args: argparse.Namespace, result: Result) -> None:
+    """Print the result and keep it in the result file."""
+    _write_result(args, result)
+    if args.json:
+        print(json.dumps(result))
+    elif "error" not in result:
+        for name, value in result.items():
+            print(f"{name:16} {value}")
+
+
+def _write_result(args: argparse.Namespace, result: Result) -> None:
+    if args.result_file:
+        args.result_file.write_text(json.dumps(result), "utf-8")
+
+
+def _progress(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dledger-pipeline",
+        description="Back up, verify, restore and compact the log of a broker group.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"dledger-pipeline {VERSION}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_backup(commands)
+    _add_restore(commands)
+    _add_verify(commands)
+    _add_compact(commands)
+    return parser
+
+
+def _command(
+    commands: Any, name: str, help_text: str, run: Callable[[argparse.Namespace], Result]
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=help_text,
+        description=f"{help_text[0].upper()}{help_text[1:]}.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    parser.add_argument("--store", required=True, metavar="URL", help="where backups are")
+    parser.add_argument("--store-endpoint", metavar="URL", help="an S3 server other than Amazon's")
+    parser.add_argument("--group-id", metavar="ID", help="needed if a store has several groups")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON line")
+    parser.add_argument(
+        "--result-file", type=Path, metavar="FILE", help="write the result, or the error, as JSON"
+    )
+    return parser
+
+
+def _add_spark_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--master", default=LOCAL, metavar="URL", help=f"of Spark ({LOCAL})")
+    parser.add_argument(
+        "--conf",
+        action="append",
+        default=[],
+        type=_setting,
+        metavar="KEY=VALUE",
+        help="a Spark setting; may be given again",
+    )
+
+
+def _add_backup(commands: Any) -> None:
+    parser = _command(commands, "backup", "add what is new in a group's log to its backup", _backup)
+    parser.add_argument(
+        "--endpoint",
+        required=True,
+        type=_items,
+        metavar="HOST:PORT,...",
+        help="peer ports (20911) of the group's nodes; a follower is preferred",
+    )
+    parser.add_argument(
+        "--last-index", type=_positive, default=0, metavar="N", help="the last entry (default: all)"
+    )
+    parser.add_argument(
+        "--target-mib", type=_positive, default=64, metavar="MIB", help="size of a range (64)"
+    )
+    _add_spark_arguments(parser)
+
+
+def _backup(args: argparse.Namespace) -> Result:
+    return backup(
+        BackupRequest(
+            endpoints=args.endpoint,
+            store=args.store,
+            store_endpoint=args.store_endpoint,
+            group_id=args.group_id or "",
+            last_index=args.last_index,
+            target_bytes=args.target_mib << 20,
+            master=args.master,
+            conf=dict(args.conf),
+        ),
+        _progress,
+    )
+
+
+def _add_restore(commands: Any) -> None:
+    parser = _command(
+        commands, "restore", "write a node's data directory out of a backup", _restore
+    )
+    parser.add_argument(
+        "--data", required=True, type=Path, metavar="DIR", help="an empty or missing directory"
+    )
+    parser.add_argument(
+        "--name", required=True, metavar="GROUP/POD", help="name of the node that will have it"
+    )
+    target = parser.add_mutually_exclusive_group()
+    target.add_argument("--to-index", type=_positive, metavar="N", help="the last entry to restore")
+    target.add_argument(
+        "--to-time", type=_time_ms, metavar="RFC3339", help="nothing later, 2026-01-31T12:00:00Z"
+    )
+
+
+def _restore(args: argparse.Namespace) -> Result:
+    return restore(
+        RestoreRequest(
+            store=args.store,
+            store_endpoint=args.store_endpoint,
+            group_id=args.group_id,
+            directory=args.data,
+            name=args.name,
+            to_index=args.to_index,
+            to_time_ms=args.to_time,
+        ),
+        _progress,
+    )
+
+
+def _add_verify(commands: Any) -> None:
+    parser = _command(commands, "verify", "prove that the newest backup is whole", _verify)
+    parser.add_argument(
+        "--deep", action="store_true", help="restore it, too, and compare all bytes"
+    )
+    parser.add_argument("--scratch", type=Path, metavar="DIR", help="where --deep restores to")
+
+
+def _verify(args: argparse.Namespace) -> Result:
+    return verify(
+        VerifyRequest(
+            store=args.store,
+            store_endpoint=args.store_endpoint,
+            group_id=args.group_id,
+            deep=args.deep,
+            scratch=args.scratch,
+        ),
+        _progress,
+    )
+
+
+def _add_compact(commands: Any) -> None:
+    parser = _command(commands, "compact", "keep the newest message for each key", _compact)
+    parser.add_argument(
+        "--topics", required=True, type=_items, metavar="A,B", help="the topics to compact"
+    )
+    _add_spark_arguments(parser)
+
+
+def _compact(args: argparse.Namespace) -> Result:
+    return compact(
+        CompactRequest(
+            store=args.store,
+            topics=args.topics,
+            store_endpoint=args.store_endpoint,
+            group_id=args.group_id,
+            master=args.master,
+            conf=dict(args.conf),
+        ),
+        _progress,
+    )
+
+
+def _items(text: str) -> tuple[str, ...]:
+    items = tuple(filter(None, (item.strip() for item in text.split(","))))
+    if not items:
+        raise argparse.ArgumentTypeError("must not be empty")
+    return items
+
+
+def _positive(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not key or not separator:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return key, value
+
+
+def _time_ms(text: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time of RFC 3339") from None
+    if moment.tzinfo is None:
+        raise argparse.ArgumentTypeError(f"{text!r} has no time zone; add Z for UTC")
+    return int(moment.timestamp() * 1000)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

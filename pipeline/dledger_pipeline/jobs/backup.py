@@ -1,0 +1,190 @@
+"""Backup: the committed log since the last backup, range by range in Spark tasks, to a store.
+
+The driver asks a node how to cut the log, and gives each task one range; a task reads its range
+from the node, checks it, and writes one object. Only when all are there does the driver publish the
+manifest. So a run that dies leaves objects that nobody sees, and the next one finds the same ranges
+and writes the same objects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Final
+
+import pyarrow as pa
+
+from dledger.client import AdminClient
+from dledger_pipeline.archive import ManifestRow, write_range
+from dledger_pipeline.errors import BrokenBackup, ForeignGroup, RangeNotAvailable
+from dledger_pipeline.exporting import TARGET_BYTES, Exporter
+from dledger_pipeline.jobs.result import COMPLETED, Progress, Result, mib
+from dledger_pipeline.manifest import Manifest, newest, publish
+from dledger_pipeline.origin import ExportedRange, exported, preferred
+from dledger_pipeline.session import LOCAL, one_task_each, spark_session, typed_errors
+from dledger_pipeline.store import Store
+
+_ROW_SCHEMA: Final = pa.schema([pa.field("manifest_row", pa.string(), nullable=False)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackupRequest:
+    """What to back up, where to, and by which Spark.
+
+    Attributes:
+        endpoints: Peer addresses (20911) of the group's nodes.
+        store: The store's URL; the group gets a folder of its own below it.
+        store_endpoint: Where an S3 server is, if it is not Amazon's.
+        group_id: The group it must be; "" takes the nodes'.
+        last_index: The last entry wanted; 0: all that is committed.
+        target_bytes: About how many record bytes an object holds.
+        master, conf: See `session.spark_session`.
+    """
+
+    endpoints: tuple[str, ...]
+    store: str
+    store_endpoint: str | None = None
+    group_id: str = ""
+    last_index: int = 0
+    target_bytes: int = TARGET_BYTES
+    master: str = LOCAL
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """What is there and what is to be added."""
+
+    group: str
+    group_id: str
+    previous: Manifest | None
+    ranges: tuple[ExportedRange, ...]
+
+    @property
+    def first_index(self) -> int:
+        return self.previous.last_index + 1 if self.previous else 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    store: Store
+    entries: ExportedRange
+
+
+def backup(request: BackupRequest, progress: Progress) -> Result:
+    """Add what is new to the group's backup; return what the newest backup is then.
+
+    If nothing is new, or *last_index* is in the newest backup already, that is the answer.
+
+    Raises:
+        ExportError: No node gives what is asked for.
+        StoreError, BackupError: The store or what it holds is at fault.
+        CorruptRecord: A node sent a record that is not valid; names segment and byte.
+        SparkFailed: Spark did not run the tasks.
+    """
+    store = Store.open(request.store, request.store_endpoint)
+    plan = _plan(request, store)
+    if not plan.ranges and plan.previous is not None:
+        progress(f"nothing is new since {plan.previous.name}")
+        return _result(plan.previous, new_objects=0)
+    rows = _run(request, store, plan, progress)
+    earlier = plan.previous.files if plan.previous else ()
+    manifest = publish(
+        store, Manifest(group=plan.group, group_id=plan.group_id, files=(*earlier, *rows))
+    )
+    progress(f"published {manifest.name} of group {manifest.group_id}")
+    return _result(manifest, new_objects=len(rows))
+
+
+def _plan(request: BackupRequest, store: Store) -> _Plan:
+    addresses = preferred(request.endpoints)
+    group_id, committed = asyncio.run(_ask(addresses[0]))
+    if request.group_id not in ("", group_id):
+        raise ForeignGroup(f"{addresses[0]} belongs to group {group_id}, not to {request.group_id}")
+    previous = newest(store, group_id)
+    first = previous.last_index + 1 if previous else 1
+    last = request.last_index or committed
+    if last < first:
+        if previous is None:
+            raise RangeNotAvailable(f"{addresses[0]} has no committed entries yet")
+        return _Plan(group=previous.group, group_id=group_id, previous=previous, ranges=())
+    with Exporter(addresses[0]) as exporter:
+        cut = exporter.plan(
+            group_id=group_id,
+            first_index=first,
+            last_index=last,
+            target_bytes=request.target_bytes,
+        )
+    plan = _Plan(
+        group=cut.group,
+        group_id=group_id,
+        previous=previous,
+        ranges=tuple(exported(cut, addresses)),
+    )
+    _check_continues(plan)
+    return plan
+
+
+async def _ask(address: str) -> tuple[str, int]:
+    """Return a node's group id and commit index."""
+    async with AdminClient(address) as admin:
+        status = await admin.status()
+    return status.group_id, status.commit_index
+
+
+def _check_continues(plan: _Plan) -> None:
+    """Refuse before any work what `publish` would refuse after it."""
+    if plan.previous and plan.ranges[0].previous_chain != plan.previous.files[-1].last_chain:
+        raise BrokenBackup(
+            plan.previous.name,
+            f"the group's log does not continue its entry {plan.previous.last_index}: "
+            "it is the log of another history",
+        )
+
+
+def _run(
+    request: BackupRequest, store: Store, plan: _Plan, progress: Progress
+) -> list[ManifestRow]:
+    first, last = plan.ranges[0].first_index, plan.ranges[-1].last_index
+    progress(
+        f"entries [{first}, {last}] of group {plan.group} in {len(plan.ranges)} ranges, "
+        f"from {plan.ranges[0].addresses[0]}, by Spark on {request.master}"
+    )
+    tasks = [_Task(store, entries) for entries in plan.ranges]
+    name = f"dledger-backup-{plan.group}"
+    with spark_session(name, request.master, request.conf) as spark, typed_errors():
+        found = one_task_each(spark, tasks, _archive, _ROW_SCHEMA).collect()
+    rows = [ManifestRow(**json.loads(row[0])) for row in found]
+    written = sum(row.object_bytes for row in rows)
+    read = sum(row.record_bytes for row in rows)
+    progress(f"wrote {len(rows)} objects: {mib(written)} of {mib(read)} records")
+    return sorted(rows, key=lambda row: row.first_index)
+
+
+def _archive(task: _Task) -> Iterator[pa.RecordBatch]:
+    """Read, check and write one range; runs in a Spark worker."""
+    row = write_range(
+        task.store,
+        task.entries.group_id,
+        task.entries.read(),
+        previous_chain=task.entries.previous_chain,
+    )
+    yield pa.RecordBatch.from_pylist([{"manifest_row": json.dumps(asdict(row))}], _ROW_SCHEMA)
+
+
+def _result(manifest: Manifest, *, new_objects: int) -> Result:
+    return {
+        "phase": COMPLETED,
+        "groupId": manifest.group_id,
+        "term": manifest.term,
+        "firstIndex": manifest.first_index,
+        "lastIndex": manifest.last_index,
+        "records": manifest.records,
+        "bytes": manifest.record_bytes,
+        "objectBytes": manifest.object_bytes,
+        "objects": len(manifest.files),
+        "manifest": manifest.name,
+        "newObjects": new_objects,
+    }

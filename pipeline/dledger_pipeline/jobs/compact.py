@@ -1,0 +1,137 @@
+"""Compact: of a backup's messages, keep the newest for each key of the topics that ask for it.
+
+One pass on the driver places the messages; then two runs of Spark tasks, one a range: a slim one
+that reads keys only and finds the newest for each, which Spark groups over all ranges, and one that
+writes what stays. The manifest is written last.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+
+from dledger_pipeline.compacted import CompactedFile, Compaction, publish, write
+from dledger_pipeline.compaction import KEY, NEWEST_SCHEMA, SLIM_COLUMNS, Winners, newest
+from dledger_pipeline.jobs.result import COMPLETED, Progress, Result
+from dledger_pipeline.manifest import load
+from dledger_pipeline.messages import MESSAGE_SCHEMA
+from dledger_pipeline.origin import archived
+from dledger_pipeline.placement import PlacedRange, placed
+from dledger_pipeline.session import LOCAL, one_task_each, spark_session, typed_errors
+from dledger_pipeline.store import Store
+
+_FILE_SCHEMA: Final = pa.schema([pa.field("file", pa.string(), nullable=False)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactRequest:
+    """What to compact: the newest backup of a group; see `BackupRequest` for the rest."""
+
+    store: str
+    topics: tuple[str, ...]
+    store_endpoint: str | None = None
+    group_id: str | None = None
+    master: str = LOCAL
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Slim:
+    """First run: which keys of *topics* are in *messages*."""
+
+    messages: PlacedRange
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """Second run: write those of *messages* that stay."""
+
+    messages: PlacedRange
+    winners: Winners
+    store: Store
+    compaction: Compaction
+
+
+def compact(request: CompactRequest, progress: Progress) -> Result:
+    """Write the compaction of the newest backup; return what stayed.
+
+    Raises:
+        StoreError, BackupError: The store or what it holds is at fault.
+        MessageError: Messages cannot be read out of the backup.
+        SparkFailed: Spark did not run the tasks.
+    """
+    store = Store.open(request.store, request.store_endpoint)
+    manifest = load(store, request.group_id)
+    ranges = list(placed(archived(store, manifest)))
+    progress(f"entries up to {manifest.last_index} in {len(ranges)} ranges, placed")
+    compaction = Compaction(
+        group_id=manifest.group_id,
+        last_index=manifest.last_index,
+        topics=tuple(sorted(set(request.topics))),
+    )
+    name = f"dledger-compact-{manifest.group}"
+    with spark_session(name, request.master, request.conf) as spark, typed_errors():
+        winners = _winners(spark, ranges, compaction.topics)
+        tasks = [_Write(each, winners, store, compaction) for each in ranges]
+        found = one_task_each(spark, tasks, _write, _FILE_SCHEMA).collect()
+    files = sorted((CompactedFile(**json.loads(row[0])) for row in found), key=_first_index)
+    compaction = replace(compaction, files=tuple(files))
+    publish(store, compaction)
+    progress(f"published {compaction.name} of group {compaction.group_id}")
+    return _result(compaction)
+
+
+def _winners(
+    spark: SparkSession, ranges: Sequence[PlacedRange], topics: tuple[str, ...]
+) -> Winners:
+    slim = one_task_each(spark, [_Slim(each, topics) for each in ranges], _newest, NEWEST_SCHEMA)
+    offset = sf.max("queue_offset").alias("queue_offset")
+    return Winners(slim.groupBy(*KEY).agg(offset).toArrow(), topics)
+
+
+def _newest(task: _Slim) -> Iterator[pa.RecordBatch]:
+    """Find the newest message for each key in one range; runs in a Spark worker."""
+    yield from newest(task.messages.read(SLIM_COLUMNS), task.topics).to_batches()
+
+
+def _write(task: _Write) -> Iterator[pa.RecordBatch]:
+    """Write what stays of one range, if anything does; runs in a Spark worker."""
+    found, stays = 0, []
+    for batch in task.messages.read():
+        found += batch.num_rows
+        stays.append(task.winners.filter(batch))
+    messages = pa.Table.from_batches(stays, MESSAGE_SCHEMA)
+    if found:
+        file = write(
+            task.store,
+            task.compaction,
+            messages,
+            dropped=found - messages.num_rows,
+            span=(task.messages.first_index, task.messages.last_index),
+        )
+        yield pa.RecordBatch.from_pylist([{"file": json.dumps(asdict(file))}], _FILE_SCHEMA)
+
+
+def _first_index(file: CompactedFile) -> int:
+    return file.first_index
+
+
+def _result(compaction: Compaction) -> Result:
+    return {
+        "phase": COMPLETED,
+        "groupId": compaction.group_id,
+        "lastIndex": compaction.last_index,
+        "topics": list(compaction.topics),
+        "messages": compaction.messages,
+        "dropped": compaction.dropped,
+        "objectBytes": sum(file.object_bytes for file in compaction.files),
+        "objects": len(compaction.files),
+        "manifest": compaction.name,
+    }
