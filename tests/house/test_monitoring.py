@@ -1,0 +1,179 @@
+"""One set of names: metrics, docs/monitoring.md, the dashboard, the alerts and their runbooks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import yaml
+from prometheus_client import CollectorRegistry
+
+from dledger.metrics import NodeMetrics, Sample
+from dledger_operator.metrics import Metrics
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "charts/dledger-operator"
+DOCS = (ROOT / "docs/monitoring.md").read_text("utf-8")
+RUNBOOKS = (ROOT / "docs/runbooks.md").read_text("utf-8")
+DASHBOARD = json.loads((CHART / "monitoring/dashboard.json").read_text("utf-8"))
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+(RULES,) = yaml.safe_load((CHART / "monitoring/alerts.yaml").read_text("utf-8"))["groups"]
+ALERTS = {rule["alert"]: rule for rule in RULES["rules"]}
+OF_EVERY_NODE = ("group", "node")
+OF_THE_TARGET = {"up", "process_cpu_seconds_total", "process_resident_memory_bytes"}
+
+Row = tuple[str, str, str]
+"""Type, labels and meaning of a metric."""
+
+
+def _node_registry() -> CollectorRegistry:
+    metrics = NodeMetrics("orders", "orders-0")
+    sample: dict[str, Any] = {each.name: 0 for each in fields(Sample)}
+    metrics.publish(Sample(**sample | {"role": "leader", "follower_lag_entries": {"orders-1": 0}}))
+    return metrics.registry
+
+
+def _rows(registry: CollectorRegistry, *, besides: tuple[str, ...] = ()) -> dict[str, Row]:
+    """Return every metric of ours by the name that a query uses."""
+    declared: dict[str, tuple[str, ...]] = {
+        name: collector._labelnames  # type: ignore[attr-defined]
+        for name, collector in registry._names_to_collectors.items()
+        if hasattr(collector, "_labelnames")
+    }
+    rows = {}
+    for family in registry.collect():
+        name = family.name + ("_total" if family.type == "counter" else "")
+        seen = next((tuple(sample.labels) for sample in family.samples), ())
+        labels = declared.get(name, seen)
+        shown = ", ".join(f"`{label}`" for label in labels if label not in besides)
+        if name.startswith("dledger_"):
+            rows[name] = (family.type, shown, family.documentation)
+    return rows
+
+
+def _documented(heading: str) -> dict[str, Row]:
+    section = DOCS.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    found = re.findall(r"^\| `(dledger_\w+)` \| (\w+) \| (.*?) ?\| (.*) \|$", section, re.MULTILINE)
+    return {name: (kind, labels.strip(), meaning) for name, kind, labels, meaning in found}
+
+
+def _names() -> set[str]:
+    return {*_rows(_node_registry()), *_rows(Metrics().registry)}
+
+
+def _queries() -> Iterator[str]:
+    for panel in PANELS:
+        yield from (target["expr"] for target in panel["targets"])
+    for variable in DASHBOARD["templating"]["list"]:
+        if variable["type"] == "query":
+            yield variable["query"]["query"]
+    yield from (rule["expr"] for rule in ALERTS.values())
+
+
+def test_the_documentation_lists_every_metric_of_a_node() -> None:
+    """Name, type, labels and meaning, word for word as the code has them."""
+    assert _documented("Nodes") == _rows(_node_registry(), besides=OF_EVERY_NODE)
+
+
+def test_the_documentation_lists_every_metric_of_the_operator() -> None:
+    """Backups included."""
+    assert _documented("Operator") == _rows(Metrics().registry)
+
+
+def test_every_metric_that_is_asked_for_exists() -> None:
+    """A query of a metric that was renamed shows an empty panel, and an alert that never fires."""
+    suffixes = r"(?:_bucket|_sum|_count)?$"
+    known = _names()
+
+    for query in _queries():
+        for name in re.findall(r"\b(?:dledger_\w+|process_\w+|up)\b(?=[{\[)\s,-]|$)", query):
+            assert name in OF_THE_TARGET or re.sub(suffixes, "", name) in known, query
+
+
+def test_every_metric_of_a_group_is_shown_or_explained() -> None:
+    """Nobody looks at what is not on the dashboard; these few are for other uses."""
+    asked = " ".join(_queries())
+    elsewhere = {
+        "dledger_backup_last_success_timestamp_seconds",
+        "dledger_operator_group_ready_replicas",
+        "dledger_operator_groups",
+        "dledger_operator_leading",
+        "dledger_operator_writes_total",
+    }
+
+    assert {name for name in _names() if name not in asked} == elsewhere
+
+
+# -- the dashboard -----------------------------------------------------------------------------
+
+
+def test_the_dashboard_is_one_that_grafana_imports() -> None:
+    """A fixed uid, no id, a schema version, and variables that ask for labels."""
+    variables = {variable["name"]: variable for variable in DASHBOARD["templating"]["list"]}
+
+    assert (DASHBOARD["uid"], DASHBOARD["id"]) == ("dledger-group", None)
+    assert DASHBOARD["schemaVersion"] >= 36
+    assert variables["datasource"]["type"] == "datasource"
+    for name in ("namespace", "group"):
+        assert variables[name]["query"]["query"].startswith("label_values(dledger_term")
+        assert variables[name]["definition"] == variables[name]["query"]["query"]
+
+
+def test_every_panel_says_what_it_shows_and_in_which_unit() -> None:
+    """And asks the chosen data source, for the chosen group."""
+    for panel in PANELS:
+        assert panel["title"], panel
+        assert panel["description"].endswith("."), panel["title"]
+        assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+        refs = [target["refId"] for target in panel["targets"]]
+        assert len(set(refs)) == len(refs), panel["title"]
+        for part in (panel, *panel["targets"]):
+            assert part["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        for target in panel["targets"]:
+            ours = "dledger_operator_reconcile_seconds" not in target["expr"]
+            chosen = target["expr"].count('namespace="$namespace", group="$group"')
+            assert chosen == target["expr"].count("{") if ours else chosen == 0, target["expr"]
+
+
+def test_panels_have_ids_and_places_of_their_own() -> None:
+    """Grafana would move what overlaps."""
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+
+    assert len(set(ids)) == len(ids)
+    for one, other in combinations((panel["gridPos"] for panel in DASHBOARD["panels"]), 2):
+        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+        assert beside or below, (one, other)
+    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in PANELS)
+
+
+# -- the alerts --------------------------------------------------------------------------------
+
+
+def test_every_alert_has_a_runbook() -> None:
+    """What it means, whose fault it is, what to do; and no runbook is left without its alert."""
+    flags = re.MULTILINE | re.DOTALL
+    sections = dict(re.findall(r"^## (Dledger\w+)\n(.*?)(?=^## |\Z)", RUNBOOKS, flags))
+
+    assert set(sections) == set(ALERTS)
+    for name, rule in ALERTS.items():
+        url = rule["annotations"]["runbook_url"]
+        assert url == f"https://dledger.io/docs/runbooks.md#{name.lower()}"
+        for heading in ("**What it means.**", "**Whose fault.**", "**What to do.**"):
+            assert heading in sections[name], (name, heading)
+
+
+def test_every_alert_is_worth_being_woken_for() -> None:
+    """It lasts, it has a severity and names the group, and the documentation lists it."""
+    listed = dict(re.findall(r"^\| \[(Dledger\w+)\]\(\S+\) \| (\w+) \|", DOCS, re.MULTILINE))
+
+    assert listed == {name: rule["labels"]["severity"] for name, rule in ALERTS.items()}
+    for name, rule in ALERTS.items():
+        assert rule["for"], name
+        assert "by (namespace, group" in rule["expr"], name
+        assert "{{ $labels.namespace }}" in rule["annotations"]["summary"], name

@@ -1,0 +1,132 @@
+"""What the chart makes of the dashboard, the alerts and the scraping; nothing while it is off."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.cluster import golang
+from e2e.cluster.layout import default_layout
+from e2e.cluster.steps import Steps
+
+pytestmark = pytest.mark.e2e
+
+CHART = Path(__file__).parents[2] / "charts/dledger-operator"
+ALL_ON = (
+    "dashboards.enabled=true",
+    "monitoring.podMonitor.enabled=true",
+    "monitoring.prometheusRule.enabled=true",
+)
+KINDS = {"PodMonitor", "PrometheusRule"}
+
+
+@cache
+def _rendered(*values: str, check: bool = True) -> tuple[list[dict[str, Any]], str]:
+    """Return the chart's manifests with these values, and what helm says on stderr."""
+    helm = golang.ensure(default_layout(), golang.HELM, Steps())
+    options = [word for value in values for word in ("--set", value)]
+    done = subprocess.run(
+        [helm, "template", "dledger-operator", CHART, "--kube-version", "1.34", *options],
+        capture_output=True,
+        text=True,
+        check=check,
+    )
+    return list(filter(None, yaml.safe_load_all(done.stdout))), done.stderr
+
+
+def _of_kind(kind: str, *values: str) -> list[dict[str, Any]]:
+    manifests, _ = _rendered(*values)
+    return [manifest for manifest in manifests if manifest["kind"] == kind]
+
+
+def _is_ours(manifest: dict[str, Any]) -> bool:
+    return manifest["kind"] in KINDS or "grafana_dashboard" in manifest["metadata"]["labels"]
+
+
+def test_nothing_is_rendered_while_it_is_off() -> None:
+    """A cluster without the Prometheus operator refuses its kinds, so off is the default."""
+    manifests, _ = _rendered()
+
+    assert not any(_is_ours(manifest) for manifest in manifests)
+
+
+@pytest.mark.parametrize("switch", ALL_ON)
+def test_each_switch_turns_on_its_own_part_only(switch: str) -> None:
+    """One may have Grafana's sidecar and no Prometheus operator."""
+    parts = {
+        "dashboards": ["ConfigMap"],
+        "monitoring.podMonitor": ["PodMonitor", "PodMonitor"],
+        "monitoring.prometheusRule": ["PrometheusRule"],
+    }
+
+    manifests, _ = _rendered(switch)
+
+    ours = [manifest["kind"] for manifest in manifests if _is_ours(manifest)]
+    assert ours == parts[switch.removesuffix(".enabled=true")]
+
+
+def test_the_dashboard_arrives_as_it_is() -> None:
+    """Helm must not take Grafana's braces for its own."""
+    (config,) = (m for m in _of_kind("ConfigMap", *ALL_ON) if _is_ours(m))
+
+    assert config["metadata"]["labels"]["grafana_dashboard"] == "1"
+    ((name, text),) = config["data"].items()
+    assert name == "dledger-group.json"
+    assert json.loads(text) == json.loads((CHART / "monitoring/dashboard.json").read_text("utf-8"))
+
+
+def test_the_alerts_arrive_as_they_are_with_links_to_where_the_runbooks_are_read() -> None:
+    """Helm must not take Prometheus' braces for its own."""
+    given = "monitoring.prometheusRule.runbooks=https://wiki.example.com/dledger"
+
+    (rule,) = _of_kind("PrometheusRule", *ALL_ON)
+    (moved,) = _of_kind("PrometheusRule", *ALL_ON, given)
+
+    assert rule["spec"] == yaml.safe_load((CHART / "monitoring/alerts.yaml").read_text("utf-8"))
+    urls = [each["annotations"]["runbook_url"] for each in moved["spec"]["groups"][0]["rules"]]
+    assert urls[0] == "https://wiki.example.com/dledger#dledgernoleader"
+    assert len(urls) == len({*urls}) == 5
+
+
+def test_nodes_are_scraped_where_groups_are_looked_after() -> None:
+    """In all namespaces, or in those that the operator watches."""
+    _, everywhere = _of_kind("PodMonitor", *ALL_ON)
+    _, somewhere = _of_kind("PodMonitor", *ALL_ON, "watchNamespaces={shop,bank}")
+
+    assert everywhere["spec"]["namespaceSelector"] == {"any": True}
+    assert somewhere["spec"]["namespaceSelector"] == {"matchNames": ["shop", "bank"]}
+
+
+def test_monitors_carry_the_labels_that_prometheus_selects_them_by() -> None:
+    """Most installations of the Prometheus operator look at labelled objects only."""
+    values = [
+        "monitoring.podMonitor.labels.release=prometheus",
+        "monitoring.prometheusRule.labels.release=prometheus",
+    ]
+
+    manifests, _ = _rendered(*ALL_ON, *values)
+
+    labelled = [m["kind"] for m in manifests if m["metadata"]["labels"].get("release")]
+    assert sorted(labelled) == ["PodMonitor", "PodMonitor", "PrometheusRule"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "dashboards.enable=true",
+        "monitoring.podMonitor.interval=often",
+        "monitoring.prometheusRule.runbooks=docs/runbooks.md",
+    ],
+)
+def test_a_broken_value_is_refused_by_name(value: str) -> None:
+    """A misspelt switch would be off without a word."""
+    manifests, said = _rendered(value, check=False)
+
+    assert manifests == []
+    assert value.partition("=")[0].rpartition(".")[0].replace(".", "/") in said.replace(".", "/")
