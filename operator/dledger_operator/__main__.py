@@ -103,6 +103,7 @@ class Operator:
             image=options.image,
             namespace=options.namespace if options.in_cluster else "",
             spark_image=options.spark_image,
+            spark_node_selector=options.spark_node_selector,
         )
         manager = Manager(self._api, platform, self._metrics)
         tasks = await kopf.spawn_tasks(

@@ -167,7 +167,7 @@ class Manager:
     def _group(self, key: tuple[str, str]) -> BrokerGroup | None:
         if task := self._tasks.get(key):
             body = task.reconciler.body
-            return BrokerGroup.parse(body, spark_image=self._platform.spark_image)
+            return self._platform.group(body)
         return None
 
 

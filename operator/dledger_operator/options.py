@@ -6,7 +6,7 @@ import argparse
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
@@ -23,6 +23,7 @@ class Options:
     Attributes:
         image: Image of the nodes of groups that name none.
         spark_image: Image of backups and recoveries of groups that name none; may be empty.
+        spark_node_selector: Labels of the machines that backups and recoveries run on.
         namespaces: Namespaces to watch; empty means all.
         namespace: Where the operator runs and its Lease lives.
         lease_name: Name of the Lease.
@@ -35,6 +36,7 @@ class Options:
 
     image: str
     spark_image: str = ""
+    spark_node_selector: Mapping[str, str] = field(default_factory=dict)
     namespaces: tuple[str, ...] = ()
     namespace: str = "default"
     lease_name: str = names.MANAGER
@@ -60,9 +62,13 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Optio
     host, _, port = found.listen.rpartition(":")
     if not port.isdigit() or not host:
         parser.error(f"--listen must be HOST:PORT, not {found.listen}")
+    pairs = [word.partition("=") for word in found.spark_node_selector.split(",") if word]
+    if not all(key and equals for key, equals, _ in pairs):
+        parser.error(f"--spark-node-selector must be KEY=VALUE,…, not {found.spark_node_selector}")
     return Options(
         image=found.image,
         spark_image=found.spark_image,
+        spark_node_selector={key: value for key, _, value in pairs},
         namespaces=tuple(filter(None, found.namespaces.replace(",", " ").split())),
         namespace=found.namespace,
         lease_name=found.lease_name,
@@ -93,6 +99,7 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
 
     add("image", "", "image of the nodes of groups that name none")
     add("spark-image", "", "image of the backups and recoveries of groups that name none")
+    add("spark-node-selector", "", "labels of the machines they run on: KEY=VALUE,…; empty: any")
     add("namespaces", "", "namespaces to watch, separated by commas; empty: all of them")
     add("namespace", "default", "namespace the operator runs in and keeps its Lease in")
     add("lease-name", names.MANAGER, "name of the Lease by which one of several operators acts")

@@ -139,7 +139,7 @@ class Reconciler:
         await self._nodes.close()
 
     def _parsed(self, body: Json) -> BrokerGroup:
-        return BrokerGroup.parse(body, spark_image=self._platform.spark_image)
+        return self._platform.group(body)
 
     def _standing(self, group: BrokerGroup) -> dict[Ref, str]:
         return self._refusals.standing(group.generation)

@@ -238,6 +238,7 @@ class BrokerGroup:
         unreadable: Why the spec could not be read; it is then the default and not acted on.
         status: The last status this operator wrote, as the CRD has it.
         created_at: RFC 3339.
+        spark_node_selector: The operator's labels of machines that run backups and recoveries.
     """
 
     KIND: ClassVar[str] = "BrokerGroup"
@@ -251,12 +252,19 @@ class BrokerGroup:
     unreadable: str = ""
     status: Json = field(default_factory=dict)
     created_at: str = ""
+    spark_node_selector: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, body: Json, *, spark_image: str = "") -> Self:
+    def parse(
+        cls,
+        body: Json,
+        *,
+        spark_image: str = "",
+        spark_node_selector: Mapping[str, str] | None = None,
+    ) -> Self:
         """Build it from the API's object; a value of a wrong type makes it *unreadable*.
 
-        *spark_image* is the operator's, for a spec that names none.
+        *spark_image* is the operator's, for a spec that names none; *spark_node_selector*, too.
         """
         meta = body["metadata"]
         unknown: list[str] = []
@@ -277,6 +285,7 @@ class BrokerGroup:
             unreadable=unreadable,
             status=body.get("status") or {},
             created_at=meta.get("creationTimestamp", ""),
+            spark_node_selector=spark_node_selector or {},
         )
 
     @property

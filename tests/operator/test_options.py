@@ -13,6 +13,7 @@ def test_the_environment_gives_what_the_command_line_does_not() -> None:
         "DLEDGER_OPERATOR_IMAGE": "a:1",
         "DLEDGER_OPERATOR_NAMESPACES": "one, two",
         "DLEDGER_OPERATOR_LISTEN": "127.0.0.1:9",
+        "DLEDGER_OPERATOR_SPARK_NODE_SELECTOR": "disk=fast,pool=spark",
     }
 
     options = parse(["--image", "b:2"], environ)
@@ -20,6 +21,7 @@ def test_the_environment_gives_what_the_command_line_does_not() -> None:
     assert options.image == "b:2"
     assert options.namespaces == ("one", "two")
     assert options.listen == ("127.0.0.1", 9)
+    assert options.spark_node_selector == {"disk": "fast", "pool": "spark"}
     assert options.in_cluster
 
 
@@ -29,6 +31,7 @@ def test_the_environment_gives_what_the_command_line_does_not() -> None:
         ([], "--image"),
         (["--image", "a", "--listen", "here"], "HOST:PORT"),
         (["--image", "a", "--log-level", "LOUD"], "--log-level"),
+        (["--image", "a", "--spark-node-selector", "disk"], "KEY=VALUE"),
         (["--image", "a", "--nonsense"], "--nonsense"),
     ],
 )

@@ -27,6 +27,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) -}}
 {{- end -}}
 
+{{- define "operator.sparkNodeSelector" -}}
+{{- $pairs := list -}}
+{{- range $key, $value := .Values.sparkNodeSelector }}{{ $pairs = append $pairs (printf "%s=%s" $key $value) }}{{ end -}}
+{{- join "," $pairs -}}
+{{- end -}}
+
 {{- define "operator.sparkImage" -}}
 {{- .Values.sparkImage | default (printf "%s-spark:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion)) -}}
 {{- end -}}

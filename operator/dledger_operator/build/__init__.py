@@ -6,7 +6,8 @@ even where a field only disappears.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from dledger_operator.build.budget import budget
 from dledger_operator.build.common import hashed
@@ -19,7 +20,7 @@ from dledger_operator.build.services import (
     pod_service,
 )
 from dledger_operator.build.statefulset import stateful_set
-from dledger_operator.spec import BrokerGroup, Manifest
+from dledger_operator.spec import BrokerGroup, Json, Manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +31,19 @@ class Platform:
         image: Image of the nodes when the spec names none.
         namespace: Where the operator runs; empty when it runs outside the cluster.
         spark_image: Image of backups and recoveries when the spec names none; may be empty.
+        spark_node_selector: Labels of the machines that backups and recoveries run on.
     """
 
     image: str
     namespace: str = ""
     spark_image: str = ""
+    spark_node_selector: Mapping[str, str] = field(default_factory=dict)
+
+    def group(self, body: Json) -> BrokerGroup:
+        """Return the API's object with our own values where it has none."""
+        return BrokerGroup.parse(
+            body, spark_image=self.spark_image, spark_node_selector=self.spark_node_selector
+        )
 
 
 def desired(group: BrokerGroup, platform: Platform) -> tuple[Manifest, ...]:

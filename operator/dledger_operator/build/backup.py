@@ -9,7 +9,7 @@ from dledger_operator import names, quantity
 from dledger_operator.brokerbackup import BrokerBackup
 from dledger_operator.build.common import owned_by
 from dledger_operator.build.pipeline import container, job_spec, pod_spec
-from dledger_operator.build.pods import RESTRICTED, pull_secrets
+from dledger_operator.build.pods import RESTRICTED, worker_placement
 from dledger_operator.build.spark import TEMPLATE_DIR, settings
 from dledger_operator.spec import BrokerGroup, Manifest, Store
 
@@ -55,7 +55,7 @@ def job(backup: BrokerBackup, group: BrokerGroup, *, store: Store, log: LogRange
         "metadata": owned_by(backup, name, labels),
         "spec": {
             "ttlSecondsAfterFinished": KEPT_S,
-            **job_spec({"metadata": {"labels": labels}, "spec": pod}, deadline_s=DEADLINE_S),
+            **job_spec({"metadata": {"labels": {**labels}}, "spec": pod}, deadline_s=DEADLINE_S),
         },
     }
 
@@ -81,7 +81,7 @@ def _executors(group: BrokerGroup, log: LogRange) -> int:
 
 
 def _local_pod(group: BrokerGroup, store: Store, args: list[str]) -> Manifest:
-    return pod_spec(container(group, store, args), RESTRICTED, **_secrets(group))
+    return pod_spec(container(group, store, args), RESTRICTED, **worker_placement(group))
 
 
 def _driver_pod(group: BrokerGroup, store: Store, args: list[str], config_map: str) -> Manifest:
@@ -98,10 +98,5 @@ def _driver_pod(group: BrokerGroup, store: Store, args: list[str], config_map: s
         volumes=[{"name": "template", "configMap": {"name": config_map}}],
         serviceAccountName=names.backup_access(group.name),
         automountServiceAccountToken=True,
-        **_secrets(group),
+        **worker_placement(group),
     )
-
-
-def _secrets(group: BrokerGroup) -> Manifest:
-    secrets = pull_secrets(group)
-    return {"imagePullSecrets": secrets} if secrets else {}

@@ -46,6 +46,15 @@ def placement(group: BrokerGroup) -> Manifest:
     }
 
 
+def worker_placement(group: BrokerGroup) -> Manifest:
+    """Return where drivers and executors may run, and what their image is pulled with."""
+    optional = {
+        "imagePullSecrets": pull_secrets(group),
+        "nodeSelector": dict(group.spark_node_selector),
+    }
+    return {key: value for key, value in optional.items() if value}
+
+
 def pull_secrets(group: BrokerGroup) -> list[Manifest]:
     """Return the Secrets that images are pulled with."""
     return [dict(secret) for secret in group.spec.image_pull_secrets]

@@ -50,14 +50,21 @@ def recovery_job(group: BrokerGroup) -> Manifest:
         container(group, recovery.store, args, mounts=[mount]),
         pod_security(group),
         volumes=[{"name": "data", "persistentVolumeClaim": claim}],
-        **placement(group),
+        **_place(group),
     )
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": owned_by(group, names.recovery_job(group.name), labels),
-        "spec": job_spec({"metadata": {"labels": labels}, "spec": pod}, deadline_s=DEADLINE_S),
+        "spec": job_spec({"metadata": {"labels": {**labels}}, "spec": pod}, deadline_s=DEADLINE_S),
     }
+
+
+def _place(group: BrokerGroup) -> Manifest:
+    """Return where the pod may run: where the node may, and Spark's image is."""
+    place = placement(group)
+    selector = {**place.pop("nodeSelector", {}), **group.spark_node_selector}
+    return {**place, **({"nodeSelector": selector} if selector else {})}
 
 
 def _source(group: BrokerGroup) -> list[str]:

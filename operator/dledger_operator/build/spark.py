@@ -20,7 +20,7 @@ from dledger_operator.build.pods import (
     TMP_MOUNT,
     TMP_VOLUME,
     from_secret,
-    pull_secrets,
+    worker_placement,
 )
 from dledger_operator.spec import BrokerGroup, Manifest, Store
 
@@ -129,7 +129,6 @@ def _executor(group: BrokerGroup, store: Store) -> dict[str, Any]:
         "workingDir": TMP_DIR,
         "volumeMounts": [TMP_MOUNT],
     }
-    secrets = pull_secrets(group)
     return {
         # Not the label of what the operator watches: executors are Spark's.
         "metadata": {"labels": names.worker_selector(group.name, "backup")},
@@ -140,21 +139,21 @@ def _executor(group: BrokerGroup, store: Store) -> dict[str, Any]:
             "securityContext": RESTRICTED,
             "containers": [container],
             "volumes": [TMP_VOLUME],
-            **({"imagePullSecrets": secrets} if secrets else {}),
+            **worker_placement(group),
         },
     }
 
 
 def _policy(group: BrokerGroup, name: str) -> Manifest:
     """Return the policy of driver and executors: they take connections from each other alone."""
-    workers = {"matchLabels": names.worker_selector(group.name, "backup")}
+    workers = names.worker_selector(group.name, "backup")
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
         "metadata": metadata(group, name),
         "spec": {
-            "podSelector": workers,
+            "podSelector": {"matchLabels": workers},
             "policyTypes": ["Ingress"],
-            "ingress": [{"from": [{"podSelector": workers}]}],
+            "ingress": [{"from": [{"podSelector": {"matchLabels": {**workers}}}]}],
         },
     }

@@ -1,0 +1,64 @@
+"""Where the pods of backups and recoveries go: to the machines that the operator was told of."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from dledger_operator.build import Platform
+from dledger_operator.build.backup import LogRange, job
+from dledger_operator.build.recovery import recovery_job
+from dledger_operator.build.spark import executor_template
+from dledger_operator.build.statefulset import stateful_set
+from dledger_operator.spec import BrokerGroup
+from tests.operator.backup_samples import LARGE, SMALL, STORE, backup
+from tests.operator.samples import PLATFORM, body
+
+POOL = {"pool": "spark"}
+SPEC: dict[str, Any] = {
+    "backup": {"store": STORE},
+    "bootstrap": {"recovery": {"store": STORE}},
+    "nodeSelector": {"disk": "nvme"},
+}
+
+
+def _group(platform: Platform) -> BrokerGroup:
+    return platform.group(body(SPEC))
+
+
+def _selectors(of: BrokerGroup) -> dict[str, dict[str, str] | None]:
+    def driver(log: LogRange) -> dict[str, Any]:
+        made = job(backup(), of, store=of.spec.backup.store, log=log)
+        pod: dict[str, Any] = made["spec"]["template"]["spec"]
+        return pod
+
+    template = executor_template(backup(), of, store=of.spec.backup.store)
+    pods = {
+        "driver": driver(LARGE),
+        "local": driver(SMALL),
+        "executor": json.loads(template["data"]["executor.json"])["spec"],
+        "recovery": recovery_job(of)["spec"]["template"]["spec"],
+        "node": stateful_set(of, default_image="i", config={})["spec"]["template"]["spec"],
+    }
+    return {name: pod.get("nodeSelector") for name, pod in pods.items()}
+
+
+def test_spark_runs_on_the_machines_that_the_operator_was_told_of() -> None:
+    """A recovery runs where the first node may as well, since the volume it fills stays there."""
+    selectors = _selectors(_group(replace(PLATFORM, spark_node_selector=POOL)))
+
+    assert selectors == {
+        "driver": POOL,
+        "local": POOL,
+        "executor": POOL,
+        "recovery": {"disk": "nvme", **POOL},
+        "node": {"disk": "nvme"},
+    }
+
+
+def test_spark_runs_anywhere_when_the_operator_was_told_nothing() -> None:
+    """Only a recovery is bound to where the group's nodes may run."""
+    selectors = _selectors(_group(PLATFORM))
+
+    assert {name for name, selector in selectors.items() if selector} == {"recovery", "node"}
