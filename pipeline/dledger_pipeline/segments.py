@@ -98,7 +98,7 @@ def read_log(directory: Path, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Rec
             if chunk.first_index == first and first > mark.first_index:
                 _check_continues(chunk, chain)
             yield chunk
-            chain = _last_chain(chunk)
+            chain = last_chain(chunk)
         index = following
     if index <= mark.index:
         raise CorruptRecord(segment_name(index), 0, "the segment is missing")
@@ -187,7 +187,8 @@ def _chain_at(data: bytes | memoryview, start: int) -> int:
     return int.from_bytes(data[start : start + 4], "little")
 
 
-def _last_chain(chunk: RecordBytes) -> int:
+def last_chain(chunk: RecordBytes) -> int:
+    """Return the chain CRC that the last record of *chunk* states; its positions are known."""
     positions = chunk.positions
     last = int(positions[-1]) * ALIGNMENT_BYTES if positions is not None else 0
     return _chain_at(memoryview(chunk.data), last)

@@ -46,14 +46,13 @@ class CommittedLog:
         """
         if group_id not in ("", self.group_id):
             raise WrongGroup(ours=self.group_id, theirs=group_id)
+        low, high = self.log.first_index, self.last_index
+        if first > high + 1 or 1 <= first < low:
+            raise OffsetOutOfRange(first, first=low, last=high)
         if not 1 <= first <= last + 1:
             raise InvalidArgument(f"[{first}, {last}] is not a range of indexes")
-        for index, low, high in (
-            (first, self.log.first_index, self.last_index + 1),
-            (last, self.log.first_index - 1, self.last_index),
-        ):
-            if not low <= index <= high:
-                raise OffsetOutOfRange(index, first=self.log.first_index, last=self.last_index)
+        if last > high:
+            raise OffsetOutOfRange(last, first=low, last=high)
 
 
 class Export:

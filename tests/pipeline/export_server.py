@@ -1,0 +1,111 @@
+"""A node's Admin service over a log that the shipped store wrote, without the rest of a node."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc.aio
+
+from dledger.errors import NotJoined
+from dledger.rpc.admin import AdminServicer
+from dledger.rpc.export import CommittedLog
+from dledger.status import NodeStatus
+from dledger.store.commit_log import CommitLog
+from dledger.store.files import RealFiles
+from dledger.store.identity import LOG_DIRECTORY, load_identity
+from dledger.types import Member, NodeId
+
+
+class LogBackend:
+    """Exports one log; the other calls of the service are not for it."""
+
+    def __init__(self, log: CommitLog | None, group_id: str, committed: int, role: str) -> None:
+        self.log = log
+        self.group_id = group_id
+        self.committed = committed
+        self.role = role
+
+    def committed_log(self) -> CommittedLog:
+        """Return the log, as the node does."""
+        if self.log is None:
+            raise NotJoined
+        return CommittedLog(
+            group="orders", group_id=self.group_id, log=self.log, last_index=self.committed
+        )
+
+    def status(self) -> NodeStatus:
+        """Return a status that says no more than the log does."""
+        return NodeStatus(
+            node_id="",
+            name="",
+            group="orders",
+            group_id=self.group_id,
+            role=self.role,
+            term=1,
+            leader_id="",
+            commit_index=self.committed,
+            applied_index=self.committed,
+            last_index=self.committed,
+            synced_index=self.committed,
+            ready=True,
+            not_ready_reason="",
+            members=(),
+            last_failover=None,
+            version="",
+            storage_used_bytes=0,
+            storage_capacity_bytes=0,
+            writes_refused_reason="",
+            recovered_to=0,
+        )
+
+    async def bootstrap(self, group_id: str, members: tuple[Member, ...]) -> None:
+        """Not asked for here."""
+        raise NotImplementedError(group_id, members)
+
+    def transfer_leadership(self, target: NodeId | None) -> NodeId:
+        """Not asked for here."""
+        raise NotImplementedError(target)
+
+
+@contextmanager
+def export_server(
+    directory: Path | None, *, committed: int | None = None, role: str = "follower"
+) -> Iterator[str]:
+    """Serve the log of a data directory (None: of an Unjoined node); give the address."""
+    log, group_id = None, ""
+    if directory is not None:
+        identity = load_identity(RealFiles(), directory)
+        assert identity is not None
+        log = CommitLog.open(
+            RealFiles(), directory / LOG_DIRECTORY, identity=identity, reserve_bytes=0
+        )
+        group_id = identity.group_id
+    last = log.last_index if log and committed is None else committed or 0
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        backend = LogBackend(log, group_id, last, role)
+        server, port = asyncio.run_coroutine_threadsafe(_serve(backend), loop).result(10)
+        try:
+            yield f"127.0.0.1:{port}"
+        finally:
+            asyncio.run_coroutine_threadsafe(server.stop(0.1), loop).result(10)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
+        if log is not None:
+            log.close()
+
+
+async def _serve(backend: LogBackend) -> tuple[grpc.aio.Server, int]:
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((AdminServicer(backend).handler(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    return server, port
