@@ -17,15 +17,11 @@ from prometheus_client import (
     Histogram,
     ProcessCollector,
     Summary,
-    disable_created_metrics,
 )
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from dledger.failover import CAUSES, FailoverRecord
-
-# A time of creation for each series would double what is scraped.
-disable_created_metrics()  # type: ignore[no-untyped-call]
 
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _COMMANDS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)

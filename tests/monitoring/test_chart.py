@@ -3,46 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from e2e.cluster import golang
-from e2e.cluster.layout import default_layout
-from e2e.cluster.steps import Steps
+from tests.monitoring.chart import ALL_ON, CHART, of_kind, rendered
 
 pytestmark = pytest.mark.e2e
 
-CHART = Path(__file__).parents[2] / "charts/dledger-operator"
-ALL_ON = (
-    "dashboards.enabled=true",
-    "monitoring.podMonitor.enabled=true",
-    "monitoring.prometheusRule.enabled=true",
-)
 KINDS = {"PodMonitor", "PrometheusRule"}
-
-
-@cache
-def _rendered(*values: str, check: bool = True) -> tuple[list[dict[str, Any]], str]:
-    """Return the chart's manifests with these values, and what helm says on stderr."""
-    helm = golang.ensure(default_layout(), golang.HELM, Steps())
-    options = [word for value in values for word in ("--set", value)]
-    done = subprocess.run(
-        [helm, "template", "dledger-operator", CHART, "--kube-version", "1.34", *options],
-        capture_output=True,
-        text=True,
-        check=check,
-    )
-    return list(filter(None, yaml.safe_load_all(done.stdout))), done.stderr
-
-
-def _of_kind(kind: str, *values: str) -> list[dict[str, Any]]:
-    manifests, _ = _rendered(*values)
-    return [manifest for manifest in manifests if manifest["kind"] == kind]
 
 
 def _is_ours(manifest: dict[str, Any]) -> bool:
@@ -51,7 +21,7 @@ def _is_ours(manifest: dict[str, Any]) -> bool:
 
 def test_nothing_is_rendered_while_it_is_off() -> None:
     """A cluster without the Prometheus operator refuses its kinds, so off is the default."""
-    manifests, _ = _rendered()
+    manifests, _ = rendered()
 
     assert not any(_is_ours(manifest) for manifest in manifests)
 
@@ -65,7 +35,7 @@ def test_each_switch_turns_on_its_own_part_only(switch: str) -> None:
         "monitoring.prometheusRule": ["PrometheusRule"],
     }
 
-    manifests, _ = _rendered(switch)
+    manifests, _ = rendered(switch)
 
     ours = [manifest["kind"] for manifest in manifests if _is_ours(manifest)]
     assert ours == parts[switch.removesuffix(".enabled=true")]
@@ -73,7 +43,7 @@ def test_each_switch_turns_on_its_own_part_only(switch: str) -> None:
 
 def test_the_dashboard_arrives_as_it_is() -> None:
     """Helm must not take Grafana's braces for its own."""
-    (config,) = (m for m in _of_kind("ConfigMap", *ALL_ON) if _is_ours(m))
+    (config,) = (m for m in of_kind("ConfigMap", *ALL_ON) if _is_ours(m))
 
     assert config["metadata"]["labels"]["grafana_dashboard"] == "1"
     ((name, text),) = config["data"].items()
@@ -85,8 +55,8 @@ def test_the_alerts_arrive_as_they_are_with_links_to_where_the_runbooks_are_read
     """Helm must not take Prometheus' braces for its own."""
     given = "monitoring.prometheusRule.runbooks=https://wiki.example.com/dledger"
 
-    (rule,) = _of_kind("PrometheusRule", *ALL_ON)
-    (moved,) = _of_kind("PrometheusRule", *ALL_ON, given)
+    (rule,) = of_kind("PrometheusRule", *ALL_ON)
+    (moved,) = of_kind("PrometheusRule", *ALL_ON, given)
 
     assert rule["spec"] == yaml.safe_load((CHART / "monitoring/alerts.yaml").read_text("utf-8"))
     urls = [each["annotations"]["runbook_url"] for each in moved["spec"]["groups"][0]["rules"]]
@@ -96,8 +66,8 @@ def test_the_alerts_arrive_as_they_are_with_links_to_where_the_runbooks_are_read
 
 def test_nodes_are_scraped_where_groups_are_looked_after() -> None:
     """In all namespaces, or in those that the operator watches."""
-    _, everywhere = _of_kind("PodMonitor", *ALL_ON)
-    _, somewhere = _of_kind("PodMonitor", *ALL_ON, "watchNamespaces={shop,bank}")
+    _, everywhere = of_kind("PodMonitor", *ALL_ON)
+    _, somewhere = of_kind("PodMonitor", *ALL_ON, "watchNamespaces={shop,bank}")
 
     assert everywhere["spec"]["namespaceSelector"] == {"any": True}
     assert somewhere["spec"]["namespaceSelector"] == {"matchNames": ["shop", "bank"]}
@@ -110,7 +80,7 @@ def test_monitors_carry_the_labels_that_prometheus_selects_them_by() -> None:
         "monitoring.prometheusRule.labels.release=prometheus",
     ]
 
-    manifests, _ = _rendered(*ALL_ON, *values)
+    manifests, _ = rendered(*ALL_ON, *values)
 
     labelled = [m["kind"] for m in manifests if m["metadata"]["labels"].get("release")]
     assert sorted(labelled) == ["PodMonitor", "PodMonitor", "PrometheusRule"]
@@ -126,7 +96,7 @@ def test_monitors_carry_the_labels_that_prometheus_selects_them_by() -> None:
 )
 def test_a_broken_value_is_refused_by_name(value: str) -> None:
     """A misspelt switch would be off without a word."""
-    manifests, said = _rendered(value, check=False)
+    manifests, said = rendered(value, check=False)
 
     assert manifests == []
     assert value.partition("=")[0].rpartition(".")[0].replace(".", "/") in said.replace(".", "/")

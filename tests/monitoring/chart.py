@@ -1,0 +1,41 @@
+"""The chart's manifests, rendered by the real helm."""
+
+from __future__ import annotations
+
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from e2e.cluster import golang
+from e2e.cluster.layout import default_layout
+from e2e.cluster.steps import Steps
+
+CHART: Final = Path(__file__).parents[2] / "charts/dledger-operator"
+ALL_ON: Final = (
+    "dashboards.enabled=true",
+    "monitoring.podMonitor.enabled=true",
+    "monitoring.prometheusRule.enabled=true",
+)
+
+
+@cache
+def rendered(*values: str, check: bool = True) -> tuple[list[dict[str, Any]], str]:
+    """Return the manifests with these values, and what helm says on stderr."""
+    helm = golang.ensure(default_layout(), golang.HELM, Steps())
+    options = [word for value in values for word in ("--set", value)]
+    done = subprocess.run(
+        [helm, "template", "dledger-operator", CHART, "--kube-version", "1.34", *options],
+        capture_output=True,
+        text=True,
+        check=check,
+    )
+    return list(filter(None, yaml.safe_load_all(done.stdout))), done.stderr
+
+
+def of_kind(kind: str, *values: str) -> list[dict[str, Any]]:
+    """Return the manifests of one kind with these values."""
+    manifests, _ = rendered(*values)
+    return [manifest for manifest in manifests if manifest["kind"] == kind]

@@ -1,0 +1,319 @@
+"""The chart's dashboard and alerts on a real Prometheus that scrapes a real group and operator.
+
+Targets get their labels by the chart's own PodMonitors. The group's processes are real; the
+operator is the shipped task of one group over an API server in memory, its metrics served for real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import os
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import grpc.aio
+import pytest
+import yaml
+from devgroup import DevGroup, eventually, free_port_range
+from scraping import Prometheus, ScrapedPod, scrape_config
+
+from dledger.http import HealthServer
+from dledger_operator import names
+from dledger_operator.cluster import Cluster
+from dledger_operator.metrics import Metrics
+from dledger_operator.nodes import Nodes
+from dledger_operator.reconcile import Clock, Reconciler
+from dledger_operator.task import GroupTask
+from tests.monitoring.chart import ALL_ON, CHART, of_kind
+from tests.operator.fakes import FakeApi, FakeNodes, FakeWatched, World
+from tests.operator.samples import PLATFORM
+from tests.rpc.rocketmq_client import RocketClient, message
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+NAMESPACE, GROUP = "shop", "orders"
+SETTINGS = (f"group={GROUP}", "segment_bytes=8388608")
+DASHBOARD = json.loads((CHART / "monitoring/dashboard.json").read_text("utf-8"))
+CHOSEN = {
+    "$__rate_interval": "20s",
+    "$__range": "10m",
+    "$namespace": NAMESPACE,
+    "$group": GROUP,
+}
+DEADLINE_S = 120
+
+
+class Background(threading.Thread):
+    """A coroutine on an event loop of its own, until stopped."""
+
+    def __init__(self, work: Any) -> None:
+        super().__init__(daemon=True)
+        self._loop = asyncio.new_event_loop()
+        self._task = self._loop.create_task(work)
+        self.start()
+
+    def run(self) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            self._loop.run_until_complete(self._task)
+        self._loop.close()
+
+    def stop(self) -> None:
+        """Cancel the coroutine and wait for its end."""
+        self._loop.call_soon_threadsafe(self._task.cancel)
+        self.join(30)
+
+
+async def look_after_a_group(metrics: Metrics) -> None:
+    """Be the operator of one group, made just now, that has a store for its backups."""
+    world = World()
+    store = {"url": "s3://backups/orders", "secretName": "backups"}
+    world.put_group({"backup": {"store": store}})
+    world.objects[names.KIND, GROUP]["metadata"]["creationTimestamp"] = Clock().now()
+    reconciler = Reconciler(
+        world.group,
+        cluster=Cluster(FakeApi(world), metrics.wrote),
+        nodes=cast("Nodes", FakeNodes(world)),
+        watched=FakeWatched(world),
+        platform=PLATFORM,
+        metrics=metrics,
+    )
+    task = GroupTask(reconciler, metrics)
+    try:
+        while True:
+            task.saw(world.group)
+            world.run_pods()
+            await asyncio.sleep(0.5)
+    finally:
+        await task.close()
+
+
+async def send_messages(ports: list[int]) -> None:
+    """Send to every node in turn; every tenth message is one that is refused."""
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(RocketClient(port, timeout_s=5.0)) for port in ports
+        ]
+        for number in range(1 << 30):
+            body = b"" if number % 10 == 0 else b"x" * 100
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                await clients[number % len(clients)].send(message(number, body))
+            await asyncio.sleep(0.02)
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A group, and the Prometheus that watches it."""
+
+    group: DevGroup
+    prometheus: Prometheus
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    """A group under a light load, its operator, and Prometheus with the chart's alerts."""
+    directory = tmp_path_factory.mktemp("watched")
+    with contextlib.ExitStack() as stack:
+        group = DevGroup(directory / "data", free_port_range(), *SETTINGS)
+        stack.callback(group.stop)
+        ports = [int(endpoint.rpartition(":")[2]) for endpoint in group.announced()["endpoints"]]
+        metrics = Metrics()
+        stack.callback(Background(look_after_a_group(metrics)).stop)
+        health = HealthServer(("127.0.0.1", 0), live=str, ready=str, registry=metrics.registry)
+        health.start()
+        stack.callback(health.close)
+        prometheus = Prometheus(directory, _scrape_configs(ports, health.port), _rules())
+        stack.callback(prometheus.stop)
+        eventually("Prometheus answers", prometheus.is_up, DEADLINE_S)
+        stack.callback(Background(send_messages(ports)).stop)
+        yield Watched(group, prometheus)
+
+
+def _scrape_configs(client_ports: list[int], operator_port: int) -> list[dict[str, Any]]:
+    """Return what the chart's PodMonitors make Prometheus scrape."""
+    pods = [
+        ScrapedPod(
+            namespace=NAMESPACE,
+            name=f"node-{number}",
+            labels=names.labels(GROUP),
+            address=f"127.0.0.1:{port + 300}",
+        )
+        for number, port in enumerate(client_ports)
+    ]
+    (deployment,) = of_kind("Deployment", *ALL_ON)
+    operator = ScrapedPod(
+        namespace="dledger-system",
+        name="dledger-operator-0",
+        labels=deployment["spec"]["template"]["metadata"]["labels"],
+        address=f"127.0.0.1:{operator_port}",
+    )
+    return [scrape_config(monitor, [*pods, operator]) for monitor in of_kind("PodMonitor", *ALL_ON)]
+
+
+def _rules() -> dict[str, Any]:
+    """Return the chart's alerts, firing after seconds; `promtool` tests them as they are."""
+    rules: dict[str, Any] = yaml.safe_load((CHART / "monitoring/alerts.yaml").read_text("utf-8"))
+    for rule in rules["groups"][0]["rules"]:
+        rule["for"] = "5s"
+    return rules
+
+
+def _filled_in(query: str) -> str:
+    for variable, value in CHOSEN.items():
+        query = query.replace(variable, value)
+    return query
+
+
+def _has_data(series: list[dict[str, Any]]) -> bool:
+    """Whether there is a number: a quantile of nothing is NaN."""
+    values = [value for each in series for _, value in each.get("values") or [each["value"]]]
+    return any(math.isfinite(float(value)) for value in values)
+
+
+def _queries() -> list[tuple[str, str, bool]]:
+    """Return title, query and whether it is instant, of every target of every panel."""
+    return [
+        (panel["title"], _filled_in(target["expr"]), target["instant"])
+        for panel in DASHBOARD["panels"]
+        for target in panel.get("targets", ())
+    ]
+
+
+def _empty(prometheus: Prometheus) -> list[tuple[str, str]]:
+    def ask(query: str, *, instant: bool) -> list[dict[str, Any]]:
+        return prometheus.query(query) if instant else prometheus.query_range(query, seconds=60)
+
+    return [
+        (title, query)
+        for title, query, instant in _queries()
+        if not _has_data(ask(query, instant=instant))
+    ]
+
+
+def _firing(prometheus: Prometheus, name: str) -> list[dict[str, Any]]:
+    return [
+        alert
+        for alert in prometheus.alerts()
+        if alert["labels"]["alertname"] == name and alert["state"] == "firing"
+    ]
+
+
+def test_every_target_is_scraped_and_named_by_its_group(watched: Watched) -> None:
+    """By the chart's relabelling; the operator speaks of a group in another namespace."""
+    prometheus = watched.prometheus
+
+    eventually("all are up", lambda: len(prometheus.query("up == 1")) == 4, DEADLINE_S)
+
+    nodes = prometheus.query(f'up{{job="dledger", namespace="{NAMESPACE}", group="{GROUP}"}}')
+    assert {each["metric"]["node"] for each in nodes} == {"node-0", "node-1", "node-2"}
+    told = eventually(
+        "the operator tells of the group",
+        lambda: prometheus.query('dledger_operator_group_condition{condition="Available"} == 1'),
+        DEADLINE_S,
+    )
+    assert told[0]["metric"]["namespace"] == NAMESPACE
+    assert told[0]["metric"]["pod"] == "dledger-operator-0"
+
+
+def test_every_rule_is_evaluated_and_a_healthy_group_raises_no_alert(watched: Watched) -> None:
+    """Every series that a rule speaks of is there. What is said of disks is this machine's."""
+    prometheus = watched.prometheus
+    asked = {name for rule in prometheus.rules() for name in _metrics_of(rule["query"])}
+
+    eventually(
+        "every metric of the alerts is there",
+        lambda: all(prometheus.query(name) for name in asked),
+        DEADLINE_S,
+    )
+    eventually(
+        "every rule was evaluated",
+        lambda: {rule["health"] for rule in prometheus.rules()} == {"ok"},
+        DEADLINE_S,
+    )
+
+    assert len(asked) >= 9
+    of_the_group = ["DledgerNoLeader", "DledgerQuorumAtRisk", "DledgerBackupStale"]
+    eventually(
+        "all is quiet",
+        lambda: not any(_firing(prometheus, name) for name in of_the_group),
+        DEADLINE_S,
+    )
+
+
+def _metrics_of(query: str) -> set[str]:
+    return set(re.findall(r"\b(?:dledger_\w+|up)\b", query))
+
+
+def test_every_query_of_the_dashboard_returns_data_through_a_failover(watched: Watched) -> None:
+    """The leader is killed under load; afterwards no panel is empty."""
+    state = eventually("the group is whole", watched.group.whole, DEADLINE_S)
+    prometheus = watched.prometheus
+    eventually(
+        "the load is seen",
+        lambda: prometheus.query('sum(dledger_requests_total{code="OK"}) > 20'),
+        DEADLINE_S,
+    )
+
+    os.kill(state["pids"][state["leader"]], signal.SIGKILL)
+
+    eventually(
+        "another node has won an election",
+        lambda: prometheus.query('sum(dledger_elections_total{cause!="Bootstrap"}) > 0'),
+        DEADLINE_S,
+    )
+    eventually("the group is whole", watched.group.whole, DEADLINE_S)
+    with contextlib.suppress(AssertionError):
+        eventually("every query returns data", lambda: not _empty(prometheus), DEADLINE_S)
+    assert _empty(prometheus) == []
+
+
+def test_the_variables_of_the_dashboard_offer_the_group(watched: Watched) -> None:
+    """A namespace first, then its groups."""
+    offered = {}
+    for variable in DASHBOARD["templating"]["list"]:
+        asked = (
+            re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]["query"])
+            if (variable["type"] == "query")
+            else None
+        )
+        if asked is not None:
+            selector, label = _filled_in(asked.group(1)), asked.group(2)
+            offered[variable["name"]] = watched.prometheus.label_values(label, selector)
+
+    assert offered == {"namespace": [NAMESPACE], "group": [GROUP]}
+
+
+def test_the_loss_of_a_majority_raises_the_alert_and_its_return_ends_it(watched: Watched) -> None:
+    """Two nodes are killed and stay dead for a while; the third cannot lead."""
+    state = eventually("the group is whole", watched.group.whole, DEADLINE_S)
+    prometheus = watched.prometheus
+    before = _firing(prometheus, "DledgerNoLeader")
+
+    watched.group.process.send_signal(signal.SIGSTOP)  # or it would start them again
+    try:
+        for pid in state["pids"][:2]:
+            os.kill(pid, signal.SIGKILL)
+        (alert,) = eventually(
+            "the alert fires", lambda: _firing(prometheus, "DledgerNoLeader"), DEADLINE_S
+        )
+    finally:
+        watched.group.process.send_signal(signal.SIGCONT)
+
+    assert before == []
+    assert alert["labels"] == {
+        "alertname": "DledgerNoLeader",
+        "namespace": NAMESPACE,
+        "group": GROUP,
+        "severity": "critical",
+    }
+    assert f"{NAMESPACE}/{GROUP} has no leader" in alert["annotations"]["summary"]
+    eventually("the alert ends", lambda: not _firing(prometheus, "DledgerNoLeader"), DEADLINE_S)
+    annotation = _filled_in(DASHBOARD["annotations"]["list"][0]["expr"])
+    shown = prometheus.query_range(annotation, seconds=300)
+    assert "DledgerNoLeader" in {each["metric"]["alertname"] for each in shown}
