@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 import grpc
 import grpc.aio
 
+from dledger.broker.topics import check_name
 from dledger.errors import (
     AlreadyBootstrapped,
+    CorruptSpool,
     DiskFull,
     DledgerError,
     InvalidArgument,
+    MessageRejected,
     NotJoined,
     NotLeader,
     Overloaded,
@@ -30,12 +34,32 @@ from dledger.errors import (
 )
 from dledger.failover import FailoverRecord
 from dledger.records import Appended, Record, StoredRecord
+from dledger.rpc.checks import check_body, check_properties, check_tag
+from dledger.rpc.limits import MAX_ID_LENGTH
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
+from dledger.spool.blocking import BlockingProducer
+from dledger.spool.counters import SpoolCollector, SpoolCounters
+from dledger.spool.format import Message
+from dledger.spool.lane import SendResult
+from dledger.spool.producer import DEFAULT_MAX_BYTES, DEFAULT_PATIENCE_S, Producer
 from dledger.status import MemberStatus, NodeStatus
 from dledger.types import Member, NodeId
 
-__all__ = ["AdminClient", "Appended", "Client", "Record", "StoredRecord", "TopicInfo", "error_of"]
+__all__ = [
+    "AdminClient",
+    "Appended",
+    "BlockingProducer",
+    "Client",
+    "Record",
+    "SendResult",
+    "SpoolCollector",
+    "SpoolCounters",
+    "SpoolingProducer",
+    "StoredRecord",
+    "TopicInfo",
+    "error_of",
+]
 
 _RETRY_S: Final = 0.1
 _OPTIONS: Final = (
@@ -177,15 +201,33 @@ class Client(_Channel):
             Unavailable: No leader took it within the timeout.
             DiskFull: The group's disks are full.
         """
-        request = pb.AppendRequest(
+        request = self._append_request(topic, records, queue_id)
+        return _appended(await self._retried(self._ledger.Append, request))
+
+    async def append_once(
+        self, topic: str, records: Iterable[Record], *, queue_id: int, timeout_s: float
+    ) -> Appended:
+        """Append one batch in a single attempt; the records should have ids.
+
+        Raises:
+            Refused: A node of the group says that the batch is at fault; nothing is stored.
+            Unavailable: No node took it, or somebody else answered; the outcome is unknown.
+            DledgerError: Any other failure of a node; the outcome is unknown.
+        """
+        request = self._append_request(topic, records, queue_id)
+        try:
+            return _appended(await self._ledger.Append(request, timeout=timeout_s))
+        except grpc.aio.AioRpcError as error:
+            raise _outcome_of(error, self.address) from error
+
+    def _append_request(
+        self, topic: str, records: Iterable[Record | bytes], queue_id: int
+    ) -> pb.AppendRequest:
+        return pb.AppendRequest(
             client_id=self.client_id,
             topic=topic,
             queue_id=queue_id,
             records=[_to_pb(record) for record in records],
-        )
-        response = await self._retried(self._ledger.Append, request)
-        return Appended(
-            queue_id=response.queue_id, offsets=tuple(response.offsets), index=response.index
         )
 
     async def read(
@@ -228,6 +270,98 @@ class Client(_Channel):
             await asyncio.sleep(_RETRY_S)
 
 
+class SpoolingProducer(Producer):
+    """A producer that goes on accepting while the whole group is down.
+
+    Messages pass through while the group takes them. While it does not, they are written to the
+    local disk and synced before `send` returns, and replayed in order, with their ids, when it
+    takes writes again: nothing is lost or stored twice. See ``docs/outage-spool.md``.
+
+    Args:
+        addresses: Client ports (8081) of the group's nodes, ``host:port``; one is enough.
+        directory: The spool's own directory, on a local disk; one process uses it at a time.
+        max_bytes: What the spool may take on the disk.
+        patience_s: How long the group is tried before a message is spooled.
+        client_id: For a new spool; one is made up if empty. An existing one keeps its own.
+        report: Is told of damage and of rejected messages, which are logged in any case.
+
+    Raises:
+        InvalidArgument: There is no address, or *max_bytes* is too small.
+    """
+
+    def __init__(
+        self,
+        addresses: str | Sequence[str],
+        directory: str | Path,
+        *,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        patience_s: float = DEFAULT_PATIENCE_S,
+        client_id: str = "",
+        report: Callable[[CorruptSpool | MessageRejected], None] = lambda _: None,
+    ) -> None:
+        nodes = (addresses,) if isinstance(addresses, str) else tuple(addresses)
+        if not nodes:
+            raise InvalidArgument("a producer needs the address of a node at least")
+        super().__init__(
+            Path(directory),
+            lambda client_id: _AnyNode(nodes, client_id),
+            check=_check_message,
+            max_bytes=max_bytes,
+            patience_s=patience_s,
+            client_id=client_id,
+            report=report,
+        )
+
+    def blocking(self) -> BlockingProducer:
+        """Return the same for programs without an event loop, as a context manager."""
+        return BlockingProducer(self)
+
+
+class _AnyNode:
+    """Appends through one node, and through the next one when that fails."""
+
+    def __init__(self, addresses: Sequence[str], client_id: str) -> None:
+        self._clients = [Client(address, client_id=client_id) for address in addresses]
+        self._current = 0
+
+    async def append(
+        self, topic: str, records: Sequence[Record], *, queue_id: int, timeout_s: float
+    ) -> Appended:
+        """Append one batch, trying until *timeout_s*. Raises as `Client.append_once` does."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_s
+        attempt_s = timeout_s / len(self._clients)
+        while True:
+            chosen = self._current
+            left_s = max(0.1, deadline_s - loop.time())
+            try:
+                return await self._clients[chosen].append_once(
+                    topic, records, queue_id=queue_id, timeout_s=min(attempt_s, left_s)
+                )
+            except Unavailable:
+                if self._current == chosen:
+                    self._current = (chosen + 1) % len(self._clients)
+                if loop.time() + _RETRY_S >= deadline_s:
+                    raise
+            await asyncio.sleep(_RETRY_S)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        for client in self._clients:
+            await client.close()
+
+
+def _check_message(message: Message) -> None:
+    """Refuse what a node would refuse, by its own rules: after an outage it would be too late."""
+    record = message.record
+    check_name("topic", message.topic)
+    check_body(record.body)
+    check_tag(record.tag)
+    check_properties(record.properties, record.keys)
+    if len(record.message_id) > MAX_ID_LENGTH:
+        raise InvalidArgument(f"message_id has at most {MAX_ID_LENGTH} characters")
+
+
 _BY_NAME: Final[dict[str, type[DledgerError]]] = {
     cls.__name__: cls for cls in (Refused, InvalidArgument, Unavailable, Overloaded, DiskFull)
 }
@@ -255,6 +389,18 @@ def error_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:
     return _by_code(error.code(), text)
 
 
+def _outcome_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:
+    """Return what a failed attempt to store means, where a wrong refusal would cost a message.
+
+    Only what a node says by name is a refusal; proxies and foreign services are no group.
+    """
+    meant = error_of(error, address)
+    name = dict(error.trailing_metadata() or ()).get("dledger-error")
+    if name == DledgerError.__name__:
+        return DledgerError(str(meant))
+    return Unavailable(str(meant)) if name is None and isinstance(meant, Refused) else meant
+
+
 def _by_code(code: grpc.StatusCode, text: str) -> DledgerError:
     if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.OUT_OF_RANGE):
         return InvalidArgument(text)
@@ -267,6 +413,12 @@ def _by_code(code: grpc.StatusCode, text: str) -> DledgerError:
         grpc.StatusCode.CANCELLED,
     )
     return Unavailable(text) if code in transient else Refused(text)
+
+
+def _appended(response: pb.AppendResponse) -> Appended:
+    return Appended(
+        queue_id=response.queue_id, offsets=tuple(response.offsets), index=response.index
+    )
 
 
 def _to_pb(record: Record | bytes) -> pb.Record:

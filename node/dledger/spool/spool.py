@@ -19,7 +19,7 @@ from dledger.errors import DiskFull, SpoolFull, StorageError
 from dledger.spool.format import FILE_HEADER_BYTES, Gap, Message, encode_message, encode_record
 from dledger.spool.identity import SpoolIdentity
 from dledger.spool.reader import Chunk, Reader, Spooled
-from dledger.spool.rejected import Rejected, RejectedFile
+from dledger.spool.rejected import Rejected, RejectedFile, read_rejected
 from dledger.spool.spool_files import (
     QUARANTINE,
     SpoolFile,
@@ -236,6 +236,13 @@ class Spool:
             )
         except OSError as error:
             raise self._fail("keep rejected messages in", error) from error
+
+    def read_rejected(self) -> tuple[Rejected, ...]:
+        """Return every message that was rejected and is still there. Raises StorageError."""
+        try:
+            return tuple(read_rejected(self._files, self._directory, self._identity))
+        except OSError as error:
+            raise StorageError(f"cannot read rejected messages: {error}") from error
 
     def advance(self, chunk: Chunk) -> None:
         """Remember durably that *chunk* was stored or rejected; remove files that are done with.

@@ -1,0 +1,286 @@
+"""A producer that keeps accepting while its group takes no writes; knows no transport.
+
+Users have it as `dledger.client.SpoolingProducer`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from dledger.errors import CorruptSpool, Refused
+from dledger.records import Record
+from dledger.spool.counters import Counts, SpoolCounters
+from dledger.spool.format import Message, encode_message, record_size
+from dledger.spool.gate import Gate
+from dledger.spool.lane import Lane, Pending, SendResult, Upstream
+from dledger.spool.opening import limits_of, open_spool
+from dledger.spool.rejected import Rejected
+from dledger.spool.replay import Replay, Report
+from dledger.spool.spool import Spool
+from dledger.spool.worker import Worker
+from dledger.store.files import Files, RealFiles
+
+DEFAULT_MAX_BYTES: Final = 1 << 30
+DEFAULT_PATIENCE_S: Final = 2.0
+MAX_PENDING_BYTES: Final = 64 << 20
+"""Messages under way in memory; senders wait beyond it."""
+
+
+class Producer:
+    """Sends messages; spools them while the group takes none.
+
+    Args:
+        directory: The spool's own directory.
+        connect: Makes the connection to the group for a client id.
+        check: Raises Refused for a message that the group would refuse.
+        max_bytes: What the spool may take on the disk.
+        patience_s: How long the group is tried before a message is spooled.
+        client_id: For a new spool; one is made up if empty.
+        report: Is told of damage and of rejected messages, which are logged in any case.
+        files: The file system.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        connect: Callable[[str], Upstream],
+        *,
+        check: Callable[[Message], None] = lambda _: None,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        patience_s: float = DEFAULT_PATIENCE_S,
+        client_id: str = "",
+        report: Report = lambda _: None,
+        files: Files | None = None,
+    ) -> None:
+        self.directory = directory
+        self._connect, self._check, self._report = connect, check, report
+        self._limits, self._patience_s = limits_of(max_bytes), patience_s
+        self._client_id = client_id
+        self._files = files or RealFiles()
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="dledger-spool")
+        self._counts = Counts()
+        self._lanes: dict[str, Lane] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._room = _Room(MAX_PENDING_BYTES, self._put)
+        self._open = False
+
+    async def open(self) -> None:
+        """Open the spool, and begin to replay what is in it.
+
+        Raises:
+            DirectoryLocked: Another process uses the directory.
+            WrongIdentity: The spool was made for another client id.
+            Unsupported: A later version wrote it.
+            StorageError: The disk failed; DiskFull: it has no room for a new spool.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            spool = await loop.run_in_executor(self._executor, self._open_spool)
+        except BaseException:
+            self._executor.shutdown(wait=False)
+            raise
+        self._upstream = self._connect(spool.client_id)
+        self._worker = Worker(self._executor, spool)
+        self._gate = Gate(spool)
+        self._replay = Replay(
+            upstream=self._upstream,
+            worker=self._worker,
+            gate=self._gate,
+            counts=self._counts,
+            report=self._report,
+        )
+        self._replay.report_damage()
+        self._replaying = asyncio.create_task(self._replay.run())
+        self._open = True
+
+    def _open_spool(self) -> Spool:
+        return open_spool(
+            self._files, self.directory, limits=self._limits, client_id=self._client_id
+        )
+
+    async def close(self) -> None:
+        """Finish what is under way and stop; what is spooled stays for the next time.
+
+        Raises:
+            StorageError: The disk failed.
+        """
+        if not self._open:
+            return
+        self._open = False
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        self._replaying.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._replaying
+        try:
+            await self._worker.run(self._worker.spool.close)
+        finally:
+            self._executor.shutdown(wait=False)
+            await self._upstream.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def send(self, topic: str, record: Record | bytes, *, queue_id: int = -1) -> SendResult:
+        """Return when a majority has synced the message, or the local disk has.
+
+        Messages of one topic are stored in the order of these calls. Many calls at once share
+        batches and syncs. A call that is cancelled may have sent its message or not.
+
+        Args:
+            topic: The topic.
+            record: The message or its bare body; without an id it gets one.
+            queue_id: The queue; -1 lets the leader choose.
+
+        Raises:
+            Refused: The message is at fault, or the group refuses it.
+            SpoolFull: The group takes no writes and the spool has no room. The message is not
+                kept, though the group may have stored it just before: send it again with its id.
+            StorageError: The local disk failed while the group takes no writes; likewise.
+        """
+        message = self._message(topic, record, queue_id)
+        size_bytes = record_size(len(encode_message(message)))
+        result: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+        self._room.enter(Pending(message=message, size_bytes=size_bytes, result=result))
+        return await result
+
+    async def send_batch(
+        self, topic: str, records: Iterable[Record | bytes], *, queue_id: int = -1
+    ) -> tuple[SendResult, ...]:
+        """Send several messages of a topic in order, each as `send` does; return their results.
+
+        Raises as `send` does for the first message that failed; others may have been taken.
+        """
+        sends = [self.send(topic, record, queue_id=queue_id) for record in records]
+        results = await asyncio.gather(*sends, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        return tuple(result for result in results if isinstance(result, SendResult))
+
+    def _message(self, topic: str, record: Record | bytes, queue_id: int) -> Message:
+        if not self._open:
+            raise Refused("the producer is not open")
+        if isinstance(record, bytes):
+            record = Record(body=record)
+        record = replace(
+            record,
+            message_id=record.message_id or uuid.uuid4().hex,
+            born_at_ms=record.born_at_ms or time.time_ns() // 1_000_000,
+        )
+        message = Message(topic=topic, record=record, queue_id=queue_id)
+        self._check(message)
+        return message
+
+    def _put(self, pending: Pending) -> None:
+        topic = pending.message.topic
+        lane = self._lanes.get(topic)
+        if lane is None:
+            lane = self._lanes[topic] = Lane(
+                topic,
+                upstream=self._upstream,
+                worker=self._worker,
+                gate=self._gate,
+                counts=self._counts,
+                patience_s=self._patience_s,
+            )
+        task = lane.put(pending)
+        if task not in self._tasks:
+            self._tasks.add(task)
+            task.add_done_callback(lambda done: self._finished(topic, done))
+
+    def _finished(self, topic: str, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        lane = self._lanes.get(topic)
+        if lane is not None and lane.task is task:
+            del self._lanes[topic]
+
+    async def drained(self, timeout_s: float | None = None) -> bool:
+        """Wait until nothing is spooled; False after *timeout_s*, or when the disk failed."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._worker.spool.waiting and not self._gate.broken:
+                    await self._gate.wait()
+        except TimeoutError:
+            return False
+        return not self._worker.spool.waiting
+
+    @property
+    def client_id(self) -> str:
+        """The scope of the message ids; the same for as long as the spool exists."""
+        return self._worker.spool.client_id
+
+    @property
+    def spooling(self) -> bool:
+        """Whether messages wait on the local disk."""
+        return self._worker.spool.waiting > 0
+
+    @property
+    def damage(self) -> tuple[CorruptSpool, ...]:
+        """What was found damaged since the producer was opened."""
+        return tuple(self._worker.spool.damage)
+
+    async def rejected(self) -> tuple[Rejected, ...]:
+        """Return the messages in ``rejected/``, with the group's reasons, from the disk."""
+        return await self._worker.run(self._worker.spool.read_rejected)
+
+    def counters(self) -> SpoolCounters:
+        """Return the producer's figures; for any thread."""
+        spool, counts = self._worker.spool, self._counts
+        return SpoolCounters(
+            stored=counts.stored,
+            spooled=counts.spooled,
+            replayed=counts.replayed,
+            rejected=counts.rejected,
+            lost=counts.lost,
+            depth=spool.waiting,
+            bytes=spool.waiting_bytes,
+            disk_bytes=spool.disk_bytes,
+            limit_bytes=self._limits.max_bytes,
+        )
+
+
+class _Room:
+    """Lets messages in, first come, first served, while those under way are not too many bytes."""
+
+    def __init__(self, size_bytes: int, admit: Callable[[Pending], None]) -> None:
+        self._free_bytes = size_bytes
+        self._admit = admit
+        self._waiting: deque[Pending] = deque()
+
+    def enter(self, pending: Pending) -> None:
+        """Admit a message, now or when others have left."""
+        self._waiting.append(pending)
+        self._let_in()
+
+    def _let_in(self) -> None:
+        while self._waiting and self._free_bytes > 0:
+            pending = self._waiting.popleft()
+            if not pending.result.cancelled():
+                self._free_bytes -= pending.size_bytes
+                pending.result.add_done_callback(partial(self._leave, pending.size_bytes))
+                self._admit(pending)
+
+    def _leave(self, size_bytes: int, _: asyncio.Future[SendResult]) -> None:
+        self._free_bytes += size_bytes
+        self._let_in()

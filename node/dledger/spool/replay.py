@@ -1,0 +1,155 @@
+"""The task that takes spooled messages to the group, in order, with their original ids."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from dledger.errors import (
+    CorruptSpool,
+    DiskFull,
+    DledgerError,
+    MessageRejected,
+    Refused,
+    Unavailable,
+    UnknownTopic,
+)
+from dledger.spool.counters import Counts
+from dledger.spool.gate import Gate
+from dledger.spool.lane import BATCH_BYTES, BATCH_RECORDS, Upstream
+from dledger.spool.reader import Chunk, Spooled
+from dledger.spool.worker import Worker
+
+TIMEOUT_S: Final = 5.0
+_BACKOFF_S: Final = (0.1, 1.0)
+_MAX_ODD_FAILURES: Final = 10
+
+_log = logging.getLogger(__name__)
+
+Report = Callable[[CorruptSpool | MessageRejected], None]
+
+
+class Replay:
+    """Replays chunk by chunk; a chunk is done when each message is stored or rejected.
+
+    A chunk is far smaller than what the group remembers of a client, and what is done is saved
+    before the next is begun: so whatever is repeated, here or after a crash, is not stored twice.
+    """
+
+    def __init__(
+        self, *, upstream: Upstream, worker: Worker, gate: Gate, counts: Counts, report: Report
+    ) -> None:
+        self._upstream, self._worker, self._gate = upstream, worker, gate
+        self._counts, self._report = counts, report
+        self._reported = 0
+
+    async def run(self) -> None:
+        """Replay until cancelled, or until the disk fails (which is logged)."""
+        try:
+            while True:
+                while not self._worker.spool.waiting:
+                    await self._gate.wait()
+                await self._next_chunk()
+        except DledgerError:
+            _log.exception("the replay has stopped; open the spool again once its disk works")
+            self._gate.broke()
+
+    async def _next_chunk(self) -> None:
+        spool = self._worker.spool
+        chunk = await self._worker.run(
+            lambda: spool.read(max_records=BATCH_RECORDS, max_bytes=BATCH_BYTES)
+        )
+        self.report_damage()
+        if chunk is None:
+            return
+        refused = [pair for batch in _batches(chunk) for pair in await self._store(batch)]
+        if refused:
+            await self._reject(refused)
+        await self._worker.run(lambda: spool.advance(chunk))
+        self._counts.replayed += len(chunk.messages) - len(refused)
+        self._gate.replayed(sum(spooled.size_bytes for spooled in chunk.messages))
+
+    def report_damage(self) -> None:
+        """Report what was found damaged since this was last called."""
+        damage = self._worker.spool.damage
+        for one in damage[self._reported :]:
+            self._counts.lost += one.last - one.first + 1
+            self._report(one)
+        self._reported = len(damage)
+
+    async def _store(self, batch: Sequence[Spooled]) -> list[tuple[Spooled, str]]:
+        """Store messages of one queue in order; return those that are refused, with the reason.
+
+        A refused batch is cut in halves until it is known whose fault it is.
+        """
+        rest, limit = deque(batch), len(batch)
+        refused: list[tuple[Spooled, str]] = []
+        while rest:
+            part = [rest[number] for number in range(min(limit, len(rest)))]
+            try:
+                await self._append(part)
+                limit *= 2
+            except Refused as error:
+                if len(part) > 1 and not isinstance(error, UnknownTopic):
+                    limit = len(part) // 2
+                    continue
+                refused += [(spooled, str(error)) for spooled in part]
+            for _ in part:
+                rest.popleft()
+        return refused
+
+    async def _append(self, batch: Sequence[Spooled]) -> None:
+        """Have the group store *batch*, however long it takes; raise Refused if it never will."""
+        backoff_s, odd_failures = _BACKOFF_S[0], 0
+        while True:
+            try:
+                await self._upstream.append(
+                    batch[0].message.topic,
+                    [spooled.message.record for spooled in batch],
+                    queue_id=batch[0].message.queue_id,
+                    timeout_s=TIMEOUT_S,
+                )
+            except Refused:
+                self._gate.opened()
+                raise
+            except DledgerError as error:
+                odd_failures += not isinstance(error, Unavailable | DiskFull)
+                if odd_failures >= _MAX_ODD_FAILURES:
+                    raise Refused(f"failed {odd_failures} times: {error}") from error
+                self._gate.closed(error)
+            else:
+                self._gate.opened()
+                return
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, _BACKOFF_S[1])
+
+    async def _reject(self, refused: Sequence[tuple[Spooled, str]]) -> None:
+        """Keep refused messages in a file; wait while the disk has no room for them."""
+        spool = self._worker.spool
+        while True:
+            try:
+                path = await self._worker.run(lambda: spool.reject(refused))
+                break
+            except DiskFull as error:
+                _log.warning("%s", error)
+                await asyncio.sleep(_BACKOFF_S[1])
+        self._counts.rejected += len(refused)
+        for spooled, reason in refused:
+            message = spooled.message
+            rejected = MessageRejected(
+                message.topic, message.record.message_id, reason=reason, path=str(path)
+            )
+            _log.error("%s", rejected)
+            self._report(rejected)
+
+
+def _batches(chunk: Chunk) -> list[list[Spooled]]:
+    """Return the messages by (topic, queue id); each has its order, between them there is none."""
+    batches: dict[tuple[str, int], list[Spooled]] = {}
+    for spooled in chunk.messages:
+        key = (spooled.message.topic, spooled.message.queue_id)
+        batches.setdefault(key, []).append(spooled)
+    return list(batches.values())
