@@ -11,7 +11,6 @@ from typing import Any, get_args, get_type_hints
 import yaml
 
 from dledger_operator.checks import ACTED_ON, leaves
-from dledger_operator.metrics import Metrics
 from dledger_operator.reasons import CATALOGUE, EVENTS
 from dledger_operator.spec import Spec, Topic, camel
 from dledger_operator.status import status
@@ -141,12 +140,3 @@ def test_the_documentation_lists_every_reason() -> None:
 def test_the_chart_installs_this_crd() -> None:
     """The chart's directory is a link to the only copy."""
     assert (ROOT / "charts/dledger-operator/crds").resolve() == ROOT / "crds"
-
-
-def test_the_documentation_lists_every_metric() -> None:
-    """By the name that a dashboard uses."""
-    metrics = Metrics()
-    names = {family.name for family in metrics.registry.collect()}
-
-    for name in names:
-        assert name in DOCS, name
