@@ -51,6 +51,7 @@ class World:
     events: list[str] = field(default_factory=list)
     refuse: dict[str, ApiError] = field(default_factory=dict)
     disks: dict[str, str] = field(default_factory=dict)
+    restored: dict[str, int] = field(default_factory=dict)
     topics: set[str] = field(default_factory=set)
     bad_topics: set[str] = field(default_factory=set)
     bootstraps: int = 0
@@ -223,7 +224,7 @@ class FakeNodes:
     def _view(self, name: str) -> NodeView:
         world = self._world
         if not world.disks[name]:
-            return NodeView(node_id=f"id-of-{name}")
+            return NodeView(node_id=f"id-of-{name}", recovered_to=world.restored.get(name, 0))
         leader = world.leader
         return NodeView(
             node_id=f"id-of-{name}",

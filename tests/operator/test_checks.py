@@ -11,8 +11,10 @@ from dledger_operator.checks import ACTED_ON, leaves, problems, verdict
 from dledger_operator.observed import Observed
 from dledger_operator.reasons import Reason
 from dledger_operator.spec import BrokerGroup, Spec
+from tests.operator.backup_samples import STORE
 from tests.operator.samples import body, converged, founded, group, joined, members, volumes
 
+TIME = "2031-05-06T07:08:09Z"
 NOT_YET: list[tuple[str, dict[str, Any]]] = [
     ("spec.storage.deletionPolicy", {"storage": {"deletionPolicy": "Delete"}}),
     ("spec.storage.autoGrow.enabled", {"storage": {"autoGrow": {"enabled": True}}}),
@@ -53,9 +55,16 @@ def test_a_field_that_nothing_acts_on_is_named(field: str, spec: dict[str, Any])
         {"monitoring": {"canary": {"enabled": False}}},
         {"topics": [{"name": "a", "queues": 4}]},
         {"backup": {"retention": {"keepDays": 30}}, "spark": {"executors": {"cores": 1}}},
+        {"backup": {"store": STORE, "schedule": "0 3 * * *"}},
+        {"backup": {"store": {"url": "s3://bucket/path"}}},
+        {"spark": {"image": "mine:1", "executors": {"max": 9, "memory": "1Gi"}}},
+        {"spark": {"localThreshold": "0"}},
+        {"bootstrap": {"recovery": {"store": STORE, "groupId": "g", "target": {"index": 7}}}},
+        {"bootstrap": {"recovery": {"store": STORE, "target": {"time": "2031-05-06T07:08:09Z"}}}},
+        {"bootstrap": {"recovery": {"store": {}, "groupId": "", "target": {"index": None}}}},
     ],
 )
-def test_defaults_are_valid_however_they_got_there(spec: dict[str, Any]) -> None:
+def test_what_is_acted_on_and_what_is_at_its_default_is_valid(spec: dict[str, Any]) -> None:
     """The API server fills in defaults; they ask for nothing."""
     found = problems(group(spec), Observed())
 
@@ -75,6 +84,36 @@ def test_every_leaf_is_acted_on_or_compared() -> None:
         ({"replicas": 11}, "from 1 to 9"),
         ({"storage": {"size": "ten"}}, "is not a quantity"),
         ({"storage": {"size": "0"}}, "above zero"),
+        ({"backup": {"schedule": "0 3 * * *"}}, "needs spec.backup.store.url"),
+        (
+            {"backup": {"store": STORE, "schedule": "often"}},
+            "spec.backup.schedule: 'often' has 1 fields",
+        ),
+        ({"backup": {"store": {"url": "bucket/path"}}}, "must be a URL such as s3://bucket/path"),
+        ({"backup": {"store": {"url": "s3://"}}}, "must be a URL such as s3://bucket/path"),
+        ({"backup": {"store": {"secretName": "s3"}}}, "spec.backup.store.url is required"),
+        ({"spark": {"executors": {"memory": "1Ki"}}}, "executors.memory must be at least 1Gi"),
+        ({"spark": {"executors": {"memory": "much"}}}, "spec.spark.executors.memory"),
+        ({"spark": {"executors": {"max": 0}}}, "must be at least 1"),
+        ({"spark": {"localThreshold": "-1"}}, "spec.spark.localThreshold must be at least 0"),
+        ({"bootstrap": {"recovery": {"groupId": "g"}}}, "needs spec.bootstrap.recovery.store.url"),
+        (
+            {"bootstrap": {"recovery": {"store": {"secretName": "s3"}}}},
+            "spec.bootstrap.recovery.store.url is required",
+        ),
+        (
+            {"bootstrap": {"recovery": {"store": STORE, "target": {"index": 1, "time": TIME}}}},
+            "index or time, not both",
+        ),
+        ({"bootstrap": {"recovery": {"store": STORE, "target": {"index": -1}}}}, "above 0"),
+        (
+            {"bootstrap": {"recovery": {"store": STORE, "target": {"time": "noon"}}}},
+            "must be a time such as",
+        ),
+        (
+            {"bootstrap": {"recovery": {"store": STORE, "target": {"time": TIME[:-1]}}}},
+            "must be a time such as",
+        ),
     ],
 )
 def test_the_crds_rules_hold_again_here(spec: dict[str, Any], words: str) -> None:
@@ -157,3 +196,13 @@ def test_a_statefulset_that_was_scaled_by_hand_is_no_wish_to_scale() -> None:
     observed.children["StatefulSet", "orders"]["spec"]["replicas"] = 1
 
     assert problems(of, observed) == ()
+
+
+def test_an_operator_without_an_image_for_spark_says_so_only_where_one_is_needed() -> None:
+    """A group without backups needs none."""
+    with_store = BrokerGroup.parse(body({"backup": {"store": STORE}}))
+    with_recovery = BrokerGroup.parse(body({"bootstrap": {"recovery": {"store": STORE}}}))
+
+    for of in (with_store, with_recovery):
+        assert "--spark-image" in verdict(problems(of, Observed())).message
+    assert problems(BrokerGroup.parse(body()), Observed()) == ()

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dledger.errors import Unavailable
+import pytest
+
+from dledger.errors import DledgerError, NotJoined, OffsetOutOfRange, Unavailable
 from dledger.status import NodeStatus
 from dledger.types import Member
-from dledger_operator.nodes import EVERYBODY_EVERY, Admin, Nodes
+from dledger_operator.build.backup import LogRange
+from dledger_operator.nodes import EVERYBODY_EVERY, Admin, Nodes, log_ahead
 from dledger_operator.observed import Pod
 from tests.operator.samples import pods
 
@@ -18,6 +21,7 @@ class Net:
     """The nodes by address: what they say, and who was asked."""
 
     said: dict[str, NodeStatus] = field(default_factory=dict)
+    logs: dict[str, tuple[int, int] | DledgerError] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     opened: list[str] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
@@ -40,6 +44,13 @@ class _Admin:
 
     async def bootstrap(self, group_id: str, members: Sequence[Member]) -> None:
         raise NotImplementedError
+
+    async def export_size(self, first_index: int = 1) -> tuple[int, int]:
+        self._net.asked.append(self._address)
+        answer = self._net.logs.get(self._address, Unavailable("no answer"))
+        if isinstance(answer, DledgerError):
+            raise answer
+        return answer
 
     async def close(self) -> None:
         self._net.closed.append(self._address)
@@ -178,3 +189,39 @@ async def test_an_ipv6_address_is_bracketed() -> None:
     await _nodes(net).look({"orders-0": Pod(name="orders-0", ip="fd00::7")})
 
     assert net.opened == ["[fd00::7]:20911"]
+
+
+async def test_a_follower_is_asked_first_how_much_log_there_is() -> None:
+    """The leader has enough to do."""
+    net = Net(logs={f"10.0.0.{n}:20911": (99, 1000 + n) for n in range(3)})
+
+    found = await log_ahead(pods(0, 1, 2, leader=0).values(), 7, admin=net.admin)
+
+    assert found == LogRange(last_index=99, size_bytes=1001)
+    assert net.closed == net.opened == ["10.0.0.1:20911"]
+
+
+async def test_whoever_answers_is_good_enough() -> None:
+    """A node that is down, or not in the group yet, is passed over."""
+    net = Net(logs={"10.0.0.0:20911": (99, 1000), "10.0.0.2:20911": NotJoined()})
+
+    found = await log_ahead(pods(0, 1, 2, leader=0).values(), 7, admin=net.admin)
+
+    assert found == LogRange(last_index=99, size_bytes=1000)
+
+
+async def test_a_range_that_is_not_there_is_left_to_the_backup() -> None:
+    """Its error names it; the operator only wants to know how much work it is."""
+    net = Net(logs={"10.0.0.1:20911": OffsetOutOfRange(7, first=9, last=99)})
+
+    assert await log_ahead(pods(1).values(), 7, admin=net.admin) == LogRange()
+
+
+async def test_without_an_answer_the_last_words_are_told() -> None:
+    """Pods without an address are not asked."""
+    net = Net()
+
+    with pytest.raises(Unavailable, match="no answer"):
+        await log_ahead(pods(0, 1).values(), 7, admin=net.admin)
+    with pytest.raises(Unavailable, match="no pod of the group has an address"):
+        await log_ahead(pods(0, ip="").values(), 7, admin=net.admin)

@@ -64,8 +64,9 @@ def _args(backup: BrokerBackup, group: BrokerGroup, log: LogRange) -> list[str]:
     pods = (names.pod(group.name, ordinal) for ordinal in range(group.spec.replicas))
     nodes = (names.peer_address(group.namespace, group.name, pod) for pod in pods)
     last_index = backup.spec.last_index or log.last_index
-    until = ["--last-index", str(last_index)] if last_index else []
-    return ["backup", "--endpoint", ",".join(nodes), *until]
+    asked = {"--group-id": group.group_id, "--last-index": str(last_index or "")}
+    options = [word for option, value in asked.items() if value for word in (option, value)]
+    return ["backup", "--endpoint", ",".join(nodes), *options]
 
 
 def _master(group: BrokerGroup, *, local: bool) -> str:

@@ -1,0 +1,258 @@
+"""(backup, sight) -> actions and status: each situation of one BrokerBackup."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dledger_operator.backup_status import backup_events, backup_status, changed
+from dledger_operator.backups import Sight, first_index, in_turn, plan_backup
+from dledger_operator.brokerbackup import BrokerBackup
+from dledger_operator.build.spark import access
+from dledger_operator.observed import ref_of
+from dledger_operator.reasons import CATALOGUE, EventReason, Reason
+from dledger_operator.spec import BrokerGroup
+from dledger_operator.work import Broken, Succeeded, Working
+from tests.operator.backup_samples import (
+    ENDED,
+    LARGE,
+    RESULT,
+    STARTED,
+    STORE,
+    SUCCEEDED,
+    backup,
+    backup_body,
+    completed,
+    failed,
+    sight,
+)
+from tests.operator.samples import GROUP_ID, NOW, body, founded
+
+WORKING = Working(started_at=STARTED)
+BROKEN = Broken(error="StoreDenied: no", started_at=STARTED, ended_at=ENDED)
+
+
+def _plan(of: BrokerBackup, seen: Sight) -> list[tuple[str, str, str]]:
+    actions = plan_backup(of, seen)
+    return [(type(action).__name__, *ref_of(action.manifest)) for action in actions]
+
+
+def test_little_work_needs_a_job_and_nothing_else() -> None:
+    """No account, no rights."""
+    assert _plan(backup(), sight()) == [("Create", "Job", "first-backup")]
+
+
+def test_much_work_needs_rights_first_and_the_job_last() -> None:
+    """When everything that its pod needs is there."""
+    assert _plan(backup(), sight(log=LARGE)) == [
+        ("Apply", "ServiceAccount", "orders-backup"),
+        ("Apply", "Role", "orders-backup"),
+        ("Apply", "RoleBinding", "orders-backup"),
+        ("Apply", "NetworkPolicy", "orders-backup"),
+        ("Create", "ConfigMap", "first-backup"),
+        ("Create", "Job", "first-backup"),
+    ]
+
+
+def test_rights_that_are_there_are_not_written_again() -> None:
+    """Unless somebody edited them."""
+    seen = sight(log=LARGE)
+    assert seen.group is not None
+    there = {ref_of(manifest): manifest for manifest in access(seen.group)}
+    edited = {**there, ("Role", "orders-backup"): {"kind": "Role", "rules": []}}
+
+    kinds = [kind for _, kind, _ in _plan(backup(), replace(seen, children=there))]
+    again = [kind for _, kind, _ in _plan(backup(), replace(seen, children=edited))]
+
+    assert kinds == ["ConfigMap", "Job"]
+    assert again == ["Role", "ConfigMap", "Job"]
+
+
+@pytest.mark.parametrize("of_job", [WORKING, SUCCEEDED, BROKEN])
+def test_a_backup_with_a_job_needs_nothing_more(of_job: Any) -> None:
+    """A Job is never changed, nor made twice."""
+    assert _plan(backup(), sight(work=of_job)) == []
+
+
+@pytest.mark.parametrize("of", [completed(), failed()])
+def test_a_finished_backup_is_never_done_again(of: BrokerBackup) -> None:
+    """Its Job goes after a day; that is no reason to make another."""
+    assert _plan(of, sight()) == []
+    assert backup_status(of, sight(), now=NOW) == of.status
+
+
+def _group(spec: dict[str, Any], image: str = "i") -> BrokerGroup:
+    return BrokerGroup.parse(body(spec, groupId=GROUP_ID, term=1), spark_image=image)
+
+
+NO_STORE = founded()
+PAUSED = founded({"backup": {"store": STORE}, "paused": True})
+BAD_GROUP = founded({"backup": {"store": {"url": "file:///backups"}}})
+UNREADABLE = founded({"backup": {"store": STORE}, "replicas": "three"})
+NO_IMAGE = _group({"backup": {"store": STORE}}, image="")
+BAD_MEMORY = _group({"backup": {"store": STORE}, "spark": {"executors": {"memory": "1Ki"}}})
+OTHERWISE_WRONG = founded({"backup": {"store": STORE}, "tls": {"enabled": True}})
+BAD_STORE = backup({"store": {"url": "file:///backups"}})
+NO_URL = backup({"store": {"secretName": "s3"}})
+NO_NUMBER = BrokerBackup.parse(backup_body({"lastIndex": "many"}))
+STRANGE = BrokerBackup.parse(backup_body({"colour": "red"}))
+REFUSED = {("Job", "first-backup"): "exceeded quota"}
+
+TABLE: list[tuple[BrokerBackup, Sight, str, str, Reason]] = [
+    (backup(), sight(), "Pending", "Unknown", Reason.CREATING),
+    (backup(), sight(group=None), "Pending", "Unknown", Reason.GROUP_MISSING),
+    (backup(), sight(group=PAUSED), "Pending", "Unknown", Reason.PAUSED_BY_USER),
+    (backup(), sight(group=NO_STORE), "Pending", "Unknown", Reason.NO_STORE),
+    (backup(), sight(group=BAD_GROUP), "Pending", "Unknown", Reason.GROUP_SPEC_INVALID),
+    (backup(), sight(group=UNREADABLE), "Pending", "Unknown", Reason.GROUP_SPEC_INVALID),
+    (backup(), sight(group=NO_IMAGE), "Pending", "Unknown", Reason.GROUP_SPEC_INVALID),
+    (backup(), sight(group=BAD_MEMORY), "Pending", "Unknown", Reason.GROUP_SPEC_INVALID),
+    (backup(), sight(group=OTHERWISE_WRONG), "Pending", "Unknown", Reason.CREATING),
+    (backup(), sight(ahead="other"), "Pending", "Unknown", Reason.WAITING_FOR_TURN),
+    (backup(), sight(log=None), "Pending", "Unknown", Reason.WAITING_FOR_GROUP),
+    (backup(), sight(refusals=REFUSED), "Pending", "Unknown", Reason.APPLY_REFUSED),
+    (backup(), sight(work=WORKING), "Running", "Unknown", Reason.BACKUP_RUNNING),
+    (backup(), sight(work=SUCCEEDED), "Completed", "True", Reason.BACKUP_COMPLETED),
+    (backup(), sight(work=BROKEN), "Failed", "False", Reason.BACKUP_FAILED),
+    (backup(), sight(work=WORKING, group=None), "Running", "Unknown", Reason.BACKUP_RUNNING),
+    (BAD_STORE, sight(), "Failed", "False", Reason.NOT_IMPLEMENTED_YET),
+    (NO_URL, sight(), "Failed", "False", Reason.INVALID_SPEC),
+    (NO_NUMBER, sight(), "Failed", "False", Reason.INVALID_SPEC),
+    (STRANGE, sight(), "Failed", "False", Reason.INVALID_SPEC),
+]
+
+
+@pytest.mark.parametrize(("of", "seen", "phase", "said", "reason"), TABLE)
+def test_each_situation_has_its_phase_and_reason(
+    of: BrokerBackup, seen: Sight, phase: str, said: str, reason: Reason
+) -> None:
+    """The catalogue has each; only where nothing is in the way is a Job made."""
+    status = backup_status(of, seen, now=NOW)
+    (row,) = status["conditions"]
+
+    assert (status["phase"], row["status"], row["reason"]) == (phase, said, str(reason))
+    assert status["message"] == row["message"] != ""
+    assert reason in CATALOGUE
+    assert bool(_plan(of, seen)) == (reason is Reason.CREATING)
+
+
+def test_what_is_missing_is_named() -> None:
+    """Whose it is and what to write."""
+    missing = backup_status(backup(), sight(group=None), now=NOW)["message"]
+    silent = backup_status(backup(), sight(log=None, silence="10.0.0.1: no"), now=NOW)["message"]
+
+    assert missing == "there is no BrokerGroup orders in this namespace"
+    assert silent == "10.0.0.1: no"
+
+
+def test_a_store_of_its_own_wins_over_the_groups() -> None:
+    """Also where the group has none, or a wrong one."""
+    of = backup({"store": STORE})
+
+    for group in (NO_STORE, founded({"backup": {"store": {"url": "s3://other/p"}}})):
+        (action,) = plan_backup(of, sight(group=group))
+        args = action.manifest["spec"]["template"]["spec"]["containers"][0]["args"]
+        assert STORE["url"] in args
+
+
+def test_a_completed_backup_tells_everything() -> None:
+    """What the pipeline told, and when."""
+    status = backup_status(backup(), sight(work=SUCCEEDED), now=NOW)
+
+    assert status["range"] == {"first": 1, "last": 4711}
+    assert status["records"] == 4711
+    assert status["manifest"] == RESULT["manifest"]
+    assert (status["startedAt"], status["completedAt"]) == (STARTED, ENDED)
+    assert status["job"] == "first-backup"
+    assert status["message"] == (
+        f"entries 1 to 4711 of group {GROUP_ID}, 5000000 bytes; 2 of 2 objects are new"
+    )
+
+
+@pytest.mark.parametrize("value", [None, "many", True, 1.5, [], {}])
+def test_a_result_of_another_kind_does_not_reach_the_status(value: Any) -> None:
+    """The API server would refuse the whole of it."""
+    odd = Succeeded(result={**RESULT, "records": value, "groupId": None})
+
+    status = backup_status(backup(), sight(work=odd), now=NOW)
+
+    assert status["records"] == 0
+    assert status["groupId"] == ""
+
+
+def test_the_condition_keeps_its_time_until_it_turns() -> None:
+    """Pending and running are both unknown."""
+    before = backup_status(backup(), sight(group=None), now=NOW)
+
+    after = backup_status(backup(status=before), sight(work=WORKING), now="2031-05-06T08:00:00Z")
+
+    assert after["conditions"][0]["lastTransitionTime"] == NOW
+
+
+def test_an_unchanged_status_is_not_written() -> None:
+    """The time alone is no change."""
+    before = backup_status(backup(), sight(group=None), now=NOW)
+
+    after = backup_status(backup(status=before), sight(group=None), now="2031-05-06T08:00:00Z")
+
+    assert not changed(before, after)
+    assert changed({}, before)
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "expected"),
+    [
+        (sight(group=None), sight(work=WORKING), [EventReason.BACKUP_STARTED]),
+        (sight(work=WORKING), sight(work=SUCCEEDED), [EventReason.BACKUP_COMPLETED]),
+        (sight(work=WORKING), sight(work=BROKEN), [EventReason.BACKUP_FAILED]),
+        (sight(work=WORKING), sight(work=Working(note="0/3 nodes")), []),
+        (sight(group=None), sight(log=None), []),
+    ],
+)
+def test_each_turn_is_one_event(one: Sight, two: Sight, expected: list[EventReason]) -> None:
+    """And a failure is a warning."""
+    before = backup_status(backup(), one, now=NOW)
+    after = backup_status(backup(status=before), two, now=NOW)
+
+    found = list(backup_events(before, after))
+
+    assert [event.reason for event in found] == expected
+    assert all(event.warning == (event.reason is EventReason.BACKUP_FAILED) for event in found)
+
+
+def test_a_backup_with_a_job_goes_first_then_the_oldest() -> None:
+    """A finished one is not in the row any more."""
+    young = backup(name="young", creationTimestamp="2031-05-06T09:00:00Z")
+    old = backup(name="old", creationTimestamp="2031-05-06T08:00:00Z")
+    working = backup(name="working", creationTimestamp="2031-05-06T10:00:00Z")
+
+    row = in_turn([young, completed(), working, old], ["working"])
+
+    assert [each.name for each in row] == ["working", "old", "young"]
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        ([], 1),
+        ([completed()], 4712),
+        ([completed(spec={"store": {"url": "s3://elsewhere/p"}})], 1),
+        ([failed()], 1),
+    ],
+)
+def test_the_log_goes_on_behind_the_last_backup_to_the_same_store(
+    others: list[BrokerBackup], expected: int
+) -> None:
+    """Only a guess of how much work there is: the pipeline looks at the store itself."""
+    of = founded({"backup": {"store": STORE}})
+
+    assert first_index(backup(name="next"), of, others) == expected
+
+
+def test_backups_of_an_earlier_group_of_the_name_do_not_count() -> None:
+    """Another group id is another log."""
+    of = founded({"backup": {"store": STORE}}, groupId="another")
+
+    assert first_index(backup(name="next"), of, [completed()]) == 1

@@ -1,0 +1,142 @@
+"""Which scheduled backup is due, and which expressions are none."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dledger_operator.brokerbackup import BrokerBackup
+from dledger_operator.schedule import due, fault, latest, unix_minute
+from dledger_operator.spec import BrokerGroup
+from tests.operator.backup_samples import STORE, backup, completed
+from tests.operator.samples import body
+
+AT = "2031-05-06T03:00:00Z"
+BEFORE = "2031-05-01T00:00:00Z"
+
+
+def _group(schedule: str = "0 3 * * *", created_at: str = BEFORE, **status: Any) -> BrokerGroup:
+    made = body({"backup": {"store": STORE, "schedule": schedule}}, **status)
+    made["metadata"]["creationTimestamp"] = created_at
+    return BrokerGroup.parse(made)
+
+
+def _due(
+    clock: str, *backups: BrokerBackup, of: BrokerGroup | None = None, day: str = "2031-05-06"
+) -> str:
+    now = datetime.fromisoformat(f"{day}T{clock}Z")
+    return due(of or _group(), backups, now=now)
+
+
+@pytest.mark.parametrize(
+    ("clock", "expected"),
+    [
+        ("02:59:59", ""),
+        ("03:00:00", AT),
+        ("03:04:59", AT),
+        ("03:05:00", ""),
+        ("12:00:00", ""),
+    ],
+)
+def test_a_backup_is_due_at_its_time_and_a_few_minutes_after(clock: str, expected: str) -> None:
+    """The operator may be restarting just then; what was missed longer ago is left out."""
+    assert _due(clock) == expected
+
+
+def test_a_time_has_one_backup() -> None:
+    """Known by the backup itself, or by the status once it was deleted."""
+    recorded = _group(backup={"lastScheduledAt": AT})
+
+    assert _due("03:01:00", completed(scheduled_at=AT)) == ""
+    assert _due("03:01:00", of=recorded) == ""
+    assert _due("03:01:00", of=recorded, day="2031-05-07") == "2031-05-07T03:00:00Z"
+
+
+def test_there_are_never_two_at_once() -> None:
+    """Also one that was asked for by hand counts."""
+    assert _due("03:01:00", backup()) == ""
+    assert _due("03:01:00", completed()) == AT
+
+
+def test_a_group_that_was_made_after_the_time_waits_for_the_next() -> None:
+    """Nobody expects a backup the moment a group is applied."""
+    assert _due("03:01:00", of=_group(created_at="2031-05-06T03:00:30Z")) == ""
+
+
+def test_a_forged_annotation_does_not_stop_the_schedule() -> None:
+    """Anybody can write one."""
+    forged = [completed(scheduled_at=text) for text in ("zzz", "2099-01-01T00:00:00Z")]
+
+    assert _due("03:01:00", *forged) == AT
+
+
+def test_without_a_schedule_nothing_is_due() -> None:
+    """Nor with a wrong one, which SpecValid tells."""
+    assert _due("03:01:00", of=_group("")) == ""
+    assert _due("03:01:00", of=_group("sometimes")) == ""
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["0 3 * * *", "*/15 * * * *", "0 3 * * mon-fri", "@daily", "0 0 29 2 *", "5,35 1-3 * * *"],
+)
+def test_crons_notation_is_taken(expression: str) -> None:
+    """Names of days and months, steps, lists, ranges and the usual words."""
+    assert fault(expression) == ""
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "61 * * * *",
+        "0 3 * *",
+        "0 3 * * * *",
+        "0 0 30 2 *",
+        "@reboot",
+        "often",
+        "a b c d e",
+        "*/0 * * * *",
+        "R 3 * * *",
+        "H 3 * * *",
+        "R(1-5) 3 * * *",
+        "0 3 * * 8",
+        "\x00 \x00 \x00 \x00 \x00",
+        "-1 * * * *",
+        "9" * 128,
+    ],
+)
+def test_what_is_no_schedule_is_named(expression: str) -> None:
+    """With what is wrong; also times that never come, and times by chance."""
+    assert repr(expression) in fault(expression)
+
+
+@given(st.text(max_size=128))
+def test_no_text_breaks_the_reader(text: str) -> None:
+    """It is a schedule, or there is a sentence."""
+    assert isinstance(fault(text), str)
+
+
+@given(
+    minutes=st.integers(0, 10 * 366 * 24 * 60),
+    hour=st.integers(0, 23),
+    minute=st.integers(0, 59),
+)
+def test_the_newest_time_of_a_daily_schedule_is_less_than_a_day_ago(
+    minutes: int, hour: int, minute: int
+) -> None:
+    """And at the right hour and minute, at any time of any year."""
+    now = datetime(2028, 1, 1, tzinfo=UTC) + timedelta(minutes=minutes)
+
+    at = latest(f"{minute} {hour} * * *", now)
+
+    assert timedelta() <= now - at < timedelta(days=1)
+    assert (at.hour, at.minute, at.second) == (hour, minute, 0)
+
+
+def test_minutes_are_counted_from_1970() -> None:
+    """They name the backup."""
+    assert unix_minute("1970-01-02T00:01:59Z") == 24 * 60 + 1
