@@ -14,11 +14,10 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dledger_pipeline.errors import AlreadyExists, BrokenBackup, CorruptObject
-from dledger_pipeline.records import ENTRY_SCHEMA, check, record_sizes
+from dledger_pipeline.records import ENTRY_SCHEMA, check, record_sizes, values
 from dledger_pipeline.store import Store
 
 _ROW_GROUP_BYTES: Final = 16 << 20
@@ -204,9 +203,10 @@ class _Facts:
         self._last_term = batch["term"][-1].as_py()
         self._chain = batch["chain_crc32c"][-1].as_py()
         self._record_bytes += int(record_sizes(batch).sum())
-        timestamps = batch["timestamp_ms"].filter(pc.not_equal(batch["timestamp_ms"], 0))
+        timestamps = values(batch.column("timestamp_ms"))
+        timestamps = timestamps[timestamps != 0]
         if len(timestamps):
-            self._timestamps += pc.min_max(timestamps).as_py().values()
+            self._timestamps += [int(timestamps.min()), int(timestamps.max())]
 
     def row(self, *, object_bytes: int, sha256: str) -> ManifestRow:
         """Return the row of everything that passed by."""

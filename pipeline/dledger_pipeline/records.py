@@ -144,6 +144,12 @@ def record_sizes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
     return np.asarray(RECORD_HEADER_BYTES + lengths + (-lengths % ALIGNMENT_BYTES))
 
 
+def values(column: pa.Array) -> npt.NDArray[Any]:
+    """Return a column of numbers without nulls; its own `to_numpy` imports pandas."""
+    dtype = np.dtype(str(column.type))
+    return np.frombuffer(column.buffers()[1], dtype, len(column), column.offset * dtype.itemsize)
+
+
 def follow(data: memoryview, limit: int | None = None) -> tuple[list[int], int]:
     """Return where the records of *data* begin, in bytes, by their lengths, and where they end.
 
@@ -237,14 +243,20 @@ def _corrupt(chunk: RecordBytes, data: memoryview, valid: Any, at: int) -> Corru
 
 def _batch(headers: Any, lengths: npt.NDArray[np.int64], bodies: bytes) -> pa.RecordBatch:
     offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(bodies)]
-    body = pa.Array.from_buffers(pa.large_binary(), len(headers), buffers)
     columns = [
-        pa.array(headers[field.name].astype(field.type.to_pandas_dtype()))
+        pa.Array.from_buffers(field.type, len(headers), [None, _column(headers, field.name)])
         for field in ENTRY_SCHEMA
         if field.name != "body"
     ]
-    return pa.RecordBatch.from_arrays([*columns, body], schema=ENTRY_SCHEMA)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(bodies)]
+    columns.append(pa.Array.from_buffers(pa.large_binary(), len(headers), buffers))
+    return pa.RecordBatch.from_arrays(columns, schema=ENTRY_SCHEMA)
+
+
+def _column(headers: Any, name: str) -> pa.Buffer:
+    """Return a field of all headers; `pyarrow.array` would do, but imports pandas for it."""
+    found = headers[name]
+    return pa.py_buffer(found.astype(found.dtype.newbyteorder("=")))
 
 
 def _from_columns(batch: pa.RecordBatch) -> tuple[Any, list[memoryview]]:
@@ -254,9 +266,9 @@ def _from_columns(batch: pa.RecordBatch) -> tuple[Any, list[memoryview]]:
     headers["length"] = np.diff(offsets)
     for field in ENTRY_SCHEMA:
         if field.name != "body":
-            headers[field.name] = batch.column(field.name).to_numpy(zero_copy_only=False)
-    values = batch.column("body").buffers()[2]
-    data = memoryview(b"" if values is None else values)
+            headers[field.name] = values(batch.column(field.name))
+    joined = batch.column("body").buffers()[2]
+    data = memoryview(b"" if joined is None else joined)
     return headers, _slices(data, offsets[:-1], offsets[1:])
 
 

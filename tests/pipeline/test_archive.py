@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dledger_pipeline import archive
@@ -44,6 +44,7 @@ def test_a_range_is_read_as_it_was_written(store: Store) -> None:
     assert list(store.list()) == [f"{GROUP_ID}/{row.name}"]
 
 
+@settings(max_examples=15)
 @given(sizes=st.lists(st.integers(0, 30), max_size=6), group_bytes=st.integers(1, 50_000))
 def test_the_same_entries_give_the_same_object_however_they_are_cut(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], group_bytes: int
