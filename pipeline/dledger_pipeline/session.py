@@ -46,7 +46,7 @@ _RAISED: Final = re.compile(r"^(?:[\w.]+\.)?(\w+): (.+)$", re.MULTILINE)
 def spark_session(
     name: str, master: str = LOCAL, conf: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """Start Spark, and stop it at the end.
+    """Start Spark, and stop it at the end; where a session is active, join that and leave it.
 
     Args:
         name: What the application is called.
@@ -56,6 +56,10 @@ def spark_session(
     Raises:
         SparkFailed: Java is missing, or Spark did not start.
     """
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        yield active
+        return
     session = _start(name, master, conf or {})
     try:
         yield session

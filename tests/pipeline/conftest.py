@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from dledger_pipeline.session import spark_session
 from dledger_pipeline.source import register
 from dledger_pipeline.store import Store
+from tests.pipeline.live_group import LiveGroup, live_group
 from tests.pipeline.s3_server import S3Server, s3_server
 
 settings.register_profile("no deadline", deadline=None, max_examples=100)
@@ -56,3 +57,10 @@ def _end_java() -> None:
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait(30)
+
+
+@pytest.fixture(scope="session")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveGroup]:
+    """Return a running group of three nodes with messages in its log."""
+    with live_group(tmp_path_factory.mktemp("group")) as running:
+        yield running

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
@@ -53,18 +53,12 @@ class BackupRequest:
     conf: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Plan:
-    """What is there and what is to be added."""
+    """The group's name, and the ranges to be added."""
 
     group: str
-    group_id: str
-    previous: Manifest | None
     ranges: tuple[ExportedRange, ...]
-
-    @property
-    def first_index(self) -> int:
-        return self.previous.last_index + 1 if self.previous else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,46 +79,22 @@ def backup(request: BackupRequest, progress: Progress) -> Result:
         SparkFailed: Spark did not run the tasks.
     """
     store = Store.open(request.store, request.store_endpoint)
-    plan = _plan(request, store)
-    if not plan.ranges and plan.previous is not None:
-        progress(f"nothing is new since {plan.previous.name}")
-        return _result(plan.previous, new_objects=0)
-    rows = _run(request, store, plan, progress)
-    earlier = plan.previous.files if plan.previous else ()
-    manifest = publish(
-        store, Manifest(group=plan.group, group_id=plan.group_id, files=(*earlier, *rows))
-    )
-    progress(f"published {manifest.name} of group {manifest.group_id}")
-    return _result(manifest, new_objects=len(rows))
-
-
-def _plan(request: BackupRequest, store: Store) -> _Plan:
     addresses = preferred(request.endpoints)
     group_id, committed = asyncio.run(_ask(addresses[0]))
     if request.group_id not in ("", group_id):
         raise ForeignGroup(f"{addresses[0]} belongs to group {group_id}, not to {request.group_id}")
     previous = newest(store, group_id)
-    first = previous.last_index + 1 if previous else 1
-    last = request.last_index or committed
-    if last < first:
-        if previous is None:
-            raise RangeNotAvailable(f"{addresses[0]} has no committed entries yet")
-        return _Plan(group=previous.group, group_id=group_id, previous=previous, ranges=())
-    with Exporter(addresses[0]) as exporter:
-        cut = exporter.plan(
-            group_id=group_id,
-            first_index=first,
-            last_index=last,
-            target_bytes=request.target_bytes,
-        )
-    plan = _Plan(
-        group=cut.group,
-        group_id=group_id,
-        previous=previous,
-        ranges=tuple(exported(cut, addresses)),
+    if previous is not None and previous.last_index >= (request.last_index or committed):
+        progress(f"nothing is new: {previous.name} has it all")
+        return _result(previous, new_objects=0)
+    plan = _plan(request, addresses, group_id, previous)
+    rows = _run(request, store, plan, progress)
+    earlier = previous.files if previous else ()
+    manifest = publish(
+        store, Manifest(group=plan.group, group_id=group_id, files=(*earlier, *rows))
     )
-    _check_continues(plan)
-    return plan
+    progress(f"published {manifest.name} of group {group_id}")
+    return _result(manifest, new_objects=len(rows))
 
 
 async def _ask(address: str) -> tuple[str, int]:
@@ -134,14 +104,25 @@ async def _ask(address: str) -> tuple[str, int]:
     return status.group_id, status.commit_index
 
 
-def _check_continues(plan: _Plan) -> None:
-    """Refuse before any work what `publish` would refuse after it."""
-    if plan.previous and plan.ranges[0].previous_chain != plan.previous.files[-1].last_chain:
-        raise BrokenBackup(
-            plan.previous.name,
-            f"the group's log does not continue its entry {plan.previous.last_index}: "
-            "it is the log of another history",
+def _plan(
+    request: BackupRequest, addresses: Sequence[str], group_id: str, previous: Manifest | None
+) -> _Plan:
+    """Cut what is behind *previous*; refuse before any work what `publish` would after it."""
+    with Exporter(addresses[0]) as exporter:
+        cut = exporter.plan(
+            group_id=group_id,
+            first_index=previous.last_index + 1 if previous else 1,
+            last_index=request.last_index,
+            target_bytes=request.target_bytes,
         )
+    if not cut.ranges:
+        raise RangeNotAvailable(f"{addresses[0]} has no committed entries to back up yet")
+    if previous and cut.ranges[0].previous_chain != previous.files[-1].last_chain:
+        raise BrokenBackup(
+            previous.name,
+            f"the log of {addresses[0]} does not continue its entry {previous.last_index}",
+        )
+    return _Plan(cut.group, tuple(exported(cut, addresses)))
 
 
 def _run(

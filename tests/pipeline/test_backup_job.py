@@ -1,0 +1,157 @@
+"""Backup from running nodes: the same objects each time, whole or not there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from dledger_pipeline import manifest
+from dledger_pipeline.errors import ForeignGroup, NoBackup, NodeUnavailable, RangeNotAvailable
+from dledger_pipeline.jobs.backup import BackupRequest, backup
+from dledger_pipeline.store import Store
+from e2e.devgroup import eventually
+from tests.pipeline.live_group import LiveGroup
+from tests.pipeline.logs import contents
+
+_TARGET_BYTES = 1 << 20
+
+
+def _store(directory: Path, name: str) -> Store:
+    return Store.open(f"file://{directory}/{name}")
+
+
+def _backup(store: Store, group: LiveGroup, **changed: object) -> dict[str, object]:
+    wanted: dict[str, object] = {
+        "endpoints": group.admins,
+        "store": store.url,
+        "last_index": group.last_index,
+        "target_bytes": _TARGET_BYTES,
+    }
+    return backup(BackupRequest(**wanted | changed), lambda _: None)
+
+
+@pytest.fixture(scope="module")
+def reference(
+    spark: SparkSession, group: LiveGroup, tmp_path_factory: pytest.TempPathFactory
+) -> Store:
+    """Return a store with a backup of the group."""
+    store = _store(tmp_path_factory.mktemp("reference"), "store")
+    _backup(store, group)
+    return store
+
+
+@pytest.mark.slow
+def test_a_backup_has_every_message_at_its_place(
+    spark: SparkSession, group: LiveGroup, reference: Store
+) -> None:
+    """What the data source reads of the backup, and live, is what the broker itself gives out."""
+    source = spark.read.format("dledger")
+    live = {"endpoint": ",".join(group.admins), "lastIndex": str(group.last_index)}
+    order = ("queue_id", "queue_offset")
+    columns = (*order, "message_id", "body", "keys", "tag", "index", "stored_at_ms")
+
+    archived = source.options(store=reference.url).load().select(*columns).orderBy(*order)
+    now = spark.read.format("dledger").options(**live).load().select(*columns).orderBy(*order)
+
+    expected = [
+        (
+            queue_id,
+            each.offset,
+            each.record.message_id,
+            each.record.body,
+            list(each.record.keys),
+            each.record.tag,
+            each.index,
+            each.stored_at_ms,
+        )
+        for queue_id, records in group.stored().items()
+        for each in records
+    ]
+    assert archived.toArrow() == now.toArrow()
+    assert [tuple(row.values()) for row in archived.toArrow().to_pylist()] == expected
+
+
+@pytest.mark.slow
+def test_the_same_backup_twice_is_the_same_objects(
+    spark: SparkSession, group: LiveGroup, reference: Store, tmp_path: Path
+) -> None:
+    """From whichever node it is read, and again into the same store."""
+    from_leader, again = _store(tmp_path, "leader"), _store(tmp_path, "again")
+
+    _backup(from_leader, group, endpoints=group.admins[:1])
+    results = [_backup(again, group), _backup(again, group)]
+
+    assert contents(from_leader) == contents(reference)
+    assert contents(again) == contents(reference)
+    assert results[0]["objects"] == results[0]["newObjects"]
+    assert int(str(results[0]["objects"])) > 5
+    assert results[1] == results[0] | {"newObjects": 0}
+
+
+@pytest.mark.slow
+def test_a_later_backup_adds_what_is_new(
+    spark: SparkSession, group: LiveGroup, reference: Store, tmp_path: Path
+) -> None:
+    """The earlier objects stay as they are, and the earlier manifest; HEAD moves on."""
+    store = _store(tmp_path, "store")
+
+    first = _backup(store, group, last_index=group.last_index // 2)
+    before = contents(store)
+    second = _backup(store, group)
+
+    after = contents(store)
+    head = f"{group.group_id}/HEAD"
+    assert {name: data for name, data in before.items() if name != head}.items() <= after.items()
+    assert after[head] == contents(reference)[head]
+    assert second["objects"] == int(str(first["objects"])) + int(str(second["newObjects"]))
+    assert (second["firstIndex"], second["lastIndex"]) == (1, group.last_index)
+    assert second["records"] == group.last_index
+
+
+@pytest.mark.slow
+def test_a_backup_killed_in_the_middle_is_not_there_and_runs_again_to_the_same_objects(
+    spark: SparkSession, group: LiveGroup, reference: Store, tmp_path: Path
+) -> None:
+    """The driver is killed once an object is written: no manifest, no HEAD; then it is repeated."""
+    store, data = _store(tmp_path, "store"), tmp_path / "store" / group.group_id / "data"
+    command = [
+        *(sys.executable, "-m", "dledger_pipeline", "backup", "--master", "local[1]"),
+        *("--endpoint", ",".join(group.admins), "--last-index", str(group.last_index)),
+        *("--store", store.url, "--target-mib", "1"),
+    ]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as driver:
+        eventually("an object is written", lambda: list(data.glob("*.parquet")), 300)
+        os.kill(driver.pid, signal.SIGKILL)
+        driver.wait()
+
+    left = contents(store)
+    assert 0 < len(left) < len(contents(reference))
+    assert all(name.startswith(f"{group.group_id}/data/") for name in left)
+    with pytest.raises(NoBackup):
+        manifest.load(store)
+
+    _backup(store, group)
+    assert contents(store) == contents(reference)
+
+
+@pytest.mark.slow
+def test_what_no_node_has_is_refused_before_anything_is_written(
+    group: LiveGroup, tmp_path: Path
+) -> None:
+    """A range past the commit index, another group's nodes, nodes that do not answer."""
+    store = _store(tmp_path, "store")
+
+    with pytest.raises(RangeNotAvailable, match=str(group.last_index + 1000)):
+        _backup(store, group, last_index=group.last_index + 1000)
+    with pytest.raises(ForeignGroup, match=f"belongs to group {group.group_id}, not to other"):
+        _backup(store, group, group_id="other")
+    with pytest.raises(NodeUnavailable, match=r"127\.0\.0\.1:1"):
+        _backup(store, group, endpoints=("127.0.0.1:1",))
+
+    assert contents(store) == {}

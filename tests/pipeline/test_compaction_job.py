@@ -1,0 +1,120 @@
+"""The compaction job: a backup's messages without the superseded ones, as objects of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from dledger.broker.message import Message
+from dledger_pipeline import compacted, manifest
+from dledger_pipeline.errors import CorruptManifest, CorruptObject, MalformedMessage, NoBackup
+from dledger_pipeline.jobs.compact import CompactRequest, compact
+from dledger_pipeline.store import Store
+from tests.pipeline.entry_batches import produced
+from tests.pipeline.logs import GROUP_ID, backup, contents, flip
+from tests.pipeline.message_logs import checked_entries, consumed, message_log, place
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """Return a store with a backup of `message_log` in three objects."""
+    return _backed_up(tmp_path, message_log())
+
+
+def _backed_up(directory: Path, log: Any) -> Store:
+    store = Store.open(f"file://{directory}/store")
+    backup(store, checked_entries(log), (10, 20, len(log.entries) - 30))
+    return store
+
+
+def _compact(store: Store, *topics: str) -> dict[str, object]:
+    return compact(CompactRequest(store=store.url, topics=topics), lambda _: None)
+
+
+def _read(spark: SparkSession, store: Store, **options: str) -> list[dict[str, Any]]:
+    frame = spark.read.format("dledger").options(store=store.url, **options).load()
+    rows = [row.asDict() | {"body": bytes(row["body"])} for row in frame.collect()]
+    return sorted(rows, key=place)
+
+
+def _by_dict(topic: str) -> list[dict[str, Any]]:
+    """Compact slowly and obviously: the last one to write a dict's entry is the newest."""
+    rows = consumed(message_log())
+    last: dict[tuple[int, str], Any] = {}
+    for row in rows:
+        if row["topic"] == topic:
+            last |= {(row["queue_id"], key): place(row) for key in row["keys"]}
+    stays = set(last.values())
+    return [row for row in rows if row["topic"] != topic or not row["keys"] or place(row) in stays]
+
+
+def test_superseded_messages_of_the_topics_asked_for_are_gone(
+    spark: SparkSession, store: Store
+) -> None:
+    """Others are untouched, so is the backup; a second run finds the same objects."""
+    before = contents(store)
+
+    result = _compact(store, "prices")
+    after = contents(store)
+    again = _compact(store, "prices", "prices")
+
+    expected = _by_dict("prices")
+    assert 0 < len(expected) < len(consumed(message_log()))
+    assert _read(spark, store, view="compacted", topics="prices") == expected
+    assert result["messages"] == len(expected)
+    assert result["dropped"] == len(consumed(message_log())) - len(expected)
+    assert result["objects"] == 3
+    assert before.items() <= after.items()
+    assert (again, contents(store)) == (result, after)
+
+
+def test_a_backup_is_read_as_messages(spark: SparkSession, store: Store) -> None:
+    """The source shows of a store what it shows of a disk: what consumers saw."""
+    assert _read(spark, store, groupId=GROUP_ID) == consumed(message_log())
+
+
+def test_a_flipped_object_of_the_backup_is_named(spark: SparkSession, store: Store) -> None:
+    """Its hash is checked, and nothing is written or published."""
+    damaged = manifest.load(store).files[1].name
+    flip(store, f"{GROUP_ID}/{damaged}")
+    before = contents(store)
+
+    with pytest.raises(CorruptObject, match=damaged):
+        _compact(store, "prices")
+
+    assert contents(store) == before
+
+
+def test_an_error_in_a_task_is_what_the_task_raised(spark: SparkSession, tmp_path: Path) -> None:
+    """Not a stack trace of Spark's; and nothing is published."""
+    log = message_log()
+    command = produced(Message(message_id="", body=b"body", keys=("key",)), topic="orders")
+    first_offset = command.index(b"key") - 8
+    log.append(command[:first_offset] + b"\x05" + command[first_offset + 1 :])
+    store = _backed_up(tmp_path, log)
+
+    with pytest.raises(MalformedMessage, match=rf"^malformed message in entry {len(log.entries)}:"):
+        _compact(store, "orders")
+
+    assert not list(store.list(f"{GROUP_ID}/compacted"))
+
+
+def test_a_compaction_is_whole_or_an_error_names_what_is_not(
+    spark: SparkSession, store: Store
+) -> None:
+    """A compaction that was never made, a flipped object, a damaged manifest."""
+    result = _compact(store, "orders")
+    found = compacted.load(store, GROUP_ID, ("orders",))
+    part = compacted.CompactedRange(store=store, group_id=GROUP_ID, file=found.files[0])
+    flip(store, f"{GROUP_ID}/{found.files[0].name}")
+    store.put(f"{GROUP_ID}/{result['manifest']}", b'{"format": 1}')
+
+    with pytest.raises(NoBackup, match="no compaction of the topics prices"):
+        compacted.load(store, GROUP_ID, ("prices",))
+    with pytest.raises(CorruptObject, match=found.files[0].name):
+        list(part.read())
+    with pytest.raises(CorruptManifest, match=str(result["manifest"])):
+        compacted.load(store, GROUP_ID, ("orders",))
