@@ -21,6 +21,7 @@ from dledger.errors import (
     Refused,
     SpoolFull,
     StorageError,
+    Unavailable,
     UnknownTopic,
 )
 from dledger.records import Record
@@ -304,7 +305,22 @@ async def test_a_message_that_a_node_cannot_digest_blocks_nothing(
 
     assert numbers(group) == [0, 2]
     assert counters.rejected == 1
-    assert attempts.count(1) == 10
+    assert 5 < attempts.count(1) < 20
+
+
+async def test_a_batch_that_fails_is_tried_in_smaller_parts(
+    files: MemoryFiles, group: FakeGroup
+) -> None:
+    """A slow line gets at least a few messages through within a deadline."""
+    group.failing = lambda _, records: (
+        Unavailable("deadline exceeded") if len(records) > 5 else None
+    )
+
+    async with running(files, group) as producer:
+        await send_all(producer, range(100))
+        assert await producer.drained(DEADLINE_S)
+
+    assert numbers(group) == list(range(100))
 
 
 async def test_full_disks_of_the_group_are_an_outage(files: MemoryFiles, group: FakeGroup) -> None:

@@ -10,7 +10,9 @@ from typing import Final
 from dledger.errors import DledgerError
 from dledger.spool.spool import Spool
 
-MAX_CREDIT_BYTES: Final = 4 << 20
+BATCH_RECORDS: Final = 4_096
+BATCH_BYTES: Final = 4 << 20
+"""What is sent, or written and synced, together; one message may be larger."""
 
 _log = logging.getLogger(__name__)
 
@@ -27,7 +29,8 @@ class Gate:
     """Whether the group takes writes, as the last attempt of anyone showed.
 
     A topic with spooled messages gets no direct ones. While the spool is replayed, each replayed
-    byte lets half a byte in behind it; so the spool is empty some time, whatever the senders do.
+    byte lets half a byte in behind it, and when no more than a batch is left, nothing: so the spool
+    is empty some time, whatever the senders do, and they never wait long.
 
     Attributes:
         broken: Whether the replay has stopped, because the disk failed.
@@ -53,7 +56,8 @@ class Gate:
             return Route.SPOOL
         if not self._spool.depth[topic]:
             return Route.DIRECT
-        return Route.SPOOL if self._credit_bytes > 0 else Route.WAIT
+        behind = self._spool.waiting > BATCH_RECORDS or self._spool.waiting_bytes > BATCH_BYTES
+        return Route.SPOOL if behind and self._credit_bytes > 0 else Route.WAIT
 
     def opened(self) -> None:
         """Note that the group took a write."""
@@ -83,7 +87,7 @@ class Gate:
 
     def replayed(self, size_bytes: int) -> None:
         """Note that bytes were replayed."""
-        self._credit_bytes = min(self._credit_bytes + size_bytes // 2, MAX_CREDIT_BYTES)
+        self._credit_bytes = min(self._credit_bytes + size_bytes // 2, BATCH_BYTES)
         self.changed()
 
     def changed(self) -> None:

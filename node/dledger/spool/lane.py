@@ -6,18 +6,14 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 from dledger.errors import DledgerError, Refused, SpoolFull, UnknownTopic
 from dledger.records import Appended, Record
 from dledger.spool.counters import Counts
 from dledger.spool.format import Message
-from dledger.spool.gate import Gate, Route
+from dledger.spool.gate import BATCH_BYTES, BATCH_RECORDS, Gate, Route
 from dledger.spool.worker import Worker
-
-BATCH_RECORDS: Final = 4_096
-BATCH_BYTES: Final = 4 << 20
-"""What is sent, or written and synced, together; one message may be larger."""
 
 
 class Upstream(Protocol):
@@ -135,6 +131,7 @@ class Lane:
         except Refused as error:
             self._refused(batch, error)
         except DledgerError as error:
+            self._limit = max(1, len(batch) // 2)
             self._gate.closed(error)
             await self._spool(batch)
         else:

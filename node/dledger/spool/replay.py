@@ -18,8 +18,8 @@ from dledger.errors import (
     UnknownTopic,
 )
 from dledger.spool.counters import Counts
-from dledger.spool.gate import Gate
-from dledger.spool.lane import BATCH_BYTES, BATCH_RECORDS, Upstream
+from dledger.spool.gate import BATCH_BYTES, BATCH_RECORDS, Gate
+from dledger.spool.lane import Upstream
 from dledger.spool.reader import Chunk, Spooled
 from dledger.spool.worker import Worker
 
@@ -45,6 +45,7 @@ class Replay:
         self._upstream, self._worker, self._gate = upstream, worker, gate
         self._counts, self._report = counts, report
         self._reported = 0
+        self._backoff_s, self._odd_failures = _BACKOFF_S[0], 0
 
     async def run(self) -> None:
         """Replay until cancelled, or until the disk fails (which is logged)."""
@@ -83,48 +84,52 @@ class Replay:
     async def _store(self, batch: Sequence[Spooled]) -> list[tuple[Spooled, str]]:
         """Store messages of one queue in order; return those that are refused, with the reason.
 
-        A refused batch is cut in halves until it is known whose fault it is.
+        A refused batch is cut in halves until it is known whose fault it is, and one that failed
+        is too: it may have been too much for a slow line.
         """
         rest, limit = deque(batch), len(batch)
         refused: list[tuple[Spooled, str]] = []
         while rest:
             part = [rest[number] for number in range(min(limit, len(rest)))]
-            try:
-                await self._append(part)
+            error = await self._attempt(part)
+            if error is None:
                 limit *= 2
-            except Refused as error:
-                if len(part) > 1 and not isinstance(error, UnknownTopic):
-                    limit = len(part) // 2
-                    continue
+            elif isinstance(error, UnknownTopic) or (isinstance(error, Refused) and len(part) == 1):
                 refused += [(spooled, str(error)) for spooled in part]
+            else:
+                limit = max(1, len(part) // 2)
+                continue
             for _ in part:
                 rest.popleft()
         return refused
 
-    async def _append(self, batch: Sequence[Spooled]) -> None:
-        """Have the group store *batch*, however long it takes; raise Refused if it never will."""
-        backoff_s, odd_failures = _BACKOFF_S[0], 0
-        while True:
-            try:
-                await self._upstream.append(
-                    batch[0].message.topic,
-                    [spooled.message.record for spooled in batch],
-                    queue_id=batch[0].message.queue_id,
-                    timeout_s=TIMEOUT_S,
-                )
-            except Refused:
-                self._gate.opened()
-                raise
-            except DledgerError as error:
-                odd_failures += not isinstance(error, Unavailable | DiskFull)
-                if odd_failures >= _MAX_ODD_FAILURES:
-                    raise Refused(f"failed {odd_failures} times: {error}") from error
-                self._gate.closed(error)
-            else:
-                self._gate.opened()
-                return
-            await asyncio.sleep(backoff_s)
-            backoff_s = min(2 * backoff_s, _BACKOFF_S[1])
+    async def _attempt(self, part: Sequence[Spooled]) -> DledgerError | None:
+        """Have the group store *part*; if it cannot, return why, after a pause if none refused."""
+        try:
+            await self._upstream.append(
+                part[0].message.topic,
+                [spooled.message.record for spooled in part],
+                queue_id=part[0].message.queue_id,
+                timeout_s=TIMEOUT_S,
+            )
+        except Refused as error:
+            self._succeeded()
+            return error
+        except DledgerError as error:
+            self._odd_failures += not isinstance(error, Unavailable | DiskFull)
+            if self._odd_failures >= _MAX_ODD_FAILURES:
+                self._odd_failures = 0
+                return Refused(f"failed {_MAX_ODD_FAILURES} times: {error}")
+            self._gate.closed(error)
+            await asyncio.sleep(self._backoff_s)
+            self._backoff_s = min(2 * self._backoff_s, _BACKOFF_S[1])
+            return error
+        self._succeeded()
+        return None
+
+    def _succeeded(self) -> None:
+        self._gate.opened()
+        self._backoff_s, self._odd_failures = _BACKOFF_S[0], 0
 
     async def _reject(self, refused: Sequence[tuple[Spooled, str]]) -> None:
         """Keep refused messages in a file; wait while the disk has no room for them."""

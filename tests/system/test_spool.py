@@ -1,0 +1,179 @@
+"""The whole group is killed under a producer with a spool (promise P10)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from dledger.client import Client, Record, SendResult, SpoolingProducer
+from e2e.devgroup import DevGroup, eventually, free_port_range
+
+DOWN_S = 20.0
+TOPIC = "orders"
+RESTARTED_S = 60
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[DevGroup]:
+    """Return a running, writable group of three, with a topic of one queue."""
+    made = DevGroup(tmp_path / "data", free_port_range(), "segment_bytes=8388608")
+    endpoint = made.announced()["endpoints"][0]
+
+    async def create_topic() -> None:
+        async with Client(endpoint) as client:
+            await client.create_topic(TOPIC, queues=1)
+
+    asyncio.run(create_topic())
+    yield made
+    if made.process.poll() is None:
+        made.stop()
+
+
+def restarted(group: DevGroup) -> DevGroup:
+    """Start a killed group's nodes again, on their data."""
+    again = DevGroup(group.data, group.client_port, "segment_bytes=8388608")
+    again.announced()
+    return again
+
+
+async def stored_ids(endpoints: Sequence[str]) -> list[str]:
+    """Return the message ids of the topic's queue in order, from the first node that has all."""
+    async with Client(endpoints[0]) as client:
+        return [stored.record.message_id async for stored in client.read(TOPIC, 0)]
+
+
+class Producing:
+    """Tasks that send numbered messages without pause; every send must succeed."""
+
+    def __init__(self, producer: SpoolingProducer) -> None:
+        self._producer = producer
+        self._numbers = count()
+        self._stopped = False
+        self.sent: list[str] = []
+        self.results: list[SendResult] = []
+
+    async def run(self) -> None:
+        """Send until stopped: one message, then ten at once, and so on."""
+        while not self._stopped:
+            for size in (1, 10):
+                batch = [self._next() for _ in range(size)]
+                self.results += await self._producer.send_batch(TOPIC, batch)
+
+    def _next(self) -> Record:
+        record = Record(body=b"x" * 200, message_id=f"{next(self._numbers):08}")
+        self.sent.append(record.message_id)
+        return record
+
+    def stop(self) -> None:
+        """Let `run` end with the batch it is at."""
+        self._stopped = True
+
+    async def acked(self, number: int) -> None:
+        """Wait for that many more results."""
+        target = len(self.results) + number
+        while len(self.results) < target:  # noqa: ASYNC110, the deadline is the test's
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.slow
+def test_three_killed_nodes_cost_a_spooling_producer_no_message(
+    group: DevGroup, tmp_path: Path
+) -> None:
+    """All SIGKILLed for 20 s: no error to the caller; all present, in order, none twice."""
+    endpoints = group.state()["endpoints"]
+
+    async def outage() -> tuple[Producing, SpoolingProducer]:
+        async with SpoolingProducer(endpoints, tmp_path / "spool") as producer:
+            producing = Producing(producer)
+            task = asyncio.create_task(producing.run())
+            await producing.acked(100)
+            began_s = time.monotonic()
+            await asyncio.to_thread(group.kill)
+            await producing.acked(100)
+            await asyncio.sleep(DOWN_S - (time.monotonic() - began_s))
+            again.append(await asyncio.to_thread(restarted, group))
+            assert await producer.drained(RESTARTED_S)
+            await producing.acked(100)
+            producing.stop()
+            await task
+            assert await producer.drained(RESTARTED_S)
+            return producing, producer
+
+    again: list[DevGroup] = []
+    try:
+        producing, producer = asyncio.run(outage())
+        found = asyncio.run(stored_ids(endpoints))
+    finally:
+        for one in again:
+            one.stop()
+
+    assert found == producing.sent
+    assert [result.message_id for result in producing.results] == producing.sent
+    spooled = [result.spooled for result in producing.results]
+    assert not spooled[0]
+    assert True in spooled
+    assert False in spooled[spooled.index(True) :]
+    assert producer.counters().rejected == 0
+
+
+PRODUCER = """
+import asyncio, sys
+from dledger.client import Record, SpoolingProducer
+
+async def main():
+    async with SpoolingProducer(sys.argv[1].split(","), sys.argv[2], patience_s=0.5) as producer:
+        for number in range(int(sys.argv[3]), 1_000_000):
+            await producer.send("orders", Record(body=b"x", message_id=f"{number:08}"))
+            print(number, flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+def test_killed_producer_and_killed_group_lose_nothing_together(
+    group: DevGroup, tmp_path: Path
+) -> None:
+    """The producer is SIGKILLed three times, in the outage and in the replay behind it."""
+    endpoints = group.state()["endpoints"]
+    returned: list[int] = []
+
+    def live(messages: int) -> None:
+        """Produce with the next numbers until that many sends returned; then kill it."""
+        command = [
+            *(sys.executable, "-c", PRODUCER, ",".join(endpoints)),
+            *(str(tmp_path / "spool"), str(len(returned) * 2)),
+        ]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            returned.extend(json.loads(process.stdout.readline()) for _ in range(messages))
+            process.send_signal(signal.SIGKILL)
+
+    async def catch_up() -> None:
+        async with SpoolingProducer(endpoints, tmp_path / "spool") as producer:
+            assert await producer.drained(RESTARTED_S)
+
+    live(50)
+    group.kill()
+    live(200)
+    live(200)
+    again = restarted(group)
+    try:
+        eventually("all nodes are ready", again.whole, RESTARTED_S)
+        live(50)
+        asyncio.run(catch_up())
+        found = [int(message_id) for message_id in asyncio.run(stored_ids(endpoints))]
+    finally:
+        again.stop()
+
+    assert found == sorted(set(found))
+    assert set(returned) <= set(found)
