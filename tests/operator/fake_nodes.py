@@ -34,6 +34,9 @@ class FakeGroup:
     disks: list[Disk] = field(default_factory=list)
     members: list[Any] = field(default_factory=list)
     topics: dict[str, int] = field(default_factory=dict)
+    records: int = 4711
+    record_bytes: int = 1000
+    restored_to: int = 0
     leader: int | None = None
     term: int = 0
     bootstraps: int = 0
@@ -79,6 +82,7 @@ class _Admin(pb_grpc.AdminServicer):
             node_id=disk.node_id, name=disk.name, group=group.group, role="unjoined"
         )
         if not disk.group_id:
+            said.recovered_to = group.restored_to if self._ordinal == 0 else 0
             return said
         leads = group.leader == self._ordinal
         said.group_id, said.term, said.ready = disk.group_id, group.term, True
@@ -98,6 +102,16 @@ class _Admin(pb_grpc.AdminServicer):
             disk.group_id = request.group_id
         group.elect(0)
         return pb.BootstrapResponse()
+
+    async def ExportPlan(self, request: Any, context: Any) -> Any:  # noqa: N802
+        group = self._group
+        if not group.disks[self._ordinal].group_id:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "not in a group yet")
+        size_bytes = max(0, group.records + 1 - request.first_index) * group.record_bytes
+        only = pb.ExportRange(
+            first_index=request.first_index, last_index=group.records, bytes=size_bytes
+        )
+        return pb.ExportPlanResponse(commit_index=group.records, ranges=[only])
 
 
 class _Topics(pb_grpc.TopicsServicer):

@@ -7,75 +7,18 @@ with the rights of the chart and nothing more. There are no kubelets: the tests 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import json
-import os
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import yaml
 
-from e2e.cluster import golang
-from e2e.cluster.layout import default_layout
-from e2e.cluster.steps import Steps
-from tests.operator.api_server import ApiServer, running
-from tests.operator.fake_nodes import FakeGroup
+from tests.operator.api_server import ApiServer
+from tests.operator.live import Operator, Story, eventually, group, leading
 
 pytestmark = pytest.mark.e2e
 
-ROOT: Final = Path(__file__).parents[2]
-SYSTEM: Final = "dledger-system"
 CHILDREN: Final = "statefulset,service,configmap,poddisruptionbudget,networkpolicy,pod,pvc,bg"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """An API server with the chart's contents, but for its Deployment."""
-    with running(tmp_path_factory.mktemp("api-server"), first=_chart()) as made:
-        made.kubectl("wait", "--for=condition=Established", "crd/brokergroups.dledger.io")
-        yield made
-
-
-def _chart() -> list[dict[str, Any]]:
-    helm = golang.ensure(default_layout(), golang.HELM, Steps())
-    rendered = subprocess.run(
-        [
-            *(helm, "template", "dledger-operator", ROOT / "charts/dledger-operator"),
-            *("--include-crds", "--namespace", SYSTEM, "--kube-version", "1.34"),
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}}
-    manifests = [namespace, *filter(None, yaml.safe_load_all(rendered))]
-    return [manifest for manifest in manifests if manifest["kind"] != "Deployment"]
-
-
-def _group(name: str = "orders", **spec: Any) -> dict[str, Any]:
-    metadata = {"name": name}
-    return {
-        "apiVersion": "dledger.io/v1",
-        "kind": "BrokerGroup",
-        "metadata": metadata,
-        "spec": spec,
-    }
-
-
-@pytest.fixture
-def namespace(server: ApiServer, request: pytest.FixtureRequest) -> str:
-    """A namespace of the test's own."""
-    name = f"t{abs(hash(request.node.nodeid)) % 10**10}"
-    server.kubectl("create", "namespace", name)
-    return name
 
 
 # --- what the API server refuses --------------------------------------------------------------
@@ -101,6 +44,12 @@ REFUSED: Final[list[tuple[dict[str, Any], str]]] = [
         "index or time, not both",
     ),
     ({"resources": {"limits": {"cpu": "much"}}}, "spec.resources.limits.cpu"),
+    ({"backup": {"schedule": "@daily"}}, "backup.schedule needs backup.store.url"),
+    ({"backup": {"store": {"url": "bucket"}}}, "store.url must be a URL such as s3://bucket/path"),
+    ({"bootstrap": {"recovery": {"groupId": "g"}}}, "needs bootstrap.recovery.store.url"),
+    ({"spark": {"executors": {"memory": "1Ki"}}}, "must be a quantity of at least 1Gi"),
+    ({"spark": {"executors": {"memory": "much"}}}, "must be a quantity of at least 1Gi"),
+    ({"spark": {"localThreshold": "little"}}, "spark.localThreshold must be a quantity"),
 ]
 
 
@@ -109,7 +58,7 @@ def test_a_broken_spec_is_refused_with_a_sentence(
     server: ApiServer, spec: dict[str, Any], sentence: str
 ) -> None:
     """By the API server, before anything is stored."""
-    done = server.kubectl("apply", "-f", "-", manifest=_group(**spec), check=False)
+    done = server.kubectl("apply", "-f", "-", manifest=group(**spec), check=False)
 
     assert done.returncode == 1
     assert sentence in done.stderr
@@ -131,9 +80,9 @@ def test_a_forbidden_change_is_refused_with_a_sentence(
 ) -> None:
     """The rule compares with what is stored, defaults included."""
     apply = ("apply", "-n", namespace, "-f", "-")
-    server.kubectl(*apply, manifest=_group(topics=[{"name": "a"}]))
+    server.kubectl(*apply, manifest=group(topics=[{"name": "a"}]))
 
-    done = server.kubectl(*apply, manifest=_group(**spec), check=False)
+    done = server.kubectl(*apply, manifest=group(**spec), check=False)
 
     assert done.returncode == 1
     assert sentence in done.stderr
@@ -144,14 +93,14 @@ def test_allowed_changes_are_taken(server: ApiServer, namespace: str) -> None:
     apply = ("apply", "-n", namespace, "-f", "-")
 
     for spec in ({}, {"storage": {"size": "10240Mi"}}, {"storage": {"size": "1Ti"}, "replicas": 5}):
-        server.kubectl(*apply, manifest=_group(**spec))
+        server.kubectl(*apply, manifest=group(**spec))
 
 
 def test_a_name_that_no_service_can_have_is_refused(server: ApiServer, namespace: str) -> None:
     """Services and pods are named after the group."""
     for name in ("1st", "a.b", "a" * 51):
         done = server.kubectl(
-            "apply", "-n", namespace, "-f", "-", manifest=_group(name), check=False
+            "apply", "-n", namespace, "-f", "-", manifest=group(name), check=False
         )
         assert "metadata.name must be" in done.stderr
 
@@ -161,7 +110,7 @@ def test_without_strict_validation_an_unknown_field_is_dropped(
 ) -> None:
     """Kubernetes leaves it to the client to ask for strictness; kubectl does by default."""
     server.kubectl(
-        *("apply", "-n", namespace, "--validate=false", "-f", "-"), manifest=_group(colour="red")
+        *("apply", "-n", namespace, "--validate=false", "-f", "-"), manifest=group(colour="red")
     )
 
     assert "colour" not in server.get("bg", "orders", "-n", namespace)["spec"]
@@ -169,7 +118,7 @@ def test_without_strict_validation_an_unknown_field_is_dropped(
 
 def test_scale_goes_through_the_same_rules(server: ApiServer, namespace: str) -> None:
     """The scale subresource is no way around them."""
-    server.kubectl("apply", "-n", namespace, "-f", "-", manifest=_group())
+    server.kubectl("apply", "-n", namespace, "-f", "-", manifest=group())
 
     done = server.kubectl("scale", "-n", namespace, "bg/orders", "--replicas=4", check=False)
 
@@ -177,154 +126,6 @@ def test_scale_goes_through_the_same_rules(server: ApiServer, namespace: str) ->
 
 
 # --- the operator -----------------------------------------------------------------------------
-
-
-class Operator:
-    """An operator process with the rights of the chart's service account."""
-
-    def __init__(self, server: ApiServer, identity: str) -> None:
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            self._port = listener.getsockname()[1]
-        kubeconfig = server.kubeconfig_for(SYSTEM, "dledger-operator")
-        path = os.pathsep.join([str(ROOT / "operator"), str(ROOT / "node")])
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "dledger_operator", "--image", "dledger:test"),
-                *("--kubeconfig", kubeconfig, "--listen", f"127.0.0.1:{self._port}"),
-                *("--namespace", SYSTEM, "--identity", identity),
-            ],
-            env={**os.environ, "PYTHONPATH": path},
-        )
-
-    def get(self, path: str) -> str:
-        """Return a page of its HTTP port; empty while there is none."""
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}") as page:
-                text: str = page.read().decode()
-        except OSError:
-            return ""
-        return text
-
-    @property
-    def running(self) -> bool:
-        """Whether it is the process that was started."""
-        return self._process.poll() is None
-
-    def metric(self, name: str) -> list[float]:
-        """Return the values of a metric's series; none while it does not answer."""
-        lines = [line for line in self.get("/metrics").splitlines() if line.startswith(name)]
-        return [float(line.rsplit(" ", 1)[1]) for line in lines]
-
-    def stop(self) -> int:
-        """End it as Kubernetes does, and return its exit code."""
-        self._process.terminate()
-        return self._process.wait(20)
-
-
-@pytest.fixture(scope="module")
-def operator(server: ApiServer) -> Iterator[Operator]:
-    """The operator, acting."""
-    made = Operator(server, "first")
-    yield made
-    assert made.stop() == 0
-
-
-class Story:
-    """A group of the story's own, with nodes behind its pods."""
-
-    def __init__(self, server: ApiServer, namespace: str, name: str) -> None:
-        self.server = server
-        self.namespace = namespace
-        self.name = name
-        self.nodes = FakeGroup(name, first_octet=abs(hash(namespace)) % 250 + 1)
-
-    async def kubectl(self, *args: str, manifest: Any = None) -> str:
-        """Run kubectl in the namespace."""
-        run = self.server.kubectl
-        done = await asyncio.to_thread(run, *args, "-n", self.namespace, manifest=manifest)
-        return done.stdout
-
-    async def get(self, *args: str) -> Any:
-        """Return what kubectl gets, or nothing."""
-        text = await self.kubectl("get", *args, "--ignore-not-found", "-o", "json")
-        return json.loads(text) if text else {}
-
-    async def list(self, *args: str) -> list[dict[str, Any]]:
-        """Return the objects kubectl lists."""
-        items: list[dict[str, Any]] = (await self.get(*args)).get("items", [])
-        return items
-
-    async def apply(self, **spec: Any) -> None:
-        """Apply the group."""
-        await self.kubectl("apply", "-f", "-", manifest=_group(self.name, **spec))
-
-    async def status(self) -> dict[str, Any]:
-        """Return its status."""
-        status: dict[str, Any] = (await self.get("bg", self.name)).get("status", {})
-        return status
-
-    async def condition(self, kind: str) -> str:
-        """Return a condition as status/reason."""
-        rows = (await self.status()).get("conditions", [])
-        found = [f"{row['status']}/{row['reason']}" for row in rows if row["type"] == kind]
-        return found[0] if found else "absent"
-
-    async def until_condition(self, kind: str, expected: str, deadline_s: float = 60) -> None:
-        """Wait for a condition to be status/reason."""
-        end_s = time.monotonic() + deadline_s
-        while (found := await self.condition(kind)) != expected:
-            assert time.monotonic() < end_s, f"{kind} is {found}, not {expected}"
-            await asyncio.sleep(0.2)
-
-    async def run_pods(self) -> None:
-        """Give each pod its node's address and say it is ready, as a kubelet would."""
-        for ordinal in range(3):
-            pod = f"{self.name}-{ordinal}"
-            await eventually(f"pod {pod}", functools.partial(self.get, "pod", pod))
-            status = {
-                "phase": "Running",
-                "podIP": self.nodes.ip(ordinal),
-                "podIPs": [{"ip": self.nodes.ip(ordinal)}],
-                "conditions": [{"type": "Ready", "status": "True"}],
-            }
-            patch = json.dumps({"status": status})
-            await self.kubectl(
-                *("patch", "pod", pod, "--subresource=status", "--type=merge", "-p", patch)
-            )
-
-    async def up(self, **spec: Any) -> None:
-        """Apply the group and bring it up."""
-        await self.apply(**spec)
-        await self.run_pods()
-        await self.until_condition("Available", "True/LeaderElected")
-
-
-async def eventually(what: str, probe: Callable[[], Any], deadline_s: float = 60) -> Any:
-    """Return the first truthy answer of an async *probe*."""
-    end_s = time.monotonic() + deadline_s
-    while not (answer := await probe()):
-        assert time.monotonic() < end_s, f"{what}: not within {deadline_s} s"
-        await asyncio.sleep(0.2)
-    return answer
-
-
-@contextlib.asynccontextmanager
-async def _story(server: ApiServer, namespace: str, name: str) -> AsyncIterator[Story]:
-    made = Story(server, namespace, name)
-    await made.nodes.start()
-    try:
-        yield made
-    finally:
-        await made.nodes.stop()
-        await made.kubectl("delete", "bg", "--all", "--wait=false")
-
-
-@pytest.fixture
-async def story(server: ApiServer, operator: Operator, namespace: str) -> AsyncIterator[Story]:
-    """A group `orders` whose nodes answer."""
-    async with _story(server, namespace, "orders") as made:
-        yield made
 
 
 async def test_a_group_is_built_founded_and_converges_to_no_writes(
@@ -462,13 +263,13 @@ async def test_the_operator_comes_back_with_the_api_server(
     """It lets go after ten seconds without an answer, and takes up again by itself."""
     await story.up()
     server.kill("kube-apiserver")
-    gave_up = functools.partial(_leading, operator, 0)
+    gave_up = functools.partial(leading, operator, 0)
     await eventually("the operator gives up", gave_up, deadline_s=40)
     story.nodes.elect(1)
 
     await asyncio.to_thread(server.restart_api_server)
 
-    await eventually("it acts again", functools.partial(_leading, operator, 1), deadline_s=40)
+    await eventually("it acts again", functools.partial(leading, operator, 1), deadline_s=40)
 
     async def followed() -> bool:
         return bool((await story.status())["leader"] == "orders-1")
@@ -481,9 +282,9 @@ async def test_a_second_operator_waits_and_takes_over(
     server: ApiServer, operator: Operator, story: Story
 ) -> None:
     """The first lets go of the Lease when it stops; the second founds the group it left."""
-    await eventually("the first acts", functools.partial(_leading, operator, 1))
+    await eventually("the first acts", functools.partial(leading, operator, 1))
     second = Operator(server, "second")
-    await eventually("the second waits", functools.partial(_leading, second, 0))
+    await eventually("the second waits", functools.partial(leading, second, 0))
 
     try:
         first_was = operator.stop()
@@ -497,7 +298,3 @@ async def test_a_second_operator_waits_and_takes_over(
 def _versions(listed: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
     metadata = [(item["kind"], item["metadata"]) for item in listed]
     return {(kind, each["name"]): each["resourceVersion"] for kind, each in metadata}
-
-
-async def _leading(operator: Operator, expected: int) -> bool:
-    return operator.metric("dledger_operator_leading ") == [expected]

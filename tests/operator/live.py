@@ -1,0 +1,200 @@
+"""The operator's process beside a real API server, and groups whose nodes are played.
+
+What the API server tests have in common: the chart's contents, an operator with the rights of the
+chart and nothing more, and stories that give pods addresses, since there are no kubelets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from e2e.cluster import golang
+from e2e.cluster.layout import default_layout
+from e2e.cluster.steps import Steps
+from tests.operator.api_server import ApiServer
+from tests.operator.fake_nodes import FakeGroup
+
+ROOT: Final = Path(__file__).parents[2]
+SYSTEM: Final = "dledger-system"
+
+
+def chart() -> list[dict[str, Any]]:
+    """Return the chart's contents, but for its Deployment, and the namespace they are in."""
+    helm = golang.ensure(default_layout(), golang.HELM, Steps())
+    rendered = subprocess.run(
+        [
+            *(helm, "template", "dledger-operator", ROOT / "charts/dledger-operator"),
+            *("--include-crds", "--namespace", SYSTEM, "--kube-version", "1.34"),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}}
+    manifests = [namespace, *filter(None, yaml.safe_load_all(rendered))]
+    return [manifest for manifest in manifests if manifest["kind"] != "Deployment"]
+
+
+def group(name: str = "orders", **spec: Any) -> dict[str, Any]:
+    """Return a BrokerGroup to apply."""
+    metadata = {"name": name}
+    return {
+        "apiVersion": "dledger.io/v1",
+        "kind": "BrokerGroup",
+        "metadata": metadata,
+        "spec": spec,
+    }
+
+
+class Operator:
+    """An operator process with the rights of the chart's service account."""
+
+    def __init__(self, server: ApiServer, identity: str) -> None:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            self._port = listener.getsockname()[1]
+        kubeconfig = server.kubeconfig_for(SYSTEM, "dledger-operator")
+        path = os.pathsep.join([str(ROOT / "operator"), str(ROOT / "node")])
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "dledger_operator", "--image", "dledger:test"),
+                *("--spark-image", "dledger-spark:test"),
+                *("--kubeconfig", kubeconfig, "--listen", f"127.0.0.1:{self._port}"),
+                *("--namespace", SYSTEM, "--identity", identity),
+            ],
+            env={**os.environ, "PYTHONPATH": path},
+        )
+
+    def get(self, path: str) -> str:
+        """Return a page of its HTTP port; empty while there is none."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}") as page:
+                text: str = page.read().decode()
+        except OSError:
+            return ""
+        return text
+
+    @property
+    def running(self) -> bool:
+        """Whether it is the process that was started."""
+        return self._process.poll() is None
+
+    def metric(self, name: str) -> list[float]:
+        """Return the values of a metric's series; none while it does not answer."""
+        lines = [line for line in self.get("/metrics").splitlines() if line.startswith(name)]
+        return [float(line.rsplit(" ", 1)[1]) for line in lines]
+
+    def stop(self) -> int:
+        """End it as Kubernetes does, and return its exit code."""
+        self._process.terminate()
+        return self._process.wait(20)
+
+
+class Story:
+    """A group of the story's own, with nodes behind its pods."""
+
+    def __init__(self, server: ApiServer, namespace: str, name: str) -> None:
+        self.server = server
+        self.namespace = namespace
+        self.name = name
+        self.nodes = FakeGroup(name, first_octet=abs(hash(namespace)) % 250 + 1)
+
+    async def kubectl(self, *args: str, manifest: Any = None) -> str:
+        """Run kubectl in the namespace."""
+        run = self.server.kubectl
+        done = await asyncio.to_thread(run, *args, "-n", self.namespace, manifest=manifest)
+        return done.stdout
+
+    async def get(self, *args: str) -> Any:
+        """Return what kubectl gets, or nothing."""
+        text = await self.kubectl("get", *args, "--ignore-not-found", "-o", "json")
+        return json.loads(text) if text else {}
+
+    async def list(self, *args: str) -> list[dict[str, Any]]:
+        """Return the objects kubectl lists."""
+        items: list[dict[str, Any]] = (await self.get(*args)).get("items", [])
+        return items
+
+    async def apply(self, **spec: Any) -> None:
+        """Apply the group."""
+        await self.kubectl("apply", "-f", "-", manifest=group(self.name, **spec))
+
+    async def status(self) -> dict[str, Any]:
+        """Return its status."""
+        status: dict[str, Any] = (await self.get("bg", self.name)).get("status", {})
+        return status
+
+    async def condition(self, kind: str) -> str:
+        """Return a condition as status/reason."""
+        rows = (await self.status()).get("conditions", [])
+        found = [f"{row['status']}/{row['reason']}" for row in rows if row["type"] == kind]
+        return found[0] if found else "absent"
+
+    async def until_condition(self, kind: str, expected: str, deadline_s: float = 60) -> None:
+        """Wait for a condition to be status/reason."""
+        end_s = time.monotonic() + deadline_s
+        while (found := await self.condition(kind)) != expected:
+            assert time.monotonic() < end_s, f"{kind} is {found}, not {expected}"
+            await asyncio.sleep(0.2)
+
+    async def run_pods(self) -> None:
+        """Give each pod its node's address and say it is ready, as a kubelet would."""
+        for ordinal in range(3):
+            pod = f"{self.name}-{ordinal}"
+            await eventually(f"pod {pod}", functools.partial(self.get, "pod", pod))
+            status = {
+                "phase": "Running",
+                "podIP": self.nodes.ip(ordinal),
+                "podIPs": [{"ip": self.nodes.ip(ordinal)}],
+                "conditions": [{"type": "Ready", "status": "True"}],
+            }
+            patch = json.dumps({"status": status})
+            await self.kubectl(
+                *("patch", "pod", pod, "--subresource=status", "--type=merge", "-p", patch)
+            )
+
+    async def up(self, **spec: Any) -> None:
+        """Apply the group and bring it up."""
+        await self.apply(**spec)
+        await self.run_pods()
+        await self.until_condition("Available", "True/LeaderElected")
+
+
+async def eventually(what: str, probe: Callable[[], Any], deadline_s: float = 60) -> Any:
+    """Return the first truthy answer of an async *probe*."""
+    end_s = time.monotonic() + deadline_s
+    while not (answer := await probe()):
+        assert time.monotonic() < end_s, f"{what}: not within {deadline_s} s"
+        await asyncio.sleep(0.2)
+    return answer
+
+
+@contextlib.asynccontextmanager
+async def new_story(server: ApiServer, namespace: str, name: str) -> AsyncIterator[Story]:
+    """Run a story of a group while the block runs."""
+    made = Story(server, namespace, name)
+    await made.nodes.start()
+    try:
+        yield made
+    finally:
+        await made.nodes.stop()
+        await made.kubectl("delete", "bg", "--all", "--wait=false")
+
+
+async def leading(operator: Operator, expected: int) -> bool:
+    """Whether the operator acts (1) or waits (0)."""
+    return operator.metric("dledger_operator_leading ") == [expected]

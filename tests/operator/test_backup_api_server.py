@@ -1,0 +1,312 @@
+"""BrokerBackups and recoveries on a real API server, with the rights of the chart.
+
+The Job controller is real and makes the pods of Jobs; the tests play their kubelets. Every
+namespace asks for restricted pods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, Final
+
+import pytest
+
+from dledger_operator import names
+from tests.operator.api_server import ApiServer
+from tests.operator.backup_samples import RESULT, STORE
+from tests.operator.live import Operator, Story, eventually
+
+pytestmark = pytest.mark.e2e
+
+DENIED: Final = {"error": {"type": "StoreDenied", "message": "s3://b denies access"}}
+WATCHED: Final = (
+    "statefulset,service,configmap,serviceaccount,role,rolebinding,poddisruptionbudget,"
+    "networkpolicy,job,pod,pvc,bg,bgb"
+)
+
+
+def _backup(name: str = "first", **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.BACKUP_KIND,
+        "metadata": {"name": name},
+        "spec": {"group": "orders", **spec},
+    }
+
+
+# --- what the API server refuses ----------------------------------------------------------------
+
+REFUSED: Final[list[tuple[dict[str, Any], str]]] = [
+    ({"group": None}, "spec.group"),
+    ({"group": ""}, "spec.group"),
+    ({"colour": "red"}, 'unknown field "spec.colour"'),
+    ({"store": {"uri": "s3://b"}}, 'unknown field "spec.store.uri"'),
+    ({"store": {"url": "bucket"}}, "store.url must be a URL such as s3://bucket/path"),
+    ({"store": {"secretName": "s3"}}, "store.url is required"),
+    ({"lastIndex": 0}, "greater than or equal to 1"),
+    ({"lastIndex": "many"}, "spec.lastIndex"),
+]
+
+
+@pytest.mark.parametrize(("spec", "sentence"), REFUSED)
+def test_a_broken_backup_is_refused_with_a_sentence(
+    server: ApiServer, spec: dict[str, Any], sentence: str
+) -> None:
+    """By the API server, before anything is stored."""
+    done = server.kubectl("apply", "-f", "-", manifest=_backup(**spec), check=False)
+
+    assert done.returncode == 1
+    assert sentence in done.stderr
+
+
+def test_a_name_that_no_job_can_have_is_refused(server: ApiServer, namespace: str) -> None:
+    """The longest that is allowed is taken."""
+    create = ("create", "-n", namespace, "-f", "-")
+
+    for name in ("a.b", "a" * 64):
+        done = server.kubectl(*create, manifest=_backup(name), check=False)
+        assert "metadata.name must be" in done.stderr
+    server.kubectl(*create, manifest=_backup("a" * 63))
+
+
+@pytest.mark.parametrize("spec", [{"lastIndex": 7}, {"group": "other"}, {"store": STORE}])
+def test_a_backup_cannot_be_changed(
+    server: ApiServer, namespace: str, spec: dict[str, Any]
+) -> None:
+    """It is one backup; what it was must stay readable."""
+    apply = ("apply", "-n", namespace, "-f", "-")
+    server.kubectl(*apply, manifest=_backup())
+
+    done = server.kubectl(*apply, manifest=_backup(**spec), check=False)
+
+    assert "spec is immutable" in done.stderr
+
+
+# --- the operator -------------------------------------------------------------------------------
+
+
+async def _apply(story: Story, **spec: Any) -> None:
+    await story.kubectl("apply", "-f", "-", manifest=_backup(**spec))
+
+
+async def _phase(story: Story, name: str = "first") -> str:
+    found = await story.get("bgb", name)
+    return str(found.get("status", {}).get("phase", ""))
+
+
+async def _until_phase(story: Story, expected: str, name: str = "first") -> dict[str, Any]:
+    async def reached() -> bool:
+        return await _phase(story, name) == expected
+
+    await eventually(f"{name} is {expected}", reached)
+    status: dict[str, Any] = (await story.get("bgb", name))["status"]
+    return status
+
+
+async def _pod_of(story: Story, job: str) -> str:
+    """Return the pod that the Job controller made for a Job."""
+
+    async def made() -> list[str]:
+        listed = await story.list("pods", "-l", f"{names.JOB_LABEL}={job}")
+        return [pod["metadata"]["name"] for pod in listed]
+
+    return str((await eventually(f"a pod of {job}", made))[0])
+
+
+async def _end(story: Story, job: str, words: Any, exit_code: int = 0) -> None:
+    """Do what a kubelet does when the pipeline ends with these *words*."""
+    ended = {"exitCode": exit_code, "reason": "x", "message": json.dumps(words)}
+    container = {
+        "name": "driver",
+        "image": "i",
+        "imageID": "i",
+        "ready": False,
+        "restartCount": 0,
+        "state": {"terminated": ended},
+    }
+    phase = "Failed" if exit_code else "Succeeded"
+    status = {"status": {"phase": phase, "containerStatuses": [container]}}
+    patch = ("--subresource=status", "--type=merge", "-p", json.dumps(status))
+    await story.kubectl("patch", "pod", await _pod_of(story, job), *patch)
+
+
+def _result(story: Story, **changes: Any) -> dict[str, Any]:
+    return {**RESULT, "groupId": story.nodes.disks[0].group_id, **changes}
+
+
+async def test_a_backup_runs_as_a_job_and_is_waited_for_with_kubectl(
+    story: Story, operator: Operator
+) -> None:
+    """Its result reaches its status, the columns, the group's condition and the metrics."""
+    await story.up(backup={"store": STORE})
+    await _apply(story)
+
+    await _end(story, "first-backup", _result(story))
+
+    await story.kubectl("wait", "bgb/first", "--for=condition=Complete", "--timeout=60s")
+    header, row = (await story.kubectl("get", "bgb")).splitlines()
+    assert header.split()[:6] == ["NAME", "GROUP", "PHASE", "FIRST", "LAST", "BYTES"]
+    assert row.split()[:6] == ["first", "orders", "Completed", "1", "4711", "5000000"]
+    await story.until_condition("BackupReady", "True/BackupCompleted")
+    assert (await story.status())["backup"]["name"] == "first"
+    ages = operator.metric(
+        f'dledger_backup_age_seconds{{group="orders",namespace="{story.namespace}"}}'
+    )
+    assert 0 <= ages[0] < 120
+
+
+async def test_a_large_backup_gets_an_account_that_may_make_pods_and_nothing_else(
+    story: Story, server: ApiServer
+) -> None:
+    """The operator may grant what the chart gave it; the executors' template is a pod."""
+    story.nodes.record_bytes = 1 << 20
+    await story.up(backup={"store": STORE})
+    await _apply(story)
+    await _until_phase(story, "Running")
+
+    account = f"--as=system:serviceaccount:{story.namespace}:orders-backup"
+    may = {
+        verb: server.kubectl(
+            *("auth", "can-i", *verb.split(), "-n", story.namespace, account), check=False
+        ).stdout.strip()
+        for verb in ("create pods", "deletecollection pods", "get secrets", "create configmaps")
+    }
+    template = (await story.get("configmap", "first-backup"))["data"]["executor.json"]
+    executor = json.loads(template)
+    executor["metadata"]["name"] = "executor"
+    executor["spec"]["containers"][0]["image"] = "dledger-spark:test"
+    await story.kubectl("create", "--dry-run=server", "-f", "-", manifest=executor)
+
+    assert may == {
+        "create pods": "yes",
+        "deletecollection pods": "yes",
+        "get secrets": "no",
+        "create configmaps": "no",
+    }
+
+
+async def test_a_failed_backup_tells_the_pipelines_error(story: Story) -> None:
+    """A call that was wrong is not tried again; the condition and an Event say why."""
+    await story.up(backup={"store": STORE})
+    await _apply(story)
+
+    await _end(story, "first-backup", DENIED, exit_code=2)
+
+    status = await _until_phase(story, "Failed")
+    assert status["message"] == "StoreDenied: s3://b denies access"
+    await story.until_condition("BackupReady", "False/BackupFailed")
+    events = await story.list("events", "--field-selector", "reason=BackupFailed")
+    assert [event["involvedObject"]["kind"] for event in events] == ["BrokerBackup"]
+
+
+async def test_backups_take_turns_and_deleting_one_ends_its_job(story: Story) -> None:
+    """The Job is the backup's; the next one begins."""
+    await story.up(backup={"store": STORE})
+    await _apply(story)
+    await _until_phase(story, "Running")
+    await story.kubectl("apply", "-f", "-", manifest=_backup("second"))
+
+    async def waits() -> bool:
+        return "first" in (await story.get("bgb", "second")).get("status", {}).get("message", "")
+
+    await eventually("the second waits for the first", waits)
+    await story.kubectl("delete", "bgb", "first")
+
+    async def gone() -> bool:
+        return not await story.get("job", "first-backup")
+
+    await eventually("the Job is gone", gone)
+    await _until_phase(story, "Running", "second")
+
+
+async def test_a_group_with_backups_converges_to_no_writes(
+    story: Story, operator: Operator
+) -> None:
+    """One running, one completed, one that waits."""
+    story.nodes.record_bytes = 1 << 20
+    await story.up(backup={"store": STORE})
+    await _apply(story)
+    await _end(story, "first-backup", _result(story))
+    await _until_phase(story, "Completed")
+    await story.kubectl("apply", "-f", "-", manifest=_backup("second"))
+    await _until_phase(story, "Running", "second")
+    await story.kubectl("apply", "-f", "-", manifest=_backup("third"))
+    await _until_phase(story, "Pending", "third")
+
+    async def quiet() -> bool:
+        writes = operator.metric("dledger_operator_writes_total")
+        listed = await story.list(WATCHED)
+        await asyncio.sleep(6)
+        again = await story.list(WATCHED)
+        still = operator.metric("dledger_operator_writes_total") == writes
+        return still and _versions(listed) == _versions(again)
+
+    await eventually("six seconds without a write", quiet)
+
+
+async def test_a_group_starts_from_a_backup(story: Story) -> None:
+    """The first volume is restored before there are nodes; then it is founded by the first."""
+    recovery = {"store": STORE, "groupId": "old", "target": {"index": 4711}}
+    await story.apply(bootstrap={"recovery": recovery})
+    await story.until_condition("Progressing", "True/Recovering")
+    await _pod_of(story, "orders-recovery")
+    nodes_then = await story.get("statefulset", "orders")
+    story.nodes.restored_to = 4711
+
+    await _end(story, "orders-recovery", {**RESULT, "groupId": "old"})
+    await story.run_pods()
+
+    await story.until_condition("Available", "True/LeaderElected")
+    claim = await story.get("pvc", "data-orders-0")
+    assert not nodes_then
+    assert claim["metadata"]["annotations"][names.RECOVERY_ANNOTATION] == "done"
+    assert "ownerReferences" not in claim["metadata"]
+    assert story.nodes.bootstraps == 1
+    assert (await story.status())["groupId"] not in ("", "old")
+
+
+async def test_a_failed_recovery_founds_nothing_and_goes_on_when_its_job_is_deleted(
+    story: Story,
+) -> None:
+    """As its condition says."""
+    await story.apply(bootstrap={"recovery": {"store": STORE}})
+    await _end(story, "orders-recovery", DENIED, exit_code=2)
+    await story.until_condition("Degraded", "True/RecoveryFailed")
+    failed = await story.status()
+    nodes_then = await story.get("statefulset", "orders")
+    story.nodes.restored_to = 4711
+
+    await story.kubectl("delete", "job", "orders-recovery")
+    await story.until_condition("Progressing", "True/Recovering")
+    await _end(story, "orders-recovery", {**RESULT, "groupId": "old"})
+    await story.run_pods()
+
+    await story.until_condition("Available", "True/LeaderElected")
+    rows = {row["type"]: row for row in failed["conditions"]}
+    assert "StoreDenied: s3://b denies access" in rows["Degraded"]["message"]
+    assert not nodes_then
+    assert story.nodes.bootstraps == 1
+
+
+async def test_a_schedule_makes_a_backup_within_its_minute(story: Story) -> None:
+    """Named after the minute, owned by the group."""
+    await story.up(backup={"store": STORE, "schedule": "* * * * *"})
+
+    async def made() -> list[dict[str, Any]]:
+        return await story.list("bgb")
+
+    (first, *_) = await eventually("a scheduled backup", made, deadline_s=80)
+    at = first["metadata"]["annotations"][names.SCHEDULED_ANNOTATION]
+    assert first["metadata"]["name"].startswith("orders-")
+    assert first["metadata"]["ownerReferences"][0]["kind"] == "BrokerGroup"
+
+    async def recorded() -> bool:
+        return (await story.status()).get("backup", {}).get("lastScheduledAt", "") >= at
+
+    await eventually("its time is recorded", recorded)
+
+
+def _versions(listed: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
+    metadata = [(item["kind"], item["metadata"]) for item in listed]
+    return {(kind, each["name"]): each["resourceVersion"] for kind, each in metadata}
