@@ -28,7 +28,7 @@ RESULT: dict[str, Any] = {
     "objectBytes": 900_000,
     "objects": 2,
     "newObjects": 2,
-    "manifest": f"{GROUP_ID}/manifests/00000000000000004711.json",
+    "manifest": "manifests/00000000000000004711.json",
 }
 SUCCEEDED = Succeeded(result=RESULT, started_at=STARTED, ended_at=ENDED)
 SMALL = LogRange(last_index=4711, size_bytes=5_000_000)
