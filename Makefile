@@ -9,7 +9,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.synced
 
-.PHONY: help setup check proto unit sim e2e test demo demo-down bench clean
+.PHONY: help setup check proto unit sim e2e test demo demo-backup demo-down bench clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -43,6 +43,9 @@ test: check ## All tests: lint, types, unit, simulator, stories on a real cluste
 
 demo: $(STAMP) ## A cluster, a group, a killed leader, nothing lost (about 2 minutes once built)
 	$(PY) -m e2e.demo --cluster $(CLUSTER)
+
+demo-backup: $(STAMP) ## The same cluster: a backup by Spark, a lost group, a restored one, all compared
+	$(PY) -m e2e.demo_backup --cluster $(CLUSTER)
 
 demo-down: $(STAMP) ## Remove everything that demo and e2e put on this machine
 	$(PY) -m e2e.cluster purge --cluster $(CLUSTER)

@@ -37,10 +37,8 @@ class S3Server:
     def start(cls, namespace: Namespace, deadline_s: float = 60) -> S3Server:
         """Start a server in the namespace and wait until it listens."""
         image = load_image(namespace.cluster)
-        keys = {"AWS_ACCESS_KEY_ID": "backups", "AWS_SECRET_ACCESS_KEY": secrets.token_hex()}
-        namespace.apply(
-            secret(SECRET, **keys), _service(), _pod(image, namespace.cluster.heavy_node)
-        )
+        keys = credentials(SECRET, "backups", secrets.token_hex())
+        namespace.apply(keys, _service(), _pod(image, namespace.cluster.heavy_node))
         server = cls(namespace)
         eventually("the S3 server listens", server.listens, deadline_s)
         return server
@@ -51,22 +49,31 @@ class S3Server:
         conditions = pod.get("status", {}).get("conditions", [])
         return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
-    def store(self, path: str, *, secret_name: str = SECRET) -> dict[str, str]:
-        """Return what a spec says of a store at *path* in the bucket."""
+    def written(self) -> list[str]:
+        """Return the paths of all objects that were written, from its log of requests."""
+        rows = [line.split("|") for line in self.namespace.kubectl("logs", NAME).splitlines()]
+        requests = [[column.strip() for column in row] for row in rows if len(row) > 6]
+        return [row[6] for row in requests if (row[2], row[5]) == ("200", "PUT")]
+
+    def store(self, path: str, secret: str = SECRET) -> dict[str, str]:
+        """Return what a spec says of a store at *path* in the bucket; *secret* has the keys."""
         return {
             "url": f"s3://{BUCKET}/{path}",
             "endpoint": f"http://{NAME}.{self.namespace.name}.svc:{_PORT}",
-            "secretName": secret_name,
+            "secretName": secret,
         }
 
 
-def secret(name: str, **values: str) -> dict[str, Any]:
-    """Return a Secret."""
+def credentials(name: str, access_key_id: str, secret_access_key: str) -> dict[str, Any]:
+    """Return a Secret as a store's spec wants it."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {"name": name},
-        "stringData": values,
+        "stringData": {
+            "AWS_ACCESS_KEY_ID": access_key_id,
+            "AWS_SECRET_ACCESS_KEY": secret_access_key,
+        },
     }
 
 

@@ -51,12 +51,14 @@ def eventually(
 def install_operator(cluster: Cluster, image: Image) -> None:
     """Install or upgrade the chart with *image*, and wait until the operator runs."""
     repository, _, tag = image.name.rpartition(":")
+    node = cluster.heavy_node
+    spark = ("--set-string", rf"sparkNodeSelector.kubernetes\.io/hostname={node}") if node else ()
     # Helm installs the schema but never upgrades it; an operator needs its own.
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
     cluster.helm(
         "upgrade", "--install", OPERATOR, str(ROOT / "charts" / "dledger-operator"),
         "--namespace", OPERATOR_NAMESPACE, "--create-namespace",
-        "--set", f"image.repository={repository}", "--set", f"image.tag={tag}",
+        "--set", f"image.repository={repository}", "--set", f"image.tag={tag}", *spark,
         "--wait", "--timeout", "120s",
     )  # fmt: skip
 
@@ -197,8 +199,8 @@ class Group:
         self.namespace.kubectl("delete", "pod", pod, "--force", "--grace-period=0", "--wait=false")
 
     def pods(self) -> list[str]:
-        """Return the names of the group's pods."""
-        selector = f"dledger.io/group={self.name}"
+        """Return the names of the group's nodes."""
+        selector = f"dledger.io/group={self.name},app.kubernetes.io/component=node"
         listed = self.namespace.kubectl("get", "pods", "-l", selector, "-o", "json")
         return sorted(item["metadata"]["name"] for item in json.loads(listed)["items"])
 
