@@ -6,14 +6,42 @@ The directory is that of an Unjoined node with a log: a fresh node id, no group 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from typing import Final
 
+import pyarrow as pa
+
+from dledger.errors import StorageError
+from dledger.store.atomic import replace_file
+from dledger.store.files import Files, RealFiles
+from dledger.store.identity import (
+    LOCK_NAME,
+    LOG_DIRECTORY,
+    Identity,
+    begin_restore,
+    finish_restore,
+    load_identity,
+    lock_directory,
+)
+from dledger.store.segment import NEW_SUFFIX
+from dledger_pipeline.archive import ManifestRow
+from dledger_pipeline.errors import DirectoryNotEmpty, TargetNotAvailable
+from dledger_pipeline.manifest import Manifest, load
+from dledger_pipeline.reading import read_ahead, read_checked
+from dledger_pipeline.records import record_sizes, values
+from dledger_pipeline.segment_writer import SegmentWriter
 from dledger_pipeline.store import Store
 
 Progress = Callable[[int, int], None]
 """Called with (entries done, entries in all)."""
+
+_MARKER: Final = "restoring"
+_HARD_STATE: Final = "hard_state"
+_NO_CONTENTS: Final = frozenset({LOCK_NAME, "lost+found", _MARKER + NEW_SUFFIX})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +72,7 @@ def restore(
     """Write a data directory from the newest backup that a node can start from.
 
     Killed at any point it leaves a directory that a repeated call completes and no node takes for
-    a whole one.
+    a whole one. Repeated when it was complete, it says what is there.
 
     Args:
         store: The store's root.
@@ -60,9 +88,158 @@ def restore(
     Raises:
         DirectoryNotEmpty: The directory has contents; nothing was touched.
         TargetNotAvailable: The backup does not reach so far, or begins after the first entry.
+        DirectoryLocked: A node, or another restore, is using it.
         CorruptObject, ObjectMissing, BackupError, StoreError: The backup is at fault.
         DiskFull, StorageError: The directory's disk is.
     """
-    raise NotImplementedError(
-        store, group_id, directory, name, target_index, target_time_ms, segment_bytes, progress
-    )
+    manifest = load(store, group_id)
+    end = _end(store, manifest, target_index, target_time_ms)
+    files = RealFiles()
+    with _storage_errors(directory):
+        _find(files, directory, end, name)
+        with closing(lock_directory(files, directory)):
+            identity = _find(files, directory, end, name)
+            if identity is None:
+                _clear(files, directory)
+                begun = begin_restore(files, directory, name, group_id=manifest.group_id)
+                _write(
+                    files, directory / LOG_DIRECTORY, begun, end.batches(progress), segment_bytes
+                )
+                identity = finish_restore(files, directory, begun, end.last_index)
+            _unmark(files, directory)
+    return end.result(identity)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _End:
+    """Where a restored log ends: behind all of *rows*, and *tail* of the row after them."""
+
+    store: Store
+    manifest: Manifest
+    rows: tuple[ManifestRow, ...]
+    tail: pa.RecordBatch
+
+    @property
+    def last_index(self) -> int:
+        return int(self.tail.column("index")[-1].as_py())
+
+    def batches(self, progress: Progress | None) -> Iterator[pa.RecordBatch]:
+        """Yield all entries, checked."""
+        for batch in chain(read_ahead(self.store, self.manifest.group_id, self.rows), (self.tail,)):
+            yield batch
+            if progress is not None:
+                progress(int(batch.column("index")[-1].as_py()), self.last_index)
+
+    def result(self, identity: Identity) -> RestoreResult:
+        times = [row.last_timestamp_ms for row in self.rows]
+        return RestoreResult(
+            group_id=self.manifest.group_id,
+            node_id=identity.node_id,
+            first_index=self.manifest.first_index,
+            last_index=self.last_index,
+            last_term=self.tail.column("term")[-1].as_py(),
+            last_timestamp_ms=max(*times, 0, int(values(self.tail["timestamp_ms"]).max())),
+            records=self.last_index,
+            record_bytes=sum(row.record_bytes for row in self.rows)
+            + int(record_sizes(self.tail).sum()),
+        )
+
+
+def _end(
+    store: Store, manifest: Manifest, target_index: int | None, target_time_ms: int | None
+) -> _End:
+    """Find where the restored log ends."""
+    if target_index is not None and target_time_ms is not None:
+        raise TargetNotAvailable("restore to an index or to a time, not to both")
+    if manifest.first_index != 1:
+        raise TargetNotAvailable(
+            f"the backup begins with entry {manifest.first_index}; a log is restored from entry 1"
+        )
+    if target_time_ms is not None:
+        target_index = _index_at(store, manifest, target_time_ms)
+    return _end_at(store, manifest, manifest.last_index if target_index is None else target_index)
+
+
+def _end_at(store: Store, manifest: Manifest, index: int) -> _End:
+    if not 1 <= index <= manifest.last_index:
+        raise TargetNotAvailable(
+            f"the backup holds entries [1, {manifest.last_index}], not entry {index}"
+        )
+    number = next(n for n, row in enumerate(manifest.files) if row.last_index >= index)
+    row = manifest.files[number]
+    tail = read_checked(store, manifest.group_id, row).slice(0, index - row.first_index + 1)
+    return _End(store=store, manifest=manifest, rows=manifest.files[:number], tail=tail)
+
+
+def _index_at(store: Store, manifest: Manifest, time_ms: int) -> int:
+    """Return the last index before the first entry that is later than *time_ms*."""
+    row = next((row for row in manifest.files if row.last_timestamp_ms > time_ms), None)
+    if row is None:
+        return manifest.last_index
+    times = values(read_checked(store, manifest.group_id, row)["timestamp_ms"])
+    index = row.first_index + int((times > time_ms).argmax()) - 1
+    if index < 1:
+        first_ms = manifest.files[0].first_timestamp_ms
+        raise TargetNotAvailable(f"even the first entry, of {first_ms} ms, is later than {time_ms} ms")
+    return index
+
+
+def _write(
+    files: Files,
+    log: Path,
+    identity: Identity,
+    batches: Iterable[pa.RecordBatch],
+    segment_bytes: int,
+) -> None:
+    """Write the log, durable on return."""
+    with closing(SegmentWriter(files, log, identity, segment_bytes=segment_bytes)) as writer:
+        for batch in batches:
+            writer.append(batch)
+        writer.finish()
+
+
+def _find(files: Files, directory: Path, end: _End, name: str) -> Identity | None:
+    """Return who the directory is if this very restore completed it; None if it is to be done.
+
+    What an interrupted restore left is to be done, too.
+
+    Raises:
+        DirectoryNotEmpty: Something else is there.
+    """
+    identity = load_identity(files, directory)
+    if identity is None:
+        found = [name for name in files.list(directory) if name not in _NO_CONTENTS]
+        if found and _MARKER not in found:
+            raise DirectoryNotEmpty(str(directory), found[0])
+        return None
+    here = (identity.group_id, identity.recovered_from, identity.recovered_to, identity.name)
+    if here != ("", end.manifest.group_id, end.last_index, name):
+        raise DirectoryNotEmpty(str(directory), f"the node {identity.name}")
+    return identity
+
+
+def _clear(files: Files, directory: Path) -> None:
+    """Mark the directory as being restored; remove what an interrupted restore wrote there."""
+    replace_file(files, directory / _MARKER, b"")
+    log = directory / LOG_DIRECTORY
+    names = files.list(log)
+    for name in names:
+        files.remove(log / name)
+    if names:
+        files.fsync_dir(log)
+    if _HARD_STATE in files.list(directory):
+        files.remove(directory / _HARD_STATE)
+
+
+def _unmark(files: Files, directory: Path) -> None:
+    if _MARKER in files.list(directory):
+        files.remove(directory / _MARKER)
+        files.fsync_dir(directory)
+
+
+@contextmanager
+def _storage_errors(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"cannot restore into {directory}: {error}") from error

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dledger_pipeline.restore import Progress
+import pyarrow as pa
+
+from dledger_pipeline.archive import ManifestRow
+from dledger_pipeline.errors import BrokenBackup, CorruptManifest
+from dledger_pipeline.manifest import Manifest, load
+from dledger_pipeline.reading import read_ahead
+from dledger_pipeline.records import RecordBytes, encode, record_sizes, values
+from dledger_pipeline.restore import Progress, restore
+from dledger_pipeline.segments import read_log
 from dledger_pipeline.store import Store
 
 
@@ -47,4 +56,77 @@ def verify(
     Raises:
         CorruptObject, ObjectMissing, BackupError, StoreError: With the name of the first fault.
     """
-    raise NotImplementedError(store, group_id, scratch, progress)
+    manifest = load(store, group_id)
+    for row, batch in zip(
+        manifest.files, read_ahead(store, manifest.group_id, manifest.files), strict=True
+    ):
+        _check_row(f"{manifest.group_id}/{row.name}", row, batch)
+        if progress is not None:
+            progress(row.last_index, manifest.last_index)
+    return VerifyResult(
+        group_id=manifest.group_id,
+        manifest=manifest.name,
+        first_index=manifest.first_index,
+        last_index=manifest.last_index,
+        objects=len(manifest.files),
+        records=manifest.records,
+        record_bytes=manifest.record_bytes,
+        object_bytes=manifest.object_bytes,
+        compared_bytes=0 if scratch is None else _compare(store, manifest, scratch),
+    )
+
+
+def _check_row(name: str, row: ManifestRow, batch: pa.RecordBatch) -> None:
+    """Check what the manifest says of an object besides its hash, indexes and chains."""
+    times = values(batch.column("timestamp_ms"))
+    times = times[times != 0]
+    found = (
+        int(record_sizes(batch).sum()),
+        batch.column("term")[-1].as_py(),
+        int(times.min()) if len(times) else 0,
+        int(times.max()) if len(times) else 0,
+    )
+    stated = (row.record_bytes, row.last_term, row.first_timestamp_ms, row.last_timestamp_ms)
+    if found != stated:
+        raise CorruptManifest(
+            name, f"bytes, term and times are {found}, its manifest row says {stated}"
+        )
+
+
+def _compare(store: Store, manifest: Manifest, scratch: Path) -> int:
+    """Restore into *scratch* and compare with the archive; return how many bytes were equal."""
+    result = restore(
+        store,
+        manifest.group_id,
+        scratch,
+        name="verify/verify-0",
+        target_index=manifest.last_index,
+    )
+    restored = _Bytes(read_log(scratch))
+    for row, batch in zip(
+        manifest.files, read_ahead(store, manifest.group_id, manifest.files), strict=True
+    ):
+        if restored.take(row.record_bytes) != encode(batch):
+            raise BrokenBackup(
+                f"{manifest.group_id}/{row.name}", "restored, its records have other bytes"
+            )
+    return result.record_bytes
+
+
+class _Bytes:
+    """The records of a log directory as one stream of bytes."""
+
+    def __init__(self, chunks: Iterator[RecordBytes]) -> None:
+        self._chunks = chunks
+        self._rest = b""
+
+    def take(self, size: int) -> bytes:
+        """Return the next *size* bytes; fewer at the end."""
+        parts = [self._rest]
+        missing = size - len(self._rest)
+        while missing > 0 and (chunk := next(self._chunks, None)) is not None:
+            parts.append(bytes(chunk.data))
+            missing -= len(parts[-1])
+        taken = b"".join(parts)
+        self._rest = taken[size:]
+        return taken[:size]
