@@ -64,7 +64,7 @@ class BackupMetrics:
         self._age.labels(*key).set_function(partial(self._since, since_s))
 
     def failed(self, namespace: str, group: str) -> None:
-        """Count a backup that came to nothing."""
+        """Count a backup that came to nothing, of a group that there is."""
         self._shown.add((namespace, group))
         self._failures.labels(namespace, group).inc()
 

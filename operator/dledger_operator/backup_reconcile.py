@@ -190,7 +190,7 @@ class BackupReconciler:
         self._written[backup.uid] = BrokerBackup.parse(written)
         for event in backup_events(before, after):
             await self._cluster.post(backup, event, now=self._clock.now())
-            if event.reason is EventReason.BACKUP_FAILED:
+            if event.reason is EventReason.BACKUP_FAILED and sight.group:
                 self._metrics.failed(*self.key)
 
     def _refused(self, backup: BrokerBackup) -> Refusals:
