@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes .venv from uv.lock. Uses uv from PATH, else installs it into build/uv by pip.
+# Makes .venv from uv.lock. Uses uv from PATH, else installs it into build/uv by pip. Spark needs
+# Java: installs it where that is possible, and says so where it is not.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,6 +17,33 @@ find_python() {
     return 1
 }
 
+# The major version of the java that Spark would start; 0 if there is none.
+java_version() {
+    local java=${JAVA_HOME:+$JAVA_HOME/bin/}java
+    { "$java" -version 2>&1 || true; } | sed -n 's/.* version "\([0-9]*\).*/\1/p' | grep . || echo 0
+}
+
+install_java() {
+    [ "$(java_version)" -lt 17 ] || return 0
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+        echo "setup: Java 17 or newer is missing: backups and compaction, and their tests, need" \
+            "it; install a JRE (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME" >&2
+        return 0
+    fi
+    echo "setup: Java 17 or newer is missing; installing it for Spark by apt-get"
+    apt-get update -qq
+    local name
+    for name in openjdk-17-jre-headless default-jre-headless; do
+        if DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$name" \
+            >/dev/null; then
+            return 0
+        fi
+    done
+    echo "setup: apt-get could not install a JRE; see above" >&2
+    return 1
+}
+
+install_java
 python=$(find_python)
 if command -v uv >/dev/null; then
     uv=uv
