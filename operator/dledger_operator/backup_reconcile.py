@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from dledger.errors import Unavailable
 from dledger_operator import names
@@ -24,30 +24,14 @@ from dledger_operator.nodes import log_ahead
 from dledger_operator.observed import Pod, Ref, ref_of
 from dledger_operator.plan import Apply, Create
 from dledger_operator.reasons import EventReason, Reason
-from dledger_operator.reconcile import Clock
+from dledger_operator.reconcile import Clock, Watched
 from dledger_operator.refusals import Refusals
 from dledger_operator.spec import BrokerGroup, Manifest
-from dledger_operator.work import Work, WorkerPod, Working, work
+from dledger_operator.work import Work, Working, work
 
 log: Final = logging.getLogger(__name__)
 
 LogAhead = Callable[[Iterable[Pod], int], Awaitable[LogRange]]
-
-
-class Watched(Protocol):
-    """What the watches know; see `reconcile.Watched`."""
-
-    def children(self, namespace: str, group: str) -> list[Manifest]:
-        """Return the group's labelled children and those of its backups."""
-
-    def pods(self, namespace: str, group: str) -> list[Pod]:
-        """Return the pods of its nodes."""
-
-    def workers(self, namespace: str, group: str) -> list[tuple[str, WorkerPod]]:
-        """Return the pods of Jobs, each with its Job's name."""
-
-    def backups(self, namespace: str, group: str) -> list[BrokerBackup]:
-        """Return the BrokerBackups that name it."""
 
 
 class BackupReconciler:
@@ -99,7 +83,7 @@ class BackupReconciler:
             actions = plan_backup(backup, sight)
             for action in actions:
                 await self._act(action, group, backup)
-            await self._report(backup, replace(sight, refusals=self._refused(backup).standing(1)))
+            await self._report(backup, replace(sight, refusals=self._standing(backup)))
             if not first and (actions or isinstance(sight.work, Working)):
                 first = backup.name
 
@@ -139,7 +123,7 @@ class BackupReconciler:
             children=self._children(group, backup),
             work=of_job,
             ahead=ahead,
-            refusals=self._refused(backup).standing(1),
+            refusals=self._standing(backup),
         )
         held = obstacle(backup, sight)
         if of_job or group is None or held is None or held.reason is not Reason.WAITING_FOR_GROUP:
@@ -172,7 +156,7 @@ class BackupReconciler:
             if not error.refused:
                 raise
             ref = ref_of(action.manifest)
-            self._refused(backup).add(ref, str(error), generation=1)
+            self._refused(backup).add(ref, str(error), generation=backup.generation)
             log.warning("backup %s/%s: %s %s: %s", *self.key, *ref, error)
 
     async def _report(self, backup: BrokerBackup, sight: Sight) -> None:
@@ -192,6 +176,9 @@ class BackupReconciler:
             await self._cluster.post(backup, event, now=self._clock.now())
             if event.reason is EventReason.BACKUP_FAILED and sight.group:
                 self._metrics.failed(*self.key)
+
+    def _standing(self, backup: BrokerBackup) -> dict[Ref, str]:
+        return self._refused(backup).standing(backup.generation)
 
     def _refused(self, backup: BrokerBackup) -> Refusals:
         return self._refusals.setdefault(backup.uid, Refusals(self._clock.monotonic_s))
