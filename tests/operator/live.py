@@ -32,21 +32,26 @@ ROOT: Final = Path(__file__).parents[2]
 SYSTEM: Final = "dledger-system"
 
 
-def chart() -> list[dict[str, Any]]:
-    """Return the chart's contents, but for its Deployment, and the namespace they are in."""
+def rendered(*values: str) -> list[dict[str, Any]]:
+    """Return everything that the chart installs with these values (``key=value``)."""
     helm = golang.ensure(default_layout(), golang.HELM, Steps())
-    rendered = subprocess.run(
+    text = subprocess.run(
         [
             *(helm, "template", "dledger-operator", ROOT / "charts/dledger-operator"),
             *("--include-crds", "--namespace", SYSTEM, "--kube-version", "1.34"),
+            *(word for value in values for word in ("--set", value)),
         ],
         capture_output=True,
         text=True,
         check=True,
     ).stdout
+    return [*filter(None, yaml.safe_load_all(text))]
+
+
+def chart() -> list[dict[str, Any]]:
+    """Return the chart's contents, but for its Deployment, and the namespace they are in."""
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}}
-    manifests = [namespace, *filter(None, yaml.safe_load_all(rendered))]
-    return [manifest for manifest in manifests if manifest["kind"] != "Deployment"]
+    return [namespace, *(made for made in rendered() if made["kind"] != "Deployment")]
 
 
 def group(name: str = "orders", **spec: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import pytest
 from dledger_operator import names
 from tests.operator.api_server import ApiServer
 from tests.operator.backup_samples import RESULT, STORE
-from tests.operator.live import Operator, Story, eventually
+from tests.operator.live import Operator, Story, eventually, rendered
 
 pytestmark = pytest.mark.e2e
 
@@ -33,6 +33,25 @@ def _backup(name: str = "first", **spec: Any) -> dict[str, Any]:
         "metadata": {"name": name},
         "spec": {"group": "orders", **spec},
     }
+
+
+def _environment(*values: str) -> dict[str, str]:
+    (deployment,) = (made for made in rendered(*values) if made["kind"] == "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    return {row["name"]: row.get("value", "") for row in container["env"]}
+
+
+@pytest.mark.parametrize(
+    ("values", "image"),
+    [
+        ((), "dledger.io/dledger-spark:0.1.0"),
+        (("image.repository=r.example/d", "image.tag=v7"), "r.example/d-spark:v7"),
+        (("sparkImage=mine:1",), "mine:1"),
+    ],
+)
+def test_the_chart_names_an_image_for_spark(values: tuple[str, ...], image: str) -> None:
+    """Beside the operator's own, unless a value names another."""
+    assert _environment(*values)["DLEDGER_OPERATOR_SPARK_IMAGE"] == image
 
 
 # --- what the API server refuses ----------------------------------------------------------------
