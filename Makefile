@@ -9,7 +9,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.synced
 
-.PHONY: help setup check proto unit sim e2e test demo demo-backup demo-down bench clean
+.PHONY: help setup check proto unit sim e2e test demo demo-backup demo-down bench bench-pipeline clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,6 +49,9 @@ demo-backup: $(STAMP) ## The same cluster: a backup by Spark, a lost group, a re
 
 demo-down: $(STAMP) ## Remove everything that demo and e2e put on this machine
 	$(PY) -m e2e.cluster purge --cluster $(CLUSTER)
+
+bench-pipeline: $(STAMP) ## Parse, backup and restore beside a raw read, pyarrow and Spark's writer
+	$(PY) -m e2e.bench_pipeline
 
 bench: $(STAMP) ## First figures: SDK sends, batched appends, failover gap
 	$(PY) -m e2e.bench
