@@ -129,6 +129,16 @@ def read_range(store: Store, group_id: str, row: ManifestRow) -> pa.Table:
     return table
 
 
+def describe(
+    batches: Iterable[pa.RecordBatch], *, previous_chain: int, object_bytes: int, sha256: str
+) -> ManifestRow:
+    """Return the row that states what is in *batches*; raises like `write_range`."""
+    facts = _Facts(previous_chain)
+    for _ in facts.noting(batches):
+        pass
+    return facts.row(object_bytes=object_bytes, sha256=sha256)
+
+
 def _check_rows(table: pa.Table, row: ManifestRow, name: str) -> None:
     if table.schema != ENTRY_SCHEMA:
         raise CorruptObject(name, f"its columns are {table.schema.names}")

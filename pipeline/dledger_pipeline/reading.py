@@ -21,29 +21,30 @@ from dledger_pipeline.store import Store
 _READERS: Final = 2
 
 
-def read_checked(store: Store, group_id: str, row: ManifestRow) -> pa.RecordBatch:
-    """Return the entries of a row in one batch, from the object and by the CRCs that it states.
+def read_checked(store: Store, group_id: str, row: ManifestRow) -> pa.Table:
+    """Return the entries of a row, by the object's hash and by the CRCs that they carry.
 
     Raises:
         ObjectMissing: The object is not there.
         CorruptObject: It is damaged, or not the log that *row* states.
     """
-    (batch,) = read_range(store, group_id, row).combine_chunks().to_batches()
+    table = read_range(store, group_id, row)
     name = f"{group_id}/{row.name}"
-    chain = check(batch, name=name, previous_chain=row.first_chain, first_index=row.first_index)
+    chain, index = row.first_chain, row.first_index
+    for batch in table.to_batches():
+        chain = check(batch, name=name, previous_chain=chain, first_index=index)
+        index += len(batch)
     if chain != row.last_chain:
         raise CorruptObject(
             name, f"it ends in chain CRC {chain:#010x}, the manifest says {row.last_chain:#010x}"
         )
-    return batch
+    return table
 
 
-def read_ahead(
-    store: Store, group_id: str, rows: Iterable[ManifestRow]
-) -> Iterator[pa.RecordBatch]:
+def read_ahead(store: Store, group_id: str, rows: Iterable[ManifestRow]) -> Iterator[pa.Table]:
     """Yield what `read_checked` returns for each of *rows*; holds the entries of three at most."""
     with ThreadPoolExecutor(_READERS, "object-reader") as readers:
-        reading: deque[Future[pa.RecordBatch]] = deque()
+        reading: deque[Future[pa.Table]] = deque()
         try:
             for row in rows:
                 reading.append(readers.submit(read_checked, store, group_id, row))

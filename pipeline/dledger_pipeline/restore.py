@@ -13,6 +13,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from dledger.errors import StorageError
@@ -28,11 +30,11 @@ from dledger.store.identity import (
     lock_directory,
 )
 from dledger.store.segment import NEW_SUFFIX
-from dledger_pipeline.archive import ManifestRow
+from dledger_pipeline.archive import ManifestRow, describe
 from dledger_pipeline.errors import DirectoryNotEmpty, TargetNotAvailable
 from dledger_pipeline.manifest import Manifest, load
 from dledger_pipeline.reading import read_ahead, read_checked
-from dledger_pipeline.records import record_sizes, values
+from dledger_pipeline.records import values
 from dledger_pipeline.segment_writer import SegmentWriter
 from dledger_pipeline.store import Store
 
@@ -112,37 +114,41 @@ def restore(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _End:
-    """Where a restored log ends: behind all of *rows*, and *tail* of the row after them."""
+    """Where a restored log ends: behind all of *rows*, and *tail*, which *last* describes."""
 
     store: Store
     manifest: Manifest
     rows: tuple[ManifestRow, ...]
-    tail: pa.RecordBatch
+    tail: pa.Table
+    last: ManifestRow
 
     @property
     def last_index(self) -> int:
-        return int(self.tail.column("index")[-1].as_py())
+        return self.last.last_index
 
     def batches(self, progress: Progress | None) -> Iterator[pa.RecordBatch]:
         """Yield all entries, checked."""
-        for batch in chain(read_ahead(self.store, self.manifest.group_id, self.rows), (self.tail,)):
-            yield batch
+        tables = read_ahead(self.store, self.manifest.group_id, self.rows)
+        for row, table in zip(self._all, chain(tables, (self.tail,)), strict=True):
+            yield from table.to_batches()
             if progress is not None:
-                progress(int(batch.column("index")[-1].as_py()), self.last_index)
+                progress(row.last_index, self.last_index)
 
     def result(self, identity: Identity) -> RestoreResult:
-        times = [row.last_timestamp_ms for row in self.rows]
         return RestoreResult(
             group_id=self.manifest.group_id,
             node_id=identity.node_id,
             first_index=self.manifest.first_index,
             last_index=self.last_index,
-            last_term=self.tail.column("term")[-1].as_py(),
-            last_timestamp_ms=max(*times, 0, int(values(self.tail["timestamp_ms"]).max())),
-            records=self.last_index,
-            record_bytes=sum(row.record_bytes for row in self.rows)
-            + int(record_sizes(self.tail).sum()),
+            last_term=self.last.last_term,
+            last_timestamp_ms=max(row.last_timestamp_ms for row in self._all),
+            records=sum(row.records for row in self._all),
+            record_bytes=sum(row.record_bytes for row in self._all),
         )
+
+    @property
+    def _all(self) -> tuple[ManifestRow, ...]:
+        return (*self.rows, self.last)
 
 
 def _end(
@@ -168,7 +174,11 @@ def _end_at(store: Store, manifest: Manifest, index: int) -> _End:
     number = next(n for n, row in enumerate(manifest.files) if row.last_index >= index)
     row = manifest.files[number]
     tail = read_checked(store, manifest.group_id, row).slice(0, index - row.first_index + 1)
-    return _End(store=store, manifest=manifest, rows=manifest.files[:number], tail=tail)
+    last = describe(
+        tail.to_batches(), previous_chain=row.first_chain, object_bytes=0, sha256=row.sha256
+    )
+    rows = manifest.files[:number]
+    return _End(store=store, manifest=manifest, rows=rows, tail=tail, last=last)
 
 
 def _index_at(store: Store, manifest: Manifest, time_ms: int) -> int:
@@ -176,12 +186,18 @@ def _index_at(store: Store, manifest: Manifest, time_ms: int) -> int:
     row = next((row for row in manifest.files if row.last_timestamp_ms > time_ms), None)
     if row is None:
         return manifest.last_index
-    times = values(read_checked(store, manifest.group_id, row)["timestamp_ms"])
-    index = row.first_index + int((times > time_ms).argmax()) - 1
+    times_ms = _times_ms(read_checked(store, manifest.group_id, row))
+    index = row.first_index + int((times_ms > time_ms).argmax()) - 1
     if index < 1:
         first_ms = manifest.files[0].first_timestamp_ms
-        raise TargetNotAvailable(f"even the first entry, of {first_ms} ms, is later than {time_ms} ms")
+        raise TargetNotAvailable(
+            f"even the first entry, of {first_ms} ms, is later than {time_ms} ms"
+        )
     return index
+
+
+def _times_ms(table: pa.Table) -> npt.NDArray[np.int64]:
+    return np.concatenate([values(batch.column("timestamp_ms")) for batch in table.to_batches()])
 
 
 def _write(

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dledger_pipeline.archive import ManifestRow
+from dledger_pipeline.archive import ManifestRow, describe
 from dledger_pipeline.errors import BrokenBackup, CorruptManifest
 from dledger_pipeline.manifest import Manifest, load
 from dledger_pipeline.reading import read_ahead
-from dledger_pipeline.records import RecordBytes, encode, record_sizes, values
+from dledger_pipeline.records import RecordBytes, encode
 from dledger_pipeline.restore import Progress, restore
 from dledger_pipeline.segments import read_log
 from dledger_pipeline.store import Store
@@ -57,10 +57,9 @@ def verify(
         CorruptObject, ObjectMissing, BackupError, StoreError: With the name of the first fault.
     """
     manifest = load(store, group_id)
-    for row, batch in zip(
-        manifest.files, read_ahead(store, manifest.group_id, manifest.files), strict=True
-    ):
-        _check_row(f"{manifest.group_id}/{row.name}", row, batch)
+    tables = read_ahead(store, manifest.group_id, manifest.files)
+    for row, table in zip(manifest.files, tables, strict=True):
+        _check_row(f"{manifest.group_id}/{row.name}", row, table)
         if progress is not None:
             progress(row.last_index, manifest.last_index)
     return VerifyResult(
@@ -76,40 +75,30 @@ def verify(
     )
 
 
-def _check_row(name: str, row: ManifestRow, batch: pa.RecordBatch) -> None:
-    """Check what the manifest says of an object besides its hash, indexes and chains."""
-    times = values(batch.column("timestamp_ms"))
-    times = times[times != 0]
-    found = (
-        int(record_sizes(batch).sum()),
-        batch.column("term")[-1].as_py(),
-        int(times.min()) if len(times) else 0,
-        int(times.max()) if len(times) else 0,
+def _check_row(name: str, row: ManifestRow, table: pa.Table) -> None:
+    """Check everything else that the manifest states of an object: bytes, term, times."""
+    found = describe(
+        table.to_batches(),
+        previous_chain=row.first_chain,
+        object_bytes=row.object_bytes,
+        sha256=row.sha256,
     )
-    stated = (row.record_bytes, row.last_term, row.first_timestamp_ms, row.last_timestamp_ms)
-    if found != stated:
-        raise CorruptManifest(
-            name, f"bytes, term and times are {found}, its manifest row says {stated}"
-        )
+    if found != row:
+        raise CorruptManifest(name, f"the object holds {found}, its manifest row says {row}")
 
 
 def _compare(store: Store, manifest: Manifest, scratch: Path) -> int:
     """Restore into *scratch* and compare with the archive; return how many bytes were equal."""
-    result = restore(
-        store,
-        manifest.group_id,
-        scratch,
-        name="verify/verify-0",
-        target_index=manifest.last_index,
-    )
+    end = manifest.last_index
+    name = "verify/verify-0"
+    result = restore(store, manifest.group_id, scratch, name=name, target_index=end)
     restored = _Bytes(read_log(scratch))
-    for row, batch in zip(
-        manifest.files, read_ahead(store, manifest.group_id, manifest.files), strict=True
-    ):
-        if restored.take(row.record_bytes) != encode(batch):
-            raise BrokenBackup(
-                f"{manifest.group_id}/{row.name}", "restored, its records have other bytes"
-            )
+    tables = read_ahead(store, manifest.group_id, manifest.files)
+    for row, table in zip(manifest.files, tables, strict=True):
+        for expected in map(encode, table.to_batches()):
+            if restored.take(len(expected)) != expected:
+                name = f"{manifest.group_id}/{row.name}"
+                raise BrokenBackup(name, "restored, its records have other bytes")
     return result.record_bytes
 
 
