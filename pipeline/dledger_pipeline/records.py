@@ -41,6 +41,9 @@ ENTRY_SCHEMA: Final = pa.schema(
 )
 """One row a record. *type* is an `EntryKind`; *chain_crc32c* is the record's own chain CRC."""
 
+PARTS: Final = 3
+"""What `encode_parts` returns for each row."""
+
 _HEADER: Final = np.dtype(
     [
         ("chain_crc32c", "<u4"),
@@ -107,13 +110,21 @@ def parse(chunk: RecordBytes) -> pa.RecordBatch:
 
 def encode(batch: pa.RecordBatch) -> bytes:
     """Return the bytes that *batch* was parsed from; the inverse of `parse`. Checks nothing."""
+    return b"".join(encode_parts(batch))
+
+
+def encode_parts(batch: pa.RecordBatch) -> list[bytes | memoryview]:
+    """Return the same as header, body and padding of each row, for vectored writes.
+
+    Bodies are views of the batch's own memory.
+    """
     headers, bodies = _from_columns(batch)
     padding = (-headers["length"].astype(np.int64) % ALIGNMENT_BYTES).tolist()
-    parts: list[Any] = [b""] * (3 * len(bodies))
-    parts[0::3] = headers.view(f"V{RECORD_HEADER_BYTES}").tolist()
-    parts[1::3] = bodies
-    parts[2::3] = map(_PADDING.__getitem__, padding)
-    return b"".join(parts)
+    parts: list[bytes | memoryview] = [b""] * (PARTS * len(bodies))
+    parts[0::PARTS] = headers.view(f"V{RECORD_HEADER_BYTES}").tolist()
+    parts[1::PARTS] = bodies
+    parts[2::PARTS] = map(_PADDING.__getitem__, padding)
+    return parts
 
 
 def check(batch: pa.RecordBatch, *, name: str, previous_chain: int, first_index: int) -> int:

@@ -22,7 +22,7 @@ from dledger.store.segment import Segment, TermRuns
 from dledger.store.segment_files import SegmentFiles
 from dledger.store.watermark import Watermark
 from dledger.types import EntryKind
-from dledger_pipeline.records import encode, record_sizes, values
+from dledger_pipeline.records import PARTS, encode_parts, record_sizes, values
 
 _RESERVE_BYTES: Final = 16 << 20
 
@@ -56,7 +56,7 @@ class SegmentWriter:
             DiskFull: There is no room.
             OSError: The disk failed.
         """
-        data = memoryview(encode(batch))
+        parts = encode_parts(batch)
         ends = np.cumsum(record_sizes(batch))
         chains = values(batch.column("chain_crc32c"))
         self._note(batch)
@@ -67,7 +67,7 @@ class SegmentWriter:
             stop = int(np.searchsorted(ends, room, "right"))
             end = int(ends[stop - 1])
             with disk_full_on_enospc(f"write segment {segment.name}"):
-                self._disk.open(segment).pwritev([data[start:end]], segment.end)
+                self._disk.open(segment).pwritev(parts[PARTS * at : PARTS * stop], segment.end)
             starts = np.concatenate(([start], ends[at : stop - 1])) - start + segment.end
             segment.add(
                 EncodedRecords(
