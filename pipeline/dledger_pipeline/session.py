@@ -30,12 +30,12 @@ LOCAL: Final = "local[*]"
 _LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 _LOCALHOST: Final = "127.0.0.1"
 _DEFAULTS: Final = {
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
 }
 _LOCAL_DEFAULTS: Final = {
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
     "spark.driver.host": _LOCALHOST,
     "spark.driver.bindAddress": _LOCALHOST,
 }
@@ -77,7 +77,9 @@ def _start(name: str, master: str, conf: Mapping[str, str]) -> SparkSession:
     try:
         return builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
-        raise SparkFailed(f"Spark did not start with master {master}: {_line(error)}") from error
+        raise SparkFailed(
+            f"Spark did not start with master {master} (what Java said of it is above): {_line(error)}"
+        ) from error
 
 
 def _check_java() -> None:

@@ -1,0 +1,251 @@
+"""``dledger-pipeline``: results on stdout, and for every bad input exit 1 and one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from dledger_pipeline import manifest
+from dledger_pipeline.__main__ import main
+from dledger_pipeline.store import Store
+from tests.pipeline.live_group import LiveGroup
+from tests.pipeline.logs import GROUP_ID, backup, contents, entries, flip
+from tests.pipeline.s3_server import S3Server
+
+_ENTRIES = entries(120)
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Store:
+    """Return a store with a backup in three objects."""
+    store = Store.open(f"file://{tmp_path}/store")
+    backup(store, _ENTRIES, (50, 40, 30))
+    return store
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Return a function that runs a command that must fail, and returns its one sentence."""
+
+    def run(*command: str) -> str:
+        assert main(command) == 1
+        out, err = capsys.readouterr()
+        (line,) = (line for line in err.splitlines() if line.startswith("dledger-pipeline: "))
+        assert err.splitlines()[-1] == line
+        assert out == ""
+        return line
+
+    return run
+
+
+def _shell(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as a user does, in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "dledger_pipeline", *command],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_backup_is_verified_and_restored(
+    archive: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``--json`` prints one line; ``--result-file`` has the same."""
+    result_file, data = tmp_path / "result", tmp_path / "data"
+    store = ("--store", archive.url, "--json", "--result-file", str(result_file))
+
+    codes = [
+        main(["verify", *store, "--deep"]),
+        main(["restore", *store, "--data", str(data), "--name", "orders/orders-0"]),
+    ]
+
+    verified, restored = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert codes == [0, 0]
+    assert (verified["phase"], verified["lastIndex"], verified["objects"]) == ("Completed", 120, 3)
+    assert verified["comparedBytes"] == verified["bytes"]
+    assert (restored["phase"], restored["groupId"], restored["records"]) == (
+        "Completed",
+        GROUP_ID,
+        120,
+    )
+    assert json.loads(result_file.read_text()) == restored
+    assert list(data.glob("log/*.seg"))
+
+
+def test_a_restore_can_end_at_an_index_or_a_time(
+    archive: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Entries have timestamps of 10 ms times their index, in 1970."""
+    for name, target in (("index", ("--to-index", "77")), ("time", ("--to-time", _AT_77))):
+        data = ("--data", str(tmp_path / name), "--name", "orders/orders-0")
+        assert main(["restore", "--store", archive.url, *data, *target, "--json"]) == 0
+
+    by_index, by_time = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert by_index["lastIndex"] == by_time["lastIndex"] == 77
+
+
+_AT_77 = "1970-01-01T01:00:00.775+01:00"
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ([], "COMMAND"),
+        (["backup", "--store", "file:///x"], "--endpoint"),
+        (["backup", "--store", "file:///x", "--endpoint", ","], "must not be empty"),
+        (["backup", "--store", "file:///x", "--endpoint", "a:1", "--last-index", "0"], "above 0"),
+        (["backup", "--store", "file:///x", "--endpoint", "a:1", "--conf", "x"], "not KEY=VALUE"),
+        (["restore", "--store", "file:///x", "--name", "g/p"], "--data"),
+        (["restore", "--to-time", "yesterday"], "not a time of RFC 3339"),
+        (["restore", "--to-time", "2026-01-31T12:00:00"], "has no time zone"),
+        (["compact", "--store", "file:///x"], "--topics"),
+    ],
+)
+def test_wrong_usage_is_exit_2(
+    command: Sequence[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The argument at fault is named."""
+    with pytest.raises(SystemExit) as stopped:
+        main(command)
+
+    assert stopped.value.code == 2
+    assert reason in capsys.readouterr().err
+
+
+def test_a_flipped_object_is_named(
+    spark: SparkSession, archive: Store, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    """Whoever reads it: verify, restore, compact; and nothing is changed or restored."""
+    damaged = manifest.load(archive).files[1].name
+    flip(archive, f"{GROUP_ID}/{damaged}")
+    before, data = contents(archive), tmp_path / "data"
+    store = ("--store", archive.url)
+
+    for command in (
+        ("verify", *store),
+        ("restore", *store, "--data", str(data), "--name", "orders/orders-0"),
+        ("compact", *store, "--topics", "orders"),
+    ):
+        assert damaged in refused(*command)
+
+    assert contents(archive) == before
+    assert not (data / "identity.json").exists()
+
+
+def test_a_missing_object_is_named(
+    spark: SparkSession, archive: Store, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    """Whoever looks for it: verify, restore, compact."""
+    missing = manifest.load(archive).files[2].name
+    (tmp_path / "store" / GROUP_ID / missing).unlink()
+    store = ("--store", archive.url)
+
+    for command in (
+        ("verify", *store),
+        ("restore", *store, "--data", str(tmp_path / "data"), "--name", "orders/orders-0"),
+        ("compact", *store, "--topics", "orders"),
+    ):
+        assert f"{missing} is missing" in refused(*command)
+
+
+def test_another_groups_manifest_is_refused(
+    archive: Store, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    """Its folder has one group's name, its manifest another's."""
+    (tmp_path / "store" / GROUP_ID).rename(tmp_path / "store" / "other")
+
+    line = refused("verify", "--store", archive.url, "--group-id", "other")
+
+    assert f"belongs to group {GROUP_ID}, not to other" in line
+
+
+def test_the_error_is_in_the_result_file(
+    archive: Store, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    """With its type, and short enough for a container's termination message."""
+    result_file = tmp_path / "result"
+    data = ("--data", str(tmp_path / "data"), "--name", "g/p")
+
+    line = refused(
+        "restore", "--store", archive.url, *data, "--to-index", "121",
+        "--result-file", str(result_file),
+    )  # fmt: skip
+
+    error = json.loads(result_file.read_text())["error"]
+    assert error["type"] == "TargetNotAvailable"
+    assert line == f"dledger-pipeline: {error['message']}"
+    assert "121" in line
+
+
+@pytest.mark.slow
+def test_a_range_past_the_commit_index_is_refused(
+    group: LiveGroup, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    """Before Spark is started, and before anything is in the store."""
+    past = str(group.last_index + 1000)
+    store = ("--store", f"file://{tmp_path}/store", "--last-index", past)
+
+    line = refused("backup", "--endpoint", ",".join(group.admins), *store)
+
+    assert past in line
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.slow
+def test_wrong_credentials_are_one_sentence(group: LiveGroup, s3: S3Server) -> None:
+    """All of standard error, in a process of its own; and the bucket stays empty."""
+    url = s3.bucket("denied")
+
+    done = _shell(
+        *("backup", "--endpoint", group.admins[0], "--store", url),
+        DLEDGER_STORE_ENDPOINT=s3.endpoint,
+        AWS_ACCESS_KEY_ID=s3.credentials.access_key_id,
+        AWS_SECRET_ACCESS_KEY=f"not {s3.credentials.secret_access_key}",
+    )
+
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert line.startswith("dledger-pipeline: the store denies access to")
+    assert list(s3.store(url).list()) == []
+
+
+@pytest.mark.slow
+def test_a_missing_java_is_one_sentence(group: LiveGroup, tmp_path: Path) -> None:
+    """It says how to install one."""
+    done = _shell(
+        *("backup", "--endpoint", group.admins[0], "--store", f"file://{tmp_path}/store"),
+        PATH=str(tmp_path),
+        JAVA_HOME="",
+    )
+
+    assert done.returncode == 1
+    assert "openjdk-17-jre-headless" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_a_backup_goes_to_s3_from_the_shell(group: LiveGroup, s3: S3Server) -> None:
+    """Spark's workers write with the environment's credentials; stderr has our lines only."""
+    url = s3.bucket("shell")
+
+    done = _shell(
+        *("backup", "--endpoint", ",".join(group.admins), "--store", url, "--json"),
+        *("--master", "local[1]", "--conf", "spark.driver.memory=512m"),
+        DLEDGER_STORE_ENDPOINT=s3.endpoint,
+        AWS_ACCESS_KEY_ID=s3.credentials.access_key_id,
+        AWS_SECRET_ACCESS_KEY=s3.credentials.secret_access_key,
+    )
+
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    found = manifest.load(s3.store(url))
+    assert (result["phase"], result["groupId"]) == ("Completed", group.group_id)
+    assert (result["manifest"], result["records"]) == (found.name, found.last_index)
