@@ -59,4 +59,5 @@ def field(name: str, content: Mapping[str, Any], key: str, kind: type) -> Any:
 
 
 def _sha256(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    compact = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(compact.encode()).hexdigest()

@@ -19,11 +19,13 @@ from dledger_pipeline.errors import (
     ForeignManifest,
     NoBackup,
     ObjectMissing,
+    StoreDenied,
 )
 from dledger_pipeline.manifest import Manifest, load, manifest_name, newest, publish
 from dledger_pipeline.sealed import seal
 from dledger_pipeline.store import Store
 from tests.pipeline.logs import GROUP_ID, archived, backup, batches, contents, entries, flip
+from tests.pipeline.s3_server import S3Server
 
 ENTRIES = entries(100)
 OTHER_ID = "00000000-1111-2222-3333-444444444444"
@@ -196,6 +198,24 @@ def test_a_missing_or_short_object_is_not_published(store: Store) -> None:
         publish(store, manifest)
     with pytest.raises(ObjectMissing, match=f"{GROUP_ID}/data/nothing.parquet"):
         publish(store, replace(manifest, files=(absent,)))
+
+    assert contents(store) == before
+
+
+def test_wrong_credentials_publish_and_load_nothing(s3: S3Server) -> None:
+    """They are not taken for a store without backups."""
+    url = s3.bucket("publish-denied")
+    store = s3.store(url)
+    manifest = manifest_of(store, 20)
+    before = contents(store)
+    denied = Store.open(url, s3.endpoint, replace(s3.credentials, access_key_id="no"))
+
+    with pytest.raises(StoreDenied, match=url):
+        publish(denied, manifest)
+    with pytest.raises(StoreDenied, match=url):
+        load(denied)
+    with pytest.raises(StoreDenied, match=url):
+        write_range(denied, GROUP_ID, batches(ENTRIES), previous_chain=0)
 
     assert contents(store) == before
 
