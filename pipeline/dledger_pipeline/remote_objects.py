@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _CODE: Final = re.compile(r"<Code>(\w+)</Code>")
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _RETRIES: Final[Any] = {"max_retries": 5, "retry_timeout": timedelta(seconds=30)}
-_CONNECTION: Final = {"connect_timeout": "5s", "timeout": "300s"}
+_CONNECTION: Final[Any] = {"connect_timeout": "5s", "timeout": "300s", "allow_http": True}
 
 
 class RemoteObjects:
@@ -67,7 +67,7 @@ class RemoteObjects:
         store = obstore.store.S3Store(
             parts.netloc,
             prefix=parts.path.strip("/") or None,
-            client_options={**_CONNECTION, "allow_http": True},
+            client_options=_CONNECTION,
             retry_config=_RETRIES,
             **config,
         )
