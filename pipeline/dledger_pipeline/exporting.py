@@ -154,8 +154,8 @@ class Exporter:
             group_id=group_id, first_index=first_index, last_index=last_index
         )
         expected, chain = first_index, None
-        with self._reported():
-            for received in self._stub.Export(request):
+        with self._reported(), self._streaming(request) as stream:
+            for received in stream:
                 chunk = self._chunk(received)
                 if chunk.first_index != expected or chain not in (None, chunk.previous_chain):
                     reason = f"expected entry {expected} behind chain CRC {chain}"
@@ -164,6 +164,15 @@ class Exporter:
                 expected, chain = received.last_index + 1, last_chain(chunk)
         if expected != last_index + 1:
             raise NodeUnavailable(f"{self.address} ended the export before entry {expected}")
+
+    @contextmanager
+    def _streaming(self, request: pb.ExportRequest) -> Iterator[Any]:
+        """Give the stream; whoever stops reading early tells the node so."""
+        stream = self._stub.Export(request)
+        try:
+            yield stream
+        finally:
+            stream.cancel()
 
     def _chunk(self, received: pb.ExportChunk) -> RecordBytes:
         count = received.last_index - received.first_index + 1

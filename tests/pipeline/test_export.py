@@ -19,7 +19,8 @@ from dledger_pipeline.errors import (
     RangeNotAvailable,
 )
 from dledger_pipeline.exporting import Exporter, choose
-from dledger_pipeline.records import parse
+from dledger_pipeline.records import RecordBytes, parse
+from e2e.devgroup import eventually
 from tests.pipeline.export_server import export_server
 from tests.pipeline.logs import GROUP_ID, data_directory, entries, entry
 
@@ -254,6 +255,29 @@ def test_too_many_exports_at_once_are_told_to_come_back(
         list(exporter.read(GROUP_ID, 1, 1))
     assert len(list(under_way)) == 199
     assert len(list(exporter.read(GROUP_ID, 1, 1))) == 1
+
+
+def test_a_reader_that_stops_early_makes_room(
+    exporter: Exporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node is told, and serves the next one."""
+    monkeypatch.setattr(export, "_MAX_STREAMS", 1)
+    monkeypatch.setattr(export, "_CHUNK_BYTES", 1)
+    for _ in range(5):
+        abandoned = exporter.read(GROUP_ID, 1, 200)
+        next(abandoned)
+
+        abandoned.close()  # type: ignore[attr-defined]
+
+        assert eventually("there is room", lambda: _first_chunk(exporter), 10)
+
+
+def _first_chunk(exporter: Exporter) -> RecordBytes | None:
+    try:
+        (chunk,) = exporter.read(GROUP_ID, 1, 1)
+    except NodeUnavailable:
+        return None
+    return chunk
 
 
 def test_a_follower_that_has_most_is_read_from(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any, Protocol
 
 import grpc
@@ -99,8 +100,9 @@ class AdminServicer:
     async def Export(self, request: pb.ExportRequest, context: Any) -> AsyncIterator[bytes]:
         """Stream the records of committed entries."""
         try:
-            async for chunk in self._export.chunks(request):
-                yield chunk
+            async with aclosing(self._export.chunks(request)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
         except DledgerError as error:
             await abort(context, error)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -74,7 +74,7 @@ class Export:
             _plan, source, first, last, request.target_bytes or _TARGET_BYTES
         )
 
-    async def chunks(self, request: pb.ExportRequest) -> AsyncIterator[bytes]:
+    async def chunks(self, request: pb.ExportRequest) -> AsyncGenerator[bytes, None]:
         """Yield serialized chunks of a range.
 
         Raises:
