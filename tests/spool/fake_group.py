@@ -61,7 +61,7 @@ class FakeGroup:
         offsets: list[int] = []
         for record in records:
             key = record.message_id.encode()
-            found = self._window.find(self.client_ids[-1], topic, key)
+            found = self._window.find(self.client_ids[-1], topic, key) if key else None
             if found is None:
                 found = (queue_id, len(ids))
                 self._window.remember(

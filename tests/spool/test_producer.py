@@ -131,6 +131,7 @@ async def test_a_message_that_was_perhaps_stored_is_not_stored_twice(
         assert await producer.drained(DEADLINE_S)
 
     assert result.spooled
+    assert len(result.message_id) == 32
     assert group.stored == {"orders": [result.message_id]}
 
 

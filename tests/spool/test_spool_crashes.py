@@ -206,6 +206,20 @@ def test_replay_repeats_at_most_one_chunk_after_a_kill() -> None:
     assert repeated <= CHUNK
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_what_was_replayed_stays_so_in_a_power_cut(seed: int) -> None:
+    """Direct messages may follow at once, more than the group remembers."""
+    disk = Disk()
+    spool = disk.open()
+    spool.append(messages(1, 50, size=200))
+    done = replay(spool, Group(), chunks=3)
+
+    chunk = disk.crash(seed).read(max_records=CHUNK, max_bytes=1 << 20)
+
+    assert chunk is not None
+    assert chunk.messages[0].sequence == done[-1].sequence + 1
+
+
 def test_cut_tail_does_not_come_back_behind_shorter_messages() -> None:
     """Zeros are written over a torn tail, so that no remains of it follow the next record."""
     disk, group = Disk(), Group()
@@ -213,13 +227,49 @@ def test_cut_tail_does_not_come_back_behind_shorter_messages() -> None:
     disk.files.inject(Fault("pwritev", 5, ".spool", partial_bytes=500))
     with pytest.raises(StorageError):
         spool.append([message(1, size=10), message(2, size=600), message(3, size=10)])
-    disk.reopen().append([message(4, size=8)])
-
     spool = disk.reopen()
+    (name,) = disk.names()
+    cut = bytes(disk.contents(name)).rstrip(b"\0")
+    spool.append([message(4, size=8)])
+    replay(disk.reopen(), group)
+
+    assert b"orders 2" not in cut
+    assert group.numbers() == [1, 4]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_a_failed_sync_left_in_the_page_cache_is_written_again(seed: int) -> None:
+    """Linux keeps the pages and calls them clean: the next process reads what no disk has."""
+    disk, group = Disk(), Group()
+    spool = disk.open()
+    disk.files.inject(Fault("fdatasync", 5, ".spool"))
+    with pytest.raises(StorageError):
+        spool.append(messages(1, 9, size=300))
+
+    disk.reopen().close()
+    disk.crash(seed).append(messages(10, 12))
+    spool = disk.crash(seed)
     replay(spool, group)
 
-    assert group.numbers() == [1, 4]
     assert spool.damage == []
+    assert group.numbers() == list(range(1, 13))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_a_failed_sync_left_of_a_rejected_message_is_written_again(seed: int) -> None:
+    """The replay goes past it, so it must be there for certain."""
+    disk, group = Disk(), Group(refuses=lambda one: one.record.message_id == "000002")
+    spool = disk.open()
+    spool.append(messages(1, 3))
+    disk.files.inject(Fault("fdatasync", 5, "2.spool"))
+    with pytest.raises(StorageError, match="cannot keep rejected messages in"):
+        replay(spool, group)
+
+    replay(disk.reopen(), group)
+    spool = disk.crash(seed)
+
+    assert [one.record.message_id for one in disk.rejected()] == ["000002"]
+    assert (group.numbers(), spool.waiting) == ([1, 3], 0)
 
 
 def test_file_calls_of_each_operation(request: pytest.FixtureRequest) -> None:

@@ -18,12 +18,12 @@ from dledger.errors import (
     Unsupported,
     WrongIdentity,
 )
-from dledger.spool.format import FILE_HEADER_BYTES
+from dledger.spool.format import FILE_HEADER_BYTES, encode_record
 from dledger.spool.opening import limits_of, open_spool
 from dledger.spool.spool import MAX_FILE_RECORDS, Spool
 from dledger.store.files import RealFiles
 from dledger.store.memory_files import Fault
-from tests.spool.spool_harness import DIR, Disk, Group, message, messages, replay
+from tests.spool.spool_harness import DIR, STAMP, Disk, Group, message, messages, replay
 
 FIRST = "00000000000000000001.spool"
 
@@ -192,6 +192,26 @@ def test_rot_while_the_producer_runs_is_noticed_when_it_is_read() -> None:
     assert group.numbers() == [1, 2, *range(4, 21)]
     assert (spool.waiting, dict(spool.depth)) == (0, {})
     assert disk.names("quarantine") == [FIRST]
+
+
+def test_record_that_is_whole_but_no_message_is_reported_and_passed_by() -> None:
+    """Somebody else's program wrote it."""
+    disk, group = Disk(), Group()
+    disk.open().append(messages(1, 3))
+    content = disk.contents(FIRST)
+    end = len(content.rstrip(b"\0"))
+    end += -end % 8
+    odd = encode_record(b"\xff" * 30, sequence=4, stamp=STAMP)
+    content[end : end + len(odd)] = odd
+
+    spool = disk.reopen()
+    spool.append(messages(5, 6))
+    replay(spool, group)
+
+    assert lost(spool) == [4]
+    assert "the payload is no message" in str(spool.damage[0])
+    assert group.numbers() == [1, 2, 3, 5, 6]
+    assert (spool.waiting, dict(spool.depth)) == (0, {})
 
 
 def test_lost_state_replays_the_first_file_again_and_stores_nothing_twice() -> None:

@@ -62,7 +62,11 @@ def test_full_disk_is_a_typed_refusal_and_costs_nothing() -> None:
 
 @pytest.mark.parametrize("operation", ["pwritev", "fdatasync"])
 @pytest.mark.parametrize("first", [True, False], ids=["first write", "later write"])
-def test_no_room_inside_a_file_is_a_refusal_too(operation: str, first: bool) -> None:
+@pytest.mark.parametrize("restart", [True, False], ids=["restart", "no restart"])
+@pytest.mark.parametrize("more", [[], [7, 8]], ids=["nothing more", "more"])
+def test_no_room_inside_a_file_is_a_refusal_too(
+    operation: str, first: bool, restart: bool, more: list[int]
+) -> None:
     """As on file systems that copy on write: what a failed write left does not come back."""
     for partial_bytes in (0, 100, 700):
         disk, group = Disk(), Group()
@@ -74,13 +78,13 @@ def test_no_room_inside_a_file_is_a_refusal_too(operation: str, first: bool) -> 
         disk.files.inject(fault)
 
         kept = spool.append(messages(4, 6))
-        spool.append(messages(7, 8))
-        spool = disk.reopen()
+        spool.append([message(number) for number in more])
+        spool = disk.reopen() if restart else spool
         replay(spool, group)
 
         assert kept.messages == 0
         assert isinstance(kept.refusal, SpoolFull)
-        assert group.numbers() == [*numbers, 7, 8]
+        assert group.numbers() == [*numbers, *more]
         assert spool.damage == []
 
 

@@ -52,6 +52,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -113,12 +114,12 @@ class State:
 
 
 class Found(NamedTuple):
-    """An intact record: [offset, end) in the scanned bytes, and its message."""
+    """An intact record: [offset, end) in the scanned bytes, and its payload."""
 
     sequence: int
     offset: int
     end: int
-    message: Message
+    payload: bytes
 
 
 class Gap(NamedTuple):
@@ -248,7 +249,7 @@ def decode_record(data: bytes, offset: int, *, stamp: bytes) -> Found:
         raise ValueError(f"the file ends in the payload of message {sequence}")
     if crc32c(payload) != crc:
         raise ValueError(f"payload of message {sequence} does not have CRC32C {crc:#010x}")
-    return Found(sequence, offset, offset + record_size(length), decode_message(payload))
+    return Found(sequence, offset, offset + record_size(length), payload)
 
 
 def scan(
@@ -265,40 +266,47 @@ def scan(
     """
     result = Scan(end=start)
     expected = first
-    while True:
-        found, reason = _next_record(data, result.end, stamp, expected, limit)
-        if found is None:
-            break
+    while result.end < len(data):
+        try:
+            found = _expected(data, result.end, stamp, expected, limit)
+        except ValueError as error:
+            result.fault = str(error)
+            behind = _next_record(data, result.end, stamp, expected, limit)
+            if behind is None:
+                break
+            found = behind
         if found.offset != result.end or found.sequence != expected:
             lost = found.sequence - 1
+            reason = result.fault or f"messages before {found.sequence} are missing"
             result.gaps.append(Gap(result.end, found.offset, expected, lost, reason))
+            result.fault = ""
         result.records.append(found)
         result.end, expected = found.end, found.sequence + 1
-    result.fault = reason if data[result.end :].strip(b"\0") else ""
+    if not data[result.end :].strip(b"\0"):
+        result.fault = ""
     return result
+
+
+def _expected(data: bytes, offset: int, stamp: bytes, first: int, limit: int | None) -> Found:
+    """Return the record at *offset*; raise ValueError unless its sequence is in [first, limit)."""
+    found = decode_record(data, offset, stamp=stamp)
+    if found.sequence < first or (limit is not None and found.sequence >= limit):
+        raise ValueError(f"a record of message {found.sequence} is not expected here")
+    return found
 
 
 def _next_record(
     data: bytes, start: int, stamp: bytes, first: int, limit: int | None
-) -> tuple[Found | None, str]:
-    """Return the first intact record from *start* on, and why there is none at *start* itself."""
-    reason = ""
+) -> Found | None:
+    """Return the first intact record behind *start*."""
     for offset in _candidates(data, start, stamp):
-        try:
-            found = decode_record(data, offset, stamp=stamp)
-            if found.sequence < first or (limit is not None and found.sequence >= limit):
-                raise ValueError(f"a record of message {found.sequence} is not expected here")
-        except ValueError as error:
-            reason = reason or str(error)
-        else:
-            return found, reason or f"messages before {found.sequence} are missing"
-    return None, reason
+        with suppress(ValueError):
+            return _expected(data, offset, stamp, first, limit)
+    return None
 
 
 def _candidates(data: bytes, start: int, stamp: bytes) -> Iterator[int]:
-    """Yield *start*, then every aligned offset behind it where the stamp is."""
-    if start < len(data):
-        yield start
+    """Yield every aligned offset behind *start* where the stamp is."""
     offset = data.find(stamp, start + 1)
     while offset >= 0:
         if offset % ALIGNMENT_BYTES == 0:
@@ -324,6 +332,21 @@ def encode_message(message: Message) -> bytes:
         raise InvalidArgument(f"message {record.message_id!r} cannot be spooled: {error}") from None
     lengths = struct.pack(f"<{len(strings)}I", *map(len, strings))
     return b"".join((fixed, lengths, *strings, record.body))
+
+
+def topic_of(payload: bytes) -> str:
+    """Return the topic of an intact record's message without decoding the rest of it.
+
+    Raises:
+        ValueError: The payload is not one that `encode_message` made.
+    """
+    try:
+        _, _, keys, pairs = _PAYLOAD.unpack_from(payload)
+        (length,) = _U32.unpack_from(payload, _PAYLOAD.size)
+    except struct.error as error:
+        raise ValueError(f"the payload is no message: {error}") from None
+    start = _PAYLOAD.size + 4 * (_FIXED_STRINGS + keys + 2 * pairs)
+    return payload[start : start + length].decode()
 
 
 def decode_message(payload: bytes) -> Message:

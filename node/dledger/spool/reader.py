@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dledger.spool.format import FILE_HEADER_BYTES, Found, Gap, Message, scan
+from dledger.spool.format import FILE_HEADER_BYTES, Found, Gap, Message, decode_message, scan
 from dledger.spool.spool_files import SpoolFile
 from dledger.store.files import Files, Mode
 
@@ -48,7 +48,7 @@ class Reader:
         self._spool_files = spool_files
         self._stamp = stamp
         self._blame = blame
-        self._buffer: deque[Found] = deque()
+        self._buffer: deque[Spooled] = deque()
         self._read = replayed
         self._path: Path | None = None
         self._offset = 0
@@ -60,12 +60,10 @@ class Reader:
         taken: list[Spooled] = []
         size_bytes = 0
         while self._buffer and len(taken) < max_records:
-            found = self._buffer[0]
-            size_bytes += found.end - found.offset
+            size_bytes += self._buffer[0].size_bytes
             if taken and size_bytes > max_bytes:
                 break
-            self._buffer.popleft()
-            taken.append(_spooled(found))
+            taken.append(self._buffer.popleft())
         last = self._buffer[0].sequence - 1 if self._buffer else self._read
         return Chunk(messages=tuple(taken), last=last)
 
@@ -78,11 +76,23 @@ class Reader:
             self._path, self._offset, first = file.path, FILE_HEADER_BYTES, file.first
         else:
             first = self._read + 1
-        self._buffer.extend(
-            found for found in self._scan(file, first) if found.sequence > self._read
-        )
+        for found in self._scan(file, first):
+            if found.sequence > self._read:
+                self._decode(file, found)
         self._read, self._offset = file.last, file.end
         return True
+
+    def _decode(self, file: SpoolFile, found: Found) -> None:
+        try:
+            message = decode_message(found.payload)
+        except ValueError as error:
+            gap = Gap(found.offset, found.end, found.sequence, found.sequence, str(error))
+            self._blame(file, self._placed(gap))
+            return
+        size_bytes = found.end - found.offset
+        self._buffer.append(
+            Spooled(sequence=found.sequence, message=message, size_bytes=size_bytes)
+        )
 
     def _scan(self, file: SpoolFile, first: int) -> list[Found]:
         try:
@@ -108,9 +118,3 @@ class Reader:
             return handle.pread(file.end - self._offset, self._offset)
         finally:
             handle.close()
-
-
-def _spooled(found: Found) -> Spooled:
-    return Spooled(
-        sequence=found.sequence, message=found.message, size_bytes=found.end - found.offset
-    )

@@ -8,6 +8,7 @@ and never removed by this program.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -15,6 +16,7 @@ from dledger.spool.format import (
     FILE_HEADER_BYTES,
     FileHeader,
     Message,
+    decode_message,
     encode_file_header,
     encode_message,
     encode_record,
@@ -40,7 +42,8 @@ def read_rejected(files: Files, directory: Path, identity: SpoolIdentity) -> Ite
         data = read_file(files, directory / DIRECTORY / name)
         records = scan(data, stamp=identity.stamp, first=1, start=FILE_HEADER_BYTES).records
         for found in records:
-            yield Rejected(found.sequence, found.message)
+            with suppress(ValueError):
+                yield Rejected(found.sequence, decode_message(found.payload))
 
 
 def settle_rejected(

@@ -161,16 +161,15 @@ class Spool:
 
     def _give_up(self, file: SpoolFile, handle: File, size_bytes: int) -> None:
         """Take back what a failed write left, as far as possible, and never write there again."""
-        self._seal()
-        if not file.count:
-            self._spool_files.remove(file)
-            self._files.remove(file.path)
-            return
         try:
             handle.pwritev([bytes(size_bytes)], file.end)
             handle.fdatasync()
         except OSError as error:
             _log.warning("spool %s: cannot take back a write without room: %s", file.path, error)
+        self._seal()
+        if not file.count:  # its name is needed for the next one
+            self._spool_files.remove(file)
+            self._files.remove(file.path)
 
     def _with_room(self, size_bytes: int) -> tuple[SpoolFile, File]:
         """Return a file that takes a record of this size; raise SpoolFull or DiskFull."""

@@ -21,6 +21,7 @@ from dledger.spool.format import (
     VersionError,
     decode_file_header,
     scan,
+    topic_of,
 )
 from dledger.spool.identity import SpoolIdentity
 from dledger.spool.spool_files import SpoolFile, file_name, first_sequences, read_file
@@ -168,8 +169,16 @@ class Surveyor:
     def _count(self, result: Survey, found: Scan) -> None:
         for record in found.records:
             if record.sequence > result.replayed and record.sequence not in self._rejected:
-                result.depth[record.message.topic] += 1
+                result.depth[_topic(record.payload)] += 1
                 result.size_bytes += record.end - record.offset
+
+
+def _topic(payload: bytes) -> str:
+    """Return the topic; what is no message has none, and is reported when it is to be replayed."""
+    try:
+        return topic_of(payload)
+    except ValueError:
+        return ""
 
 
 def settle(files: Files, file: SpoolFile, *, accepted: int, stamp: bytes) -> None:
