@@ -18,8 +18,8 @@ from e2e.cluster.local import LocalCluster
 from e2e.cluster.shell import run
 from e2e.cluster.teardown import port_is_free
 
-NEEDED_DISK_GIB = 12
-NEEDED_MEMORY_GIB = 4
+NEEDED_DISK_GIB = 16
+NEEDED_MEMORY_GIB = 6
 GIB = 2**30
 
 

@@ -12,7 +12,7 @@ from e2e.cluster.shell import run
 
 MOUNTINFO = Path("/proc/self/mountinfo")
 MEMINFO = Path("/proc/meminfo")
-NEEDED_MEMORY_KIB = 8 * 2**20
+NEEDED_MEMORY_KIB = 10 * 2**20
 UMOUNT_BATCH = 50
 
 

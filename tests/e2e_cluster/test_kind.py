@@ -154,6 +154,20 @@ def test_image_is_loaded_into_the_workers_that_lack_it(
     assert load.endswith(f"--nodes {','.join(kind.workers())}")
 
 
+def test_an_image_for_one_node_is_loaded_into_that_node_only(
+    cluster: kind.KindCluster, recorder: Recorder, tmp_path: Path
+) -> None:
+    """Spark's is a gigabyte."""
+    archive = tmp_path / "image.tar"
+    archive.write_bytes(oci.archive("example.org/x:1", b"program", machine="x86_64"))
+
+    cluster.load_image(archive, "example.org/x:1", [cluster.heavy_node])
+
+    (load,) = recorder.lines("kind load image-archive")
+    assert load.endswith(f"--nodes {cluster.heavy_node}")
+    assert cluster.heavy_node in kind.workers()
+
+
 def test_api_server_is_stopped_and_started_by_its_manifest(
     cluster: kind.KindCluster, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,5 +250,12 @@ def test_an_old_kubectl_is_not_used(printed: str, new: bool) -> None:
 
 def test_helm_and_kubectl_are_built_from_pinned_modules() -> None:
     """A checksum for everything that is downloaded."""
-    for program in (golang.HELM, golang.KUBECTL, golang.ETCD, golang.COREDNS):
+    for program in (
+        golang.HELM,
+        golang.KUBECTL,
+        golang.ETCD,
+        golang.COREDNS,
+        golang.PROMETHEUS,
+        golang.VERSITYGW,
+    ):
         assert (golang.MODULES / program.module / "go.sum").exists()
