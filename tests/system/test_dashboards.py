@@ -21,7 +21,6 @@ from typing import Any, cast
 import grpc.aio
 import pytest
 import yaml
-from devgroup import DevGroup, eventually, free_port_range
 from scraping import Prometheus, ScrapedPod, scrape_config
 
 from dledger.http import HealthServer
@@ -31,6 +30,7 @@ from dledger_operator.metrics import Metrics
 from dledger_operator.nodes import Nodes
 from dledger_operator.reconcile import Clock, Reconciler
 from dledger_operator.task import GroupTask
+from e2e.devgroup import DevGroup, eventually, free_port_range
 from tests.monitoring.chart import ALL_ON, CHART, of_kind
 from tests.operator.fakes import FakeApi, FakeNodes, FakeWatched, World
 from tests.operator.samples import PLATFORM
