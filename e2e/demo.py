@@ -30,6 +30,7 @@ from e2e.world import (
 NAMESPACE: Final = "dledger-demo"
 GROUP: Final = "orders"
 DEMO_LABEL: Final = "dledger.io/demo"
+_DEMO: Final = "failover"
 _KILL_AT: Final = 0.4
 _RESULT: Final = ROOT / "build" / "demo.json"
 _KEYS: Final = ("acked", "lost", "duplicates", "outOfOrder", "gapMs", "leaderBefore", "leaderAfter")
@@ -86,10 +87,10 @@ def run(cluster: Cluster, timeline: Timeline, messages: int) -> dict[str, Any]:
     return traffic(group, image, timeline, messages)
 
 
-def forget_earlier(cluster: Cluster) -> None:
-    """Delete what earlier demos left, in the background, and take back released volumes."""
+def forget_earlier(cluster: Cluster, demo: str = _DEMO) -> None:
+    """Delete what earlier runs of a demo left, in the background; take back released volumes."""
     cluster.kubectl(
-        "delete", "namespace", "--selector", f"{DEMO_LABEL}=true", "--wait=false",
+        "delete", "namespace", "--selector", f"{DEMO_LABEL}={demo}", "--wait=false",
         "--ignore-not-found",
     )  # fmt: skip
     cluster.recycle_volumes()
@@ -98,7 +99,7 @@ def forget_earlier(cluster: Cluster) -> None:
 def apply_group(cluster: Cluster, timeline: Timeline) -> Group:
     """Apply a fresh group and wait for its leader."""
     namespace = Namespace(cluster, f"{NAMESPACE}-{int(time.time()):x}")
-    namespace.create(**{DEMO_LABEL: "true"})
+    namespace.create(**{DEMO_LABEL: _DEMO})
     namespace.apply(group_manifest(GROUP))
     timeline.say(f"BrokerGroup {GROUP} applied in namespace {namespace.name}")
     group = namespace.group(GROUP)

@@ -32,6 +32,7 @@ NAMESPACE: Final = "dledger-backup"
 GROUP: Final = "orders"
 BACKUP: Final = "before-the-loss"
 TOPIC: Final = "demo"
+_DEMO: Final = "backup"
 _RESULT: Final = ROOT / "build" / "demo-backup.json"
 _KEYS: Final = (
     *("messages", "missing", "changed", "extra", "logBytes", "objectBytes", "objects"),
@@ -63,12 +64,12 @@ def run(cluster: Cluster, timeline: Timeline, messages: int) -> dict[str, Any]:
     """Play the story and return its figures."""
     cluster.up()
     timeline.say(f"cluster is up ({cluster.kind}); kubectl --kubeconfig {cluster.kubeconfig}")
-    forget_earlier(cluster)
+    forget_earlier(cluster, _DEMO)
     image, spark = images(cluster, timeline)
     install_operator(cluster, image)
     timeline.say(f"operator installed by Helm in namespace {OPERATOR_NAMESPACE}")
     namespace = Namespace(cluster, f"{NAMESPACE}-{int(time.time()):x}")
-    namespace.create(**{DEMO_LABEL: "true"})
+    namespace.create(**{DEMO_LABEL: _DEMO})
     server = S3Server.start(namespace)
     timeline.say(f"an S3 server with an empty bucket listens in namespace {namespace.name}")
     spec = backed_up(server, spark, GROUP)

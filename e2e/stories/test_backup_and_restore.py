@@ -48,6 +48,7 @@ def test_a_group_lost_with_its_volumes_comes_back_from_a_backup(
     assert watched.status["phase"] == "Completed", watched.status
     assert watched.names("driver")
     assert watched.names("executor")
+    assert any("/manifests/" in path for path in server.written())
     assert len(claims) == 3
     assert status["groupId"] != group_id
     assert (compared["missing"], compared["changed"], compared["extra"]) == (0, 0, 0), compared

@@ -14,7 +14,8 @@ usage() {
 # of all the processor time that a small backup needs.
 driver() {
   local quick="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-  export SPARK_LAUNCHER_OPTS="${SPARK_LAUNCHER_OPTS-$quick}" SPARK_SUBMIT_OPTS="${SPARK_SUBMIT_OPTS-$quick}"
+  export SPARK_LAUNCHER_OPTS="${SPARK_LAUNCHER_OPTS-$quick}"
+  export SPARK_SUBMIT_OPTS="${SPARK_SUBMIT_OPTS-$quick}"
   exec tini -s -- python -m dledger_pipeline "$@"
 }
 
