@@ -433,6 +433,22 @@ async def test_a_failed_disk_refuses_what_it_cannot_keep(
     assert set(numbers(group)) <= {1, 2}
 
 
+async def test_an_error_that_nobody_foresaw_reaches_the_caller(
+    files: MemoryFiles, group: FakeGroup
+) -> None:
+    """A bug of ours must not leave a caller waiting."""
+    group.failing = lambda *_: ValueError("a bug")  # type: ignore[assignment, return-value]
+
+    async with running(files, group) as producer:
+        sends = [producer.send("orders", record(number)) for number in range(3)]
+        results = await asyncio.gather(*sends, return_exceptions=True)
+        group.failing = lambda *_: None
+        after = await producer.send("orders", record(3))
+
+    assert [str(result) for result in results] == ["a bug"] * 3
+    assert not after.spooled
+
+
 async def test_messages_under_way_are_bounded_and_keep_their_order(
     files: MemoryFiles, group: FakeGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,17 +87,21 @@ class Lane:
         return self.task
 
     async def _run(self) -> None:
+        batch: list[Pending] = []
         try:
             while self._pending:
                 route = self._gate.route(self._topic)
                 if route is Route.WAIT:
                     await self._gate.wait()
                 elif route is Route.SPOOL:
-                    await self._spool(self._take(BATCH_RECORDS, one_queue=False))
+                    batch = self._take(BATCH_RECORDS, one_queue=False)
+                    await self._spool(batch)
                 else:
-                    await self._direct(self._take(self._limit, one_queue=True))
-        except BaseException as error:
-            _fail(self._pending, error)
+                    batch = self._take(self._limit, one_queue=True)
+                    await self._direct(batch)
+        except BaseException as error:  # nobody shall wait for what will not come
+            _fail([*batch, *self._pending], error)
+            self._pending.clear()
             raise
 
     def _take(self, limit: int, *, one_queue: bool) -> list[Pending]:
@@ -189,7 +193,7 @@ def _settle(pending: Pending, result: SendResult) -> None:
         pending.result.set_result(result)
 
 
-def _fail(batch: Sequence[Pending] | deque[Pending], error: BaseException) -> None:
+def _fail(batch: Sequence[Pending], error: BaseException) -> None:
     for pending in batch:
         if not pending.result.done():
             pending.result.set_exception(error)

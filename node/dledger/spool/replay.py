@@ -56,6 +56,7 @@ class Replay:
                 await self._next_chunk()
         except DledgerError:
             _log.exception("the replay has stopped; open the spool again once its disk works")
+        finally:
             self._gate.broke()
 
     async def _next_chunk(self) -> None:

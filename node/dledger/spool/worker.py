@@ -40,18 +40,25 @@ class Worker:
         return await kept
 
     async def _flush(self) -> None:
-        while self._waiting:
-            groups = list(self._waiting)
-            self._waiting.clear()
-            together = [message for messages, _ in groups for message in messages]
-            try:
-                kept = await self.run(lambda batch=together: self.spool.append(batch))  # type: ignore[misc]
-            except DledgerError as error:
-                for _, future in groups:
-                    future.set_exception(error)
-            else:
-                _tell(groups, kept)
-        self._flusher = None
+        try:
+            while self._waiting:
+                await self._append_waiting()
+        finally:
+            self._flusher = None
+
+    async def _append_waiting(self) -> None:
+        groups = list(self._waiting)
+        self._waiting.clear()
+        together = [message for messages, _ in groups for message in messages]
+        try:
+            kept = await self.run(lambda: self.spool.append(together))
+        except BaseException as error:  # nobody shall wait for what will not come
+            for _, future in groups:
+                future.set_exception(error)
+            if not isinstance(error, DledgerError):
+                raise
+        else:
+            _tell(groups, kept)
 
 
 def _tell(groups: list[tuple[Sequence[Message], asyncio.Future[Kept]]], kept: Kept) -> None:
