@@ -21,7 +21,7 @@ DIAGNOSTIC_TIMEOUT_S = 30.0
 DIAGNOSTICS = {
     "resources.txt": ("get", "all,pvc,pdb,networkpolicy,configmap,lease", "-A", "-o", "wide"),
     "cluster.txt": ("get", "nodes,pv,storageclass,crd", "-o", "wide"),
-    "dledger.yaml": ("get", "bg,bgb,bgo", "-A", "-o", "yaml"),
+    "dledger.yaml": ("get", "bg,bgb", "-A", "-o", "yaml"),
     "events.txt": ("get", "events", "-A", "--sort-by=.lastTimestamp"),
     "nodes-described.txt": ("describe", "nodes"),
     "pods-described.txt": ("describe", "pods", "-A"),
