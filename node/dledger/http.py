@@ -5,6 +5,7 @@ A thread, so that a stalled event loop is seen from outside as what it is: not a
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -48,8 +49,9 @@ class HealthServer:
                 self.send_response(status)
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+                with contextlib.suppress(ConnectionError):  # the probe did not wait
+                    self.end_headers()
+                    self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - inherited
                 """Probes arrive every few seconds; they are not worth a line each."""

@@ -58,3 +58,24 @@ def test_what_was_counted_before_leadership_is_forgotten() -> None:
     affinity.forget()
 
     assert window(affinity, a=200) is None
+
+
+def test_each_hand_over_makes_the_next_one_slower() -> None:
+    """A follower that cannot keep leadership, on a slow disk say, is not asked over and over."""
+    affinity = Affinity(OWN)
+
+    answers = [window(affinity, a=200) for _ in range(14)]
+
+    assert [number for number, answer in enumerate(answers, 1) if answer == A] == [2, 4, 8]
+
+
+def test_after_a_calm_while_it_is_as_quick_as_at_first() -> None:
+    """What happened ten minutes ago says little about now."""
+    affinity = Affinity(OWN)
+    window(affinity, a=200)
+    assert window(affinity, a=200) == A
+
+    for _ in range(120):
+        affinity.forget()
+
+    assert [window(affinity, a=200) for _ in range(2)] == [None, A]

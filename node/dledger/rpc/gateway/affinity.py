@@ -19,6 +19,9 @@ _MIN_REQUESTS: Final = 100
 _SHARE: Final = 0.75
 _WINDOWS: Final = 2
 """In a row, through the same follower."""
+_MAX_WINDOWS: Final = 64
+_CALM_WINDOWS: Final = 120
+"""Without a hand-over by this node, and it is as ready for one as at first."""
 
 
 class Affinity:
@@ -28,24 +31,39 @@ class Affinity:
         self._node_id = node_id
         self._requests: Counter[NodeId] = Counter()
         self._favourite: NodeId | None = None
-        self._windows = 0
+        self._windows = self._calm_windows = 0
+        self._needed_windows = _WINDOWS
 
     def note(self, through: NodeId | None) -> None:
         """Count one request that follower *through* sent here; None: it came by itself."""
         self._requests[through or self._node_id] += 1
 
     def forget(self) -> None:
-        """Begin anew: this node does not lead."""
+        """End a window in which this node did not lead."""
         self._requests.clear()
         self._favourite, self._windows = None, 0
+        self._calm()
 
     def end_window(self) -> NodeId | None:
-        """Return the follower that should lead; None: all is well as it is."""
+        """Return the follower that should lead; None: all is well as it is.
+
+        If leadership comes back, whatever the reason, it takes twice as long the next time.
+        """
         favourite = self._favoured()
         self._windows = self._windows + 1 if favourite == self._favourite else 1
         self._favourite = favourite
         self._requests.clear()
-        return favourite if self._windows >= _WINDOWS else None
+        if favourite is None or self._windows < self._needed_windows:
+            self._calm()
+            return None
+        self._calm_windows = 0
+        self._needed_windows = min(2 * self._needed_windows, _MAX_WINDOWS)
+        return favourite
+
+    def _calm(self) -> None:
+        self._calm_windows += 1
+        if self._calm_windows >= _CALM_WINDOWS:
+            self._needed_windows = _WINDOWS
 
     def _favoured(self) -> NodeId | None:
         total = self._requests.total()
