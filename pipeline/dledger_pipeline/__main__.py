@@ -66,7 +66,7 @@ def _tell(args: argparse.Namespace, result: Result) -> None:
         print(json.dumps(result))
     elif "error" not in result:
         for name, value in result.items():
-            print(f"{name:16} {value}")
+            print(f"{name:16} {', '.join(value) if isinstance(value, list) else value}")
 
 
 def _write_result(args: argparse.Namespace, result: Result) -> None:

@@ -78,7 +78,7 @@ def _start(name: str, master: str, conf: Mapping[str, str]) -> SparkSession:
         return builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
         raise SparkFailed(
-            f"Spark did not start with master {master} (what Java said of it is above): {_line(error)}"
+            f"Spark did not start with master {master}; Java's own words are above: {_line(error)}"
         ) from error
 
 
