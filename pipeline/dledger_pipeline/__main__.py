@@ -149,13 +149,10 @@ def _backup(args: argparse.Namespace) -> Result:
     return backup(
         BackupRequest(
             endpoints=args.endpoint,
-            store=args.store,
-            store_endpoint=args.store_endpoint,
-            group_id=args.group_id or "",
             last_index=args.last_index,
             target_bytes=args.target_mib << 20,
-            master=args.master,
-            conf=dict(args.conf),
+            **_store_of(args),
+            **_spark_of(args),
         ),
         _progress,
     )
@@ -181,13 +178,11 @@ def _add_restore(commands: Any) -> None:
 def _restore(args: argparse.Namespace) -> Result:
     return restore(
         RestoreRequest(
-            store=args.store,
-            store_endpoint=args.store_endpoint,
-            group_id=args.group_id,
             directory=args.data,
             name=args.name,
             to_index=args.to_index,
             to_time_ms=args.to_time,
+            **_store_of(args),
         ),
         _progress,
     )
@@ -202,16 +197,7 @@ def _add_verify(commands: Any) -> None:
 
 
 def _verify(args: argparse.Namespace) -> Result:
-    return verify(
-        VerifyRequest(
-            store=args.store,
-            store_endpoint=args.store_endpoint,
-            group_id=args.group_id,
-            deep=args.deep,
-            scratch=args.scratch,
-        ),
-        _progress,
-    )
+    return verify(VerifyRequest(deep=args.deep, scratch=args.scratch, **_store_of(args)), _progress)
 
 
 def _add_compact(commands: Any) -> None:
@@ -224,16 +210,22 @@ def _add_compact(commands: Any) -> None:
 
 def _compact(args: argparse.Namespace) -> Result:
     return compact(
-        CompactRequest(
-            store=args.store,
-            topics=args.topics,
-            store_endpoint=args.store_endpoint,
-            group_id=args.group_id,
-            master=args.master,
-            conf=dict(args.conf),
-        ),
-        _progress,
+        CompactRequest(topics=args.topics, **_store_of(args), **_spark_of(args)), _progress
     )
+
+
+def _store_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of every request that `_command` asked for."""
+    return {
+        "store": args.store,
+        "store_endpoint": args.store_endpoint,
+        "group_id": args.group_id,
+    }
+
+
+def _spark_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of a request that `_add_spark_arguments` asked for."""
+    return {"master": args.master, "conf": dict(args.conf)}
 
 
 def _items(text: str) -> tuple[str, ...]:

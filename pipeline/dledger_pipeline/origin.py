@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -17,18 +16,13 @@ import numpy as np
 import pyarrow as pa
 
 from dledger.errors import CorruptRecord
-from dledger.store.files import Mode, RealFiles
 from dledger.store.format import SEGMENT_HEADER_BYTES, decode_segment_header
-from dledger.store.identity import LOG_DIRECTORY
-from dledger.store.recovery import segment_firsts
-from dledger.store.segment import segment_name
-from dledger.store.watermark import Watermark
 from dledger_pipeline.archive import ManifestRow, read_range
 from dledger_pipeline.errors import NodeUnavailable
 from dledger_pipeline.exporting import TARGET_BYTES, Exporter, ExportPlan, choose
 from dledger_pipeline.manifest import Manifest
 from dledger_pipeline.records import parse
-from dledger_pipeline.segments import read_segment
+from dledger_pipeline.segments import read_segment, synced_segments
 from dledger_pipeline.store import Store
 
 ALL: Final = (1 << 63) - 1
@@ -165,22 +159,11 @@ def on_disk(directory: Path) -> list[SegmentRange]:
         CorruptFile: The watermark is damaged, or there is none: it is no data directory.
         CorruptRecord: A segment is missing, or its header is damaged.
     """
-    inside = directory / LOG_DIRECTORY
-    log = inside if inside.is_dir() else directory
-    files = RealFiles()
-    watermark = Watermark.open(files, log, Mode.READ)
-    watermark.close()
-    mark = watermark.mark
-    firsts = [first for first in segment_firsts(files, log) if first <= mark.index]
-    if mark.index >= mark.first_index and mark.first_index not in firsts:
-        raise CorruptRecord(segment_name(mark.first_index), 0, "the segment is missing")
-    paths = [log / segment_name(first) for first in firsts]
-    chains = [_previous_chain(path) for path in paths[1:]]
+    segments = synced_segments(directory)
+    chains = [_previous_chain(path) for path, _, _ in segments[1:]]
     return [
-        SegmentRange(path=path, first_index=first, last_index=following - 1, last_chain=chain)
-        for path, (first, following), chain in zip(
-            paths, pairwise([*firsts, mark.index + 1]), [*chains, None], strict=True
-        )
+        SegmentRange(path=path, first_index=first, last_index=last, last_chain=chain)
+        for (path, first, last), chain in zip(segments, [*chains, None], strict=True)
     ]
 
 

@@ -74,11 +74,15 @@ def read_segment(
         raise CorruptRecord(path.name, end, f"the record of index {first} is missing")
 
 
-def read_log(directory: Path, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[RecordBytes]:
-    """Yield the synced records of a node's data directory, or of a ``log`` directory alone.
+def synced_segments(directory: Path) -> list[tuple[Path, int, int]]:
+    """Return path, first and last index of each segment, up to the watermark.
+
+    Args:
+        directory: A node's data directory, or a ``log`` directory alone.
 
     Raises:
-        CorruptRecord: A segment is missing or does not continue the one before.
+        CorruptRecord: The first segment is missing; of another one, whoever reads the segment
+            before it misses its records.
         CorruptFile: The watermark is damaged or missing.
     """
     inside = directory / LOG_DIRECTORY
@@ -88,20 +92,26 @@ def read_log(directory: Path, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Rec
     watermark.close()
     mark = watermark.mark
     firsts = [first for first in segment_firsts(files, log) if first <= mark.index]
-    index, chain = mark.first_index, 0
-    for first, following in pairwise([*firsts, mark.index + 1]):
-        if first != index:
-            break
-        for chunk in read_segment(
-            log / segment_name(first), last_index=following - 1, chunk_bytes=chunk_bytes
-        ):
-            if chunk.first_index == first and first > mark.first_index:
+    if mark.first_index <= mark.index and firsts[:1] != [mark.first_index]:
+        raise CorruptRecord(segment_name(mark.first_index), 0, "the segment is missing")
+    spans = pairwise([*firsts, mark.index + 1])
+    return [(log / segment_name(first), first, following - 1) for first, following in spans]
+
+
+def read_log(directory: Path, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[RecordBytes]:
+    """Yield the synced records of a node's data directory, or of a ``log`` directory alone.
+
+    Raises:
+        CorruptRecord: A segment is missing or does not continue the one before.
+        CorruptFile: The watermark is damaged or missing.
+    """
+    chain: int | None = None
+    for path, first, last in synced_segments(directory):
+        for chunk in read_segment(path, last_index=last, chunk_bytes=chunk_bytes):
+            if chunk.first_index == first and chain is not None:
                 _check_continues(chunk, chain)
             yield chunk
             chain = last_chain(chunk)
-        index = following
-    if index <= mark.index:
-        raise CorruptRecord(segment_name(index), 0, "the segment is missing")
 
 
 def _check_continues(chunk: RecordBytes, chain: int) -> None:

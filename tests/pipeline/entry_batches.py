@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 from hypothesis import strategies as st
 
 from dledger.broker.message import Columns, Encoding, Message
-from dledger.broker.produce import encode_produce
+from dledger.broker.produce import ProduceFrame, encode_produce
 from dledger.types import Entry, EntryKind
 from dledger_pipeline.records import ENTRY_SCHEMA
 
@@ -47,21 +48,44 @@ def entry_batch(entries: Sequence[Entry]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, schema=ENTRY_SCHEMA)
 
 
-def data_entries(*bodies: bytes, first_index: int = 1) -> pa.RecordBatch:
+def data_entries(*bodies: bytes, first_index: int = 1) -> list[Entry]:
     """Return DATA entries of term 1, one second apart."""
-    return entry_batch(
-        [
-            Entry(
-                term=1,
-                index=index,
-                kind=EntryKind.DATA,
-                timestamp_ms=1000 * index,
-                crc32c=0,
-                data=body,
-            )
-            for index, body in enumerate(bodies, first_index)
-        ]
-    )
+    return [
+        Entry(
+            term=1,
+            index=index,
+            kind=EntryKind.DATA,
+            timestamp_ms=1000 * index,
+            crc32c=0,
+            data=body,
+        )
+        for index, body in enumerate(bodies, first_index)
+    ]
+
+
+def message_row(
+    batch: ProduceFrame, row: int, entry: Entry, *, queue_id: int, queue_offset: int
+) -> dict[str, Any]:
+    """Return a row of `MESSAGE_SCHEMA` by the broker's own decoder."""
+    message = batch.message(row)
+    return {
+        "topic": batch.topic,
+        "queue_id": queue_id,
+        "queue_offset": queue_offset,
+        "message_id": message.message_id,
+        "tag": message.tag,
+        "keys": list(message.keys),
+        "properties": dict(message.properties),
+        "body": message.body,
+        "encoding": message.encoding.value,
+        "born_at_ms": message.born_at_ms,
+        "stored_at_ms": entry.timestamp_ms,
+        "client_id": batch.client_id,
+        "born_host": batch.born_host,
+        "trace_context": message.trace_context,
+        "index": entry.index,
+        "term": entry.term,
+    }
 
 
 def produced(

@@ -11,7 +11,7 @@ from dledger.broker.message import Message
 from dledger.broker.produce import ProduceFrame
 from dledger.types import Entry, EntryKind
 from tests.broker.log import Log
-from tests.pipeline.entry_batches import produced
+from tests.pipeline.entry_batches import message_row, produced
 
 
 def message_log(batches: int = 40) -> Log:
@@ -80,22 +80,4 @@ def _row(log: Log, topic: str, queue_id: int, offset: int) -> dict[str, Any]:
     payload = position.payload
     entry = log.entries[payload.index - 1]
     batch = ProduceFrame(entry.data, payload.start, payload.end)
-    message = batch.message(position.row)
-    return {
-        "topic": topic,
-        "queue_id": queue_id,
-        "queue_offset": offset,
-        "message_id": message.message_id,
-        "tag": message.tag,
-        "keys": list(message.keys),
-        "properties": dict(message.properties),
-        "body": message.body,
-        "encoding": message.encoding.value,
-        "born_at_ms": message.born_at_ms,
-        "stored_at_ms": entry.timestamp_ms,
-        "client_id": batch.client_id,
-        "born_host": batch.born_host,
-        "trace_context": message.trace_context,
-        "index": payload.index,
-        "term": entry.term,
-    }
+    return message_row(batch, position.row, entry, queue_id=queue_id, queue_offset=offset)

@@ -15,7 +15,14 @@ from dledger.broker.message import Message
 from dledger.broker.produce import ProduceFrame
 from dledger_pipeline.errors import MalformedMessage
 from dledger_pipeline.messages import MESSAGE_SCHEMA, PLACEMENT_SCHEMA, decode
-from tests.pipeline.entry_batches import MESSAGES, TEXT, data_entries, produced
+from tests.pipeline.entry_batches import (
+    MESSAGES,
+    TEXT,
+    data_entries,
+    entry_batch,
+    message_row,
+    produced,
+)
 
 _COMMANDS = st.builds(
     lambda messages, topic, queue_id, client, host: produced(
@@ -59,34 +66,14 @@ def _placement(places: Sequence[dict[str, int]]) -> pa.RecordBatch:
 
 def _slow(entries: Sequence[bytes], places: Sequence[dict[str, int]]) -> list[dict[str, Any]]:
     """Read message after message with the broker's decoder."""
-    found = []
+    rows = []
     for place in places:
-        batch = ProduceFrame(entries[place["index"] - 1], place["start"], place["end"])
+        (entry,) = data_entries(entries[place["index"] - 1], first_index=place["index"])
+        batch = ProduceFrame(entry.data, place["start"], place["end"])
         for nth in range(place["rows"]):
-            message = batch.message(place["first_row"] + nth)
-            found.append(_row(message, batch, place, nth))
-    return found
-
-
-def _row(message: Message, batch: ProduceFrame, place: dict[str, int], nth: int) -> dict[str, Any]:
-    return {
-        "topic": batch.topic,
-        "queue_id": place["queue_id"],
-        "queue_offset": place["first_offset"] + nth,
-        "message_id": message.message_id,
-        "tag": message.tag,
-        "keys": list(message.keys),
-        "properties": dict(message.properties),
-        "body": message.body,
-        "encoding": message.encoding.value,
-        "born_at_ms": message.born_at_ms,
-        "stored_at_ms": 1000 * place["index"],
-        "client_id": batch.client_id,
-        "born_host": batch.born_host,
-        "trace_context": message.trace_context,
-        "index": place["index"],
-        "term": 1,
-    }
+            at = {"queue_id": place["queue_id"], "queue_offset": place["first_offset"] + nth}
+            rows.append(message_row(batch, place["first_row"] + nth, entry, **at))
+    return rows
 
 
 def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
@@ -98,7 +85,7 @@ def test_all_messages_come_out_as_the_broker_reads_them(entries: list[bytes]) ->
     """Entries of any commands give the rows that the broker's decoder gives one by one."""
     places = _places(entries)
 
-    found = decode(data_entries(*entries), _placement(places))
+    found = decode(entry_batch(data_entries(*entries)), _placement(places))
 
     assert found.schema == MESSAGE_SCHEMA
     assert _rows(found) == _slow(entries, places)
@@ -115,7 +102,7 @@ def test_any_stretches_of_a_payload_can_be_taken(entries: list[bytes], data: st.
         if data.draw(st.booleans())
     ]
 
-    found = decode(data_entries(*entries), _placement(places))
+    found = decode(entry_batch(data_entries(*entries)), _placement(places))
 
     assert _rows(found) == _slow(entries, places)
 
@@ -136,9 +123,9 @@ def test_damage_is_a_typed_error_or_read_as_the_broker_reads_it(
         expected = _slow(broken, places)
     except MalformedCommandError:
         with pytest.raises(MalformedMessage, match=f"entry {damaged.index(entry) + 1}"):
-            decode(data_entries(*broken), _placement(places))
+            decode(entry_batch(data_entries(*broken)), _placement(places))
     else:
-        assert _rows(decode(data_entries(*broken), _placement(places))) == expected
+        assert _rows(decode(entry_batch(data_entries(*broken)), _placement(places))) == expected
 
 
 def test_a_slice_of_a_batch_is_read_where_it_lies() -> None:
@@ -147,7 +134,7 @@ def test_a_slice_of_a_batch_is_read_where_it_lies() -> None:
     entries = [produced(message) for message in messages]
     places = _places(entries)[2:]
 
-    found = decode(data_entries(*entries).slice(2), _placement(places))
+    found = decode(entry_batch(data_entries(*entries)).slice(2), _placement(places))
 
     assert found.column("body").to_pylist() == [message.body for message in messages[2:]]
 
@@ -156,13 +143,15 @@ def test_only_the_columns_that_are_asked_for_are_cut_out() -> None:
     """A slim pass reads keys and places without a copy of the bodies, in the order asked for."""
     entries = [produced(Message(message_id="", body=b"x", keys=("k",)))]
 
-    found = decode(data_entries(*entries), _placement(_places(entries)), ("queue_offset", "keys"))
+    found = decode(
+        entry_batch(data_entries(*entries)), _placement(_places(entries)), ("queue_offset", "keys")
+    )
 
     assert found.to_pydict() == {"queue_offset": [100], "keys": [["k"]]}
 
 
 def test_no_messages_are_an_empty_batch() -> None:
     """Entries without placed messages give no rows, with all columns."""
-    found = decode(data_entries(b""), _placement([]))
+    found = decode(entry_batch(data_entries(b"")), _placement([]))
 
     assert (found.num_rows, found.schema) == (0, MESSAGE_SCHEMA)

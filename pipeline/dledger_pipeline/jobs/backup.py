@@ -37,7 +37,7 @@ class BackupRequest:
         endpoints: Peer addresses (20911) of the group's nodes.
         store: The store's URL; the group gets a folder of its own below it.
         store_endpoint: Where an S3 server is, if it is not Amazon's.
-        group_id: The group it must be; "" takes the nodes'.
+        group_id: The group it must be; None takes the nodes'.
         last_index: The last entry wanted; 0: all that is committed.
         target_bytes: About how many record bytes an object holds.
         master, conf: See `session.spark_session`.
@@ -46,7 +46,7 @@ class BackupRequest:
     endpoints: tuple[str, ...]
     store: str
     store_endpoint: str | None = None
-    group_id: str = ""
+    group_id: str | None = None
     last_index: int = 0
     target_bytes: int = TARGET_BYTES
     master: str = LOCAL
@@ -81,7 +81,7 @@ def backup(request: BackupRequest, progress: Progress) -> Result:
     store = Store.open(request.store, request.store_endpoint)
     addresses = preferred(request.endpoints)
     group_id, committed = asyncio.run(_ask(addresses[0]))
-    if request.group_id not in ("", group_id):
+    if request.group_id not in (None, group_id):
         raise ForeignGroup(f"{addresses[0]} belongs to group {group_id}, not to {request.group_id}")
     previous = newest(store, group_id)
     if previous is not None and previous.last_index >= (request.last_index or committed):
