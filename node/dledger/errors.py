@@ -15,8 +15,8 @@
     │   ├── NotLeader           (carries the leader, if known)
     │   ├── NotJoined
     │   ├── LeadershipLost      (outcome unknown: retry with the same key)
-    │   └── Overloaded
-    │       └── SpoolFull       (a producer's local disk, while the group takes no writes)
+    │   ├── Overloaded
+    │   └── SpoolFull           (no room on a producer's local disk, and no group to take writes)
     ├── DiskFull                writes are refused until space returns; reads go on
     └── StorageError            this node's disk is at fault; the node must not vote
         ├── CorruptRecord / CorruptFile
@@ -143,7 +143,7 @@ class Overloaded(Unavailable):
     """A bounded queue is full; back off and retry."""
 
 
-class SpoolFull(Overloaded):
+class SpoolFull(Unavailable):
     """A producer's spool has no room, and the group takes no writes: the message is not kept."""
 
 
