@@ -27,8 +27,9 @@ from dledger_pipeline.store import Store
 
 ALL: Final = (1 << 63) - 1
 """The last index there can be."""
-_TRIES: Final = 6
+_TRIES: Final = 12
 _RETRY_S: Final = 0.5
+_MAX_RETRY_S: Final = 2.0
 
 
 class EntryRange(Protocol):
@@ -115,7 +116,7 @@ class ExportedRange:
         """Yield the entries, going on at another node where one fails.
 
         Raises:
-            NodeUnavailable: No node answers for some seconds.
+            NodeUnavailable: No node gives more for 20 seconds.
             RangeNotAvailable, ForeignGroup, CorruptRecord: A node cannot give what is asked for.
         """
         following, chain = self.first_index, self.previous_chain
@@ -128,7 +129,7 @@ class ExportedRange:
             except NodeUnavailable:
                 if attempt + 1 == _TRIES:
                     raise
-                time.sleep(_RETRY_S * attempt)
+                time.sleep(min(_RETRY_S * attempt, _MAX_RETRY_S))
             else:
                 return
 
