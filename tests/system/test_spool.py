@@ -46,8 +46,20 @@ def restarted(group: DevGroup) -> DevGroup:
 
 
 async def stored_ids(endpoints: Sequence[str]) -> list[str]:
-    """Return the message ids of the topic's queue in order, from the first node that has all."""
-    async with Client(endpoints[0]) as client:
+    """Return the message ids of the topic's queue in order.
+
+    A follower learns of the newest commit a moment after its sender did; so all nodes are read
+    until they agree.
+    """
+    while True:
+        first, *others = [await _stored_ids(endpoint) for endpoint in endpoints]
+        if all(other == first for other in others):
+            return first
+        await asyncio.sleep(0.1)
+
+
+async def _stored_ids(endpoint: str) -> list[str]:
+    async with Client(endpoint) as client:
         return [stored.record.message_id async for stored in client.read(TOPIC, 0)]
 
 
