@@ -8,16 +8,17 @@ docstring asks, and reports storage completions. Sources: Raft (figure 2, 5, 6, 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dledger.errors import InvalidArgument, NotLeader, Refused
-from dledger.raft.answers import answer_outdated, is_well_formed
+from dledger.raft.answers import answer_outdated
 from dledger.raft.config import RaftConfig
 from dledger.raft.elections import Elections
+from dledger.raft.following import Following
 from dledger.raft.leading import Leadership
 from dledger.raft.log import LogReader, RaftLog
-from dledger.raft.membership import MembershipStack, memberships_in
+from dledger.raft.membership import MembershipStack
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
@@ -30,16 +31,16 @@ from dledger.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from dledger.raft.progress import Progress
 from dledger.raft.ready import Cause, Outbox, Ready, RoleChange
 from dledger.raft.standing import Standing
 from dledger.raft.timer import ElectionTimer
-from dledger.types import Entry, EntryKind, HardState, Membership, NodeId, Role
+from dledger.raft.view import RaftView
+from dledger.types import Entry, EntryKind, HardState, Membership, NodeId
 
 __all__ = ["Cause", "LogReader", "Raft", "RaftConfig", "Ready", "RoleChange"]
 
 
-class Raft:
+class Raft(RaftView):
     """One node of a group.
 
     Args:
@@ -84,106 +85,24 @@ class Raft:
             outbox=self._out,
             on_won=self._become_leader,
         )
+        self._following = Following(
+            self._standing,
+            elections=self._elections,
+            log=self._log,
+            memberships=self._memberships,
+            outbox=self._out,
+        )
         self._handlers: dict[type[Message], Callable[[Any], None]] = {
             PreVoteRequest: self._elections.on_pre_vote_request,
             PreVoteResponse: self._elections.on_pre_vote_response,
             VoteRequest: self._elections.on_vote_request,
             VoteResponse: self._elections.on_vote_response,
             TimeoutNow: self._elections.on_timeout_now,
-            AppendRequest: self._on_append_request,
+            AppendRequest: self._following.on_append_request,
             AppendResponse: self._on_append_response,
-            HeartbeatRequest: self._on_heartbeat_request,
+            HeartbeatRequest: self._following.on_heartbeat_request,
             HeartbeatResponse: self._on_heartbeat_response,
         }
-
-    # What we are
-
-    @property
-    def id(self) -> NodeId:
-        """This node."""
-        return self._config.id
-
-    @property
-    def config(self) -> RaftConfig:
-        """The settings given at construction."""
-        return self._config
-
-    @property
-    def role(self) -> Role:
-        """What part we play now."""
-        return self._standing.role
-
-    @property
-    def term(self) -> int:
-        """The current term; perhaps not durable yet."""
-        return self._standing.term
-
-    @property
-    def vote(self) -> NodeId | None:
-        """Whom we voted for in the current term; perhaps not durable yet."""
-        return self._standing.vote
-
-    @property
-    def durable_hard_state(self) -> HardState:
-        """The newest hard state that storage has confirmed."""
-        return self._standing.durable
-
-    @property
-    def leader(self) -> NodeId | None:
-        """Who leads the current term, as far as we know."""
-        return self._standing.leader
-
-    @property
-    def commit_index(self) -> int:
-        """Up to here, inclusive, the log is decided."""
-        return self._log.commit_index
-
-    @property
-    def applied_index(self) -> int:
-        """Up to here, inclusive, entries were handed over for applying."""
-        return self._log.applied_index
-
-    @property
-    def durable_index(self) -> int:
-        """Up to here, inclusive, the log is synced on our own disk."""
-        return self._log.durable_index
-
-    @property
-    def last_index(self) -> int:
-        """The newest entry's index; it may be on its way to disk."""
-        return self._log.last_index
-
-    @property
-    def last_term(self) -> int:
-        """The newest entry's term."""
-        return self._log.last_term
-
-    @property
-    def membership(self) -> Membership:
-        """The membership in force; empty before the founding entry arrived."""
-        return self._memberships.current
-
-    @property
-    def transfer_target(self) -> NodeId | None:
-        """Whom we are handing leadership to, if anyone."""
-        leading = self._standing.leading
-        return leading.transfer_target if leading else None
-
-    def progress(self) -> Mapping[NodeId, Progress]:
-        """Return the leader's view of each other voter; empty when not leading."""
-        leading = self._standing.leading
-        return dict(leading.progress) if leading else {}
-
-    def silent_voters(self) -> set[NodeId]:
-        """Return the voters a leader did not hear for an election timeout; none if not leading."""
-        leading = self._standing.leading
-        return leading.silent() if leading else set()
-
-    @property
-    def uncommitted_bytes(self) -> int:
-        """Data of the entries we appended as leader that no majority has yet; 0 if not leading."""
-        leading = self._standing.leading
-        return leading.uncommitted_bytes() if leading else 0
 
     # Events
 
@@ -358,14 +277,6 @@ class Raft:
         self._standing.lead(leading, cause)
         self._append_own(leading, kind=EntryKind.NOOP, data=b"", crc32c=0, timestamp_ms=0)
 
-    def _follow(self, leader: NodeId, *, heartbeat: bool) -> bool:
-        """Accept the leader of our term; False if that cannot be: a term has one (5.2)."""
-        if self._standing.leader not in (None, leader):
-            return False
-        self._elections.leader_heard(heartbeat=heartbeat)
-        self._standing.follow(leader, Cause.LEADER_HEARD)
-        return True
-
     # Replication
 
     def _append_own(
@@ -393,76 +304,10 @@ class Raft:
         self._log.commit_to(leading.commit_point())
         leading.settle()
 
-    def _on_append_request(self, message: AppendRequest) -> None:
-        if not is_well_formed(message) or not self._follow(message.sender, heartbeat=False):
-            return
-        if not self._log.matches(message.previous_index, message.previous_term):
-            self._reject_append(message)
-        elif self._merge(message.entries):
-            last = message.previous_index + len(message.entries)
-            self._log.commit_to(min(message.commit_index, last))
-            self._out.after_entries.append(
-                AppendResponse(
-                    sender=self.id,
-                    recipient=message.sender,
-                    term=self.term,
-                    success=True,
-                    match_index=last,
-                )
-            )
-
-    def _reject_append(self, message: AppendRequest) -> None:
-        index, term = self._log.agreement(message.previous_index, message.previous_term)
-        self._out.after_hard_state.append(
-            AppendResponse(
-                sender=self.id,
-                recipient=message.sender,
-                term=self.term,
-                success=False,
-                match_index=message.previous_index,
-                conflict_term=term,
-                conflict_index=index,
-            )
-        )
-
-    def _merge(self, entries: Sequence[Entry]) -> bool:
-        """Add what we lack; False if that is impossible, which only a faulty leader asks for."""
-        position = self._log.first_new(entries)
-        if position is None:
-            return True
-        new = entries[position:] if position else entries
-        try:
-            memberships = memberships_in(new)
-        except ValueError:
-            return False
-        if new[0].index <= self._log.commit_index:
-            return False
-        if new[0].index <= self._log.last_index:
-            self._truncate(new[0].index)
-        self._log.append(new)
-        if memberships:
-            self._memberships.append(memberships)
-        return True
-
-    def _truncate(self, first: int) -> None:
-        self._log.truncate(first)
-        self._memberships.truncate(first)
-        self._out.retract_acks(first)
-
     def _on_append_response(self, message: AppendResponse) -> None:
         leading = self._standing.leading
         if leading is not None and leading.on_append_response(message):
             self._commit_by_counting(leading)
-
-    def _on_heartbeat_request(self, message: HeartbeatRequest) -> None:
-        if not self._follow(message.sender, heartbeat=True):
-            return
-        self._log.commit_to(min(message.commit_index, self._log.last_index))
-        self._out.after_hard_state.append(
-            HeartbeatResponse(
-                sender=self.id, recipient=message.sender, term=self.term, round=message.round
-            )
-        )
 
     def _on_heartbeat_response(self, message: HeartbeatResponse) -> None:
         if self._standing.leading is not None:
