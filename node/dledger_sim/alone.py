@@ -21,6 +21,7 @@ from dledger.raft.messages import (
     PreVoteResponse,
     VoteResponse,
 )
+from dledger.raft.ready import ConfirmedRead
 from dledger.types import Entry, EntryKind, HardState, NodeId
 from dledger_sim.disk import ModelDisk, Reader
 from dledger_sim.scenario import founding_entry, members
@@ -76,6 +77,7 @@ class Alone:
         hard_state = HardState(last_term if term is None else term, NodeId(vote) if vote else None)
         self.disk = ModelDisk(entries, hard_state)
         self.committed: list[Entry] = []
+        self.confirmed: list[ConfirmedRead] = []
         self.sent: list[Message] = []
         self._taken: deque[Ready] = deque()
         self.raft = Raft(
@@ -138,6 +140,7 @@ class Alone:
         ready = self.do(lambda raft: raft.ready())
         self._taken.append(ready)
         self.committed.extend(ready.committed)
+        self.confirmed.extend(ready.reads)
         return ready
 
     def save_hard_state(self) -> None:

@@ -130,10 +130,25 @@ class Acknowledgements:
 
     def __init__(self) -> None:
         self._acknowledged: dict[bytes, int] = {}
+        self._highest = 0
+        self._reads: list[int] = []
+
+    def read_begins(self) -> int:
+        """Take note of a read; returns its number."""
+        self._reads.append(self._highest)
+        return len(self._reads) - 1
+
+    def read_confirmed(self, number: int, index: int) -> None:
+        """Check that a read sees all that was acknowledged before it began (thesis 6.4)."""
+        if index < self._reads[number]:
+            raise ViolationError(
+                f"a read at {index} misses the entry {self._reads[number]}, acknowledged before"
+            )
 
     def acknowledged(self, entry: Entry) -> None:
         """Take note that a client was told that its entry is committed."""
         self._acknowledged[entry.data] = entry.index
+        self._highest = max(self._highest, entry.index)
 
     def __len__(self) -> int:
         """How many there were."""

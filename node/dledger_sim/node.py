@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 from dledger.raft import invariants
 from dledger.raft.core import Raft, RaftConfig, Ready, RoleChange
 from dledger.raft.messages import Message
+from dledger.raft.ready import ConfirmedRead
 from dledger.types import Entry, HardState, NodeId
 from dledger_sim.disk import Disk, Reader
 
@@ -52,6 +53,9 @@ class World(Protocol):
 
     def applied(self, node: SimNode, entries: Sequence[Entry]) -> None:
         """Take note of entries handed over for applying."""
+
+    def confirmed(self, node: SimNode, read: ConfirmedRead) -> None:
+        """Take note of a confirmed read."""
 
 
 class SimNode:
@@ -173,6 +177,8 @@ class SimNode:
         self._hold(ready)
         if ready.committed:
             self._world.applied(self, ready.committed)
+        for read in ready.reads:
+            self._world.confirmed(self, read)
         self._after_write()
 
     def _hold(self, ready: Ready) -> None:

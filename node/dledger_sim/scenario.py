@@ -11,6 +11,7 @@ Commands (N is a node; one node where not said otherwise)::
     campaign N              start a pre-vote
     tick N [COUNT]          let time pass at N (or "all")
     propose N "DATA"        propose as leader
+    read N CONTEXT          ask the leader for an index to read at
     sync N [vote|log]       let the writes that are under way end
     deliver [A>B]           deliver what is on its way now, all or from A to B
     lose [A>B]              lose it
@@ -38,6 +39,7 @@ from crc32c import crc32c
 from dledger.errors import DledgerError
 from dledger.raft.core import RaftConfig, RoleChange
 from dledger.raft.messages import Message
+from dledger.raft.ready import ConfirmedRead
 from dledger.types import Entry, EntryKind, HardState, Member, Membership, NodeId
 from dledger_sim import describe
 from dledger_sim.disk import ModelDisk
@@ -155,6 +157,10 @@ class Scenario:
         """Tell."""
         self._tell(f"{node.id} applies {describe.entries(entries)}")
 
+    def confirmed(self, node: SimNode, read: ConfirmedRead) -> None:
+        """Tell."""
+        self._tell(f"{node.id} may answer read {read.context} once it has applied {read.index}")
+
     # Commands
 
     def _do_nodes(self, count: str, fresh: str = "") -> None:
@@ -194,6 +200,10 @@ class Scenario:
                 )
             ),
         )
+
+    def _do_read(self, name: str, context: str) -> None:
+        number = int(context)
+        self._try(name, lambda: self.nodes[name].do(lambda raft: raft.read_index(number)))
 
     def _do_sync(self, name: str, what: str = "") -> None:
         node = self.nodes[name]

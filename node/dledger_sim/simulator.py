@@ -15,6 +15,7 @@ from crc32c import crc32c
 from dledger.errors import DledgerError
 from dledger.raft.core import RaftConfig, RoleChange
 from dledger.raft.messages import Message
+from dledger.raft.ready import ConfirmedRead
 from dledger.types import Entry, EntryKind, NodeId, Role
 from dledger_sim import describe
 from dledger_sim.checkers import (
@@ -169,6 +170,11 @@ class Simulation:
             if self._proposed.get((entry.term, entry.index)) == node.id:
                 self._acks.acknowledged(entry)
 
+    def confirmed(self, node: SimNode, read: ConfirmedRead) -> None:
+        """Check a read."""
+        self._note(f"{node.id} may read {read.context} at {read.index}")
+        self._acks.read_confirmed(read.context, read.index)
+
     # The nodes' lives
 
     def _format_disks(self) -> dict[NodeId, Disk]:
@@ -269,6 +275,7 @@ class Simulation:
         for node in self._nodes.values():
             if node.is_up and node.raft.role is Role.LEADER:
                 self._propose(node)
+                self._read(node)
         self._clock.after(self._rng.randint(1, 60 * _MS), self._propose_and_again)
 
     def _propose(self, node: SimNode) -> None:
@@ -284,6 +291,13 @@ class Simulation:
             self._note(f"{node.id} refuses: {error}")
         else:
             self._proposed[where] = node.id
+
+    def _read(self, node: SimNode) -> None:
+        number = self._acks.read_begins()
+        try:
+            node.do(lambda raft: raft.read_index(number))
+        except DledgerError as error:
+            self._note(f"{node.id} refuses a read: {error}")
 
     # Faults
 

@@ -22,6 +22,7 @@ class RaftConfig:
         max_inflight_bytes: Entry data in them; may be exceeded by one message.
         max_uncommitted_bytes: Data of proposals that are not yet both committed and durable
             here; beyond it, proposals are refused as Overloaded.
+        max_waiting_reads: Reads that wait for a leader's round; beyond it, Overloaded.
         max_apply_bytes: Entry data handed over for applying in one Ready.
     """
 
@@ -33,6 +34,7 @@ class RaftConfig:
     max_inflight_appends: int = 64
     max_inflight_bytes: int = 8 << 20
     max_uncommitted_bytes: int = 64 << 20
+    max_waiting_reads: int = 4096
     max_apply_bytes: int = 4 << 20
 
     def __post_init__(self) -> None:

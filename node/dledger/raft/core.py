@@ -2,7 +2,7 @@
 
 The driver calls `step`, `tick` and `propose`, takes a `Ready` while `has_ready`, does what its
 docstring asks, and reports storage completions. Sources: Raft (figure 2, 5, 6, 8), Raft thesis
-3.10 (transfer), 6.2 (check-quorum), 9.6 (pre-vote), 10.2.1 (writing in parallel).
+3.10 (transfer), 6.2 (check-quorum), 6.4 (reads), 9.6 (pre-vote), 10.2.1 (writing in parallel).
 """
 
 from __future__ import annotations
@@ -150,6 +150,25 @@ class Raft(RaftView):
         return self._append_own(
             leading, kind=kind, data=data, crc32c=crc32c, timestamp_ms=timestamp_ms
         )
+
+    def read_index(self, context: int) -> None:
+        """Ask for an index at which a read is linearizable; it comes in `Ready.reads`.
+
+        What is lost with a message is asked again; a read is never confirmed once leadership
+        has ended, so the caller fails those that wait when its role or term changes.
+
+        Args:
+            context: Names the read; the caller's own.
+
+        Raises:
+            NotLeader: Someone else leads, or no one.
+            Unavailable: The leader is too new to know what is committed.
+            Overloaded: Too many reads wait.
+        """
+        leading = self._standing.leading
+        if leading is None:
+            raise NotLeader(self.leader)
+        leading.read_index(context)
 
     def hard_state_persisted(self, hard_state: HardState) -> None:
         """Take the completion of a Ready's hard state; our own vote counts from now on."""
@@ -311,4 +330,4 @@ class Raft(RaftView):
 
     def _on_heartbeat_response(self, message: HeartbeatResponse) -> None:
         if self._standing.leading is not None:
-            self._standing.leading.on_heartbeat_response(message.sender)
+            self._standing.leading.on_heartbeat_response(message)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection
 
-from dledger.errors import Overloaded
+from dledger.errors import Overloaded, Unavailable
 from dledger.raft import quorum
 from dledger.raft.config import RaftConfig
 from dledger.raft.log import RaftLog
@@ -17,9 +17,11 @@ from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
     HeartbeatRequest,
+    HeartbeatResponse,
     TimeoutNow,
 )
 from dledger.raft.progress import Progress
+from dledger.raft.reads import Reads
 from dledger.raft.ready import Outbox
 from dledger.types import Entry, NodeId
 
@@ -48,7 +50,8 @@ class Leadership:
         self._voters = voters
         self._out = outbox
         self._term_start = log.last_index + 1
-        self._ticks = self._round = self._transfer_deadline = 0
+        self._ticks = self._round = self._read_round = self._transfer_deadline = 0
+        self._reads = Reads(config.max_waiting_reads)
         self._unsettled: deque[tuple[int, int]] = deque()
         self._unsettled_bytes = 0
         self.pump_due = False
@@ -120,6 +123,27 @@ class Leadership:
         while self._unsettled and self._unsettled[0][0] <= settled:
             self._unsettled_bytes -= self._unsettled.popleft()[1]
 
+    # Reads
+
+    def read_index(self, context: int) -> None:
+        """Confirm in the next round that we lead, for a read.
+
+        Raises:
+            Unavailable: No entry of this term is committed yet, so the commit index may lag
+                behind what the leader before acknowledged (thesis 6.4, step 1).
+            Overloaded: Too many reads wait.
+        """
+        if self._log.commit_index < self._term_start:
+            raise Unavailable("the new leader has not committed an entry of its term yet")
+        self._reads.ask(context)
+        self.pump_due = True
+
+    def _confirm_reads(self) -> None:
+        acked_round = {peer: p.acked_round for peer, p in self.progress.items()}
+        acked_round[self._config.id] = self._round
+        confirmed = quorum.committed(acked_round, self._voters)
+        self._out.reads += self._reads.round_confirmed(confirmed)
+
     # Followers
 
     def on_append_response(self, message: AppendResponse) -> bool:
@@ -136,12 +160,16 @@ class Leadership:
         self._finish_transfer(message.sender)
         return advanced
 
-    def on_heartbeat_response(self, sender: NodeId) -> None:
-        """The follower is there: ask again for whatever seems lost."""
-        peer = self.progress[sender]
+    def on_heartbeat_response(self, message: HeartbeatResponse) -> None:
+        """The follower is there: ask again for whatever seems lost, and confirm reads."""
+        peer = self.progress[message.sender]
         peer.last_heard_tick = self._ticks
-        peer.heartbeat_answered()
-        self.pump_due = self.pump_due or peer.probe_due
+        if message.round != self._read_round:
+            peer.heartbeat_answered()
+        if peer.acked_round < message.round <= self._round:
+            peer.acked_round = message.round
+            self._confirm_reads()
+        self.pump_due = self.pump_due or peer.probe_due or self._reads.round_due
 
     def disconnected(self, sender: NodeId) -> None:
         """The connection to a follower broke: what is in flight is probably lost."""
@@ -157,6 +185,9 @@ class Leadership:
     def pump(self) -> None:
         """Send to each follower what its window allows."""
         self.pump_due = False
+        if self._reads.round_due:
+            self._broadcast_heartbeat()
+            self._read_round = self._round
         for peer_id, peer in self.progress.items():
             self._send_entries(peer_id, peer)
             if peer.probe_due:
@@ -199,7 +230,9 @@ class Leadership:
             self.pump_due = True
 
     def _broadcast_heartbeat(self) -> None:
+        """Send a round of heartbeats, which carries the reads that wait."""
         self._round += 1
+        self._reads.round_begins(self._round, self._log.commit_index)
         for peer_id, peer in self.progress.items():
             self._out.now.append(
                 HeartbeatRequest(
@@ -210,6 +243,7 @@ class Leadership:
                     round=self._round,
                 )
             )
+        self._confirm_reads()
 
     def _send_entries(self, peer_id: NodeId, peer: Progress) -> None:
         config, last_index = self._config, self._log.last_index

@@ -85,7 +85,7 @@ class AppendResponse(Message):
 class HeartbeatRequest(Message):
     """I lead. *commit_index* never exceeds what the recipient is known to match.
 
-    *round* grows with each broadcast; the response echoes it (ReadIndex will rest on it).
+    *round* grows with each broadcast; the response echoes it: a quorum's answers confirm reads.
     """
 
     commit_index: int

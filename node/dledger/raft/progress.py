@@ -33,12 +33,14 @@ class Progress:
         paused: In PROBE, the probe has been sent and its answer is awaited.
         probe_due: Ask with an empty append where we stand: an answer may have been lost.
         fetching: The next entries are being read from disk by the driver.
+        acked_round: The newest round of heartbeats that the follower answered.
         last_heard_tick: The leader's tick when the follower last answered anything.
     """
 
     next_index: int
     last_heard_tick: int = 0
     match_index: int = 0
+    acked_round: int = 0
     state: ProgressState = ProgressState.PROBE
     inflight: deque[tuple[int, int]] = field(default_factory=deque)
     inflight_bytes: int = 0

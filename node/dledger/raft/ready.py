@@ -35,6 +35,19 @@ class RoleChange:
     cause: Cause
 
 
+@dataclass(frozen=True, slots=True)
+class ConfirmedRead:
+    """A read that may be answered once everything up to *index* is applied.
+
+    Attributes:
+        context: What `Raft.read_index` was given.
+        index: The commit index when the confirming round began.
+    """
+
+    context: int
+    index: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
     """Work for the caller, who must take every Ready and keep their order.
@@ -47,7 +60,9 @@ class Ready:
     4. Send *after_hard_state* once this and every earlier Ready's hard state is durable.
     5. Send *after_entries* once this and every earlier Ready's hard state and entries are.
     6. Apply *committed* in order. They are committed and already durable here.
-    7. Note *role_change* (the newest, if there were several).
+    7. Answer *reads*, each once its index is applied. Those that were asked before leadership
+       ended are not confirmed any more.
+    8. Note *role_change* (the newest, if there were several).
 
     A message may be lost, doubled or late; none needs to be sent again.
     """
@@ -58,24 +73,30 @@ class Ready:
     after_hard_state: tuple[Message, ...] = ()
     after_entries: tuple[Message, ...] = ()
     committed: tuple[Entry, ...] = ()
+    reads: tuple[ConfirmedRead, ...] = ()
     role_change: RoleChange | None = None
 
 
 class Outbox:
     """Collects messages by what they rest on, until the next Ready."""
 
-    __slots__ = ("after_entries", "after_hard_state", "now", "role_change")
+    __slots__ = ("after_entries", "after_hard_state", "now", "reads", "role_change")
 
     def __init__(self) -> None:
         self.now: list[Message] = []
         self.after_hard_state: list[Message] = []
         self.after_entries: list[AppendResponse] = []
+        self.reads: list[ConfirmedRead] = []
         self.role_change: RoleChange | None = None
 
     def __bool__(self) -> bool:
         """Whether there is anything to take."""
         return bool(
-            self.now or self.after_hard_state or self.after_entries or self.role_change is not None
+            self.now
+            or self.after_hard_state
+            or self.after_entries
+            or self.reads
+            or self.role_change is not None
         )
 
     def retract_acks(self, first: int) -> None:
@@ -97,10 +118,12 @@ class Outbox:
             after_hard_state=tuple(self.after_hard_state),
             after_entries=tuple(self.after_entries),
             committed=committed,
+            reads=tuple(self.reads),
             role_change=self.role_change,
         )
         self.now.clear()
         self.after_hard_state.clear()
         self.after_entries.clear()
+        self.reads.clear()
         self.role_change = None
         return ready
