@@ -18,13 +18,25 @@ from dledger.raft.messages import (
     VoteResponse,
 )
 from dledger.raft.ready import RoleChange
-from dledger.types import Entry, EntryKind, HardState, Role
+from dledger.types import Entry, EntryKind, HardState, Membership, Role
 
 
 def entry(item: Entry) -> str:
     """Return such as ``2:(term 1, "a")``, or the kind in place of the data."""
     what = f'"{item.data.decode()}"' if item.kind == EntryKind.DATA else item.kind.name.lower()
+    if item.kind == EntryKind.MEMBERSHIP and item.index > 1:
+        what = membership(Membership.decode(item.data))
     return f"{item.index}:(term {item.term}, {what})"
+
+
+def membership(item: Membership) -> str:
+    """Return such as ``voters 1 2 4 and 1 2 3, learners 5``."""
+    text = f"voters {' '.join(sorted(item.voter_ids)) or 'none'}"
+    if item.is_joint:
+        text += f" and {' '.join(sorted(item.outgoing_ids))}"
+    if item.learners:
+        text += f", learners {' '.join(sorted(m.id for m in item.learners))}"
+    return text
 
 
 def entries(items: Sequence[Entry]) -> str:

@@ -11,6 +11,9 @@ Commands (N is a node; one node where not said otherwise)::
     campaign N              start a pre-vote
     tick N [COUNT]          let time pass at N (or "all")
     propose N "DATA"        propose as leader
+    add N                   a new node with an empty disk
+    change N "VOTERS" ["LEARNERS"]   ask the leader for these members
+    members [N...]          one line for each node: the membership it knows
     read N CONTEXT          ask the leader for an index to read at
     sync N [vote|log]       let the writes that are under way end
     deliver [A>B]           deliver what is on its way now, all or from A to B
@@ -37,7 +40,7 @@ from random import Random
 from crc32c import crc32c
 
 from dledger.errors import DledgerError
-from dledger.raft.core import RaftConfig, RoleChange
+from dledger.raft.core import Raft, RaftConfig, RoleChange
 from dledger.raft.messages import Message
 from dledger.raft.ready import ConfirmedRead
 from dledger.types import Entry, EntryKind, HardState, Member, Membership, NodeId
@@ -87,8 +90,12 @@ def rewrite(path: Path) -> None:
 
 def members(count: int) -> Membership:
     """Return a membership of nodes "1" to *count*."""
-    ids = [NodeId(str(number + 1)) for number in range(count)]
-    return Membership.of(Member(id=i, name=f"group-{i}", address=f"{i}:20911") for i in ids)
+    return Membership.of(member(str(number + 1)) for number in range(count))
+
+
+def member(name: str) -> Member:
+    """Return the node of this number as a member."""
+    return Member(id=NodeId(name), name=f"group-{name}", address=f"{name}:20911")
 
 
 def founding_entry(membership: Membership) -> Entry:
@@ -200,6 +207,23 @@ class Scenario:
                 )
             ),
         )
+
+    def _do_add(self, name: str) -> None:
+        self._add(name, [])
+
+    def _do_change(self, name: str, voters: str, learners: str = "") -> None:
+        def change(raft: Raft) -> object:
+            return raft.change_membership(
+                voters=[member(one) for one in voters.split()],
+                learners=[member(one) for one in learners.split()],
+            )
+
+        self._try(name, lambda: self.nodes[name].do(change))
+
+    def _do_members(self, *names: str) -> None:
+        for node in self._named(*(names or ("all",))):
+            removed = ", and is removed" if node.raft.is_removed else ""
+            self._trace.append(f"{node.id}: {describe.membership(node.raft.membership)}{removed}")
 
     def _do_read(self, name: str, context: str) -> None:
         number = int(context)

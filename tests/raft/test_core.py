@@ -80,15 +80,16 @@ def test_node_with_an_empty_log_votes_and_appends() -> None:
     assert node.raft.membership.voter_ids == {"1", "2", "3"}
 
 
-def test_strangers_are_ignored_once_the_membership_is_known() -> None:
-    """A wiped disk is another node, and has no say."""
+def test_answers_of_strangers_are_ignored() -> None:
+    """A wiped disk is another node, and does not count."""
     node = Alone()
+    node.become_leader()
+    last = node.raft.last_index
 
-    node.hear(VoteRequest, sender="9", term=7, last_index=9, last_term=6)
-    node.append(after=(1, 1), term=7, sender="9")
+    node.ack(last, sender="9")
+    node.hear(HeartbeatResponse, sender="9", term=7, round=1)
 
-    assert node.raft.term == 1
-    assert node.settle() == []
+    assert (node.raft.term, node.raft.commit_index) == (2, 0)
 
 
 def test_messages_for_another_node_are_ignored() -> None:
@@ -150,7 +151,7 @@ def test_malformed_appends_are_ignored(entries: tuple[Entry, ...]) -> None:
 
 
 def test_membership_proposals_are_refused() -> None:
-    """Joint consensus is not there yet."""
+    """They go through the steps of a change."""
     node = leading()
 
     with pytest.raises(Refused, match="membership"):

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from dledger.raft import quorum
 from dledger.raft.leading import Leadership
 from dledger_sim import __main__ as command_line
 from dledger_sim.checkers import ViolationError
@@ -101,7 +100,7 @@ def test_commit_of_earlier_terms_by_counting_is_caught(monkeypatch: pytest.Monke
     def count_all(self: Leadership) -> int:
         match_index = {peer: p.match_index for peer, p in self.progress.items()}
         match_index[self._config.id] = self._log.durable_index
-        return quorum.committed(match_index, self._voters)
+        return self._memberships.electorate.committed(match_index)
 
     monkeypatch.setattr(Leadership, "commit_point", count_all)
     options = Options(nodes=3, faults=SHORT_REIGNS, check_disks=False, faulty_s=30)

@@ -22,6 +22,7 @@ class RaftConfig:
         max_inflight_bytes: Entry data in them; may be exceeded by one message.
         max_uncommitted_bytes: Data of proposals that are not yet both committed and durable
             here; beyond it, proposals are refused as Overloaded.
+        promote_learners: Whether a leader makes voters of learners that have caught up.
         max_waiting_reads: Reads that wait for a leader's round; beyond it, Overloaded.
         max_apply_bytes: Entry data handed over for applying in one Ready.
     """
@@ -30,6 +31,7 @@ class RaftConfig:
     group_id: str = ""
     election_timeout_ticks: int = 20
     heartbeat_ticks: int = 2
+    promote_learners: bool = True
     max_append_bytes: int = 1 << 20
     max_inflight_appends: int = 64
     max_inflight_bytes: int = 8 << 20

@@ -8,8 +8,10 @@ docstring asks, and reports storage completions. Sources: Raft (figure 2, 5, 6, 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
+
+from crc32c import crc32c
 
 from dledger.errors import InvalidArgument, NotLeader, Refused
 from dledger.raft.answers import answer_outdated
@@ -20,6 +22,7 @@ from dledger.raft.leading import Leadership
 from dledger.raft.log import LogReader, RaftLog
 from dledger.raft.membership import MembershipStack
 from dledger.raft.messages import (
+    AnyRequest,
     AppendRequest,
     AppendResponse,
     HeartbeatRequest,
@@ -35,7 +38,7 @@ from dledger.raft.ready import Cause, Outbox, Ready, RoleChange
 from dledger.raft.standing import Standing
 from dledger.raft.timer import ElectionTimer
 from dledger.raft.view import RaftView
-from dledger.types import Entry, EntryKind, HardState, Membership, NodeId
+from dledger.types import Entry, EntryKind, HardState, Member, Membership, NodeId
 
 __all__ = ["Cause", "LogReader", "Raft", "RaftConfig", "Ready", "RoleChange"]
 
@@ -111,6 +114,7 @@ class Raft(RaftView):
         leading = self._standing.leading
         if leading is not None:
             leading.tick()
+            self._continue_change(leading)
             if not leading.hears_quorum():
                 self._standing.follow(None, Cause.QUORUM_LOST)
                 self._timer.redraw()
@@ -120,9 +124,9 @@ class Raft(RaftView):
     def step(self, message: Message) -> None:
         """Take a message; whatever a peer may send, this does not raise.
 
-        Ignored: what is not for us, and what comes from outside a known membership.
+        Ignored: what is not for us, what removed members say, and answers of strangers.
         """
-        if message.recipient != self.id or not self._is_known(message.sender):
+        if message.recipient != self.id or not self._is_heard(message):
             return
         if isinstance(message, PreVoteRequest | PreVoteResponse):
             self._handlers[type(message)](message)
@@ -138,18 +142,41 @@ class Raft(RaftView):
 
         Raises:
             NotLeader: Someone else leads, or no one.
-            Refused: Memberships cannot be changed yet.
+            Refused: It is a membership; see `change_membership`.
             Overloaded: Too much is uncommitted, or leadership is being handed over.
         """
         leading = self._standing.leading
         if leading is None:
             raise NotLeader(self.leader)
         if kind == EntryKind.MEMBERSHIP:
-            raise Refused("the membership cannot be changed: joint consensus is not there yet")
+            raise Refused("a membership is not proposed as an entry, but by change_membership")
         leading.admit(len(data))
         return self._append_own(
             leading, kind=kind, data=data, crc32c=crc32c, timestamp_ms=timestamp_ms
         )
+
+    def change_membership(
+        self, *, voters: Collection[Member], learners: Collection[Member] = ()
+    ) -> tuple[int, int]:
+        """Begin the change to these voters and learners; returns the first entry's (term, index).
+
+        It is over when `membership` is final (`is_joint` is false) and committed. One change
+        may be under way; it may add and remove several at once.
+
+        Raises:
+            NotLeader: Someone else leads, or no one.
+            Unavailable: Another change is under way, or the leader is too new.
+            Overloaded: Too much is uncommitted, or leadership is being handed over.
+            InvalidArgument: There would be no voters, or a node would be named twice.
+            Refused: A voter would be added that has not caught up as a learner, or a node that
+                was removed before.
+        """
+        leading = self._standing.leading
+        if leading is None:
+            raise NotLeader(self.leader)
+        following = leading.changes.requested(voters=voters, learners=learners, tick=leading.ticks)
+        leading.admit(len(following.encode()))
+        return self._append_membership(leading, following)
 
     def read_index(self, context: int) -> None:
         """Ask for an index at which a read is linearizable; it comes in `Ready.reads`.
@@ -216,20 +243,23 @@ class Raft(RaftView):
         chosen = leading.most_caught_up() if target is None else target
         if chosen is None:
             raise InvalidArgument("there is no other voter to hand leadership to")
-        if chosen not in leading.progress:
+        if chosen == self.id or chosen not in self.membership.voter_ids:
             raise InvalidArgument(f"cannot hand leadership to {chosen}: not another voter")
         leading.begin_transfer(chosen)
         return chosen
 
     def step_down(self) -> None:
         """Give leadership up at once, asking the voter that holds most to take over."""
+        self._step_down(Cause.STEPPED_DOWN)
+
+    def _step_down(self, cause: Cause) -> None:
         leading = self._standing.leading
         if leading is None:
             return
         heir = leading.most_caught_up()
         if heir is not None:
             leading.send_timeout_now(heir)
-        self._standing.follow(None, Cause.STEPPED_DOWN)
+        self._standing.follow(None, cause)
         self._timer.rest()
 
     def entries_available(self) -> None:
@@ -262,9 +292,20 @@ class Raft(RaftView):
 
     # Roles and terms
 
-    def _is_known(self, sender: NodeId) -> bool:
-        voters = self._memberships.voters
-        return sender != self.id and (not voters or sender in voters)
+    def _is_heard(self, message: Message) -> bool:
+        """Whether the sender has a say.
+
+        Requests do not depend on our membership, which may be behind: the leader or candidate
+        may be a member that we have not heard of (Raft 6). Answers count for members only.
+        """
+        sender, membership = message.sender, self._memberships.current
+        if sender == self.id:
+            return False
+        if isinstance(message, AnyRequest):
+            return not self._memberships.is_removed(sender, self.commit_index)
+        leading = self._standing.leading
+        known = membership.get(sender) is not None or not membership.voters
+        return sender in leading.progress if leading is not None else known
 
     def _enter_higher_term(self, message: Message) -> bool:
         """Follow into the message's term; returns False if it is to be ignored.
@@ -290,7 +331,7 @@ class Raft(RaftView):
             self._config,
             term=self.term,
             log=self._log,
-            voters=self._memberships.voters,
+            memberships=self._memberships,
             outbox=self._out,
         )
         self._standing.lead(leading, cause)
@@ -319,9 +360,28 @@ class Raft(RaftView):
         leading.appended(entry)
         return entry.term, entry.index
 
+    def _append_membership(self, leading: Leadership, membership: Membership) -> tuple[int, int]:
+        """Append a membership; it is in force at once (Raft 6)."""
+        data = membership.encode()
+        term, index = self._append_own(
+            leading, kind=EntryKind.MEMBERSHIP, data=data, crc32c=crc32c(data), timestamp_ms=0
+        )
+        self._memberships.append([(index, membership)])
+        leading.membership_changed()
+        return term, index
+
+    def _continue_change(self, leading: Leadership) -> None:
+        """Leave a joint membership once it is committed, or promote whoever has caught up."""
+        following = leading.changes.due(leading.ticks) if not self.transfer_target else None
+        if following is not None:
+            self._append_membership(leading, following)
+        elif leading.changes.is_deposed():
+            self._step_down(Cause.NO_VOTER)
+
     def _commit_by_counting(self, leading: Leadership) -> None:
         self._log.commit_to(leading.commit_point())
         leading.settle()
+        self._continue_change(leading)
 
     def _on_append_response(self, message: AppendResponse) -> None:
         leading = self._standing.leading

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dledger.raft import quorum
 from dledger.raft.log import RaftLog
 from dledger.raft.membership import MembershipStack
 from dledger.raft.messages import (
@@ -98,9 +97,9 @@ class Elections:
         self.start_pre_vote(cause)
 
     def start_pre_vote(self, cause: Cause) -> None:
-        """Ask whether an election could be won, disturbing no one; only a voter does."""
+        """Ask whether an election could be won, disturbing no one; learners do not."""
         self._timer.campaign()
-        if self._standing.id not in self._memberships.voters:
+        if not self._may_campaign():
             self._standing.follow(None, cause)
             return
         if cause is not Cause.RETRY:
@@ -136,8 +135,11 @@ class Elections:
             for peer in self._others()
         )
 
+    def _may_campaign(self) -> bool:
+        return self._memberships.may_campaign(self._standing.id, self._log.commit_index)
+
     def _others(self) -> list[NodeId]:
-        return sorted(self._memberships.voters - {self._standing.id})
+        return sorted(self._memberships.electorate.everyone - {self._standing.id})
 
     # Giving
 
@@ -156,7 +158,10 @@ class Elections:
         )
 
     def on_vote_request(self, message: VoteRequest) -> None:
-        """Vote, or not; the answer waits until that is durable."""
+        """Vote, or not; the answer waits until that is durable.
+
+        A learner votes too: who asks it may have a membership in which it is a voter (Raft 6).
+        """
         vote, leader = self._standing.vote, self._standing.leader
         free = vote == message.sender or (vote is None and leader is None)
         granted = free and self._is_up_to_date(message)
@@ -207,16 +212,15 @@ class Elections:
 
     def on_timeout_now(self, message: TimeoutNow) -> None:
         """The leader hands over: campaign at once, without a pre-vote."""
-        is_voter = self._standing.id in self._memberships.voters
         led_by_another = self._standing.leader not in (None, message.sender)
-        if self._standing.leading is None and is_voter and not led_by_another:
+        if self._standing.leading is None and self._may_campaign() and not led_by_another:
             self._cause = Cause.TRANSFER
             self._start_election(transfer=True)
 
     def _count(self, voter: NodeId, *, granted: bool) -> None:
         """Count a vote or pre-vote, and act on the result; our own must be among them."""
         self._votes[voter] = granted
-        result = quorum.vote_result(self._votes, self._memberships.voters)
+        result = self._memberships.electorate.vote_result(self._votes)
         if result is VoteResult.LOST:
             self._timer.failed()
             self._next_cause = Cause.RETRY

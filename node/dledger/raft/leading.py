@@ -7,12 +7,12 @@ the term, the vote or the role; it reports, and the core decides.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
 
 from dledger.errors import Overloaded, Unavailable
-from dledger.raft import quorum
+from dledger.raft.changes import MembershipChanges
 from dledger.raft.config import RaftConfig
 from dledger.raft.log import RaftLog
+from dledger.raft.membership import MembershipStack
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
@@ -30,7 +30,8 @@ class Leadership:
     """One term of leading.
 
     Attributes:
-        progress: What each other voter has.
+        progress: What each other member has, and for an election timeout each removed one.
+        changes: How the membership changes.
         pump_due: Something may be sent that is not yet in the outbox.
         transfer_target: The voter that leadership is being handed to, if any.
     """
@@ -41,13 +42,13 @@ class Leadership:
         *,
         term: int,
         log: RaftLog,
-        voters: Collection[NodeId],
+        memberships: MembershipStack,
         outbox: Outbox,
     ) -> None:
         self._config = config
         self._term = term
         self._log = log
-        self._voters = voters
+        self._memberships = memberships
         self._out = outbox
         self._term_start = log.last_index + 1
         self._ticks = self._round = self._read_round = self._transfer_deadline = 0
@@ -56,11 +57,12 @@ class Leadership:
         self._unsettled_bytes = 0
         self.pump_due = False
         self.transfer_target: NodeId | None = None
-        self.progress = {
-            peer: Progress(next_index=log.last_index + 1)
-            for peer in sorted(voters)
-            if peer != config.id
-        }
+        self.progress: dict[NodeId, Progress] = {}
+        self._leaving: dict[NodeId, int] = {}
+        self._meet_members(next_index=self._term_start)
+        self.changes = MembershipChanges(
+            config, memberships=memberships, log=log, term_start=self._term_start
+        )
 
     # Time
 
@@ -71,15 +73,44 @@ class Leadership:
             self._broadcast_heartbeat()
         if self.transfer_target is not None and self._ticks >= self._transfer_deadline:
             self.transfer_target = None
+        for peer, until in list(self._leaving.items()):
+            if self._ticks >= until:
+                del self._leaving[peer], self.progress[peer]
+
+    @property
+    def ticks(self) -> int:
+        """How long we lead."""
+        return self._ticks
 
     def silent(self) -> set[NodeId]:
         """Return the other voters that were not heard within an election timeout."""
         since = self._ticks - self._config.election_timeout_ticks
-        return {peer_id for peer_id, p in self.progress.items() if p.last_heard_tick <= since}
+        everyone = self._memberships.electorate.everyone
+        return {peer for peer, p in self.progress.items() if p.last_heard_tick <= since} & everyone
 
     def hears_quorum(self) -> bool:
-        """Whether a majority, ourselves included, was heard within an election timeout."""
-        return len(self._voters) - len(self.silent()) >= quorum.majority(len(self._voters))
+        """Whether a quorum, ourselves included, was heard within an election timeout."""
+        electorate = self._memberships.electorate
+        return electorate.is_quorum(electorate.everyone - self.silent())
+
+    # Members
+
+    def membership_changed(self) -> None:
+        """Meet those that were added, and see those off that were removed."""
+        self._meet_members(next_index=self._memberships.index)
+        self.changes.membership_changed(self._ticks)
+        if self.transfer_target not in self._memberships.current.voter_ids:
+            self.transfer_target = None
+
+    def _meet_members(self, *, next_index: int) -> None:
+        """Replicate to each other member; to a removed one until it had time to learn of it."""
+        ids = {member.id for member in self._memberships.current.members} - {self._config.id}
+        for peer in sorted(ids - self.progress.keys()):
+            self.progress[peer] = Progress(next_index=next_index, last_heard_tick=self._ticks)
+        until = self._ticks + self._config.election_timeout_ticks
+        self._leaving = {
+            peer: self._leaving.get(peer, until) for peer in self.progress if peer not in ids
+        }
 
     # Proposals
 
@@ -110,7 +141,7 @@ class Leadership:
         """
         match_index = {peer: p.match_index for peer, p in self.progress.items()}
         match_index[self._config.id] = self._log.durable_index
-        index = quorum.committed(match_index, self._voters)
+        index = self._memberships.electorate.committed(match_index)
         return index if index >= self._term_start else 0
 
     def uncommitted_bytes(self) -> int:
@@ -141,7 +172,7 @@ class Leadership:
     def _confirm_reads(self) -> None:
         acked_round = {peer: p.acked_round for peer, p in self.progress.items()}
         acked_round[self._config.id] = self._round
-        confirmed = quorum.committed(acked_round, self._voters)
+        confirmed = self._memberships.electorate.committed(acked_round)
         self._out.reads += self._reads.round_confirmed(confirmed)
 
     # Followers
@@ -156,6 +187,7 @@ class Leadership:
         if message.match_index > self._log.last_index:
             return False
         advanced = peer.acked(message.match_index)
+        self._heard(message.sender, peer)
         self.pump_due = True
         self._finish_transfer(message.sender)
         return advanced
@@ -166,10 +198,14 @@ class Leadership:
         peer.last_heard_tick = self._ticks
         if message.round != self._read_round:
             peer.heartbeat_answered()
+        self._heard(message.sender, peer)
         if peer.acked_round < message.round <= self._round:
             peer.acked_round = message.round
             self._confirm_reads()
         self.pump_due = self.pump_due or peer.probe_due or self._reads.round_due
+
+    def _heard(self, sender: NodeId, peer: Progress) -> None:
+        self.changes.heard(sender, match_index=peer.match_index, tick=self._ticks)
 
     def disconnected(self, sender: NodeId) -> None:
         """The connection to a follower broke: what is in flight is probably lost."""
@@ -197,8 +233,9 @@ class Leadership:
 
     def most_caught_up(self) -> NodeId | None:
         """Return the other voter that holds most of our log; None if there is no other."""
+        voters = self._memberships.current.voter_ids
         return max(
-            self.progress,
+            (peer for peer in self.progress if peer in voters),
             key=lambda peer: (
                 self.progress[peer].match_index,
                 self.progress[peer].last_heard_tick,

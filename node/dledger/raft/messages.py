@@ -102,3 +102,7 @@ class HeartbeatResponse(Message):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeoutNow(Message):
     """Campaign at once: the leader hands over (Raft thesis 3.10)."""
+
+
+AnyRequest = PreVoteRequest | VoteRequest | AppendRequest | HeartbeatRequest | TimeoutNow
+"""What asks; everything else answers."""

@@ -86,13 +86,28 @@ class RaftView:
         return self._memberships.current
 
     @property
+    def is_removed(self) -> bool:
+        """Whether a committed change has removed this node from its group, for good."""
+        return self._memberships.is_removed(self.id, self.commit_index)
+
+    @property
+    def may_campaign(self) -> bool:
+        """Whether this node may ask for votes: as a voter, or while its removal is not certain."""
+        return self._memberships.may_campaign(self.id, self.commit_index)
+
+    def caught_up_learners(self) -> frozenset[NodeId]:
+        """Return the learners that could be voters now; none when not leading."""
+        leading = self._standing.leading
+        return leading.changes.caught_up(leading.ticks) if leading else frozenset()
+
+    @property
     def transfer_target(self) -> NodeId | None:
         """Whom we are handing leadership to, if anyone."""
         leading = self._standing.leading
         return leading.transfer_target if leading else None
 
     def progress(self) -> Mapping[NodeId, Progress]:
-        """Return the leader's view of each other voter; empty when not leading."""
+        """Return the leader's view of each other member; empty when not leading."""
         leading = self._standing.leading
         return dict(leading.progress) if leading else {}
 

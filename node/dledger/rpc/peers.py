@@ -210,7 +210,7 @@ class Peers:
 
     def connect(self, membership: Membership) -> None:
         """Keep a link to each member but this node; drop links to former members."""
-        others = {m.id: m for m in membership.voters if m.id != self._node_id}
+        others = {m.id: m for m in membership.members if m.id != self._node_id}
         for node_id in self._links.keys() - others.keys():
             self._drop(node_id)
         for member in others.values():
