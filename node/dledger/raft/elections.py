@@ -53,6 +53,7 @@ class Elections:
         self._votes: dict[NodeId, bool] = {}
         self._cause = self._next_cause = Cause.ELECTION_TIMEOUT
         self._suspected_term = -1
+        self._deferred: dict[NodeId, PreVoteRequest] = {}
 
     def lease_is_live(self) -> bool:
         """Whether a leader was heard so recently that no election can be justified."""
@@ -73,15 +74,22 @@ class Elections:
         if self._suspects_leader() and not (heartbeat and self._timer.elapsed > 0):
             return
         self._suspected_term = -1
+        self._deferred.clear()
         self._timer.follow()
         self._next_cause = Cause.ELECTION_TIMEOUT
 
     def leader_lost(self) -> None:
-        """The leader's connection broke: forget its lease, and campaign soon."""
+        """The leader's connection broke: forget its lease, and campaign soon.
+
+        Whoever asked us before saw the same earlier: it gets the answer that our lease kept back,
+        so that a quorum that saw the leader go elects at once, in whatever order they saw it.
+        """
         self._suspected_term = self._standing.term
         self._standing.change(self._standing.role, None, Cause.CONNECTION_LOST)
         self._next_cause = Cause.CONNECTION_LOST
-        if self._timer.hint():
+        if self._grant_deferred():
+            self._timer.campaign()
+        elif self._timer.hint():
             self.on_timeout()
 
     def _suspects_leader(self) -> bool:
@@ -145,9 +153,27 @@ class Elections:
 
     def on_pre_vote_request(self, message: PreVoteRequest) -> None:
         """Say whether we would vote; nothing changes."""
-        granted = (
-            not self.lease_is_live() and self._could_vote(message) and self._is_up_to_date(message)
-        )
+        willing = self._is_willing(message)
+        leased = self.lease_is_live()
+        self._defer(message, wanted=willing and leased)
+        self._answer_pre_vote(message, granted=willing and not leased)
+
+    def _defer(self, message: PreVoteRequest, *, wanted: bool) -> None:
+        """Remember who would have our vote, were it not for the leader that we hear."""
+        self._deferred.pop(message.sender, None)
+        follows = self._standing.leading is None
+        if wanted and follows and message.sender in self._memberships.electorate.everyone:
+            self._deferred[message.sender] = message
+
+    def _grant_deferred(self) -> bool:
+        """Answer those that asked while we heard the leader; returns whether there was one."""
+        asked, self._deferred = self._deferred, {}
+        willing = [message for message in asked.values() if self._is_willing(message)]
+        for message in willing:
+            self._answer_pre_vote(message, granted=True)
+        return bool(willing)
+
+    def _answer_pre_vote(self, message: PreVoteRequest, *, granted: bool) -> None:
         self._out.now.append(
             PreVoteResponse(
                 sender=self._standing.id,
@@ -178,6 +204,10 @@ class Elections:
                 granted=granted,
             )
         )
+
+    def _is_willing(self, message: PreVoteRequest) -> bool:
+        """Whether we would vote for the sender if there were no leader."""
+        return self._could_vote(message) and self._is_up_to_date(message)
 
     def _could_vote(self, message: PreVoteRequest) -> bool:
         if message.term != self._standing.term:
@@ -221,7 +251,7 @@ class Elections:
         """Count a vote or pre-vote, and act on the result; our own must be among them."""
         self._votes[voter] = granted
         result = self._memberships.electorate.vote_result(self._votes)
-        if result is VoteResult.LOST:
+        if result is VoteResult.LOST and not self._awaits_second_thoughts():
             self._timer.failed()
             self._next_cause = Cause.RETRY
             self._standing.follow(None, Cause.ELECTION_LOST)
@@ -230,3 +260,7 @@ class Elections:
                 self._start_election()
             else:
                 self._on_won(self._cause)
+
+    def _awaits_second_thoughts(self) -> bool:
+        """Whether refusals may turn: others may see the leader's connection break later."""
+        return self._standing.role is Role.PRE_CANDIDATE and self._suspects_leader()
