@@ -147,6 +147,42 @@ def test_malformed_appends_are_ignored(entries: tuple[Entry, ...]) -> None:
     assert not [m for m in node.settle() if isinstance(m, AppendResponse)]
 
 
+# Priority
+
+
+def test_settings_that_cannot_work_are_refused() -> None:
+    """A handicap is bounded, and heartbeats come more often than elections."""
+    for config in ({"handicap_ticks": -1}, {"handicap_ticks": 81}, {"heartbeat_ticks": 20}):
+        with pytest.raises(ValueError, match="ticks"):
+            RaftConfig(id=NodeId("1"), **config)
+
+
+def test_node_of_low_priority_campaigns_if_nobody_else_does() -> None:
+    """It waits longer, and then decays to an ordinary node."""
+    node = following(handicap_ticks=40)
+
+    node.tick(TIMEOUT + 40)
+    assert node.raft.role is Role.FOLLOWER
+    node.tick(TIMEOUT // 2)
+
+    assert node.raft.role is Role.PRE_CANDIDATE
+
+
+# Windows
+
+
+def test_windows_are_bounded_for_every_follower() -> None:
+    """However slow the followers are: messages and bytes in flight, per follower."""
+    node = leading(max_inflight_appends=4, max_inflight_bytes=100, max_append_bytes=30)
+    for _ in range(50):
+        node.propose(b"x" * 20)
+        node.settle()
+
+    for peer in node.raft.progress().values():
+        assert len(peer.inflight) <= 4
+        assert peer.inflight_bytes <= 100 + 30
+
+
 # Proposals
 
 

@@ -70,7 +70,9 @@ class Raft(RaftView):
         self._config = config
         self._log = RaftLog(log, applied_index)
         self._memberships = MembershipStack(memberships, config.group_id)
-        self._timer = ElectionTimer(config.election_timeout_ticks, rng)
+        self._timer = ElectionTimer(
+            config.election_timeout_ticks, rng, handicap_ticks=config.handicap_ticks
+        )
         self._out = Outbox()
         self._standing = Standing(
             config.id,
