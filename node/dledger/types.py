@@ -68,6 +68,23 @@ class HardState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotInfo:
+    """Which snapshot: it replaces the log up to an entry, inclusive (Raft 7).
+
+    Attributes:
+        last_index: The last entry it covers.
+        last_term: That entry's term.
+        size_bytes: How long it is; at least 1.
+        crc32c: Of all its bytes: snapshots of two nodes may differ, and must not be mixed.
+    """
+
+    last_index: int
+    last_term: int
+    size_bytes: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """One replica of a broker group.
 

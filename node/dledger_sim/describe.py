@@ -10,6 +10,8 @@ from dledger.raft.messages import (
     AppendResponse,
     HeartbeatRequest,
     HeartbeatResponse,
+    InstallSnapshotRequest,
+    InstallSnapshotResponse,
     Message,
     PreVoteRequest,
     PreVoteResponse,
@@ -94,6 +96,19 @@ def _append_response(m: AppendResponse) -> str:
     )
 
 
+def _install_request(m: InstallSnapshotRequest) -> str:
+    end = m.offset + len(m.data)
+    return (
+        f"snapshot up to (term {m.info.last_term}, index {m.info.last_index}): "
+        f"bytes [{m.offset}, {end}) of {m.info.size_bytes}, term {m.term}"
+    )
+
+
+def _install_response(m: InstallSnapshotResponse) -> str:
+    wish = f"goes on at byte {m.offset}" if m.accepted else "is not taken"
+    return f"snapshot up to {m.last_index} {wish}, term {m.term}"
+
+
 def _heartbeat_request(m: HeartbeatRequest) -> str:
     return f"heartbeat {m.round}, commit {m.commit_index}, term {m.term}"
 
@@ -119,5 +134,7 @@ _WORDS: dict[type[Message], Callable[[Any], str]] = {
     AppendResponse: _append_response,
     HeartbeatRequest: _heartbeat_request,
     HeartbeatResponse: _heartbeat_response,
+    InstallSnapshotRequest: _install_request,
+    InstallSnapshotResponse: _install_response,
     TimeoutNow: _timeout_now,
 }

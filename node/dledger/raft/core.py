@@ -18,6 +18,7 @@ from dledger.raft.answers import answer_outdated
 from dledger.raft.config import RaftConfig
 from dledger.raft.elections import Elections
 from dledger.raft.following import Following
+from dledger.raft.installing import Installing
 from dledger.raft.leading import Leadership
 from dledger.raft.log import LogReader, RaftLog
 from dledger.raft.membership import MembershipStack
@@ -27,6 +28,8 @@ from dledger.raft.messages import (
     AppendResponse,
     HeartbeatRequest,
     HeartbeatResponse,
+    InstallSnapshotRequest,
+    InstallSnapshotResponse,
     Message,
     PreVoteRequest,
     PreVoteResponse,
@@ -35,10 +38,11 @@ from dledger.raft.messages import (
     VoteResponse,
 )
 from dledger.raft.ready import Cause, Outbox, Ready, RoleChange
+from dledger.raft.snapshots import SnapshotReader
 from dledger.raft.standing import Standing
 from dledger.raft.timer import ElectionTimer
 from dledger.raft.view import RaftView
-from dledger.types import Entry, EntryKind, HardState, Member, Membership, NodeId
+from dledger.types import Entry, EntryKind, HardState, Member, Membership, NodeId, SnapshotInfo
 
 __all__ = ["Cause", "LogReader", "Raft", "RaftConfig", "Ready", "RoleChange"]
 
@@ -55,6 +59,7 @@ class Raft(RaftView):
             take effect.
         rng: The source of the random waits.
         applied_index: Everything up to it is applied already, and thus committed.
+        snapshots: Our own snapshots; None: we neither send nor take any.
     """
 
     def __init__(
@@ -66,7 +71,9 @@ class Raft(RaftView):
         memberships: Sequence[tuple[int, Membership]],
         rng: random.Random,
         applied_index: int = 0,
+        snapshots: SnapshotReader | None = None,
     ) -> None:
+        self._snapshots = snapshots
         self._config = config
         self._log = RaftLog(log, applied_index)
         self._memberships = MembershipStack(memberships, config.group_id)
@@ -90,12 +97,16 @@ class Raft(RaftView):
             outbox=self._out,
             on_won=self._become_leader,
         )
+        self._installing = Installing(
+            self._standing, log=self._log, outbox=self._out, accepts=snapshots is not None
+        )
         self._following = Following(
             self._standing,
             elections=self._elections,
             log=self._log,
             memberships=self._memberships,
             outbox=self._out,
+            installing=self._installing,
         )
         self._handlers: dict[type[Message], Callable[[Any], None]] = {
             PreVoteRequest: self._elections.on_pre_vote_request,
@@ -107,6 +118,8 @@ class Raft(RaftView):
             AppendResponse: self._on_append_response,
             HeartbeatRequest: self._following.on_heartbeat_request,
             HeartbeatResponse: self._on_heartbeat_response,
+            InstallSnapshotRequest: self._following.on_install_request,
+            InstallSnapshotResponse: self._on_install_response,
         }
 
     # Events
@@ -213,6 +226,24 @@ class Raft(RaftView):
         if self._log.persisted(term, index) and leading is not None:
             self._commit_by_counting(leading)
 
+    def snapshot_finished(
+        self,
+        info: SnapshotInfo,
+        *,
+        installed: bool,
+        memberships: Sequence[tuple[int, Membership]] = (),
+    ) -> None:
+        """Take the end of the installation that `Ready.install` asked for.
+
+        Args:
+            info: The snapshot.
+            installed: Whether log and state are the snapshot's now; if not, nothing changed.
+            memberships: Those it holds, as (index, membership), oldest first.
+        """
+        self._installing.finished(info, installed=installed)
+        if installed:
+            self._memberships.replace(memberships)
+
     def campaign(self) -> None:
         """Start a pre-vote now, unless we lead or may not vote."""
         if self._standing.leading is None:
@@ -318,7 +349,7 @@ class Raft(RaftView):
         is_vote = isinstance(message, VoteRequest) and not message.transfer
         if is_vote and self._elections.lease_is_live():
             return False
-        is_leader = isinstance(message, AppendRequest | HeartbeatRequest)
+        is_leader = isinstance(message, AppendRequest | HeartbeatRequest | InstallSnapshotRequest)
         self._standing.enter(message.term, message.sender if is_leader else None)
         return True
 
@@ -335,6 +366,7 @@ class Raft(RaftView):
             log=self._log,
             memberships=self._memberships,
             outbox=self._out,
+            snapshots=self._snapshots,
         )
         self._standing.lead(leading, cause)
         self._append_own(leading, kind=EntryKind.NOOP, data=b"", crc32c=0, timestamp_ms=0)
@@ -393,3 +425,7 @@ class Raft(RaftView):
     def _on_heartbeat_response(self, message: HeartbeatResponse) -> None:
         if self._standing.leading is not None:
             self._standing.leading.on_heartbeat_response(message)
+
+    def _on_install_response(self, message: InstallSnapshotResponse) -> None:
+        if self._standing.leading is not None:
+            self._standing.leading.on_install_response(message)

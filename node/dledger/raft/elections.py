@@ -144,7 +144,9 @@ class Elections:
         )
 
     def _may_campaign(self) -> bool:
-        return self._memberships.may_campaign(self._standing.id, self._log.commit_index)
+        """Whether we may ask for votes; not while a snapshot replaces our log."""
+        allowed = self._memberships.may_campaign(self._standing.id, self._log.commit_index)
+        return allowed and self._standing.installing is None
 
     def _others(self) -> list[NodeId]:
         return sorted(self._memberships.electorate.everyone - {self._standing.id})

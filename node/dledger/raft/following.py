@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from dledger.raft.answers import is_well_formed
 from dledger.raft.elections import Elections
+from dledger.raft.installing import Installing
 from dledger.raft.log import RaftLog
 from dledger.raft.membership import MembershipStack, memberships_in
 from dledger.raft.messages import (
@@ -16,6 +17,7 @@ from dledger.raft.messages import (
     AppendResponse,
     HeartbeatRequest,
     HeartbeatResponse,
+    InstallSnapshotRequest,
 )
 from dledger.raft.ready import Cause, Outbox
 from dledger.raft.standing import Standing
@@ -33,7 +35,9 @@ class Following:
         log: RaftLog,
         memberships: MembershipStack,
         outbox: Outbox,
+        installing: Installing,
     ) -> None:
+        self._installing = installing
         self._standing = standing
         self._elections = elections
         self._log = log
@@ -44,20 +48,27 @@ class Following:
         """Take entries, or say where the logs may agree; success waits until they are durable."""
         if not is_well_formed(message) or not self._follow(message.sender, heartbeat=False):
             return
-        if not self._log.matches(message.previous_index, message.previous_term):
+        if self._standing.installing is not None:
+            return
+        if message.previous_index < self._log.first_index - 1:
+            self._answer_success(message, self._log.first_index - 1)
+        elif not self._log.matches(message.previous_index, message.previous_term):
             self._reject_append(message)
         elif self._merge(message.entries):
             last = message.previous_index + len(message.entries)
             self._log.commit_to(min(message.commit_index, last))
-            self._out.after_entries.append(
-                AppendResponse(
-                    sender=self._standing.id,
-                    recipient=message.sender,
-                    term=self._standing.term,
-                    success=True,
-                    match_index=last,
-                )
+            self._answer_success(message, last)
+
+    def _answer_success(self, message: AppendRequest, match_index: int) -> None:
+        self._out.after_entries.append(
+            AppendResponse(
+                sender=self._standing.id,
+                recipient=message.sender,
+                term=self._standing.term,
+                success=True,
+                match_index=match_index,
             )
+        )
 
     def _reject_append(self, message: AppendRequest) -> None:
         index, term = self._log.agreement(message.previous_index, message.previous_term)
@@ -96,6 +107,11 @@ class Following:
         self._log.truncate(first)
         self._memberships.truncate(first)
         self._out.retract_acks(first)
+
+    def on_install_request(self, message: InstallSnapshotRequest) -> None:
+        """Take a piece of a snapshot."""
+        if self._follow(message.sender, heartbeat=False):
+            self._installing.on_request(message)
 
     def on_heartbeat_request(self, message: HeartbeatRequest) -> None:
         """Keep following, and learn the commit index."""

@@ -115,7 +115,7 @@ def _check_progress(raft: Raft, progress: Progress) -> None:
     assert progress.inflight_bytes == sum(sizes), "bytes in flight add up"
     assert len(sizes) <= config.max_inflight_appends, "messages in flight are bounded"
     assert sum(sizes[:-1]) < max(1, config.max_inflight_bytes), "bytes in flight are bounded"
-    if progress.state is ProgressState.PROBE:
+    if progress.state is not ProgressState.REPLICATE:
         assert not sizes, "a probe is alone"
 
 

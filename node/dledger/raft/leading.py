@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from dledger.errors import Overloaded, Unavailable
+from dledger.errors import OffsetOutOfRange, Overloaded, Unavailable
 from dledger.raft.changes import MembershipChanges
 from dledger.raft.config import RaftConfig
 from dledger.raft.log import RaftLog
@@ -18,11 +18,14 @@ from dledger.raft.messages import (
     AppendResponse,
     HeartbeatRequest,
     HeartbeatResponse,
+    InstallSnapshotRequest,
+    InstallSnapshotResponse,
     TimeoutNow,
 )
-from dledger.raft.progress import Progress
+from dledger.raft.progress import Progress, ProgressState
 from dledger.raft.reads import Reads
 from dledger.raft.ready import Outbox
+from dledger.raft.snapshots import SnapshotReader
 from dledger.types import Entry, NodeId
 
 
@@ -44,7 +47,9 @@ class Leadership:
         log: RaftLog,
         memberships: MembershipStack,
         outbox: Outbox,
+        snapshots: SnapshotReader | None,
     ) -> None:
+        self._snapshots = snapshots
         self._config = config
         self._term = term
         self._log = log
@@ -202,10 +207,20 @@ class Leadership:
         if peer.acked_round < message.round <= self._round:
             peer.acked_round = message.round
             self._confirm_reads()
-        self.pump_due = self.pump_due or peer.probe_due or self._reads.round_due
+        asks = peer.probe_due or peer.state is ProgressState.SNAPSHOT
+        self.pump_due = self.pump_due or asks or self._reads.round_due
 
     def _heard(self, sender: NodeId, peer: Progress) -> None:
         self.changes.heard(sender, match_index=peer.match_index, tick=self._ticks)
+
+    def on_install_response(self, message: InstallSnapshotResponse) -> None:
+        """Send the next piece, or the same again from where the follower wants it."""
+        peer = self.progress[message.sender]
+        peer.last_heard_tick = self._ticks
+        if peer.snapshot_answered(
+            last_index=message.last_index, accepted=message.accepted, offset=message.offset
+        ):
+            self.pump_due = True
 
     def disconnected(self, sender: NodeId) -> None:
         """The connection to a follower broke: what is in flight is probably lost."""
@@ -225,6 +240,9 @@ class Leadership:
             self._broadcast_heartbeat()
             self._read_round = self._round
         for peer_id, peer in self.progress.items():
+            if peer.next_index < self._log.first_index:
+                self._send_snapshot(peer_id, peer)
+                continue
             self._send_entries(peer_id, peer)
             if peer.probe_due:
                 self._send_probe(peer_id, peer)
@@ -294,6 +312,37 @@ class Leadership:
             self._send_append(peer_id, peer.next_index - 1, entries)
             size_bytes = sum([entry.size_bytes for entry in entries])
             peer.sent(last_index=entries[-1].index, size_bytes=size_bytes)
+
+    def _send_snapshot(self, peer_id: NodeId, peer: Progress) -> None:
+        """Send the next piece; none of it while the follower refuses, or has it all."""
+        config = self._config
+        newest = self._snapshots.newest() if self._snapshots is not None else None
+        usable = newest is not None and newest.last_index >= self._log.first_index - 1
+        peer.needs_snapshot(newest if usable else None)
+        info, offset = peer.snapshot, peer.snapshot_offset
+        if info is None or self._snapshots is None or peer.paused or peer.fetching:
+            return
+        wanted = not peer.snapshot_refused and offset < info.size_bytes
+        try:
+            data = self._snapshots.read(info, offset, config.max_append_bytes) if wanted else b""
+        except OffsetOutOfRange:
+            peer.snapshot = None
+            self.pump_due = newest != info
+            return
+        if data is None:
+            peer.fetching = True
+            return
+        peer.paused = True
+        self._out.now.append(
+            InstallSnapshotRequest(
+                sender=config.id,
+                recipient=peer_id,
+                term=self._term,
+                info=info,
+                offset=offset,
+                data=data,
+            )
+        )
 
     def _send_probe(self, peer_id: NodeId, peer: Progress) -> None:
         peer.probe_due = False

@@ -50,6 +50,11 @@ class MembershipStack:
             self._stack.pop()
         self._refresh()
 
+    def replace(self, memberships: Iterable[tuple[int, Membership]]) -> None:
+        """Take the memberships of a snapshot in place of those of the log."""
+        self._stack.clear()
+        self.append(memberships)
+
     def may_campaign(self, node_id: NodeId, commit_index: int) -> bool:
         """Whether a node may ask for votes.
 
