@@ -179,6 +179,8 @@ class Membership:
                     fields.get("learners", ()),
                 )
             )
+            if not voters:
+                raise ValueError(f"a membership without voters: {data[:80]!r}")
             return cls(voters, str(fields["group"]), outgoing=outgoing, learners=learners)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a membership: {data[:80]!r}") from error

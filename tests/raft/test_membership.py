@@ -163,6 +163,12 @@ def test_membership_survives_its_bytes(
     assert again.encode() == one.encode()
 
 
+def test_bytes_without_voters_are_no_membership() -> None:
+    """Nobody could decide anything any more."""
+    with pytest.raises(ValueError, match="without voters"):
+        Membership.decode(b'{"group":"g","voters":[]}')
+
+
 # Catching up
 
 

@@ -8,23 +8,22 @@ from __future__ import annotations
 
 from collections import deque
 
-from dledger.errors import OffsetOutOfRange, Overloaded, Unavailable
+from dledger.errors import Overloaded, Unavailable
 from dledger.raft.changes import MembershipChanges
 from dledger.raft.config import RaftConfig
 from dledger.raft.log import RaftLog
 from dledger.raft.membership import MembershipStack
 from dledger.raft.messages import (
-    AppendRequest,
     AppendResponse,
     HeartbeatRequest,
     HeartbeatResponse,
-    InstallSnapshotRequest,
     InstallSnapshotResponse,
     TimeoutNow,
 )
 from dledger.raft.progress import Progress, ProgressState
 from dledger.raft.reads import Reads
 from dledger.raft.ready import Outbox
+from dledger.raft.replication import Replication
 from dledger.raft.snapshots import SnapshotReader
 from dledger.types import Entry, NodeId
 
@@ -49,7 +48,9 @@ class Leadership:
         outbox: Outbox,
         snapshots: SnapshotReader | None,
     ) -> None:
-        self._snapshots = snapshots
+        self._replication = Replication(
+            config, term=term, log=log, outbox=outbox, snapshots=snapshots
+        )
         self._config = config
         self._term = term
         self._log = log
@@ -240,12 +241,8 @@ class Leadership:
             self._broadcast_heartbeat()
             self._read_round = self._round
         for peer_id, peer in self.progress.items():
-            if peer.next_index < self._log.first_index:
-                self._send_snapshot(peer_id, peer)
-                continue
-            self._send_entries(peer_id, peer)
-            if peer.probe_due:
-                self._send_probe(peer_id, peer)
+            again = self._replication.send(peer_id, peer)
+            self.pump_due = self.pump_due or again
 
     # Transfer
 
@@ -299,66 +296,3 @@ class Leadership:
                 )
             )
         self._confirm_reads()
-
-    def _send_entries(self, peer_id: NodeId, peer: Progress) -> None:
-        config, last_index = self._config, self._log.last_index
-        while peer.next_index <= last_index and peer.can_send(
-            max_messages=config.max_inflight_appends, max_bytes=config.max_inflight_bytes
-        ):
-            entries = self._log.slice(peer.next_index, last_index, config.max_append_bytes)
-            if entries is None:
-                peer.fetching = True
-                return
-            self._send_append(peer_id, peer.next_index - 1, entries)
-            size_bytes = sum([entry.size_bytes for entry in entries])
-            peer.sent(last_index=entries[-1].index, size_bytes=size_bytes)
-
-    def _send_snapshot(self, peer_id: NodeId, peer: Progress) -> None:
-        """Send the next piece; none of it while the follower refuses, or has it all."""
-        config = self._config
-        newest = self._snapshots.newest() if self._snapshots is not None else None
-        usable = newest is not None and newest.last_index >= self._log.first_index - 1
-        peer.needs_snapshot(newest if usable else None)
-        info, offset = peer.snapshot, peer.snapshot_offset
-        if info is None or self._snapshots is None or peer.paused or peer.fetching:
-            return
-        wanted = not peer.snapshot_refused and offset < info.size_bytes
-        try:
-            data = self._snapshots.read(info, offset, config.max_append_bytes) if wanted else b""
-        except OffsetOutOfRange:
-            peer.snapshot = None
-            self.pump_due = newest != info
-            return
-        if data is None:
-            peer.fetching = True
-            return
-        peer.paused = True
-        self._out.now.append(
-            InstallSnapshotRequest(
-                sender=config.id,
-                recipient=peer_id,
-                term=self._term,
-                info=info,
-                offset=offset,
-                data=data,
-            )
-        )
-
-    def _send_probe(self, peer_id: NodeId, peer: Progress) -> None:
-        peer.probe_due = False
-        self._send_append(peer_id, peer.next_index - 1, ())
-
-    def _send_append(
-        self, peer_id: NodeId, previous_index: int, entries: tuple[Entry, ...]
-    ) -> None:
-        self._out.now.append(
-            AppendRequest(
-                sender=self._config.id,
-                recipient=peer_id,
-                term=self._term,
-                previous_index=previous_index,
-                previous_term=self._log.term(previous_index),
-                commit_index=self._log.commit_index,
-                entries=entries,
-            )
-        )
