@@ -70,7 +70,7 @@ class NodeEngine:
         known = [(self._name, self.node_id, self._address)]
         known += [
             (member.name, member.id, address)
-            for member in (self._driver.core.membership.voters if self._driver else ())
+            for member in (self._driver.core.membership.members if self._driver else ())
             if (address := self._peers.endpoints.get(member.id)) and member.id != self.node_id
         ]
         return [

@@ -307,7 +307,7 @@ class Node:
                 hello,
                 node_id=self.node_id,
                 group_id=self._identity.group_id,
-                membership=self._membership(),
+                membership=self._authoritative_membership(),
             )
             if joins:
                 await self._join(hello.group_id)
@@ -345,6 +345,12 @@ class Node:
             log=self._log,
             last_index=min(self._driver.core.commit_index, self._log.synced_index),
         )
+
+    def _authoritative_membership(self) -> Membership:
+        """Return the members if we lead, and so know them all; a follower may lag behind."""
+        driver = self._driver
+        leads = driver is not None and driver.core.role is Role.LEADER
+        return self._membership() if leads else Membership()
 
     def _membership(self) -> Membership:
         return self._driver.core.membership if self._driver else Membership()

@@ -34,7 +34,7 @@ def node_sample(
         applied_index=status.applied_index,
         last_index=status.last_index,
         synced_index=status.synced_index,
-        voters=len(status.members),
+        voters=len(core.membership.voters) if core else 0,
         quorum_margin=quorum_margin(core) if core else None,
         bytes_at_risk=core.uncommitted_bytes if core and leads else None,
         queued_bytes=driver.queued_bytes if driver else 0,
@@ -53,14 +53,17 @@ def quorum_margin(core: Raft) -> int | None:
     """Return how many voters more than a majority could commit an entry now; None: not leading.
 
     Counted are the leader and each voter that it heard within an election timeout and that lacks
-    at most 1000 entries. At 0 the loss of one more stops writes; below, they stand still.
+    at most 1000 entries; while the voters change, the smaller of the two halves' margins. At 0 the
+    loss of one more stops writes; below, they stand still.
     """
     if core.role is not Role.LEADER:
         return None
     silent = core.silent_voters()
-    able = [
+    able = {core.id} | {
         peer
         for peer, progress in core.progress().items()
         if peer not in silent and core.last_index - progress.match_index <= _CAUGHT_UP_ENTRIES
-    ]
-    return 1 + len(able) - quorum.majority(len(core.membership.voters))
+    }
+    membership = core.membership
+    halves = [ids for ids in (membership.voter_ids, membership.outgoing_ids) if ids]
+    return min(len(able & ids) - quorum.majority(len(ids)) for ids in halves)

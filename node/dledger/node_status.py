@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dledger.driver import Driver
+from dledger.raft.core import Raft
 from dledger.status import MemberStatus, NodeStatus
 from dledger.store.commit_log import CommitLog
 from dledger.types import Member, NodeId, Role
@@ -71,16 +72,18 @@ def _members(
         leads = core.role is Role.LEADER
         return MemberStatus(
             member=member,
-            role=_role(member.id, core.leader, up),
+            role=_role(member.id, core, up),
             match_index=match.get(member.id, 0),
             lag=core.last_index - match.get(member.id, 0) if leads else 0,
             connected=up,
         )
 
-    return tuple(row(member) for member in core.membership.voters)
+    return tuple(row(member) for member in core.membership.members)
 
 
-def _role(member: NodeId, leader: NodeId | None, up: bool) -> str:
-    if member == leader:
+def _role(member: NodeId, core: Raft, up: bool) -> str:
+    if member == core.leader:
         return "leader"
+    if up and member in core.membership.learner_ids:
+        return "learner"
     return "follower" if up else "unknown"

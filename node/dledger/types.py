@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import NewType
 
@@ -40,7 +40,8 @@ class Entry:
         term: The leader's term when it was proposed; at least 1.
         index: Position in the log; the first entry has index 1.
         kind: What *data* means.
-        timestamp_ms: The leader's clock at proposal, Unix milliseconds; 0 for no-ops.
+        timestamp_ms: The leader's clock at proposal, Unix milliseconds; 0 for what the core
+            appends by itself (no-ops and memberships).
         crc32c: CRC32C of *data*, computed once by the proposer and carried to every disk.
         data: Opaque to Raft; empty for no-ops.
     """
@@ -67,6 +68,23 @@ class HardState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotInfo:
+    """Which snapshot: it replaces the log up to an entry, inclusive (Raft 7).
+
+    Attributes:
+        last_index: The last entry it covers.
+        last_term: That entry's term.
+        size_bytes: How long it is; at least 1.
+        crc32c: Of all its bytes: snapshots of two nodes may differ, and must not be mixed.
+    """
+
+    last_index: int
+    last_term: int
+    size_bytes: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """One replica of a broker group.
 
@@ -83,29 +101,65 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Who votes, in which group. The data of a MEMBERSHIP entry is its `encode`d form (UTF-8 JSON).
+    """Who belongs to which group. A MEMBERSHIP entry's data is its `encode`d form (UTF-8 JSON).
 
     A restored log holds the memberships of the group it was copied from. They name that group,
     and so have no effect in the one that was founded on the copy.
+
+    Attributes:
+        voters: Those that count towards a quorum.
+        group_id: The group.
+        outgoing: While the voters change (joint consensus, Raft 6): those before, of whom a
+            majority must agree too.
+        learners: Those that get the log but do not count; one may be outgoing until the change
+            is over.
     """
 
     voters: tuple[Member, ...] = ()
     group_id: str = ""
+    outgoing: tuple[Member, ...] = field(default=(), kw_only=True)
+    learners: tuple[Member, ...] = field(default=(), kw_only=True)
 
     @property
     def voter_ids(self) -> frozenset[NodeId]:
         """The ids that count towards a quorum."""
         return frozenset(member.id for member in self.voters)
 
+    @property
+    def outgoing_ids(self) -> frozenset[NodeId]:
+        """The ids of the voters before, while the voters change."""
+        return frozenset(member.id for member in self.outgoing)
+
+    @property
+    def learner_ids(self) -> frozenset[NodeId]:
+        """The ids of those that get the log and do not vote in any half."""
+        return frozenset(m.id for m in self.learners) - self.voter_ids - self.outgoing_ids
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether the voters are changing."""
+        return bool(self.outgoing)
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """Everyone, once, sorted by name."""
+        everyone = {m.id: m for m in (*self.outgoing, *self.learners, *self.voters)}
+        return _sorted(everyone.values())
+
     def get(self, node_id: NodeId) -> Member | None:
         """Return the member with this id, if it is one."""
-        return next((member for member in self.voters if member.id == node_id), None)
+        return next((member for member in self.members if member.id == node_id), None)
 
     def encode(self) -> bytes:
-        """Return the canonical bytes: members sorted by name, keys sorted, no spaces."""
-        voters = sorted(self.voters, key=lambda member: member.name)
-        rows = [{"id": m.id, "name": m.name, "address": m.address} for m in voters]
-        fields = {"group": self.group_id, "voters": rows}
+        """Return the canonical bytes: members sorted by name, keys sorted, no spaces.
+
+        ``outgoing`` and ``learners`` are there only when there are any.
+        """
+        fields: dict[str, object] = {"group": self.group_id, "voters": _rows(self.voters)}
+        if self.outgoing:
+            fields["outgoing"] = _rows(self.outgoing)
+        if self.learners:
+            fields["learners"] = _rows(self.learners)
         return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod
@@ -117,15 +171,41 @@ class Membership:
         """
         try:
             fields = json.loads(data)
-            voters = tuple(_member(row) for row in fields["voters"])
-            return cls(voters, str(fields["group"]))
+            voters, outgoing, learners = (
+                tuple(_member(row) for row in rows)
+                for rows in (
+                    fields["voters"],
+                    fields.get("outgoing", ()),
+                    fields.get("learners", ()),
+                )
+            )
+            if not voters:
+                raise ValueError(f"a membership without voters: {data[:80]!r}")
+            return cls(voters, str(fields["group"]), outgoing=outgoing, learners=learners)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a membership: {data[:80]!r}") from error
 
     @classmethod
-    def of(cls, members: Iterable[Member], group_id: str = "") -> Membership:
-        """Return a membership of *members*, sorted by name."""
-        return cls(tuple(sorted(members, key=lambda member: member.name)), group_id)
+    def of(
+        cls,
+        voters: Iterable[Member],
+        group_id: str = "",
+        *,
+        outgoing: Iterable[Member] = (),
+        learners: Iterable[Member] = (),
+    ) -> Membership:
+        """Return a membership, its members sorted by name."""
+        return cls(
+            _sorted(voters), group_id, outgoing=_sorted(outgoing), learners=_sorted(learners)
+        )
+
+
+def _sorted(members: Iterable[Member]) -> tuple[Member, ...]:
+    return tuple(sorted(members, key=lambda member: (member.name, member.id)))
+
+
+def _rows(members: Iterable[Member]) -> list[dict[str, str]]:
+    return [{"id": m.id, "name": m.name, "address": m.address} for m in _sorted(members)]
 
 
 def _member(row: dict[str, str]) -> Member:

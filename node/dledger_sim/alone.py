@@ -21,7 +21,9 @@ from dledger.raft.messages import (
     PreVoteResponse,
     VoteResponse,
 )
-from dledger.types import Entry, EntryKind, HardState, NodeId
+from dledger.raft.ready import ConfirmedRead, SnapshotChunk
+from dledger.raft.snapshots import SnapshotReader
+from dledger.types import Entry, EntryKind, HardState, NodeId, SnapshotInfo
 from dledger_sim.disk import ModelDisk, Reader
 from dledger_sim.scenario import founding_entry, members
 
@@ -56,6 +58,7 @@ class Alone:
         term: The durable term; by default that of the last entry.
         vote: The durable vote.
         applied_index: Where applying goes on.
+        snapshots: The node's own; None: it neither sends nor takes any.
         in_memory: Whether old entries can be read at once.
         config: Settings of `RaftConfig`.
     """
@@ -69,6 +72,7 @@ class Alone:
         vote: str | None = None,
         applied_index: int = 0,
         in_memory: Callable[[], bool] = lambda: True,
+        snapshots: SnapshotReader | None = None,
         **config: Any,
     ) -> None:
         entries = [] if terms is None else log_of(*terms, voters=voters)
@@ -76,6 +80,9 @@ class Alone:
         hard_state = HardState(last_term if term is None else term, NodeId(vote) if vote else None)
         self.disk = ModelDisk(entries, hard_state)
         self.committed: list[Entry] = []
+        self.confirmed: list[ConfirmedRead] = []
+        self.chunks: list[SnapshotChunk] = []
+        self.installs: list[SnapshotInfo] = []
         self.sent: list[Message] = []
         self._taken: deque[Ready] = deque()
         self.raft = Raft(
@@ -85,6 +92,7 @@ class Alone:
             memberships=self.disk.memberships(),
             rng=Random(1),
             applied_index=applied_index,
+            snapshots=snapshots,
         )
 
     def do(self, action: Callable[[Raft], T]) -> T:
@@ -138,6 +146,9 @@ class Alone:
         ready = self.do(lambda raft: raft.ready())
         self._taken.append(ready)
         self.committed.extend(ready.committed)
+        self.confirmed.extend(ready.reads)
+        self.chunks.extend(ready.chunks)
+        self.installs.extend([ready.install] if ready.install else [])
         return ready
 
     def save_hard_state(self) -> None:

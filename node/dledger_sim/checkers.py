@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dledger.raft import quorum
-from dledger.types import Entry, NodeId
+from dledger.raft.membership import memberships_in
+from dledger.raft.quorum import Electorate
+from dledger.types import Entry, Membership, NodeId
 from dledger_sim.disk import Disk
 
 _Slot = tuple[int, int, bytes]
@@ -79,6 +80,13 @@ class Commitment:
         self.entries: list[Entry] = []
         self._terms: list[int] = []
         self._applied: dict[NodeId, int] = {}
+        self._electorates: set[Electorate] = set()
+        self.membership = Membership()
+
+    def wrote(self, entries: Sequence[Entry]) -> None:
+        """Take note of the memberships that enter a log: from now on they may decide."""
+        for _, one in memberships_in(entries):
+            self._electorates.add(Electorate(one.voter_ids, one.outgoing_ids))
 
     def started(self, node: NodeId) -> None:
         """Take note of a node that applies from the beginning."""
@@ -115,11 +123,16 @@ class Commitment:
         self._applied[node] = entry.index
 
     def _first(self, entry: Entry, term: int) -> None:
-        """Check that a majority's disks hold an entry when it is applied for the first time."""
+        """Check that a quorum's disks hold an entry when it is applied for the first time.
+
+        Which membership decided is only known to its leader; it must be one that was written.
+        """
+        for _, membership in memberships_in([entry]):
+            self.membership = membership
         self.entries.append(entry)
         self._terms.append(max([*self._terms[-1:], term]))
         holders = [n for n, d in self._disks.items() if d.holds(entry.index, entry.term)]
-        if self._check_disks and len(holders) < quorum.majority(len(self._disks)):
+        if self._check_disks and not any(one.is_quorum(holders) for one in self._electorates):
             raise ViolationError(
                 f"entry {entry.index} is applied, but only {holders} have it on disk"
             )
@@ -130,10 +143,25 @@ class Acknowledgements:
 
     def __init__(self) -> None:
         self._acknowledged: dict[bytes, int] = {}
+        self._highest = 0
+        self._reads: list[int] = []
+
+    def read_begins(self) -> int:
+        """Take note of a read; returns its number."""
+        self._reads.append(self._highest)
+        return len(self._reads) - 1
+
+    def read_confirmed(self, number: int, index: int) -> None:
+        """Check that a read sees all that was acknowledged before it began (thesis 6.4)."""
+        if index < self._reads[number]:
+            raise ViolationError(
+                f"a read at {index} misses the entry {self._reads[number]}, acknowledged before"
+            )
 
     def acknowledged(self, entry: Entry) -> None:
         """Take note that a client was told that its entry is committed."""
         self._acknowledged[entry.data] = entry.index
+        self._highest = max(self._highest, entry.index)
 
     def __len__(self) -> int:
         """How many there were."""

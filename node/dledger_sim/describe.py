@@ -10,6 +10,8 @@ from dledger.raft.messages import (
     AppendResponse,
     HeartbeatRequest,
     HeartbeatResponse,
+    InstallSnapshotRequest,
+    InstallSnapshotResponse,
     Message,
     PreVoteRequest,
     PreVoteResponse,
@@ -18,13 +20,25 @@ from dledger.raft.messages import (
     VoteResponse,
 )
 from dledger.raft.ready import RoleChange
-from dledger.types import Entry, EntryKind, HardState, Role
+from dledger.types import Entry, EntryKind, HardState, Membership, Role
 
 
 def entry(item: Entry) -> str:
     """Return such as ``2:(term 1, "a")``, or the kind in place of the data."""
     what = f'"{item.data.decode()}"' if item.kind == EntryKind.DATA else item.kind.name.lower()
+    if item.kind == EntryKind.MEMBERSHIP and item.index > 1:
+        what = membership(Membership.decode(item.data))
     return f"{item.index}:(term {item.term}, {what})"
+
+
+def membership(item: Membership) -> str:
+    """Return such as ``voters 1 2 4 and 1 2 3, learners 5``."""
+    text = f"voters {' '.join(sorted(item.voter_ids)) or 'none'}"
+    if item.is_joint:
+        text += f" and {' '.join(sorted(item.outgoing_ids))}"
+    if item.learners:
+        text += f", learners {' '.join(sorted(m.id for m in item.learners))}"
+    return text
 
 
 def entries(items: Sequence[Entry]) -> str:
@@ -82,6 +96,19 @@ def _append_response(m: AppendResponse) -> str:
     )
 
 
+def _install_request(m: InstallSnapshotRequest) -> str:
+    end = m.offset + len(m.data)
+    return (
+        f"snapshot up to (term {m.info.last_term}, index {m.info.last_index}): "
+        f"bytes [{m.offset}, {end}) of {m.info.size_bytes}, term {m.term}"
+    )
+
+
+def _install_response(m: InstallSnapshotResponse) -> str:
+    wish = f"goes on at byte {m.offset}" if m.accepted else "is not taken"
+    return f"snapshot up to {m.last_index} {wish}, term {m.term}"
+
+
 def _heartbeat_request(m: HeartbeatRequest) -> str:
     return f"heartbeat {m.round}, commit {m.commit_index}, term {m.term}"
 
@@ -107,5 +134,7 @@ _WORDS: dict[type[Message], Callable[[Any], str]] = {
     AppendResponse: _append_response,
     HeartbeatRequest: _heartbeat_request,
     HeartbeatResponse: _heartbeat_response,
+    InstallSnapshotRequest: _install_request,
+    InstallSnapshotResponse: _install_response,
     TimeoutNow: _timeout_now,
 }

@@ -100,29 +100,50 @@ class Reader:
 
 
 class ModelDisk:
-    """The obvious disk: a list of entries, and the list of writes since the last sync."""
+    """The obvious disk: a list of entries, and the list of writes since the last sync.
 
-    first_index = 1
+    It may begin behind a snapshot; the memberships that this holds are kept beside the list.
+    """
 
     def __init__(self, entries: Sequence[Entry] = (), hard_state: HardState | None = None) -> None:
         self._entries = list(entries)
         self._durable = list(entries)
         self._unsynced: list[tuple[Entry, ...]] = []
         self._hard_state = hard_state or HardState()
+        self._base_index = self._base_term = 0
+        self._base_memberships: list[tuple[int, Membership]] = []
+
+    @property
+    def first_index(self) -> int:
+        """The oldest index kept."""
+        return self._base_index + 1
 
     @property
     def last_index(self) -> int:
         """The newest index written."""
-        return len(self._entries)
+        return self._base_index + len(self._entries)
+
+    def begin_behind(
+        self, index: int, term: int, memberships: Sequence[tuple[int, Membership]]
+    ) -> None:
+        """Drop the entries that a snapshot covers; all of them, if ours are others."""
+        known = index <= self.last_index and self.term(index) == term
+        kept = self._entries[index - self._base_index :] if known else []
+        self._base_index, self._base_term = index, term
+        self._base_memberships = list(memberships)
+        self._entries, self._durable = kept, list(kept)
+        self._unsynced.clear()
 
     def term(self, index: int) -> int:
         """Return the term at *index*; 0 for index 0."""
-        return self._entries[index - 1].term if index else 0
+        if index == self._base_index:
+            return self._base_term
+        return self._entries[index - self._base_index - 1].term
 
     def entries(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...]:
         """Return entries from [first, last]: at least one, cut at *max_bytes*."""
         room = max_bytes
-        found = self._entries[first - 1 : last]
+        found = self._entries[first - self._base_index - 1 : last - self._base_index]
         for count, entry in enumerate(found):
             room -= entry.size_bytes
             if room < 0:
@@ -131,7 +152,7 @@ class ModelDisk:
 
     def memberships(self) -> Sequence[tuple[int, Membership]]:
         """Return (index, membership) of the membership entries, ascending."""
-        return memberships_in(self._entries)
+        return [*self._base_memberships, *memberships_in(self._entries)]
 
     def load_hard_state(self) -> HardState:
         """Return the durable term and vote."""
@@ -144,7 +165,7 @@ class ModelDisk:
     def write(self, entries: Sequence[Entry]) -> None:
         """Write entries, truncating at the first; they are durable only after `sync`."""
         self._unsynced.append(tuple(entries))
-        _overwrite(self._entries, entries)
+        _overwrite(self._entries, entries, self._base_index)
 
     def sync(self) -> None:
         """Make everything written durable."""
@@ -153,14 +174,16 @@ class ModelDisk:
 
     def holds(self, index: int, term: int) -> bool:
         """Whether the entry (index, term) is durable."""
-        return index <= len(self._durable) and self._durable[index - 1].term == term
+        at = index - self._base_index - 1
+        return at < 0 or (at < len(self._durable) and self._durable[at].term == term)
 
     def crash(self, rng: Random) -> None:
         """Keep the synced entries and a random prefix of the writes since."""
         kept = rng.randint(0, len(self._unsynced))
         for position, entries in enumerate(self._unsynced[:kept]):
             torn = position == kept - 1
-            _overwrite(self._durable, entries[: rng.randint(1, len(entries))] if torn else entries)
+            written = entries[: rng.randint(1, len(entries))] if torn else entries
+            _overwrite(self._durable, written, self._base_index)
         self._unsynced.clear()
         self._entries = list(self._durable)
 
@@ -235,7 +258,8 @@ class StoreDisk:
         self._hard_state_file = HardStateFile(self._files, _DIRECTORY)
 
 
-def _overwrite(log: list[Entry], entries: Sequence[Entry]) -> None:
-    assert entries[0].index <= len(log) + 1, "a log has no gaps"  # noqa: S101
-    del log[entries[0].index - 1 :]
+def _overwrite(log: list[Entry], entries: Sequence[Entry], base_index: int) -> None:
+    at = entries[0].index - base_index - 1
+    assert 0 <= at <= len(log), "a log has no gaps"  # noqa: S101
+    del log[at:]
     log.extend(entries)

@@ -25,6 +25,7 @@ class Faults:
         partition_s: Mean seconds between partitions, some of them in one direction only.
         pause_s: Mean seconds between pauses of a process.
         hint_s: Mean seconds between broken connections.
+        change_s: Mean seconds between changes of the membership that are asked for.
         order_s: Mean seconds between a hand-over, a step-down or a campaign that is asked for.
     """
 
@@ -42,6 +43,7 @@ class Faults:
     partition_s: float = 0.0
     pause_s: float = 0.0
     hint_s: float = 0.0
+    change_s: float = 0.0
     order_s: float = 0.0
 
     @classmethod
@@ -62,5 +64,6 @@ class Faults:
             partition_s=rng.choice((0.0, 5.0, 1.5)),
             pause_s=rng.choice((0.0, 5.0, 1.5)),
             hint_s=rng.choice((0.0, 5.0, 0.5)),
+            change_s=rng.choice((0.0, 0.0, 3.0, 1.0)),
             order_s=rng.choice((0.0, 5.0, 1.5)),
         )

@@ -15,8 +15,10 @@ from typing import Protocol, TypeVar
 from dledger.raft import invariants
 from dledger.raft.core import Raft, RaftConfig, Ready, RoleChange
 from dledger.raft.messages import Message
-from dledger.types import Entry, HardState, NodeId
-from dledger_sim.disk import Disk, Reader
+from dledger.raft.ready import ConfirmedRead
+from dledger.types import Entry, HardState, NodeId, SnapshotInfo
+from dledger_sim.disk import Disk, ModelDisk, Reader
+from dledger_sim.snapshots import ModelSnapshots
 
 T = TypeVar("T")
 
@@ -53,13 +55,23 @@ class World(Protocol):
     def applied(self, node: SimNode, entries: Sequence[Entry]) -> None:
         """Take note of entries handed over for applying."""
 
+    def confirmed(self, node: SimNode, read: ConfirmedRead) -> None:
+        """Take note of a confirmed read."""
+
 
 class SimNode:
     """A node that can crash; between `crash` and `start` it has no `raft`."""
 
     def __init__(
-        self, config: RaftConfig, disk: Disk, world: World, *, bug: Bug = Bug.NONE
+        self,
+        config: RaftConfig,
+        disk: Disk,
+        world: World,
+        *,
+        bug: Bug = Bug.NONE,
+        snapshots: ModelSnapshots | None = None,
     ) -> None:
+        self.snapshots = snapshots
         self.id: NodeId = config.id
         self.disk = disk
         self._config = config
@@ -94,7 +106,10 @@ class SimNode:
             log=Reader(self.disk, lambda: self._world.entries_asked(self)),
             memberships=self.disk.memberships(),
             rng=rng,
+            applied_index=self.disk.first_index - 1,
+            snapshots=self.snapshots,
         )
+        self._installing: SnapshotInfo | None = None
         self._seen = invariants.snapshot(self._raft)
         self.do(lambda _: None)
 
@@ -154,6 +169,28 @@ class SimNode:
         self._after_write()
         return tuple(entry for batch in written for entry in batch)
 
+    @property
+    def is_installing(self) -> bool:
+        """Whether a snapshot that arrived waits to be installed."""
+        return self._installing is not None
+
+    def finish_install(self) -> bool:
+        """Let the installation end; returns whether the snapshot was good."""
+        info, self._installing = self._installing, None
+        assert info is not None, "a snapshot has arrived"  # noqa: S101
+        assert isinstance(self.disk, ModelDisk), "only the model has snapshots"  # noqa: S101
+        assert self.snapshots is not None, "only a node with snapshots takes one"  # noqa: S101
+        assert not self._writing, "the writes before it have ended"  # noqa: S101
+        memberships = self.snapshots.install(info)
+        if memberships is not None:
+            self.disk.begin_behind(info.last_index, info.last_term, memberships)
+        self.do(
+            lambda raft: raft.snapshot_finished(
+                info, installed=memberships is not None, memberships=memberships or ()
+            )
+        )
+        return memberships is not None
+
     def _check(self) -> None:
         invariants.check(self.raft)
         before, self._seen = self._seen, invariants.snapshot(self.raft)
@@ -173,6 +210,12 @@ class SimNode:
         self._hold(ready)
         if ready.committed:
             self._world.applied(self, ready.committed)
+        for chunk in ready.chunks:
+            assert self.snapshots is not None, "only a node with snapshots takes one"  # noqa: S101
+            self.snapshots.receive(chunk)
+        self._installing = ready.install or self._installing
+        for read in ready.reads:
+            self._world.confirmed(self, read)
         self._after_write()
 
     def _hold(self, ready: Ready) -> None:

@@ -11,6 +11,12 @@ Commands (N is a node; one node where not said otherwise)::
     campaign N              start a pre-vote
     tick N [COUNT]          let time pass at N (or "all")
     propose N "DATA"        propose as leader
+    add N                   a new node with an empty disk
+    change N "VOTERS" ["LEARNERS"]   ask the leader for these members
+    compact N INDEX         snapshot N up to INDEX, and drop the entries before
+    install N [bad]         let the snapshot that arrived at N be installed; bad: it is rotten
+    members [N...]          one line for each node: the membership it knows
+    read N CONTEXT          ask the leader for an index to read at
     sync N [vote|log]       let the writes that are under way end
     deliver [A>B]           deliver what is on its way now, all or from A to B
     lose [A>B]              lose it
@@ -36,15 +42,18 @@ from random import Random
 from crc32c import crc32c
 
 from dledger.errors import DledgerError
-from dledger.raft.core import RaftConfig, RoleChange
+from dledger.raft.core import Raft, RaftConfig, RoleChange
 from dledger.raft.messages import Message
+from dledger.raft.ready import ConfirmedRead
 from dledger.types import Entry, EntryKind, HardState, Member, Membership, NodeId
 from dledger_sim import describe
 from dledger_sim.disk import ModelDisk
 from dledger_sim.node import SimNode
+from dledger_sim.snapshots import ModelSnapshots
 
 _SEPARATOR = "----"
 _MAX_ROUNDS = 1000
+_CHUNK_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +94,12 @@ def rewrite(path: Path) -> None:
 
 def members(count: int) -> Membership:
     """Return a membership of nodes "1" to *count*."""
-    ids = [NodeId(str(number + 1)) for number in range(count)]
-    return Membership.of(Member(id=i, name=f"group-{i}", address=f"{i}:20911") for i in ids)
+    return Membership.of(member(str(number + 1)) for number in range(count))
+
+
+def member(name: str) -> Member:
+    """Return the node of this number as a member."""
+    return Member(id=NodeId(name), name=f"group-{name}", address=f"{name}:20911")
 
 
 def founding_entry(membership: Membership) -> Entry:
@@ -155,6 +168,10 @@ class Scenario:
         """Tell."""
         self._tell(f"{node.id} applies {describe.entries(entries)}")
 
+    def confirmed(self, node: SimNode, read: ConfirmedRead) -> None:
+        """Tell."""
+        self._tell(f"{node.id} may answer read {read.context} once it has applied {read.index}")
+
     # Commands
 
     def _do_nodes(self, count: str, fresh: str = "") -> None:
@@ -194,6 +211,44 @@ class Scenario:
                 )
             ),
         )
+
+    def _do_add(self, name: str) -> None:
+        self._add(name, [])
+
+    def _do_change(self, name: str, voters: str, learners: str = "") -> None:
+        def change(raft: Raft) -> object:
+            return raft.change_membership(
+                voters=[member(one) for one in voters.split()],
+                learners=[member(one) for one in learners.split()],
+            )
+
+        self._try(name, lambda: self.nodes[name].do(change))
+
+    def _do_compact(self, name: str, index: str) -> None:
+        node, last = self.nodes[name], int(index)
+        assert isinstance(node.disk, ModelDisk), "scenarios have model disks"  # noqa: S101
+        assert node.snapshots is not None, "every node of a scenario has them"  # noqa: S101
+        term, memberships = node.disk.term(last), node.disk.memberships()
+        info = node.snapshots.take(last, term, memberships)
+        node.disk.begin_behind(last, term, [one for one in memberships if one[0] <= last])
+        self._tell(f"{name} has a snapshot of {info.size_bytes} bytes up to {last}")
+
+    def _do_install(self, name: str, how: str = "") -> None:
+        node = self.nodes[name]
+        assert node.snapshots is not None, "every node of a scenario has them"  # noqa: S101
+        if how == "bad":
+            node.snapshots.rot()
+        good = node.finish_install()
+        self._tell(f"{name} {'has installed' if good else 'refuses'} the snapshot")
+
+    def _do_members(self, *names: str) -> None:
+        for node in self._named(*(names or ("all",))):
+            removed = ", and is removed" if node.raft.is_removed else ""
+            self._trace.append(f"{node.id}: {describe.membership(node.raft.membership)}{removed}")
+
+    def _do_read(self, name: str, context: str) -> None:
+        number = int(context)
+        self._try(name, lambda: self.nodes[name].do(lambda raft: raft.read_index(number)))
 
     def _do_sync(self, name: str, what: str = "") -> None:
         node = self.nodes[name]
@@ -274,7 +329,8 @@ class Scenario:
 
     def _do_logs(self) -> None:
         for node in self.nodes.values():
-            terms = [str(node.disk.term(i + 1)) for i in range(node.disk.last_index)]
+            kept = range(node.disk.first_index, node.disk.last_index + 1)
+            terms = [str(node.disk.term(index)) for index in kept]
             self._trace.append(f"{node.id}: terms {' '.join(terms) or 'none'}")
 
     def _do_quiet(self) -> None:
@@ -288,7 +344,8 @@ class Scenario:
     def _add(self, name: str, entries: Sequence[Entry]) -> None:
         term = entries[-1].term if entries else 0
         disk = ModelDisk(entries, HardState(term))
-        self.nodes[name] = SimNode(RaftConfig(id=NodeId(name)), disk, self)
+        config = RaftConfig(id=NodeId(name), max_append_bytes=_CHUNK_BYTES)
+        self.nodes[name] = SimNode(config, disk, self, snapshots=ModelSnapshots())
         self._do_restart(name)
 
     def _up(self) -> list[SimNode]:

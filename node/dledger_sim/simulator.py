@@ -15,6 +15,7 @@ from crc32c import crc32c
 from dledger.errors import DledgerError
 from dledger.raft.core import RaftConfig, RoleChange
 from dledger.raft.messages import Message
+from dledger.raft.ready import ConfirmedRead
 from dledger.types import Entry, EntryKind, NodeId, Role
 from dledger_sim import describe
 from dledger_sim.checkers import (
@@ -29,7 +30,7 @@ from dledger_sim.disk import Disk, ModelDisk, StoreDisk
 from dledger_sim.faults import Faults
 from dledger_sim.network import Network
 from dledger_sim.node import Bug, SimNode
-from dledger_sim.scenario import founding_entry, members
+from dledger_sim.scenario import founding_entry, member, members
 
 _MS = 1000
 _S = 1000 * _MS
@@ -87,7 +88,9 @@ class Simulation:
         count = self._rng.choice((1, 3, 3, 3, 5))
         faults = Faults.draw(self._rng)
         self._membership = members(self._options.nodes or count)
-        self._ids = [member.id for member in self._membership.voters]
+        self._voters = [voter.id for voter in self._membership.voters]
+        self._spares = [member(str(len(self._voters) + n)).id for n in (1, 2)]
+        self._ids = [*self._voters, *self._spares]
         self._network = Network(self._ids, self._options.faults or faults, self._rng)
         self._disks = self._format_disks()
         self._elections = ElectionSafety()
@@ -116,7 +119,7 @@ class Simulation:
         return Outcome(
             seed=self._seed,
             trace_hash=self._hash,
-            nodes=len(self._ids),
+            nodes=len(self._voters),
             events=self._events,
             terms=self._elections.terms,
             committed=len(self._commitment.entries),
@@ -160,6 +163,7 @@ class Simulation:
     def wrote(self, node: SimNode, entries: Sequence[Entry]) -> None:
         """Check entries that enter a log."""
         self._matching.wrote(node.id, entries)
+        self._commitment.wrote(entries)
 
     def applied(self, node: SimNode, entries: Sequence[Entry]) -> None:
         """Check applied entries, and tell the clients whose leader this is."""
@@ -169,11 +173,16 @@ class Simulation:
             if self._proposed.get((entry.term, entry.index)) == node.id:
                 self._acks.acknowledged(entry)
 
+    def confirmed(self, node: SimNode, read: ConfirmedRead) -> None:
+        """Check a read."""
+        self._note(f"{node.id} may read {read.context} at {read.index}")
+        self._acks.read_confirmed(read.context, read.index)
+
     # The nodes' lives
 
     def _format_disks(self) -> dict[NodeId, Disk]:
         founding = founding_entry(self._membership)
-        founded = self._ids if self._rng.random() < 0.5 else self._ids[:1]
+        founded = self._voters[: None if self._rng.random() < 0.5 else 1]
         real = self._rng.random() < 0.5
         disks: dict[NodeId, Disk] = {}
         for node_id in self._ids:
@@ -200,6 +209,7 @@ class Simulation:
         self._note(f"{node_id} starts with {last} entries")
         self._matching.started(node_id, disk.entries(1, last, 1 << 40) if last else ())
         self._commitment.started(node_id)
+        self._commitment.wrote(self._matching.log(node_id))
         self._lives[node_id] += 1
         self._nodes[node_id].start(Random(self._rng.random()))
         self._later(self._rng.randint(1, _TICK_US), node_id, self._tick_and_again)
@@ -269,6 +279,7 @@ class Simulation:
         for node in self._nodes.values():
             if node.is_up and node.raft.role is Role.LEADER:
                 self._propose(node)
+                self._read(node)
         self._clock.after(self._rng.randint(1, 60 * _MS), self._propose_and_again)
 
     def _propose(self, node: SimNode) -> None:
@@ -285,6 +296,13 @@ class Simulation:
         else:
             self._proposed[where] = node.id
 
+    def _read(self, node: SimNode) -> None:
+        number = self._acks.read_begins()
+        try:
+            node.do(lambda raft: raft.read_index(number))
+        except DledgerError as error:
+            self._note(f"{node.id} refuses a read: {error}")
+
     # Faults
 
     def _schedule_faults(self) -> None:
@@ -294,6 +312,7 @@ class Simulation:
             (faults.partition_s, self._partition),
             (faults.pause_s, self._pause_one),
             (faults.hint_s, self._hint_one),
+            (faults.change_s, self._change_one),
             (faults.order_s, self._order_one),
         ):
             if mean_s:
@@ -337,6 +356,26 @@ class Simulation:
         order = self._rng.choice((_hand_over, _step_down, _campaign))
         self._later(0, node_id, order)
 
+    def _change_one(self) -> None:
+        """Ask whoever leads for a new learner, or to remove some members; perhaps the leader."""
+        for node in self._nodes.values():
+            if node.is_up and node.raft.role is Role.LEADER:
+                self._change(node)
+
+    def _change(self, node: SimNode) -> None:
+        now = node.raft.membership
+        spares = [spare for spare in self._spares if now.get(spare) is None]
+        if spares and self._rng.random() < 0.6:
+            voters, learners = now.voters, (*now.learners, member(self._rng.choice(spares)))
+        else:
+            gone = self._rng.sample(now.members, self._rng.randint(1, len(now.members)))
+            voters = tuple(one for one in now.voters if one not in gone)
+            learners = tuple(one for one in now.learners if one not in gone)
+        try:
+            node.do(lambda raft: raft.change_membership(voters=voters, learners=learners))
+        except DledgerError as error:
+            self._note(f"{node.id} refuses a change: {error}")
+
     # The end
 
     def _recover(self) -> None:
@@ -356,7 +395,8 @@ class Simulation:
             self._acks.check(self._matching.log(node_id)[:applied])
 
     def _is_whole(self, before: set[tuple[int, int]]) -> bool:
-        behind = min(self._commitment.applied_index(node_id) for node_id in self._ids)
+        members = self._commitment.membership.members
+        behind = min((self._commitment.applied_index(one.id) for one in members), default=0)
         if not behind:
             return False
         newest = self._commitment.entries[behind - 1]

@@ -80,15 +80,16 @@ def test_node_with_an_empty_log_votes_and_appends() -> None:
     assert node.raft.membership.voter_ids == {"1", "2", "3"}
 
 
-def test_strangers_are_ignored_once_the_membership_is_known() -> None:
-    """A wiped disk is another node, and has no say."""
+def test_answers_of_strangers_are_ignored() -> None:
+    """A wiped disk is another node, and does not count."""
     node = Alone()
+    node.become_leader()
+    last = node.raft.last_index
 
-    node.hear(VoteRequest, sender="9", term=7, last_index=9, last_term=6)
-    node.append(after=(1, 1), term=7, sender="9")
+    node.ack(last, sender="9")
+    node.hear(HeartbeatResponse, sender="9", term=7, round=1)
 
-    assert node.raft.term == 1
-    assert node.settle() == []
+    assert (node.raft.term, node.raft.commit_index) == (2, 0)
 
 
 def test_messages_for_another_node_are_ignored() -> None:
@@ -146,11 +147,47 @@ def test_malformed_appends_are_ignored(entries: tuple[Entry, ...]) -> None:
     assert not [m for m in node.settle() if isinstance(m, AppendResponse)]
 
 
+# Priority
+
+
+def test_settings_that_cannot_work_are_refused() -> None:
+    """A handicap is bounded, and heartbeats come more often than elections."""
+    for config in ({"handicap_ticks": -1}, {"handicap_ticks": 81}, {"heartbeat_ticks": 20}):
+        with pytest.raises(ValueError, match="ticks"):
+            RaftConfig(id=NodeId("1"), **config)
+
+
+def test_node_of_low_priority_campaigns_if_nobody_else_does() -> None:
+    """It waits longer, and then decays to an ordinary node."""
+    node = following(handicap_ticks=40)
+
+    node.tick(TIMEOUT + 40)
+    assert node.raft.role is Role.FOLLOWER
+    node.tick(TIMEOUT // 2)
+
+    assert node.raft.role is Role.PRE_CANDIDATE
+
+
+# Windows
+
+
+def test_windows_are_bounded_for_every_follower() -> None:
+    """However slow the followers are: messages and bytes in flight, per follower."""
+    node = leading(max_inflight_appends=4, max_inflight_bytes=100, max_append_bytes=30)
+    for _ in range(50):
+        node.propose(b"x" * 20)
+        node.settle()
+
+    for peer in node.raft.progress().values():
+        assert len(peer.inflight) <= 4
+        assert peer.inflight_bytes <= 100 + 30
+
+
 # Proposals
 
 
 def test_membership_proposals_are_refused() -> None:
-    """Joint consensus is not there yet."""
+    """They go through the steps of a change."""
     node = leading()
 
     with pytest.raises(Refused, match="membership"):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dledger.errors import NotLeader
+from dledger.errors import NotLeader, Overloaded, Unavailable
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
@@ -14,6 +14,7 @@ from dledger.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
+from dledger.raft.ready import ConfirmedRead
 from dledger.types import HardState, NodeId, Role
 from dledger_sim.alone import Alone, data_entry
 
@@ -32,6 +33,14 @@ def leading(**settings: object) -> Alone:
     """Return node 1 as leader of term 2 with its no-op durable."""
     node = Alone(**settings)  # type: ignore[arg-type]
     node.become_leader()
+    return node
+
+
+def confirmed_leader(**settings: object) -> Alone:
+    """Return node 1 as leader of term 2 whose no-op is committed."""
+    node = leading(**settings)
+    node.ack(node.raft.last_index)
+    node.settle()
     return node
 
 
@@ -610,3 +619,118 @@ def test_stale_pre_vote_does_not_count() -> None:
     node.hear(PreVoteResponse, term=7, granted=True)
 
     assert node.raft.role is Role.PRE_CANDIDATE
+
+
+# Thesis 6.4 Reads without log entries
+
+
+def heartbeat_round(node: Alone) -> int:
+    """Return the round of the heartbeats that leave now."""
+    return max(m.round for m in node.settle() if isinstance(m, HeartbeatRequest))
+
+
+def test_read_waits_until_a_quorum_answers_a_round_begun_after_it() -> None:
+    """Thesis 6.4, step 3: the leader makes sure that it has not been superseded."""
+    node = confirmed_leader()
+    index = node.raft.commit_index
+
+    node.do(lambda raft: raft.read_index(7))
+    number = heartbeat_round(node)
+    assert node.confirmed == []
+    node.hear(HeartbeatResponse, term=2, round=number)
+    node.settle()
+
+    assert node.confirmed == [ConfirmedRead(7, index)]
+
+
+def test_read_is_refused_before_an_entry_of_the_own_term_is_committed() -> None:
+    """Thesis 6.4, step 1: until then the leader does not know which entries are committed."""
+    node = leading()
+
+    with pytest.raises(Unavailable, match="not committed an entry"):
+        node.do(lambda raft: raft.read_index(7))
+
+
+def test_answers_to_an_earlier_round_do_not_confirm_a_read() -> None:
+    """Thesis 6.4: the heartbeats must be exchanged after the read began."""
+    node = confirmed_leader()
+    node.tick(2)
+    earlier = heartbeat_round(node)
+
+    node.do(lambda raft: raft.read_index(7))
+    node.settle()
+    node.hear(HeartbeatResponse, term=2, round=earlier)
+    node.hear(HeartbeatResponse, term=2, round=10**9)
+    node.settle()
+
+    assert node.confirmed == []
+
+
+def test_reads_share_a_round() -> None:
+    """Thesis 6.4: the cost of a round is amortised over all reads that gathered."""
+    node = confirmed_leader()
+    for context in (1, 2):
+        node.do(lambda raft, context=context: raft.read_index(context))
+    first = heartbeat_round(node)
+    for context in (3, 4):
+        node.do(lambda raft, context=context: raft.read_index(context))
+    assert not [m for m in node.settle() if isinstance(m, HeartbeatRequest)]
+
+    node.hear(HeartbeatResponse, term=2, round=first)
+    second = heartbeat_round(node)
+    node.hear(HeartbeatResponse, sender="3", term=2, round=second)
+    node.settle()
+
+    assert second == first + 1
+    assert [read.context for read in node.confirmed] == [1, 2, 3, 4]
+
+
+def test_regular_heartbeats_ask_again_for_a_lost_round() -> None:
+    """Thesis 6.4: any later round confirms as well."""
+    node = confirmed_leader()
+    node.do(lambda raft: raft.read_index(7))
+    node.settle()
+
+    node.tick(2)
+    node.hear(HeartbeatResponse, term=2, round=heartbeat_round(node))
+    node.settle()
+
+    assert [read.context for read in node.confirmed] == [7]
+
+
+def test_read_of_a_leader_that_was_superseded_is_never_confirmed() -> None:
+    """Thesis 6.4: a stale leader must not answer."""
+    node = confirmed_leader()
+    node.do(lambda raft: raft.read_index(7))
+    number = heartbeat_round(node)
+
+    node.hear(HeartbeatRequest, sender="3", term=3, commit_index=0, round=1)
+    node.hear(HeartbeatResponse, term=2, round=number)
+    node.settle()
+
+    assert node.confirmed == []
+    with pytest.raises(NotLeader):
+        node.do(lambda raft: raft.read_index(8))
+
+
+def test_single_voter_confirms_reads_itself() -> None:
+    """Thesis 6.4: it is its own quorum."""
+    node = leading(voters=1)
+
+    node.do(lambda raft: raft.read_index(7))
+    node.settle()
+
+    assert node.confirmed == [ConfirmedRead(7, node.raft.commit_index)]
+
+
+def test_waiting_reads_are_bounded() -> None:
+    """Beyond the paper: overload is a typed error, never growing memory."""
+    node = confirmed_leader(max_waiting_reads=2)
+    node.do(lambda raft: raft.read_index(1))
+    node.do(lambda raft: raft.read_index(2))
+
+    with pytest.raises(Overloaded, match="2 reads wait"):
+        node.do(lambda raft: raft.read_index(3))
+    node.hear(HeartbeatResponse, term=2, round=heartbeat_round(node))
+
+    node.do(lambda raft: raft.read_index(3))

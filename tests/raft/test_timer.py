@@ -75,3 +75,37 @@ def test_who_gave_leadership_up_lets_others_go_first() -> None:
     timer.rest()
     timer.follow()
     assert waits(timer) <= 30
+
+
+def test_lower_priority_waits_longer_in_every_wait() -> None:
+    """Who has a handicap lets the others go first: after silence, and after a broken connection."""
+    first, last = ElectionTimer(20, Random(1)), ElectionTimer(20, Random(1), handicap_ticks=30)
+    assert last.deadline_ticks == first.deadline_ticks + 30
+
+    first.hint()
+    last.hint()
+
+    assert last.deadline_ticks == first.deadline_ticks + 30
+
+
+def test_handicap_decays_with_each_wait_in_vain() -> None:
+    """A group whose favourites are gone still gets a leader."""
+    first, last = ElectionTimer(20, Random(1)), ElectionTimer(20, Random(1), handicap_ticks=30)
+
+    handicaps = []
+    for _ in range(6):
+        first.campaign()
+        last.campaign()
+        handicaps.append(last.deadline_ticks - first.deadline_ticks)
+
+    assert handicaps == [15, 7, 3, 1, 0, 0]
+
+
+def test_handicap_is_whole_again_once_a_leader_is_heard() -> None:
+    """The next election is another one."""
+    first, last = ElectionTimer(20, Random(1)), ElectionTimer(20, Random(1), handicap_ticks=30)
+    for timer in (first, last):
+        timer.campaign()
+        timer.follow()
+
+    assert last.deadline_ticks == first.deadline_ticks + 30

@@ -14,6 +14,8 @@ from dledger.raft.messages import (
     AppendResponse,
     HeartbeatRequest,
     HeartbeatResponse,
+    InstallSnapshotRequest,
+    InstallSnapshotResponse,
     Message,
     PreVoteRequest,
     PreVoteResponse,
@@ -22,7 +24,7 @@ from dledger.raft.messages import (
     VoteResponse,
 )
 from dledger.rpc.peer_codec import BadFrame, decode, encode
-from dledger.types import Entry, EntryKind, NodeId
+from dledger.types import Entry, EntryKind, NodeId, SnapshotInfo
 
 ENDS = {"sender": NodeId("a"), "recipient": NodeId("b")}
 U64 = st.integers(min_value=0, max_value=2**64 - 1)
@@ -70,6 +72,14 @@ def test_every_message_comes_out_as_it_went_in(
         HeartbeatRequest(**ENDS, term=term, commit_index=one, round=two),
         HeartbeatResponse(**ENDS, term=term, round=one),
         TimeoutNow(**ENDS, term=term),
+        InstallSnapshotRequest(
+            **ENDS,
+            term=term,
+            info=SnapshotInfo(last_index=one, last_term=two, size_bytes=one, crc32c=two % 2**32),
+            offset=two,
+            data=b"".join(bodies),
+        ),
+        InstallSnapshotResponse(**ENDS, term=term, last_index=one, accepted=flag, offset=two),
     ]
 
     assert [decode(encode(message), **ENDS) for message in messages] == messages

@@ -1,6 +1,6 @@
 import pytest
 
-from dledger.types import NodeId
+from dledger.types import Membership, NodeId
 from dledger_sim.alone import data_entry
 from dledger_sim.checkers import (
     Acknowledgements,
@@ -10,6 +10,7 @@ from dledger_sim.checkers import (
     ViolationError,
 )
 from dledger_sim.disk import ModelDisk
+from dledger_sim.scenario import founding_entry, member
 
 A, B, C = (NodeId(name) for name in "abc")
 
@@ -18,6 +19,7 @@ def commitment(*holders: NodeId) -> Commitment:
     """Return a checker of three nodes, of which *holders* have entry 1 on disk."""
     disks = {node: ModelDisk([data_entry(1, 1)] if node in holders else []) for node in (A, B, C)}
     checker = Commitment(disks)
+    checker.wrote([founding_entry(Membership.of(member(node) for node in disks))])
     for node in disks:
         checker.started(node)
     return checker

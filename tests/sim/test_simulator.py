@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from dledger.raft import quorum
 from dledger.raft.leading import Leadership
 from dledger_sim import __main__ as command_line
 from dledger_sim.checkers import ViolationError
@@ -73,6 +72,7 @@ ELECTIONS = Faults(delay_ms=100, sync_ms=200, crash_saving=0.5, crash_leader=1.0
 LOSSES = Faults(
     delay_ms=20, sync_ms=200, crash_leader=0.8, crash_s=1, hint_s=1, partition_s=1, loss=0.1
 )
+CUT_OFF = Faults(pause_s=1, partition_s=1, hint_s=0.1)
 SHORT_REIGNS = Faults(delay_ms=100, sync_ms=20, crash_leader=1.0, hint_s=0.5)
 
 
@@ -100,7 +100,7 @@ def test_commit_of_earlier_terms_by_counting_is_caught(monkeypatch: pytest.Monke
     def count_all(self: Leadership) -> int:
         match_index = {peer: p.match_index for peer, p in self.progress.items()}
         match_index[self._config.id] = self._log.durable_index
-        return quorum.committed(match_index, self._voters)
+        return self._memberships.electorate.committed(match_index)
 
     monkeypatch.setattr(Leadership, "commit_point", count_all)
     options = Options(nodes=3, faults=SHORT_REIGNS, check_disks=False, faulty_s=30)
@@ -108,7 +108,19 @@ def test_commit_of_earlier_terms_by_counting_is_caught(monkeypatch: pytest.Monke
     assert broken_seeds(options, 40)
 
 
-@pytest.mark.parametrize("faults", [ELECTIONS, LOSSES, SHORT_REIGNS])
+def test_reads_without_a_quorum_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader that was replaced without knowing it misses what its successor acknowledged."""
+
+    def confirm_alone(self: Leadership) -> None:
+        self._out.reads += self._reads.round_confirmed(self._round)
+
+    monkeypatch.setattr(Leadership, "_confirm_reads", confirm_alone)
+    options = Options(nodes=3, faults=CUT_OFF, check_disks=False, faulty_s=20)
+
+    assert broken_seeds(options, 40)
+
+
+@pytest.mark.parametrize("faults", [ELECTIONS, LOSSES, SHORT_REIGNS, CUT_OFF])
 def test_the_same_faults_break_nothing_without_a_planted_bug(faults: Faults) -> None:
     """It is the bug that is caught, not the checker that is wrong."""
     for seed in range(1, 6):

@@ -7,6 +7,8 @@ from dledger.raft.messages import (
     AppendResponse,
     HeartbeatRequest,
     HeartbeatResponse,
+    InstallSnapshotRequest,
+    InstallSnapshotResponse,
     Message,
     VoteRequest,
     VoteResponse,
@@ -37,6 +39,15 @@ def answer_outdated(message: Message, term: int) -> Message | None:
             term=term,
             success=False,
             match_index=message.previous_index,
+        )
+    if isinstance(message, InstallSnapshotRequest):
+        return InstallSnapshotResponse(
+            sender=us,
+            recipient=them,
+            term=term,
+            last_index=message.info.last_index,
+            accepted=False,
+            offset=0,
         )
     if isinstance(message, HeartbeatRequest):
         return HeartbeatResponse(sender=us, recipient=them, term=term, round=message.round)

@@ -22,6 +22,10 @@ class RaftConfig:
         max_inflight_bytes: Entry data in them; may be exceeded by one message.
         max_uncommitted_bytes: Data of proposals that are not yet both committed and durable
             here; beyond it, proposals are refused as Overloaded.
+        handicap_ticks: How much longer than others this node waits before it campaigns; its
+            election priority, 0 is the highest. It decays by half with each wait in vain.
+        promote_learners: Whether a leader makes voters of learners that have caught up.
+        max_waiting_reads: Reads that wait for a leader's round; beyond it, Overloaded.
         max_apply_bytes: Entry data handed over for applying in one Ready.
     """
 
@@ -29,13 +33,21 @@ class RaftConfig:
     group_id: str = ""
     election_timeout_ticks: int = 20
     heartbeat_ticks: int = 2
+    handicap_ticks: int = 0
+    promote_learners: bool = True
     max_append_bytes: int = 1 << 20
     max_inflight_appends: int = 64
     max_inflight_bytes: int = 8 << 20
     max_uncommitted_bytes: int = 64 << 20
+    max_waiting_reads: int = 4096
     max_apply_bytes: int = 4 << 20
 
     def __post_init__(self) -> None:
+        if not 0 <= self.handicap_ticks <= 4 * self.election_timeout_ticks:
+            raise ValueError(
+                f"handicap_ticks ({self.handicap_ticks}) must be at least 0 and at most four "
+                f"election timeouts ({self.election_timeout_ticks} ticks each)"
+            )
         if not 0 < self.heartbeat_ticks < self.election_timeout_ticks:
             raise ValueError(
                 f"heartbeat_ticks ({self.heartbeat_ticks}) must be positive and below "

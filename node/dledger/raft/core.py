@@ -2,27 +2,34 @@
 
 The driver calls `step`, `tick` and `propose`, takes a `Ready` while `has_ready`, does what its
 docstring asks, and reports storage completions. Sources: Raft (figure 2, 5, 6, 8), Raft thesis
-3.10 (transfer), 6.2 (check-quorum), 9.6 (pre-vote), 10.2.1 (writing in parallel).
+3.10 (transfer), 6.2 (check-quorum), 6.4 (reads), 9.6 (pre-vote), 10.2.1 (writing in parallel).
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from crc32c import crc32c
+
 from dledger.errors import InvalidArgument, NotLeader, Refused
-from dledger.raft.answers import answer_outdated, is_well_formed
+from dledger.raft.answers import answer_outdated
 from dledger.raft.config import RaftConfig
 from dledger.raft.elections import Elections
+from dledger.raft.following import Following
+from dledger.raft.installing import Installing
 from dledger.raft.leading import Leadership
 from dledger.raft.log import LogReader, RaftLog
-from dledger.raft.membership import MembershipStack, memberships_in
+from dledger.raft.membership import MembershipStack
 from dledger.raft.messages import (
+    AnyRequest,
     AppendRequest,
     AppendResponse,
     HeartbeatRequest,
     HeartbeatResponse,
+    InstallSnapshotRequest,
+    InstallSnapshotResponse,
     Message,
     PreVoteRequest,
     PreVoteResponse,
@@ -30,16 +37,17 @@ from dledger.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from dledger.raft.progress import Progress
 from dledger.raft.ready import Cause, Outbox, Ready, RoleChange
+from dledger.raft.snapshots import SnapshotReader
 from dledger.raft.standing import Standing
 from dledger.raft.timer import ElectionTimer
-from dledger.types import Entry, EntryKind, HardState, Membership, NodeId, Role
+from dledger.raft.view import RaftView
+from dledger.types import Entry, EntryKind, HardState, Member, Membership, NodeId, SnapshotInfo
 
 __all__ = ["Cause", "LogReader", "Raft", "RaftConfig", "Ready", "RoleChange"]
 
 
-class Raft:
+class Raft(RaftView):
     """One node of a group.
 
     Args:
@@ -51,6 +59,7 @@ class Raft:
             take effect.
         rng: The source of the random waits.
         applied_index: Everything up to it is applied already, and thus committed.
+        snapshots: Our own snapshots; None: we neither send nor take any.
     """
 
     def __init__(
@@ -62,11 +71,15 @@ class Raft:
         memberships: Sequence[tuple[int, Membership]],
         rng: random.Random,
         applied_index: int = 0,
+        snapshots: SnapshotReader | None = None,
     ) -> None:
+        self._snapshots = snapshots
         self._config = config
         self._log = RaftLog(log, applied_index)
         self._memberships = MembershipStack(memberships, config.group_id)
-        self._timer = ElectionTimer(config.election_timeout_ticks, rng)
+        self._timer = ElectionTimer(
+            config.election_timeout_ticks, rng, handicap_ticks=config.handicap_ticks
+        )
         self._out = Outbox()
         self._standing = Standing(
             config.id,
@@ -84,106 +97,30 @@ class Raft:
             outbox=self._out,
             on_won=self._become_leader,
         )
+        self._installing = Installing(
+            self._standing, log=self._log, outbox=self._out, accepts=snapshots is not None
+        )
+        self._following = Following(
+            self._standing,
+            elections=self._elections,
+            log=self._log,
+            memberships=self._memberships,
+            outbox=self._out,
+            installing=self._installing,
+        )
         self._handlers: dict[type[Message], Callable[[Any], None]] = {
             PreVoteRequest: self._elections.on_pre_vote_request,
             PreVoteResponse: self._elections.on_pre_vote_response,
             VoteRequest: self._elections.on_vote_request,
             VoteResponse: self._elections.on_vote_response,
             TimeoutNow: self._elections.on_timeout_now,
-            AppendRequest: self._on_append_request,
+            AppendRequest: self._following.on_append_request,
             AppendResponse: self._on_append_response,
-            HeartbeatRequest: self._on_heartbeat_request,
+            HeartbeatRequest: self._following.on_heartbeat_request,
             HeartbeatResponse: self._on_heartbeat_response,
+            InstallSnapshotRequest: self._following.on_install_request,
+            InstallSnapshotResponse: self._on_install_response,
         }
-
-    # What we are
-
-    @property
-    def id(self) -> NodeId:
-        """This node."""
-        return self._config.id
-
-    @property
-    def config(self) -> RaftConfig:
-        """The settings given at construction."""
-        return self._config
-
-    @property
-    def role(self) -> Role:
-        """What part we play now."""
-        return self._standing.role
-
-    @property
-    def term(self) -> int:
-        """The current term; perhaps not durable yet."""
-        return self._standing.term
-
-    @property
-    def vote(self) -> NodeId | None:
-        """Whom we voted for in the current term; perhaps not durable yet."""
-        return self._standing.vote
-
-    @property
-    def durable_hard_state(self) -> HardState:
-        """The newest hard state that storage has confirmed."""
-        return self._standing.durable
-
-    @property
-    def leader(self) -> NodeId | None:
-        """Who leads the current term, as far as we know."""
-        return self._standing.leader
-
-    @property
-    def commit_index(self) -> int:
-        """Up to here, inclusive, the log is decided."""
-        return self._log.commit_index
-
-    @property
-    def applied_index(self) -> int:
-        """Up to here, inclusive, entries were handed over for applying."""
-        return self._log.applied_index
-
-    @property
-    def durable_index(self) -> int:
-        """Up to here, inclusive, the log is synced on our own disk."""
-        return self._log.durable_index
-
-    @property
-    def last_index(self) -> int:
-        """The newest entry's index; it may be on its way to disk."""
-        return self._log.last_index
-
-    @property
-    def last_term(self) -> int:
-        """The newest entry's term."""
-        return self._log.last_term
-
-    @property
-    def membership(self) -> Membership:
-        """The membership in force; empty before the founding entry arrived."""
-        return self._memberships.current
-
-    @property
-    def transfer_target(self) -> NodeId | None:
-        """Whom we are handing leadership to, if anyone."""
-        leading = self._standing.leading
-        return leading.transfer_target if leading else None
-
-    def progress(self) -> Mapping[NodeId, Progress]:
-        """Return the leader's view of each other voter; empty when not leading."""
-        leading = self._standing.leading
-        return dict(leading.progress) if leading else {}
-
-    def silent_voters(self) -> set[NodeId]:
-        """Return the voters a leader did not hear for an election timeout; none if not leading."""
-        leading = self._standing.leading
-        return leading.silent() if leading else set()
-
-    @property
-    def uncommitted_bytes(self) -> int:
-        """Data of the entries we appended as leader that no majority has yet; 0 if not leading."""
-        leading = self._standing.leading
-        return leading.uncommitted_bytes() if leading else 0
 
     # Events
 
@@ -192,6 +129,7 @@ class Raft:
         leading = self._standing.leading
         if leading is not None:
             leading.tick()
+            self._continue_change(leading)
             if not leading.hears_quorum():
                 self._standing.follow(None, Cause.QUORUM_LOST)
                 self._timer.redraw()
@@ -201,9 +139,9 @@ class Raft:
     def step(self, message: Message) -> None:
         """Take a message; whatever a peer may send, this does not raise.
 
-        Ignored: what is not for us, and what comes from outside a known membership.
+        Ignored: what is not for us, what removed members say, and answers of strangers.
         """
-        if message.recipient != self.id or not self._is_known(message.sender):
+        if message.recipient != self.id or not self._is_heard(message):
             return
         if isinstance(message, PreVoteRequest | PreVoteResponse):
             self._handlers[type(message)](message)
@@ -219,18 +157,60 @@ class Raft:
 
         Raises:
             NotLeader: Someone else leads, or no one.
-            Refused: Memberships cannot be changed yet.
+            Refused: It is a membership; see `change_membership`.
             Overloaded: Too much is uncommitted, or leadership is being handed over.
         """
         leading = self._standing.leading
         if leading is None:
             raise NotLeader(self.leader)
         if kind == EntryKind.MEMBERSHIP:
-            raise Refused("the membership cannot be changed: joint consensus is not there yet")
+            raise Refused("a membership is not proposed as an entry, but by change_membership")
         leading.admit(len(data))
         return self._append_own(
             leading, kind=kind, data=data, crc32c=crc32c, timestamp_ms=timestamp_ms
         )
+
+    def change_membership(
+        self, *, voters: Collection[Member], learners: Collection[Member] = ()
+    ) -> tuple[int, int]:
+        """Begin the change to these voters and learners; returns the first entry's (term, index).
+
+        It is over when `membership` is final (`is_joint` is false) and committed. One change
+        may be under way; it may add and remove several at once.
+
+        Raises:
+            NotLeader: Someone else leads, or no one.
+            Unavailable: Another change is under way, or the leader is too new.
+            Overloaded: Too much is uncommitted, or leadership is being handed over.
+            InvalidArgument: There would be no voters, or a node would be named twice.
+            Refused: A voter would be added that has not caught up as a learner, or a node that
+                was removed before.
+        """
+        leading = self._standing.leading
+        if leading is None:
+            raise NotLeader(self.leader)
+        following = leading.changes.requested(voters=voters, learners=learners, tick=leading.ticks)
+        leading.admit(len(following.encode()))
+        return self._append_membership(leading, following)
+
+    def read_index(self, context: int) -> None:
+        """Ask for an index at which a read is linearizable; it comes in `Ready.reads`.
+
+        What is lost with a message is asked again; a read is never confirmed once leadership
+        has ended, so the caller fails those that wait when its role or term changes.
+
+        Args:
+            context: Names the read; the caller's own.
+
+        Raises:
+            NotLeader: Someone else leads, or no one.
+            Unavailable: The leader is too new to know what is committed.
+            Overloaded: Too many reads wait.
+        """
+        leading = self._standing.leading
+        if leading is None:
+            raise NotLeader(self.leader)
+        leading.read_index(context)
 
     def hard_state_persisted(self, hard_state: HardState) -> None:
         """Take the completion of a Ready's hard state; our own vote counts from now on."""
@@ -245,6 +225,24 @@ class Raft:
         leading = self._standing.leading
         if self._log.persisted(term, index) and leading is not None:
             self._commit_by_counting(leading)
+
+    def snapshot_finished(
+        self,
+        info: SnapshotInfo,
+        *,
+        installed: bool,
+        memberships: Sequence[tuple[int, Membership]] = (),
+    ) -> None:
+        """Take the end of the installation that `Ready.install` asked for.
+
+        Args:
+            info: The snapshot.
+            installed: Whether log and state are the snapshot's now; if not, nothing changed.
+            memberships: Those it holds, as (index, membership), oldest first.
+        """
+        self._installing.finished(info, installed=installed)
+        if installed:
+            self._memberships.replace(memberships)
 
     def campaign(self) -> None:
         """Start a pre-vote now, unless we lead or may not vote."""
@@ -278,20 +276,23 @@ class Raft:
         chosen = leading.most_caught_up() if target is None else target
         if chosen is None:
             raise InvalidArgument("there is no other voter to hand leadership to")
-        if chosen not in leading.progress:
+        if chosen == self.id or chosen not in self.membership.voter_ids:
             raise InvalidArgument(f"cannot hand leadership to {chosen}: not another voter")
         leading.begin_transfer(chosen)
         return chosen
 
     def step_down(self) -> None:
         """Give leadership up at once, asking the voter that holds most to take over."""
+        self._step_down(Cause.STEPPED_DOWN)
+
+    def _step_down(self, cause: Cause) -> None:
         leading = self._standing.leading
         if leading is None:
             return
         heir = leading.most_caught_up()
         if heir is not None:
             leading.send_timeout_now(heir)
-        self._standing.follow(None, Cause.STEPPED_DOWN)
+        self._standing.follow(None, cause)
         self._timer.rest()
 
     def entries_available(self) -> None:
@@ -324,9 +325,20 @@ class Raft:
 
     # Roles and terms
 
-    def _is_known(self, sender: NodeId) -> bool:
-        voters = self._memberships.voters
-        return sender != self.id and (not voters or sender in voters)
+    def _is_heard(self, message: Message) -> bool:
+        """Whether the sender has a say.
+
+        Requests do not depend on our membership, which may be behind: the leader or candidate
+        may be a member that we have not heard of (Raft 6). Answers count for members only.
+        """
+        sender, membership = message.sender, self._memberships.current
+        if sender == self.id:
+            return False
+        if isinstance(message, AnyRequest):
+            return not self._memberships.is_removed(sender, self.commit_index)
+        leading = self._standing.leading
+        known = membership.get(sender) is not None or not membership.voters
+        return sender in leading.progress if leading is not None else known
 
     def _enter_higher_term(self, message: Message) -> bool:
         """Follow into the message's term; returns False if it is to be ignored.
@@ -337,7 +349,7 @@ class Raft:
         is_vote = isinstance(message, VoteRequest) and not message.transfer
         if is_vote and self._elections.lease_is_live():
             return False
-        is_leader = isinstance(message, AppendRequest | HeartbeatRequest)
+        is_leader = isinstance(message, AppendRequest | HeartbeatRequest | InstallSnapshotRequest)
         self._standing.enter(message.term, message.sender if is_leader else None)
         return True
 
@@ -352,19 +364,12 @@ class Raft:
             self._config,
             term=self.term,
             log=self._log,
-            voters=self._memberships.voters,
+            memberships=self._memberships,
             outbox=self._out,
+            snapshots=self._snapshots,
         )
         self._standing.lead(leading, cause)
         self._append_own(leading, kind=EntryKind.NOOP, data=b"", crc32c=0, timestamp_ms=0)
-
-    def _follow(self, leader: NodeId, *, heartbeat: bool) -> bool:
-        """Accept the leader of our term; False if that cannot be: a term has one (5.2)."""
-        if self._standing.leader not in (None, leader):
-            return False
-        self._elections.leader_heard(heartbeat=heartbeat)
-        self._standing.follow(leader, Cause.LEADER_HEARD)
-        return True
 
     # Replication
 
@@ -389,81 +394,38 @@ class Raft:
         leading.appended(entry)
         return entry.term, entry.index
 
+    def _append_membership(self, leading: Leadership, membership: Membership) -> tuple[int, int]:
+        """Append a membership; it is in force at once (Raft 6)."""
+        data = membership.encode()
+        term, index = self._append_own(
+            leading, kind=EntryKind.MEMBERSHIP, data=data, crc32c=crc32c(data), timestamp_ms=0
+        )
+        self._memberships.append([(index, membership)])
+        leading.membership_changed()
+        return term, index
+
+    def _continue_change(self, leading: Leadership) -> None:
+        """Leave a joint membership once it is committed, or promote whoever has caught up."""
+        following = leading.changes.due(leading.ticks) if not self.transfer_target else None
+        if following is not None:
+            self._append_membership(leading, following)
+        elif leading.changes.is_deposed():
+            self._step_down(Cause.NO_VOTER)
+
     def _commit_by_counting(self, leading: Leadership) -> None:
         self._log.commit_to(leading.commit_point())
         leading.settle()
-
-    def _on_append_request(self, message: AppendRequest) -> None:
-        if not is_well_formed(message) or not self._follow(message.sender, heartbeat=False):
-            return
-        if not self._log.matches(message.previous_index, message.previous_term):
-            self._reject_append(message)
-        elif self._merge(message.entries):
-            last = message.previous_index + len(message.entries)
-            self._log.commit_to(min(message.commit_index, last))
-            self._out.after_entries.append(
-                AppendResponse(
-                    sender=self.id,
-                    recipient=message.sender,
-                    term=self.term,
-                    success=True,
-                    match_index=last,
-                )
-            )
-
-    def _reject_append(self, message: AppendRequest) -> None:
-        index, term = self._log.agreement(message.previous_index, message.previous_term)
-        self._out.after_hard_state.append(
-            AppendResponse(
-                sender=self.id,
-                recipient=message.sender,
-                term=self.term,
-                success=False,
-                match_index=message.previous_index,
-                conflict_term=term,
-                conflict_index=index,
-            )
-        )
-
-    def _merge(self, entries: Sequence[Entry]) -> bool:
-        """Add what we lack; False if that is impossible, which only a faulty leader asks for."""
-        position = self._log.first_new(entries)
-        if position is None:
-            return True
-        new = entries[position:] if position else entries
-        try:
-            memberships = memberships_in(new)
-        except ValueError:
-            return False
-        if new[0].index <= self._log.commit_index:
-            return False
-        if new[0].index <= self._log.last_index:
-            self._truncate(new[0].index)
-        self._log.append(new)
-        if memberships:
-            self._memberships.append(memberships)
-        return True
-
-    def _truncate(self, first: int) -> None:
-        self._log.truncate(first)
-        self._memberships.truncate(first)
-        self._out.retract_acks(first)
+        self._continue_change(leading)
 
     def _on_append_response(self, message: AppendResponse) -> None:
         leading = self._standing.leading
         if leading is not None and leading.on_append_response(message):
             self._commit_by_counting(leading)
 
-    def _on_heartbeat_request(self, message: HeartbeatRequest) -> None:
-        if not self._follow(message.sender, heartbeat=True):
-            return
-        self._log.commit_to(min(message.commit_index, self._log.last_index))
-        self._out.after_hard_state.append(
-            HeartbeatResponse(
-                sender=self.id, recipient=message.sender, term=self.term, round=message.round
-            )
-        )
-
     def _on_heartbeat_response(self, message: HeartbeatResponse) -> None:
         if self._standing.leading is not None:
-            self._standing.leading.on_heartbeat_response(message.sender)
+            self._standing.leading.on_heartbeat_response(message)
+
+    def _on_install_response(self, message: InstallSnapshotResponse) -> None:
+        if self._standing.leading is not None:
+            self._standing.leading.on_install_response(message)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dledger.raft import quorum
 from dledger.raft.log import RaftLog
 from dledger.raft.membership import MembershipStack
 from dledger.raft.messages import (
@@ -54,6 +53,7 @@ class Elections:
         self._votes: dict[NodeId, bool] = {}
         self._cause = self._next_cause = Cause.ELECTION_TIMEOUT
         self._suspected_term = -1
+        self._deferred: dict[NodeId, PreVoteRequest] = {}
 
     def lease_is_live(self) -> bool:
         """Whether a leader was heard so recently that no election can be justified."""
@@ -74,15 +74,22 @@ class Elections:
         if self._suspects_leader() and not (heartbeat and self._timer.elapsed > 0):
             return
         self._suspected_term = -1
+        self._deferred.clear()
         self._timer.follow()
         self._next_cause = Cause.ELECTION_TIMEOUT
 
     def leader_lost(self) -> None:
-        """The leader's connection broke: forget its lease, and campaign soon."""
+        """The leader's connection broke: forget its lease, and campaign soon.
+
+        Whoever asked us before saw the same earlier: it gets the answer that our lease kept back,
+        so that a quorum that saw the leader go elects at once, in whatever order they saw it.
+        """
         self._suspected_term = self._standing.term
         self._standing.change(self._standing.role, None, Cause.CONNECTION_LOST)
         self._next_cause = Cause.CONNECTION_LOST
-        if self._timer.hint():
+        if self._grant_deferred():
+            self._timer.campaign()
+        elif self._timer.hint():
             self.on_timeout()
 
     def _suspects_leader(self) -> bool:
@@ -98,9 +105,9 @@ class Elections:
         self.start_pre_vote(cause)
 
     def start_pre_vote(self, cause: Cause) -> None:
-        """Ask whether an election could be won, disturbing no one; only a voter does."""
+        """Ask whether an election could be won, disturbing no one; learners do not."""
         self._timer.campaign()
-        if self._standing.id not in self._memberships.voters:
+        if not self._may_campaign():
             self._standing.follow(None, cause)
             return
         if cause is not Cause.RETRY:
@@ -136,16 +143,39 @@ class Elections:
             for peer in self._others()
         )
 
+    def _may_campaign(self) -> bool:
+        """Whether we may ask for votes; not while a snapshot replaces our log."""
+        allowed = self._memberships.may_campaign(self._standing.id, self._log.commit_index)
+        return allowed and self._standing.installing is None
+
     def _others(self) -> list[NodeId]:
-        return sorted(self._memberships.voters - {self._standing.id})
+        return sorted(self._memberships.electorate.everyone - {self._standing.id})
 
     # Giving
 
     def on_pre_vote_request(self, message: PreVoteRequest) -> None:
         """Say whether we would vote; nothing changes."""
-        granted = (
-            not self.lease_is_live() and self._could_vote(message) and self._is_up_to_date(message)
-        )
+        willing = self._is_willing(message)
+        leased = self.lease_is_live()
+        self._defer(message, wanted=willing and leased)
+        self._answer_pre_vote(message, granted=willing and not leased)
+
+    def _defer(self, message: PreVoteRequest, *, wanted: bool) -> None:
+        """Remember who would have our vote, were it not for the leader that we hear."""
+        self._deferred.pop(message.sender, None)
+        follows = self._standing.leading is None
+        if wanted and follows and message.sender in self._memberships.electorate.everyone:
+            self._deferred[message.sender] = message
+
+    def _grant_deferred(self) -> bool:
+        """Answer those that asked while we heard the leader; returns whether there was one."""
+        asked, self._deferred = self._deferred, {}
+        willing = [message for message in asked.values() if self._is_willing(message)]
+        for message in willing:
+            self._answer_pre_vote(message, granted=True)
+        return bool(willing)
+
+    def _answer_pre_vote(self, message: PreVoteRequest, *, granted: bool) -> None:
         self._out.now.append(
             PreVoteResponse(
                 sender=self._standing.id,
@@ -156,7 +186,10 @@ class Elections:
         )
 
     def on_vote_request(self, message: VoteRequest) -> None:
-        """Vote, or not; the answer waits until that is durable."""
+        """Vote, or not; the answer waits until that is durable.
+
+        A learner votes too: who asks it may have a membership in which it is a voter (Raft 6).
+        """
         vote, leader = self._standing.vote, self._standing.leader
         free = vote == message.sender or (vote is None and leader is None)
         granted = free and self._is_up_to_date(message)
@@ -173,6 +206,10 @@ class Elections:
                 granted=granted,
             )
         )
+
+    def _is_willing(self, message: PreVoteRequest) -> bool:
+        """Whether we would vote for the sender if there were no leader."""
+        return self._could_vote(message) and self._is_up_to_date(message)
 
     def _could_vote(self, message: PreVoteRequest) -> bool:
         if message.term != self._standing.term:
@@ -207,17 +244,16 @@ class Elections:
 
     def on_timeout_now(self, message: TimeoutNow) -> None:
         """The leader hands over: campaign at once, without a pre-vote."""
-        is_voter = self._standing.id in self._memberships.voters
         led_by_another = self._standing.leader not in (None, message.sender)
-        if self._standing.leading is None and is_voter and not led_by_another:
+        if self._standing.leading is None and self._may_campaign() and not led_by_another:
             self._cause = Cause.TRANSFER
             self._start_election(transfer=True)
 
     def _count(self, voter: NodeId, *, granted: bool) -> None:
         """Count a vote or pre-vote, and act on the result; our own must be among them."""
         self._votes[voter] = granted
-        result = quorum.vote_result(self._votes, self._memberships.voters)
-        if result is VoteResult.LOST:
+        result = self._memberships.electorate.vote_result(self._votes)
+        if result is VoteResult.LOST and not self._awaits_second_thoughts():
             self._timer.failed()
             self._next_cause = Cause.RETRY
             self._standing.follow(None, Cause.ELECTION_LOST)
@@ -226,3 +262,7 @@ class Elections:
                 self._start_election()
             else:
                 self._on_won(self._cause)
+
+    def _awaits_second_thoughts(self) -> bool:
+        """Whether refusals may turn: others may see the leader's connection break later."""
+        return self._standing.role is Role.PRE_CANDIDATE and self._suspects_leader()

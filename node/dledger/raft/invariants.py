@@ -85,7 +85,6 @@ def _check_indexes(raft: Raft) -> None:
 
 
 def _check_role(raft: Raft) -> None:
-    is_voter = raft.id in raft.membership.voter_ids
     if raft.role is Role.LEADER:
         assert raft.leader == raft.id, "a leader knows that it leads"
         assert raft.durable_hard_state == HardState(raft.term, raft.id), (
@@ -99,7 +98,8 @@ def _check_role(raft: Raft) -> None:
         assert raft.leader is None, "who campaigns knows no leader"
     if raft.role is Role.CANDIDATE:
         assert raft.vote == raft.id, "a candidate votes for itself"
-    assert is_voter or raft.role is Role.FOLLOWER, "only a voter campaigns"
+    if raft.role not in (Role.FOLLOWER, Role.LEADER):
+        assert raft.may_campaign, "only a voter campaigns"
 
 
 def _check_progress(raft: Raft, progress: Progress) -> None:
@@ -115,7 +115,7 @@ def _check_progress(raft: Raft, progress: Progress) -> None:
     assert progress.inflight_bytes == sum(sizes), "bytes in flight add up"
     assert len(sizes) <= config.max_inflight_appends, "messages in flight are bounded"
     assert sum(sizes[:-1]) < max(1, config.max_inflight_bytes), "bytes in flight are bounded"
-    if progress.state is ProgressState.PROBE:
+    if progress.state is not ProgressState.REPLICATE:
         assert not sizes, "a probe is alone"
 
 

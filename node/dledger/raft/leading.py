@@ -7,20 +7,24 @@ the term, the vote or the role; it reports, and the core decides.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
 
-from dledger.errors import Overloaded
-from dledger.raft import quorum
+from dledger.errors import Overloaded, Unavailable
+from dledger.raft.changes import MembershipChanges
 from dledger.raft.config import RaftConfig
 from dledger.raft.log import RaftLog
+from dledger.raft.membership import MembershipStack
 from dledger.raft.messages import (
-    AppendRequest,
     AppendResponse,
     HeartbeatRequest,
+    HeartbeatResponse,
+    InstallSnapshotResponse,
     TimeoutNow,
 )
-from dledger.raft.progress import Progress
+from dledger.raft.progress import Progress, ProgressState
+from dledger.raft.reads import Reads
 from dledger.raft.ready import Outbox
+from dledger.raft.replication import Replication
+from dledger.raft.snapshots import SnapshotReader
 from dledger.types import Entry, NodeId
 
 
@@ -28,7 +32,8 @@ class Leadership:
     """One term of leading.
 
     Attributes:
-        progress: What each other voter has.
+        progress: What each other member has, and for an election timeout each removed one.
+        changes: How the membership changes.
         pump_due: Something may be sent that is not yet in the outbox.
         transfer_target: The voter that leadership is being handed to, if any.
     """
@@ -39,25 +44,31 @@ class Leadership:
         *,
         term: int,
         log: RaftLog,
-        voters: Collection[NodeId],
+        memberships: MembershipStack,
         outbox: Outbox,
+        snapshots: SnapshotReader | None,
     ) -> None:
+        self._replication = Replication(
+            config, term=term, log=log, outbox=outbox, snapshots=snapshots
+        )
         self._config = config
         self._term = term
         self._log = log
-        self._voters = voters
+        self._memberships = memberships
         self._out = outbox
         self._term_start = log.last_index + 1
-        self._ticks = self._round = self._transfer_deadline = 0
+        self._ticks = self._round = self._read_round = self._transfer_deadline = 0
+        self._reads = Reads(config.max_waiting_reads)
         self._unsettled: deque[tuple[int, int]] = deque()
         self._unsettled_bytes = 0
         self.pump_due = False
         self.transfer_target: NodeId | None = None
-        self.progress = {
-            peer: Progress(next_index=log.last_index + 1)
-            for peer in sorted(voters)
-            if peer != config.id
-        }
+        self.progress: dict[NodeId, Progress] = {}
+        self._leaving: dict[NodeId, int] = {}
+        self._meet_members(next_index=self._term_start)
+        self.changes = MembershipChanges(
+            config, memberships=memberships, log=log, term_start=self._term_start
+        )
 
     # Time
 
@@ -68,15 +79,44 @@ class Leadership:
             self._broadcast_heartbeat()
         if self.transfer_target is not None and self._ticks >= self._transfer_deadline:
             self.transfer_target = None
+        for peer, until in list(self._leaving.items()):
+            if self._ticks >= until:
+                del self._leaving[peer], self.progress[peer]
+
+    @property
+    def ticks(self) -> int:
+        """How long we lead."""
+        return self._ticks
 
     def silent(self) -> set[NodeId]:
         """Return the other voters that were not heard within an election timeout."""
         since = self._ticks - self._config.election_timeout_ticks
-        return {peer_id for peer_id, p in self.progress.items() if p.last_heard_tick <= since}
+        everyone = self._memberships.electorate.everyone
+        return {peer for peer, p in self.progress.items() if p.last_heard_tick <= since} & everyone
 
     def hears_quorum(self) -> bool:
-        """Whether a majority, ourselves included, was heard within an election timeout."""
-        return len(self._voters) - len(self.silent()) >= quorum.majority(len(self._voters))
+        """Whether a quorum, ourselves included, was heard within an election timeout."""
+        electorate = self._memberships.electorate
+        return electorate.is_quorum(electorate.everyone - self.silent())
+
+    # Members
+
+    def membership_changed(self) -> None:
+        """Meet those that were added, and see those off that were removed."""
+        self._meet_members(next_index=self._memberships.index)
+        self.changes.membership_changed(self._ticks)
+        if self.transfer_target not in self._memberships.current.voter_ids:
+            self.transfer_target = None
+
+    def _meet_members(self, *, next_index: int) -> None:
+        """Replicate to each other member; to a removed one until it had time to learn of it."""
+        ids = {member.id for member in self._memberships.current.members} - {self._config.id}
+        for peer in sorted(ids - self.progress.keys()):
+            self.progress[peer] = Progress(next_index=next_index, last_heard_tick=self._ticks)
+        until = self._ticks + self._config.election_timeout_ticks
+        self._leaving = {
+            peer: self._leaving.get(peer, until) for peer in self.progress if peer not in ids
+        }
 
     # Proposals
 
@@ -107,7 +147,7 @@ class Leadership:
         """
         match_index = {peer: p.match_index for peer, p in self.progress.items()}
         match_index[self._config.id] = self._log.durable_index
-        index = quorum.committed(match_index, self._voters)
+        index = self._memberships.electorate.committed(match_index)
         return index if index >= self._term_start else 0
 
     def uncommitted_bytes(self) -> int:
@@ -119,6 +159,27 @@ class Leadership:
         settled = min(self._log.commit_index, self._log.durable_index)
         while self._unsettled and self._unsettled[0][0] <= settled:
             self._unsettled_bytes -= self._unsettled.popleft()[1]
+
+    # Reads
+
+    def read_index(self, context: int) -> None:
+        """Confirm in the next round that we lead, for a read.
+
+        Raises:
+            Unavailable: No entry of this term is committed yet, so the commit index may lag
+                behind what the leader before acknowledged (thesis 6.4, step 1).
+            Overloaded: Too many reads wait.
+        """
+        if self._log.commit_index < self._term_start:
+            raise Unavailable("the new leader has not committed an entry of its term yet")
+        self._reads.ask(context)
+        self.pump_due = True
+
+    def _confirm_reads(self) -> None:
+        acked_round = {peer: p.acked_round for peer, p in self.progress.items()}
+        acked_round[self._config.id] = self._round
+        confirmed = self._memberships.electorate.committed(acked_round)
+        self._out.reads += self._reads.round_confirmed(confirmed)
 
     # Followers
 
@@ -132,16 +193,35 @@ class Leadership:
         if message.match_index > self._log.last_index:
             return False
         advanced = peer.acked(message.match_index)
+        self._heard(message.sender, peer)
         self.pump_due = True
         self._finish_transfer(message.sender)
         return advanced
 
-    def on_heartbeat_response(self, sender: NodeId) -> None:
-        """The follower is there: ask again for whatever seems lost."""
-        peer = self.progress[sender]
+    def on_heartbeat_response(self, message: HeartbeatResponse) -> None:
+        """The follower is there: ask again for whatever seems lost, and confirm reads."""
+        peer = self.progress[message.sender]
         peer.last_heard_tick = self._ticks
-        peer.heartbeat_answered()
-        self.pump_due = self.pump_due or peer.probe_due
+        if message.round != self._read_round:
+            peer.heartbeat_answered()
+        self._heard(message.sender, peer)
+        if peer.acked_round < message.round <= self._round:
+            peer.acked_round = message.round
+            self._confirm_reads()
+        asks = peer.probe_due or peer.state is ProgressState.SNAPSHOT
+        self.pump_due = self.pump_due or asks or self._reads.round_due
+
+    def _heard(self, sender: NodeId, peer: Progress) -> None:
+        self.changes.heard(sender, match_index=peer.match_index, tick=self._ticks)
+
+    def on_install_response(self, message: InstallSnapshotResponse) -> None:
+        """Send the next piece, or the same again from where the follower wants it."""
+        peer = self.progress[message.sender]
+        peer.last_heard_tick = self._ticks
+        if peer.snapshot_answered(
+            last_index=message.last_index, accepted=message.accepted, offset=message.offset
+        ):
+            self.pump_due = True
 
     def disconnected(self, sender: NodeId) -> None:
         """The connection to a follower broke: what is in flight is probably lost."""
@@ -157,17 +237,20 @@ class Leadership:
     def pump(self) -> None:
         """Send to each follower what its window allows."""
         self.pump_due = False
+        if self._reads.round_due:
+            self._broadcast_heartbeat()
+            self._read_round = self._round
         for peer_id, peer in self.progress.items():
-            self._send_entries(peer_id, peer)
-            if peer.probe_due:
-                self._send_probe(peer_id, peer)
+            again = self._replication.send(peer_id, peer)
+            self.pump_due = self.pump_due or again
 
     # Transfer
 
     def most_caught_up(self) -> NodeId | None:
         """Return the other voter that holds most of our log; None if there is no other."""
+        voters = self._memberships.current.voter_ids
         return max(
-            self.progress,
+            (peer for peer in self.progress if peer in voters),
             key=lambda peer: (
                 self.progress[peer].match_index,
                 self.progress[peer].last_heard_tick,
@@ -199,7 +282,9 @@ class Leadership:
             self.pump_due = True
 
     def _broadcast_heartbeat(self) -> None:
+        """Send a round of heartbeats, which carries the reads that wait."""
         self._round += 1
+        self._reads.round_begins(self._round, self._log.commit_index)
         for peer_id, peer in self.progress.items():
             self._out.now.append(
                 HeartbeatRequest(
@@ -210,35 +295,4 @@ class Leadership:
                     round=self._round,
                 )
             )
-
-    def _send_entries(self, peer_id: NodeId, peer: Progress) -> None:
-        config, last_index = self._config, self._log.last_index
-        while peer.next_index <= last_index and peer.can_send(
-            max_messages=config.max_inflight_appends, max_bytes=config.max_inflight_bytes
-        ):
-            entries = self._log.slice(peer.next_index, last_index, config.max_append_bytes)
-            if entries is None:
-                peer.fetching = True
-                return
-            self._send_append(peer_id, peer.next_index - 1, entries)
-            size_bytes = sum([entry.size_bytes for entry in entries])
-            peer.sent(last_index=entries[-1].index, size_bytes=size_bytes)
-
-    def _send_probe(self, peer_id: NodeId, peer: Progress) -> None:
-        peer.probe_due = False
-        self._send_append(peer_id, peer.next_index - 1, ())
-
-    def _send_append(
-        self, peer_id: NodeId, previous_index: int, entries: tuple[Entry, ...]
-    ) -> None:
-        self._out.now.append(
-            AppendRequest(
-                sender=self._config.id,
-                recipient=peer_id,
-                term=self._term,
-                previous_index=previous_index,
-                previous_term=self._log.term(previous_index),
-                commit_index=self._log.commit_index,
-                entries=entries,
-            )
-        )
+        self._confirm_reads()

@@ -32,6 +32,8 @@ class LogReader(Protocol):
     def term(self, index: int) -> int:
         """Return the term of the entry at *index*; 0 for index 0.
 
+        That of ``first_index - 1`` is known, too: a snapshot says it.
+
         Raises:
             OffsetOutOfRange: There is no such entry.
         """
@@ -99,6 +101,10 @@ class RaftLog:
         in_range = self.first_index - 1 <= index <= self.last_index
         return in_range and self.term(index) == term
 
+    def has(self, index: int, term: int) -> bool:
+        """Whether everything up to the committed entry (index, term) is in our log."""
+        return index <= self.commit_index or self.matches(index, term)
+
     def is_behind_or_equal(self, *, last_index: int, last_term: int) -> bool:
         """Whether a log ending in (last_index, last_term) is up to date for us (Raft 5.4.1)."""
         return (last_term, last_index) >= (self.last_term, self.last_index)
@@ -118,7 +124,7 @@ class RaftLog:
                 low = middle
             else:
                 high = middle - 1
-        return low, 0 if low < self.first_index else self.term(low)
+        return low, self.term(low)
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Add entries that follow the last one."""
@@ -151,6 +157,17 @@ class RaftLog:
         self.durable_index = min(self.durable_index, first - 1)
         for write in self._writes:
             write.valid_to = min(write.valid_to, first - 1)
+
+    def install(self, index: int, term: int) -> None:
+        """Begin anew behind a snapshot that ends in (index, term); no write under way counts."""
+        assert index > self.commit_index, "a snapshot never takes entries back"
+        self.last_index = self.durable_index = self.commit_index = self.applied_index = index
+        self.last_term = term
+        self._tail.clear()
+        self._tail_first = self._next_write = index + 1
+        self.apply_blocked = False
+        for write in self._writes:
+            write.valid_to = 0
 
     def slice(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...] | None:
         """Return entries from [first, last]: at least one, cut at *max_bytes*; None: not now."""

@@ -1,14 +1,17 @@
-"""Which membership is in force: the newest one of this group in the log, committed or not (Raft 6).
+"""Which membership is in force, and which may follow it.
 
-Owned by one Raft. Older ones are kept, so that truncating the log brings them back. Memberships of
-another group are history that was restored from a backup, and have no effect.
+In force is the newest one of this group in the log, committed or not (Raft 6). Older ones are
+kept, so that truncating the log brings them back. Memberships of another group are history that
+was restored from a backup, and have no effect. The stack is owned by one Raft.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
-from dledger.types import Entry, EntryKind, Membership, NodeId
+from dledger.errors import InvalidArgument
+from dledger.raft.quorum import Electorate
+from dledger.types import Entry, EntryKind, Member, Membership, NodeId
 
 _NONE = Membership()
 
@@ -27,9 +30,14 @@ class MembershipStack:
         return self._current
 
     @property
-    def voters(self) -> frozenset[NodeId]:
-        """The ids that count towards a quorum."""
-        return self._voters
+    def electorate(self) -> Electorate:
+        """Those that count towards a quorum."""
+        return self._electorate
+
+    @property
+    def index(self) -> int:
+        """The index of the membership in force; 0 before the founding entry."""
+        return self._stack[-1][0] if self._stack else 0
 
     def append(self, memberships: Iterable[tuple[int, Membership]]) -> None:
         """Take the memberships of entries just appended."""
@@ -42,9 +50,36 @@ class MembershipStack:
             self._stack.pop()
         self._refresh()
 
+    def replace(self, memberships: Iterable[tuple[int, Membership]]) -> None:
+        """Take the memberships of a snapshot in place of those of the log."""
+        self._stack.clear()
+        self.append(memberships)
+
+    def may_campaign(self, node_id: NodeId, commit_index: int) -> bool:
+        """Whether a node may ask for votes.
+
+        Also one that the membership in force leaves out, until that is known to be committed:
+        perhaps no other log has it, and without this node's help no leader can come (thesis 4.2.2).
+        """
+        if self.index > commit_index and len(self._stack) > 1:
+            before = self._stack[-2][1]
+            if node_id in before.voter_ids | before.outgoing_ids:
+                return True
+        return node_id in self._electorate.everyone
+
+    def was_member(self, node_id: NodeId) -> bool:
+        """Whether a node is or was a member, as far as our log goes back."""
+        return any(membership.get(node_id) is not None for _, membership in self._stack)
+
+    def is_removed(self, node_id: NodeId, commit_index: int) -> bool:
+        """Whether a node was a member, and a committed change has removed it for good."""
+        if self._current.get(node_id) is not None or self.index > commit_index:
+            return False
+        return self.was_member(node_id)
+
     def _refresh(self) -> None:
         self._current = self._stack[-1][1] if self._stack else _NONE
-        self._voters = self._current.voter_ids
+        self._electorate = Electorate(self._current.voter_ids, self._current.outgoing_ids)
 
 
 def memberships_in(entries: Iterable[Entry]) -> list[tuple[int, Membership]]:
@@ -58,3 +93,43 @@ def memberships_in(entries: Iterable[Entry]) -> list[tuple[int, Membership]]:
         for entry in entries
         if entry.kind == EntryKind.MEMBERSHIP
     ]
+
+
+def begin_change(
+    current: Membership, *, voters: Collection[Member], learners: Collection[Member]
+) -> Membership:
+    """Return what follows *current* on the way to these voters and learners (Raft 6).
+
+    With other voters that is the joint membership, in which both the new and the old voters must
+    agree; any two memberships in a row then share a voter in every two quorums. Learners have no
+    say, so a change of theirs alone needs no such step.
+
+    Raises:
+        InvalidArgument: There would be no voters, or a node would be named twice.
+    """
+    ids = [member.id for member in (*voters, *learners)]
+    if not voters:
+        raise InvalidArgument("a group needs at least one voter")
+    if len(set(ids)) != len(ids):
+        raise InvalidArgument(f"a node is named twice among {', '.join(sorted(ids))}")
+    changed = {member.id for member in voters} != current.voter_ids
+    return Membership.of(
+        voters,
+        current.group_id,
+        outgoing=current.voters if changed else (),
+        learners=learners,
+    )
+
+
+def end_change(joint: Membership) -> Membership:
+    """Return what follows a joint membership: the new voters alone."""
+    return Membership.of(joint.voters, joint.group_id, learners=joint.learners)
+
+
+def promoted(current: Membership, learners: Collection[NodeId]) -> Membership:
+    """Return the joint membership that makes voters of these *learners*."""
+    return begin_change(
+        current,
+        voters=[*current.voters, *(m for m in current.learners if m.id in learners)],
+        learners=[m for m in current.learners if m.id not in learners],
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dledger.types import Entry, NodeId
+from dledger.types import Entry, NodeId, SnapshotInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ class AppendResponse(Message):
 class HeartbeatRequest(Message):
     """I lead. *commit_index* never exceeds what the recipient is known to match.
 
-    *round* grows with each broadcast; the response echoes it (ReadIndex will rest on it).
+    *round* grows with each broadcast; the response echoes it: a quorum's answers confirm reads.
     """
 
     commit_index: int
@@ -100,5 +100,40 @@ class HeartbeatResponse(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InstallSnapshotRequest(Message):
+    """Bytes of a snapshot from *offset*; without data it asks how much the follower has."""
+
+    info: SnapshotInfo
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallSnapshotResponse(Message):
+    """The bytes before *offset* are here; when all is installed, an AppendResponse says so.
+
+    Attributes:
+        last_index: The snapshot's.
+        accepted: Whether the follower takes snapshots at all.
+        offset: Where to go on.
+    """
+
+    last_index: int
+    accepted: bool
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimeoutNow(Message):
     """Campaign at once: the leader hands over (Raft thesis 3.10)."""
+
+
+AnyRequest = (
+    PreVoteRequest
+    | VoteRequest
+    | AppendRequest
+    | HeartbeatRequest
+    | InstallSnapshotRequest
+    | TimeoutNow
+)
+"""What asks; everything else answers."""

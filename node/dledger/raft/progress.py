@@ -9,6 +9,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
+from dledger.types import SnapshotInfo
+
 
 class ProgressState(Enum):
     """How entries are sent to a follower."""
@@ -18,6 +20,9 @@ class ProgressState(Enum):
 
     REPLICATE = "replicate"
     """Pipelined: each message is sent without waiting for the answer to the one before."""
+
+    SNAPSHOT = "snapshot"
+    """It lacks entries that we no longer have: it gets a snapshot, one piece at a time."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,20 +37,29 @@ class Progress:
         inflight_bytes: The sum of their bytes.
         paused: In PROBE, the probe has been sent and its answer is awaited.
         probe_due: Ask with an empty append where we stand: an answer may have been lost.
+        snapshot: In SNAPSHOT, the one that is being sent; None while there is none to send.
+        snapshot_offset: How much of it the follower has, in bytes.
+        snapshot_refused: The follower takes none; it is asked again with each heartbeat.
         fetching: The next entries are being read from disk by the driver.
+        acked_round: The newest round of heartbeats that the follower answered.
         last_heard_tick: The leader's tick when the follower last answered anything.
     """
 
     next_index: int
     last_heard_tick: int = 0
     match_index: int = 0
+    acked_round: int = 0
     state: ProgressState = ProgressState.PROBE
     inflight: deque[tuple[int, int]] = field(default_factory=deque)
     inflight_bytes: int = 0
     paused: bool = False
     probe_due: bool = False
     fetching: bool = False
+    snapshot: SnapshotInfo | None = None
+    snapshot_offset: int = 0
+    snapshot_refused: bool = False
     _match_at_heartbeat: int = -1
+    _offset_at_heartbeat: int = -1
 
     def can_send(self, *, max_messages: int, max_bytes: int) -> bool:
         """Whether another message with entries may leave now.
@@ -54,7 +68,7 @@ class Progress:
         """
         if self.fetching:
             return False
-        if self.state is ProgressState.PROBE:
+        if self.state is not ProgressState.REPLICATE:
             return not self.paused
         return len(self.inflight) < max_messages and self.inflight_bytes < max_bytes
 
@@ -77,6 +91,10 @@ class Progress:
         self.match_index = max(self.match_index, match_index)
         if self.state is ProgressState.PROBE:
             return self._probe_acked(match_index) or advanced
+        if self.state is ProgressState.SNAPSHOT:
+            if advanced:
+                self.probe_from(self.match_index + 1)
+            return advanced
         self._free_inflight()
         self.next_index = max(self.next_index, self.match_index + 1)
         return advanced
@@ -95,11 +113,34 @@ class Progress:
 
     def probe_from(self, next_index: int) -> None:
         """Go back to one message at a time, from *next_index* but never below match + 1."""
-        self.state = ProgressState.PROBE
+        self.state, self.snapshot = ProgressState.PROBE, None
         self.next_index = max(next_index, self.match_index + 1)
         self.inflight.clear()
         self.inflight_bytes = 0
         self.paused = self.probe_due = False
+
+    def needs_snapshot(self, newest: SnapshotInfo | None) -> None:
+        """Send *newest* from now on; None: there is none yet."""
+        if self.state is not ProgressState.SNAPSHOT:
+            self.probe_from(self.next_index)
+            self.state = ProgressState.SNAPSHOT
+        if self.snapshot is None and newest is not None:
+            self.snapshot, self.snapshot_offset = newest, 0
+
+    def snapshot_answered(self, *, last_index: int, accepted: bool, offset: int) -> bool:
+        """Take an answer to a piece; returns whether the next one may leave.
+
+        One that asks for what is under way is late; if that is lost, a heartbeat will show it.
+        """
+        if self.snapshot is None or self.snapshot.last_index != last_index:
+            return False
+        self.snapshot_refused = not accepted
+        in_range = 0 <= offset <= self.snapshot.size_bytes
+        if not accepted or not in_range or offset == self.snapshot_offset:
+            return False
+        self.snapshot_offset = offset
+        self.paused = offset == self.snapshot.size_bytes
+        return not self.paused
 
     def disconnected(self) -> None:
         """Expect everything in flight to be lost; ask again once the follower is heard."""
@@ -113,6 +154,10 @@ class Progress:
         A probe falls due when something is unanswered and nothing was acknowledged since the
         answer before. It carries no entries: a follower with a slow disk costs only that.
         """
+        if self.state is ProgressState.SNAPSHOT:
+            self.paused = self.paused and self.snapshot_offset != self._offset_at_heartbeat
+            self._offset_at_heartbeat = self.snapshot_offset
+            return
         unanswered = self.paused if self.state is ProgressState.PROBE else bool(self.inflight)
         self.probe_due = unanswered and self.match_index == self._match_at_heartbeat
         self._match_at_heartbeat = self.match_index
@@ -130,6 +175,8 @@ class Progress:
             self.inflight_bytes -= self.inflight.popleft()[1]
 
     def _is_stale_rejection(self, previous_index: int) -> bool:
+        if self.state is ProgressState.SNAPSHOT:
+            return True
         if self.state is ProgressState.PROBE:
             return previous_index != self.next_index - 1
         return not self.match_index < previous_index < self.next_index

@@ -1,11 +1,13 @@
 """Majorities: how many make one, which index one has stored, how a vote stands.
 
-Pure functions over plain mappings; called by the core and by its leader's part.
+Pure functions over plain mappings, and `Electorate`, which joins two majorities while the
+membership changes; called by the core and by its leader's part. Sources: Raft 5.2, 5.3, 6.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from enum import Enum
 
 from dledger.types import NodeId
@@ -22,6 +24,11 @@ class VoteResult(Enum):
 def majority(voter_count: int) -> int:
     """Return how many of *voter_count* voters make a quorum."""
     return voter_count // 2 + 1
+
+
+def is_majority(present: Collection[NodeId], voters: Collection[NodeId]) -> bool:
+    """Whether *present* holds a majority of *voters*; never, if there are none."""
+    return sum(voter in present for voter in voters) >= majority(len(voters))
 
 
 def committed(match_index: Mapping[NodeId, int], voters: Collection[NodeId]) -> int:
@@ -47,3 +54,39 @@ def vote_result(votes: Mapping[NodeId, bool], voters: Collection[NodeId]) -> Vot
     if voters and granted >= needed:
         return VoteResult.WON
     return VoteResult.LOST if len(voters) - refused < needed else VoteResult.PENDING
+
+
+@dataclass(frozen=True, slots=True)
+class Electorate:
+    """Who decides: the voters, and in a joint membership also a majority of those before (Raft 6).
+
+    Attributes:
+        voters: The voters of the membership, or of the new one while it changes.
+        outgoing: The voters before the change; empty when none is under way.
+    """
+
+    voters: frozenset[NodeId] = frozenset()
+    outgoing: frozenset[NodeId] = frozenset()
+
+    @property
+    def everyone(self) -> frozenset[NodeId]:
+        """All whose vote counts in one half or both."""
+        return self.voters | self.outgoing
+
+    def is_quorum(self, present: Collection[NodeId]) -> bool:
+        """Whether *present* could decide."""
+        return all(is_majority(present, half) for half in self._halves())
+
+    def committed(self, match_index: Mapping[NodeId, int]) -> int:
+        """Return the highest index that each half has stored by majority; 0 if none."""
+        return min(committed(match_index, half) for half in self._halves())
+
+    def vote_result(self, votes: Mapping[NodeId, bool]) -> VoteResult:
+        """Return how an election stands: WON by both halves, LOST by either."""
+        results = {vote_result(votes, half) for half in self._halves()}
+        if VoteResult.LOST in results:
+            return VoteResult.LOST
+        return VoteResult.PENDING if VoteResult.PENDING in results else VoteResult.WON
+
+    def _halves(self) -> tuple[frozenset[NodeId], ...]:
+        return (self.voters, self.outgoing) if self.outgoing else (self.voters,)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from dledger.raft.messages import AppendResponse, Message
-from dledger.types import Entry, HardState, NodeId, Role
+from dledger.types import Entry, HardState, NodeId, Role, SnapshotInfo
 
 
 class Cause(Enum):
@@ -22,6 +22,7 @@ class Cause(Enum):
     VOTED = "a vote was given to another node"
     ELECTION_LOST = "too many voters refused"
     QUORUM_LOST = "no quorum was heard for an election timeout"
+    NO_VOTER = "the node is no voter any more"
     STEPPED_DOWN = "leadership was given up on request"
 
 
@@ -33,6 +34,28 @@ class RoleChange:
     term: int
     leader: NodeId | None
     cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotChunk:
+    """Bytes of a snapshot that is being received; offset 0 begins anew."""
+
+    info: SnapshotInfo
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmedRead:
+    """A read that may be answered once everything up to *index* is applied.
+
+    Attributes:
+        context: What `Raft.read_index` was given.
+        index: The commit index when the confirming round began.
+    """
+
+    context: int
+    index: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +70,12 @@ class Ready:
     4. Send *after_hard_state* once this and every earlier Ready's hard state is durable.
     5. Send *after_entries* once this and every earlier Ready's hard state and entries are.
     6. Apply *committed* in order. They are committed and already durable here.
-    7. Note *role_change* (the newest, if there were several).
+    7. Answer *reads*, each once its index is applied. Those that were asked before leadership
+       ended are not confirmed any more.
+    8. Keep *chunks* aside. When *install* names the snapshot that they complete: let every write
+       of this and earlier Readys end, check it, replace log and state by it, and call
+       `Raft.snapshot_finished`. It must be all or nothing, whatever crashes.
+    9. Note *role_change* (the newest, if there were several).
 
     A message may be lost, doubled or late; none needs to be sent again.
     """
@@ -58,24 +86,44 @@ class Ready:
     after_hard_state: tuple[Message, ...] = ()
     after_entries: tuple[Message, ...] = ()
     committed: tuple[Entry, ...] = ()
+    reads: tuple[ConfirmedRead, ...] = ()
+    chunks: tuple[SnapshotChunk, ...] = ()
+    install: SnapshotInfo | None = None
     role_change: RoleChange | None = None
 
 
 class Outbox:
     """Collects messages by what they rest on, until the next Ready."""
 
-    __slots__ = ("after_entries", "after_hard_state", "now", "role_change")
+    __slots__ = (
+        "after_entries",
+        "after_hard_state",
+        "chunks",
+        "install",
+        "now",
+        "reads",
+        "role_change",
+    )
 
     def __init__(self) -> None:
         self.now: list[Message] = []
         self.after_hard_state: list[Message] = []
         self.after_entries: list[AppendResponse] = []
+        self.reads: list[ConfirmedRead] = []
+        self.chunks: list[SnapshotChunk] = []
+        self.install: SnapshotInfo | None = None
         self.role_change: RoleChange | None = None
 
     def __bool__(self) -> bool:
         """Whether there is anything to take."""
         return bool(
-            self.now or self.after_hard_state or self.after_entries or self.role_change is not None
+            self.now
+            or self.after_hard_state
+            or self.after_entries
+            or self.reads
+            or self.chunks
+            or self.install is not None
+            or self.role_change is not None
         )
 
     def retract_acks(self, first: int) -> None:
@@ -97,10 +145,15 @@ class Outbox:
             after_hard_state=tuple(self.after_hard_state),
             after_entries=tuple(self.after_entries),
             committed=committed,
+            reads=tuple(self.reads),
+            chunks=tuple(self.chunks),
+            install=self.install,
             role_change=self.role_change,
         )
         self.now.clear()
         self.after_hard_state.clear()
         self.after_entries.clear()
-        self.role_change = None
+        self.reads.clear()
+        self.chunks.clear()
+        self.install = self.role_change = None
         return ready

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dledger.raft.leading import Leadership
 from dledger.raft.ready import Cause, Outbox, RoleChange
 from dledger.raft.timer import ElectionTimer
-from dledger.types import HardState, NodeId, Role
+from dledger.types import HardState, NodeId, Role, SnapshotInfo
 
 
 class Standing:
@@ -21,6 +21,7 @@ class Standing:
         leader: Who leads the current term, as far as it knows.
         leading: What it does as leader; None in every other role.
         hard_state: Term and vote; perhaps not durable yet.
+        installing: The snapshot that is replacing the log just now, if any.
         durable: The newest hard state that storage has confirmed.
     """
 
@@ -37,6 +38,7 @@ class Standing:
         self.role = Role.FOLLOWER
         self.leader: NodeId | None = None
         self.leading: Leadership | None = None
+        self.installing: SnapshotInfo | None = None
         self.durable = self._handed = hard_state
         self.hard_state = HardState(last_term) if last_term > hard_state.term else hard_state
         self._timer = timer

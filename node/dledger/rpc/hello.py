@@ -62,7 +62,8 @@ def check(hello: Hello, *, node_id: NodeId, group_id: str, membership: Membershi
         hello: What the caller said.
         node_id: This node's UUID.
         group_id: This node's group, empty while Unjoined.
-        membership: The members this node knows of; empty right after joining.
+        membership: The members, if this node leads; empty otherwise: a follower that lags may not
+            know a member that was added since (Raft 6).
 
     Raises:
         Refused: It means another disk, or the sender is no member.

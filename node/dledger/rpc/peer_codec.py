@@ -4,6 +4,7 @@
 
     frame      := type u8 | term u64 | fields of the type
     AppendReq  := previous_index u64 | previous_term u64 | commit_index u64 | count u32 | entry*
+    Install    := last_index u64 | last_term u64 | size_bytes u64 | crc32c u32 | offset u64 | data
     entry      := term u64 | index u64 | timestamp_ms i64 | crc32c u32 | kind u8 | length u32 | data
 
 Sender and recipient are not in the frame: the stream's greeting names them once. Entry data is
@@ -23,6 +24,8 @@ from dledger.raft.messages import (
     AppendResponse,
     HeartbeatRequest,
     HeartbeatResponse,
+    InstallSnapshotRequest,
+    InstallSnapshotResponse,
     Message,
     PreVoteRequest,
     PreVoteResponse,
@@ -30,7 +33,7 @@ from dledger.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from dledger.types import Entry, EntryKind, NodeId
+from dledger.types import Entry, EntryKind, NodeId, SnapshotInfo
 
 _HEAD: Final = struct.Struct("<BQ")
 _APPEND: Final = struct.Struct("<QQQI")
@@ -49,8 +52,15 @@ _FIELDS: Final[dict[type[Message], tuple[int, struct.Struct, tuple[str, ...]]]] 
     HeartbeatRequest: (7, struct.Struct("<QQ"), ("commit_index", "round")),
     HeartbeatResponse: (8, struct.Struct("<Q"), ("round",)),
     TimeoutNow: (9, struct.Struct("<"), ()),
+    InstallSnapshotResponse: (
+        11,
+        struct.Struct("<Q?Q"),
+        ("last_index", "accepted", "offset"),
+    ),
 }
 _APPEND_TYPE: Final = 5
+_INSTALL_TYPE: Final = 10
+_INSTALL: Final = struct.Struct("<QQQIQ")
 _BY_TYPE: Final = {number: (cls, form, names) for cls, (number, form, names) in _FIELDS.items()}
 
 
@@ -62,6 +72,8 @@ def encode(message: Message) -> bytes:
     """Return one frame."""
     if isinstance(message, AppendRequest):
         return _encode_append(message)
+    if isinstance(message, InstallSnapshotRequest):
+        return _encode_install(message)
     number, form, names = _FIELDS[type(message)]
     values = (getattr(message, name) for name in names)
     return _HEAD.pack(number, message.term) + form.pack(*values)
@@ -77,6 +89,8 @@ def decode(frame: bytes, *, sender: NodeId, recipient: NodeId) -> Message:
         number, term = _HEAD.unpack_from(frame)
         if number == _APPEND_TYPE:
             return _decode_append(frame, term, sender, recipient)
+        if number == _INSTALL_TYPE:
+            return _decode_install(frame, term, sender, recipient)
         cls, form, names = _BY_TYPE[number]
         if len(frame) != _HEAD.size + form.size:
             raise BadFrame(f"{cls.__name__} of {len(frame)} bytes")
@@ -101,6 +115,29 @@ def _encode_append(message: AppendRequest) -> bytes:
         parts.append(_entry_header(entry))
         parts.append(entry.data)
     return b"".join(parts)
+
+
+def _encode_install(message: InstallSnapshotRequest) -> bytes:
+    info = message.info
+    fields = _INSTALL.pack(
+        info.last_index, info.last_term, info.size_bytes, info.crc32c, message.offset
+    )
+    return _HEAD.pack(_INSTALL_TYPE, message.term) + fields + message.data
+
+
+def _decode_install(
+    frame: bytes, term: int, sender: NodeId, recipient: NodeId
+) -> InstallSnapshotRequest:
+    """Parse a piece of a snapshot; the whole is checked by its CRC before it is installed."""
+    index, last_term, size_bytes, crc, offset = _INSTALL.unpack_from(frame, _HEAD.size)
+    return InstallSnapshotRequest(
+        sender=sender,
+        recipient=recipient,
+        term=term,
+        info=SnapshotInfo(last_index=index, last_term=last_term, size_bytes=size_bytes, crc32c=crc),
+        offset=offset,
+        data=frame[_HEAD.size + _INSTALL.size :],
+    )
 
 
 def _entry_header(entry: Entry) -> bytes:

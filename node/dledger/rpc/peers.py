@@ -1,8 +1,8 @@
 """Peer streams: each node keeps one channel to each other member, with two byte streams on it.
 
-Data (AppendRequest) and control (everything else) travel apart, so that a heartbeat never waits
-behind a batch. Frames are `peer_codec` bytes; gRPC passes them through unparsed. A stream that
-breaks loses what was in it: Raft repairs that.
+Data (entries and snapshots) and control (everything else) travel apart, so that a heartbeat never
+waits behind a batch. Frames are `peer_codec` bytes; gRPC passes them through unparsed. A stream
+that breaks loses what was in it: Raft repairs that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import grpc
 import grpc.aio
 
 from dledger.errors import DledgerError
-from dledger.raft.messages import AppendRequest, Message
+from dledger.raft.messages import AppendRequest, InstallSnapshotRequest, Message
 from dledger.rpc import peer_codec
 from dledger.rpc.hello import METADATA_KEY, Hello, NodeAddress
 from dledger.types import Member, Membership, NodeId
@@ -180,7 +180,11 @@ class PeerLink:
 
     def send(self, message: Message) -> None:
         """Send a message, or drop it while the peer is away."""
-        stream = self._data if isinstance(message, AppendRequest) else self._control
+        stream = (
+            self._data
+            if isinstance(message, AppendRequest | InstallSnapshotRequest)
+            else self._control
+        )
         stream.send(peer_codec.encode(message))
 
     async def close(self) -> None:
@@ -210,7 +214,7 @@ class Peers:
 
     def connect(self, membership: Membership) -> None:
         """Keep a link to each member but this node; drop links to former members."""
-        others = {m.id: m for m in membership.voters if m.id != self._node_id}
+        others = {m.id: m for m in membership.members if m.id != self._node_id}
         for node_id in self._links.keys() - others.keys():
             self._drop(node_id)
         for member in others.values():

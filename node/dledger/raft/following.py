@@ -1,0 +1,136 @@
+"""What a node does as follower: takes entries and heartbeats from the leader of its term.
+
+Owned by one Raft, which passes the messages of its own term on. Sources: Raft 5.2, 5.3, figure 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dledger.raft.answers import is_well_formed
+from dledger.raft.elections import Elections
+from dledger.raft.installing import Installing
+from dledger.raft.log import RaftLog
+from dledger.raft.membership import MembershipStack, memberships_in
+from dledger.raft.messages import (
+    AppendRequest,
+    AppendResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    InstallSnapshotRequest,
+)
+from dledger.raft.ready import Cause, Outbox
+from dledger.raft.standing import Standing
+from dledger.types import Entry, NodeId
+
+
+class Following:
+    """Takes what a leader sends."""
+
+    def __init__(
+        self,
+        standing: Standing,
+        *,
+        elections: Elections,
+        log: RaftLog,
+        memberships: MembershipStack,
+        outbox: Outbox,
+        installing: Installing,
+    ) -> None:
+        self._installing = installing
+        self._standing = standing
+        self._elections = elections
+        self._log = log
+        self._memberships = memberships
+        self._out = outbox
+
+    def on_append_request(self, message: AppendRequest) -> None:
+        """Take entries, or say where the logs may agree; success waits until they are durable."""
+        if not is_well_formed(message) or not self._follow(message.sender, heartbeat=False):
+            return
+        if self._standing.installing is not None:
+            return
+        if message.previous_index < self._log.first_index - 1:
+            self._answer_success(message, self._log.first_index - 1)
+        elif not self._log.matches(message.previous_index, message.previous_term):
+            self._reject_append(message)
+        elif self._merge(message.entries):
+            last = message.previous_index + len(message.entries)
+            self._log.commit_to(min(message.commit_index, last))
+            self._answer_success(message, last)
+
+    def _answer_success(self, message: AppendRequest, match_index: int) -> None:
+        self._out.after_entries.append(
+            AppendResponse(
+                sender=self._standing.id,
+                recipient=message.sender,
+                term=self._standing.term,
+                success=True,
+                match_index=match_index,
+            )
+        )
+
+    def _reject_append(self, message: AppendRequest) -> None:
+        index, term = self._log.agreement(message.previous_index, message.previous_term)
+        self._out.after_hard_state.append(
+            AppendResponse(
+                sender=self._standing.id,
+                recipient=message.sender,
+                term=self._standing.term,
+                success=False,
+                match_index=message.previous_index,
+                conflict_term=term,
+                conflict_index=index,
+            )
+        )
+
+    def _merge(self, entries: Sequence[Entry]) -> bool:
+        """Add what we lack; False if that is impossible, which only a faulty leader asks for."""
+        position = self._log.first_new(entries)
+        if position is None:
+            return True
+        new = entries[position:] if position else entries
+        try:
+            memberships = memberships_in(new)
+        except ValueError:
+            return False
+        if new[0].index <= self._log.commit_index:
+            return False
+        if new[0].index <= self._log.last_index:
+            self._truncate(new[0].index)
+        self._log.append(new)
+        if memberships:
+            self._memberships.append(memberships)
+        return True
+
+    def _truncate(self, first: int) -> None:
+        self._log.truncate(first)
+        self._memberships.truncate(first)
+        self._out.retract_acks(first)
+
+    def on_install_request(self, message: InstallSnapshotRequest) -> None:
+        """Take a piece of a snapshot."""
+        if self._follow(message.sender, heartbeat=False):
+            self._installing.on_request(message)
+
+    def on_heartbeat_request(self, message: HeartbeatRequest) -> None:
+        """Keep following, and learn the commit index."""
+        if not self._follow(message.sender, heartbeat=True):
+            return
+        self._log.commit_to(min(message.commit_index, self._log.last_index))
+        self._out.after_hard_state.append(
+            HeartbeatResponse(
+                sender=self._standing.id,
+                recipient=message.sender,
+                term=self._standing.term,
+                round=message.round,
+            )
+        )
+
+    def _follow(self, leader: NodeId, *, heartbeat: bool) -> bool:
+        """Accept the leader of our term; False if that cannot be: a term has one (5.2)."""
+        if self._standing.leader not in (None, leader):
+            return False
+        self._elections.leader_heard(heartbeat=heartbeat)
+        self._standing.follow(leader, Cause.LEADER_HEARD)
+        return True

@@ -1,0 +1,91 @@
+"""How a follower takes in a snapshot that its leader sends in place of entries it no longer has.
+
+Owned by one Raft, through `following`. Source: Raft 7, figure 13.
+"""
+
+from __future__ import annotations
+
+from dledger.raft.log import RaftLog
+from dledger.raft.messages import (
+    AppendResponse,
+    InstallSnapshotRequest,
+    InstallSnapshotResponse,
+)
+from dledger.raft.ready import Outbox, SnapshotChunk
+from dledger.raft.standing import Standing
+from dledger.types import SnapshotInfo
+
+
+class Installing:
+    """The follower's part: takes the pieces in order, then waits until the caller installed them.
+
+    What has arrived of a snapshot is kept over a change of leader, and lost with a restart.
+    """
+
+    def __init__(self, standing: Standing, *, log: RaftLog, outbox: Outbox, accepts: bool) -> None:
+        self._standing = standing
+        self._log = log
+        self._out = outbox
+        self._accepts = accepts
+        self._info: SnapshotInfo | None = None
+        self._held_bytes = 0
+
+    def on_request(self, message: InstallSnapshotRequest) -> None:
+        """Take a piece from the leader of our term, or say from where we want it."""
+        info = message.info
+        if self._log.has(info.last_index, info.last_term):
+            self._answer_installed(message)
+        elif not self._accepts:
+            self._answer(message, accepted=False, offset=0)
+        elif self._standing.installing is None:
+            self._take(message)
+        elif self._standing.installing == info:
+            self._answer(message, accepted=True, offset=info.size_bytes)
+
+    def finished(self, info: SnapshotInfo, *, installed: bool) -> None:
+        """Take the end of an installation; a snapshot that turned out bad is asked for anew."""
+        if self._standing.installing != info:
+            raise ValueError(f"snapshot {info} was not being installed")
+        self._standing.installing = self._info = None
+        if installed:
+            self._log.install(info.last_index, info.last_term)
+            self._out.retract_acks(1)
+
+    def _take(self, message: InstallSnapshotRequest) -> None:
+        info = message.info
+        end = message.offset + len(message.data)
+        if info.size_bytes < 1 or end > info.size_bytes:
+            return
+        if info != self._info:
+            self._info, self._held_bytes = info, 0
+        if message.offset == self._held_bytes and message.data:
+            self._held_bytes = end
+            self._out.chunks.append(SnapshotChunk(info, message.offset, message.data))
+        if self._held_bytes == info.size_bytes:
+            self._standing.installing = self._out.install = info
+        self._answer(message, accepted=True, offset=self._held_bytes)
+
+    def _answer(self, message: InstallSnapshotRequest, *, accepted: bool, offset: int) -> None:
+        self._out.after_hard_state.append(
+            InstallSnapshotResponse(
+                sender=self._standing.id,
+                recipient=message.sender,
+                term=self._standing.term,
+                last_index=message.info.last_index,
+                accepted=accepted,
+                offset=offset,
+            )
+        )
+
+    def _answer_installed(self, message: InstallSnapshotRequest) -> None:
+        """We have all of it: as a success of an append, which leaves when it is durable."""
+        self._log.commit_to(message.info.last_index)
+        self._out.after_entries.append(
+            AppendResponse(
+                sender=self._standing.id,
+                recipient=message.sender,
+                term=self._standing.term,
+                success=True,
+                match_index=message.info.last_index,
+            )
+        )

@@ -1,0 +1,107 @@
+"""What a leader sends to one follower: entries, a probe, or a piece of a snapshot.
+
+Owned by `leading.Leadership`, which keeps the followers' progress and takes their answers. Sources:
+Raft 5.3, 7.
+"""
+
+from __future__ import annotations
+
+from dledger.errors import OffsetOutOfRange
+from dledger.raft.config import RaftConfig
+from dledger.raft.log import RaftLog
+from dledger.raft.messages import AppendRequest, InstallSnapshotRequest
+from dledger.raft.progress import Progress
+from dledger.raft.ready import Outbox
+from dledger.raft.snapshots import SnapshotReader
+from dledger.types import Entry, NodeId
+
+
+class Replication:
+    """Builds the messages of one term of leading."""
+
+    def __init__(
+        self,
+        config: RaftConfig,
+        *,
+        term: int,
+        log: RaftLog,
+        outbox: Outbox,
+        snapshots: SnapshotReader | None,
+    ) -> None:
+        self._config = config
+        self._term = term
+        self._log = log
+        self._out = outbox
+        self._snapshots = snapshots
+
+    def send(self, peer_id: NodeId, peer: Progress) -> bool:
+        """Send what the follower's window allows; returns whether to try again at once."""
+        if peer.next_index < self._log.first_index:
+            return self._send_snapshot(peer_id, peer)
+        self._send_entries(peer_id, peer)
+        if peer.probe_due:
+            self._send_probe(peer_id, peer)
+        return False
+
+    def _send_entries(self, peer_id: NodeId, peer: Progress) -> None:
+        config, last_index = self._config, self._log.last_index
+        while peer.next_index <= last_index and peer.can_send(
+            max_messages=config.max_inflight_appends, max_bytes=config.max_inflight_bytes
+        ):
+            entries = self._log.slice(peer.next_index, last_index, config.max_append_bytes)
+            if entries is None:
+                peer.fetching = True
+                return
+            self._send_append(peer_id, peer.next_index - 1, entries)
+            size_bytes = sum([entry.size_bytes for entry in entries])
+            peer.sent(last_index=entries[-1].index, size_bytes=size_bytes)
+
+    def _send_snapshot(self, peer_id: NodeId, peer: Progress) -> bool:
+        """Send the next piece; none of it while the follower refuses, or has it all."""
+        config = self._config
+        newest = self._snapshots.newest() if self._snapshots is not None else None
+        usable = newest is not None and newest.last_index >= self._log.first_index - 1
+        peer.needs_snapshot(newest if usable else None)
+        info, offset = peer.snapshot, peer.snapshot_offset
+        if info is None or self._snapshots is None or peer.paused or peer.fetching:
+            return False
+        wanted = not peer.snapshot_refused and offset < info.size_bytes
+        try:
+            data = self._snapshots.read(info, offset, config.max_append_bytes) if wanted else b""
+        except OffsetOutOfRange:
+            peer.snapshot = None
+            return newest != info
+        if data is None:
+            peer.fetching = True
+            return False
+        peer.paused = True
+        self._out.now.append(
+            InstallSnapshotRequest(
+                sender=config.id,
+                recipient=peer_id,
+                term=self._term,
+                info=info,
+                offset=offset,
+                data=data,
+            )
+        )
+        return False
+
+    def _send_probe(self, peer_id: NodeId, peer: Progress) -> None:
+        peer.probe_due = False
+        self._send_append(peer_id, peer.next_index - 1, ())
+
+    def _send_append(
+        self, peer_id: NodeId, previous_index: int, entries: tuple[Entry, ...]
+    ) -> None:
+        self._out.now.append(
+            AppendRequest(
+                sender=self._config.id,
+                recipient=peer_id,
+                term=self._term,
+                previous_index=previous_index,
+                previous_term=self._log.term(previous_index),
+                commit_index=self._log.commit_index,
+                entries=entries,
+            )
+        )

@@ -1,0 +1,123 @@
+"""What a Raft shows of itself: read-only, for the driver, the metrics, the invariants and tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dledger.raft.config import RaftConfig
+from dledger.raft.log import RaftLog
+from dledger.raft.membership import MembershipStack
+from dledger.raft.progress import Progress
+from dledger.raft.standing import Standing
+from dledger.types import HardState, Membership, NodeId, Role
+
+
+class RaftView:
+    """The properties of a Raft; `core.Raft` adds what changes them."""
+
+    _config: RaftConfig
+    _log: RaftLog
+    _memberships: MembershipStack
+    _standing: Standing
+
+    @property
+    def id(self) -> NodeId:
+        """This node."""
+        return self._config.id
+
+    @property
+    def config(self) -> RaftConfig:
+        """The settings given at construction."""
+        return self._config
+
+    @property
+    def role(self) -> Role:
+        """What part we play now."""
+        return self._standing.role
+
+    @property
+    def term(self) -> int:
+        """The current term; perhaps not durable yet."""
+        return self._standing.term
+
+    @property
+    def vote(self) -> NodeId | None:
+        """Whom we voted for in the current term; perhaps not durable yet."""
+        return self._standing.vote
+
+    @property
+    def durable_hard_state(self) -> HardState:
+        """The newest hard state that storage has confirmed."""
+        return self._standing.durable
+
+    @property
+    def leader(self) -> NodeId | None:
+        """Who leads the current term, as far as we know."""
+        return self._standing.leader
+
+    @property
+    def commit_index(self) -> int:
+        """Up to here, inclusive, the log is decided."""
+        return self._log.commit_index
+
+    @property
+    def applied_index(self) -> int:
+        """Up to here, inclusive, entries were handed over for applying."""
+        return self._log.applied_index
+
+    @property
+    def durable_index(self) -> int:
+        """Up to here, inclusive, the log is synced on our own disk."""
+        return self._log.durable_index
+
+    @property
+    def last_index(self) -> int:
+        """The newest entry's index; it may be on its way to disk."""
+        return self._log.last_index
+
+    @property
+    def last_term(self) -> int:
+        """The newest entry's term."""
+        return self._log.last_term
+
+    @property
+    def membership(self) -> Membership:
+        """The membership in force; empty before the founding entry arrived."""
+        return self._memberships.current
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether a committed change has removed this node from its group, for good."""
+        return self._memberships.is_removed(self.id, self.commit_index)
+
+    @property
+    def may_campaign(self) -> bool:
+        """Whether this node may ask for votes: as a voter, or while its removal is not certain."""
+        return self._memberships.may_campaign(self.id, self.commit_index)
+
+    def caught_up_learners(self) -> frozenset[NodeId]:
+        """Return the learners that could be voters now; none when not leading."""
+        leading = self._standing.leading
+        return leading.changes.caught_up(leading.ticks) if leading else frozenset()
+
+    @property
+    def transfer_target(self) -> NodeId | None:
+        """Whom we are handing leadership to, if anyone."""
+        leading = self._standing.leading
+        return leading.transfer_target if leading else None
+
+    def progress(self) -> Mapping[NodeId, Progress]:
+        """Return the leader's view of each other member; empty when not leading."""
+        leading = self._standing.leading
+        return dict(leading.progress) if leading else {}
+
+    def silent_voters(self) -> set[NodeId]:
+        """Return the voters a leader did not hear for an election timeout; none if not leading."""
+        leading = self._standing.leading
+        return leading.silent() if leading else set()
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        """Data of the entries we appended as leader that no majority has yet; 0 if not leading."""
+        leading = self._standing.leading
+        return leading.uncommitted_bytes() if leading else 0
