@@ -17,6 +17,9 @@ from dledger_operator.spec import BrokerGroup, Json, Manifest
 VOLATILE_S: Final = 15.0
 """Counters alone are written at most this often."""
 
+_PLANNED: Final = frozenset({"Bootstrap", "Transfer"})
+"""Causes of a change of leader by which no leader was lost."""
+
 _COUNTERS: Final = frozenset({"commitIndex", "matchIndex", "lag", "storage"})
 
 
@@ -142,8 +145,10 @@ def _storage(node: NodeView) -> Manifest:
 
 
 def _last_failover(observed: Observed) -> Manifest | None:
+    """Return the newest time that a leader was lost; hand-overs and the founding are none."""
     records = [n.last_failover for n in observed.nodes.values() if n.last_failover]
-    last: Failover | None = max(records, key=lambda record: record.term, default=None)
+    lost = [record for record in records if record.cause not in _PLANNED]
+    last: Failover | None = max(lost, key=lambda record: record.term, default=None)
     if last is None:
         return None
     return {

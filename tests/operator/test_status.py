@@ -220,6 +220,18 @@ def test_the_last_failover_is_told_by_pod_names() -> None:
     }
 
 
+@pytest.mark.parametrize("cause", ["Transfer", "Bootstrap"])
+def test_a_planned_change_of_leader_is_no_failover(cause: str) -> None:
+    """On call, one wants to see the last loss, not the hand-over behind it."""
+    lost = _status(founded(), _seen(nodes=joined(0, 1, 2, term=2, last_failover=FAILOVER)))
+    planned = replace(FAILOVER, cause=cause, term=3)
+
+    after = _status(founded(**lost), _seen(nodes=joined(0, 1, 2, term=3, last_failover=planned)))
+
+    assert after["lastFailover"] == lost["lastFailover"]
+    assert "lastFailover" not in _status(founded(), _seen(nodes=joined(0, last_failover=planned)))
+
+
 def test_a_condition_keeps_its_time_until_its_status_turns() -> None:
     """The time is when the status turned, not when it was looked at."""
     before = _status(founded(), WELL)
