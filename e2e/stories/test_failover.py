@@ -31,11 +31,12 @@ def test_every_acknowledged_message_survives_the_leaders_pod(
     before = group.leader()
 
     group.kill_pod(before)
+    after = group.other_leader(before)
     summary = traffic.summary()
 
     assert (summary["lost"], summary["duplicates"], summary["outOfOrder"]) == (0, 0, 0), summary
     assert summary["acked"] >= 4000
-    assert group.other_leader(before) != before
+    assert after != before
     assert group.status()["lastFailover"]["from"] == before
     group.wait_available()
 
