@@ -18,9 +18,9 @@ from dledger.errors import DledgerError, NotJoined
 from dledger.rpc.engine import ClientEndpoint
 from dledger.rpc.hello import NodeAddress
 from dledger.rpc.peers import Peers
+from dledger.status import CAUGHT_UP_ENTRIES
 from dledger.types import Entry, Member, NodeId
 
-_MAX_APPLY_LAG: Final = 1000
 _GROWING: Final = frozenset({CommandType.PRODUCE, CommandType.CREATE_TOPIC})
 
 
@@ -108,8 +108,8 @@ class NodeEngine:
         """Start handing leadership to *target*; False if it is not close behind, or not now."""
         core = self._joined().core
         progress = core.progress().get(target)
-        behind = core.last_index - progress.match_index if progress else _MAX_APPLY_LAG + 1
-        if behind > _MAX_APPLY_LAG or not self._peers.connected(target):
+        behind = core.last_index - progress.match_index if progress else CAUGHT_UP_ENTRIES + 1
+        if behind > CAUGHT_UP_ENTRIES or not self._peers.connected(target):
             return False
         try:
             self._joined().transfer_leadership(target)
@@ -135,7 +135,7 @@ class NodeEngine:
         if driver.core.leader is None:
             return f"no leader known in term {driver.core.term}"
         behind = driver.core.commit_index - driver.applied_index
-        if driver.applied_index == 0 or behind > _MAX_APPLY_LAG:
+        if driver.applied_index == 0 or behind > CAUGHT_UP_ENTRIES:
             return f"applied index {driver.applied_index} is {behind} behind the commit index"
         return ""
 

@@ -348,12 +348,9 @@ class Node:
 
     def _authoritative_membership(self) -> Membership:
         """Return the members if we lead, and so know them all; a follower may lag behind."""
-        driver = self._driver
-        leads = driver is not None and driver.core.role is Role.LEADER
-        return self._membership() if leads else Membership()
-
-    def _membership(self) -> Membership:
-        return self._driver.core.membership if self._driver else Membership()
+        if self._driver is None or self._driver.core.role is not Role.LEADER:
+            return Membership()
+        return self._driver.core.membership
 
     # -- how it is ------------------------------------------------------------------------------
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from dledger.driver import Driver
 from dledger.metrics import Sample
 from dledger.raft import quorum
 from dledger.raft.core import Raft
 from dledger.rpc.gateway import Load
-from dledger.status import NodeStatus
+from dledger.status import CAUGHT_UP_ENTRIES, NodeStatus
 from dledger.store.commit_log import CommitLog
 from dledger.types import Role
-
-_CAUGHT_UP_ENTRIES: Final = 1000
-"""A follower that lacks no more has it within a moment: the bound of readiness, too."""
 
 
 def node_sample(
@@ -62,7 +57,7 @@ def quorum_margin(core: Raft) -> int | None:
     able = {core.id} | {
         peer
         for peer, progress in core.progress().items()
-        if peer not in silent and core.last_index - progress.match_index <= _CAUGHT_UP_ENTRIES
+        if peer not in silent and core.last_index - progress.match_index <= CAUGHT_UP_ENTRIES
     }
     membership = core.membership
     halves = [ids for ids in (membership.voter_ids, membership.outgoing_ids) if ids]

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from dledger.failover import FailoverRecord
 from dledger.types import Member
+
+CAUGHT_UP_ENTRIES: Final = 1000
+"""A node that lacks no more has it within a moment: it may serve clients, lead, and counts for the
+quorum's margin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,19 @@ def is_well_formed(message: AppendRequest) -> bool:
     return message.previous_index >= 0 and 0 <= term <= message.term
 
 
+def stored(
+    message: AppendRequest | InstallSnapshotRequest, *, term: int, match_index: int
+) -> AppendResponse:
+    """Return that we have the leader's log up to *match_index*; it leaves when that is durable."""
+    return AppendResponse(
+        sender=message.recipient,
+        recipient=message.sender,
+        term=term,
+        success=True,
+        match_index=match_index,
+    )
+
+
 def answer_outdated(message: Message, term: int) -> Message | None:
     """Return what tells the sender, who lives in an earlier term, about our *term*.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dledger.raft.answers import is_well_formed
+from dledger.raft.answers import is_well_formed, stored
 from dledger.raft.elections import Elections
 from dledger.raft.installing import Installing
 from dledger.raft.log import RaftLog
@@ -61,13 +61,7 @@ class Following:
 
     def _answer_success(self, message: AppendRequest, match_index: int) -> None:
         self._out.after_entries.append(
-            AppendResponse(
-                sender=self._standing.id,
-                recipient=message.sender,
-                term=self._standing.term,
-                success=True,
-                match_index=match_index,
-            )
+            stored(message, term=self._standing.term, match_index=match_index)
         )
 
     def _reject_append(self, message: AppendRequest) -> None:

@@ -5,12 +5,9 @@ Owned by one Raft, through `following`. Source: Raft 7, figure 13.
 
 from __future__ import annotations
 
+from dledger.raft.answers import stored
 from dledger.raft.log import RaftLog
-from dledger.raft.messages import (
-    AppendResponse,
-    InstallSnapshotRequest,
-    InstallSnapshotResponse,
-)
+from dledger.raft.messages import InstallSnapshotRequest, InstallSnapshotResponse
 from dledger.raft.ready import Outbox, SnapshotChunk
 from dledger.raft.standing import Standing
 from dledger.types import SnapshotInfo
@@ -81,11 +78,5 @@ class Installing:
         """We have all of it: as a success of an append, which leaves when it is durable."""
         self._log.commit_to(message.info.last_index)
         self._out.after_entries.append(
-            AppendResponse(
-                sender=self._standing.id,
-                recipient=message.sender,
-                term=self._standing.term,
-                success=True,
-                match_index=message.info.last_index,
-            )
+            stored(message, term=self._standing.term, match_index=message.info.last_index)
         )

@@ -60,6 +60,7 @@ from crc32c import crc32c
 
 from dledger.errors import InvalidArgument
 from dledger.records import Record
+from dledger.store.checked_json import VersionError
 
 FORMAT_VERSION: Final = 1
 FILE_HEADER_BYTES: Final = 4096
@@ -79,10 +80,6 @@ _SLOT = struct.Struct("<8sI4xQQQ468x")
 _SLOT_MAGIC = b"DLGRSPS\0"
 _U32 = struct.Struct("<I")
 _FIXED_STRINGS = 4
-
-
-class VersionError(ValueError):
-    """The bytes are whole, but of a format that this version does not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

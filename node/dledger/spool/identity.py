@@ -6,15 +6,14 @@ in ``spool.json`` and, as a second copy, in the header of every spool file.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from crc32c import crc32c
-
 from dledger.errors import CorruptFile
-from dledger.spool.format import FORMAT_VERSION, VersionError
+from dledger.spool.format import FORMAT_VERSION
+from dledger.store import checked_json
 from dledger.store.atomic import load_file, replace_file
+from dledger.store.checked_json import VersionError
 from dledger.store.files import Files
 
 NAME = "spool.json"
@@ -47,34 +46,15 @@ def load_identity(files: Files, directory: Path) -> SpoolIdentity | None:
 
 def save_identity(files: Files, directory: Path, identity: SpoolIdentity) -> None:
     """Write it, durably. Raises DiskFull, StorageError."""
-    fields = _fields(identity)
-    data = json.dumps(fields | {"crc32c": _crc(fields)}, indent=2, sort_keys=True)
-    replace_file(files, directory / NAME, data.encode() + b"\n")
-
-
-def _fields(identity: SpoolIdentity) -> dict[str, object]:
-    return {
-        "format_version": FORMAT_VERSION,
-        "client_id": identity.client_id,
-        "stamp": identity.stamp.hex(),
-    }
-
-
-def _crc(fields: dict[str, object]) -> int:
-    return crc32c(json.dumps(fields, sort_keys=True).encode())
+    fields = {"client_id": identity.client_id, "stamp": identity.stamp.hex()}
+    replace_file(files, directory / NAME, checked_json.encode(FORMAT_VERSION, fields))
 
 
 def _decode(data: bytes, path: Path) -> SpoolIdentity:
     try:
-        fields = json.loads(data)
-        found = fields.pop("crc32c")
-        if found != _crc(fields):
-            raise ValueError(f"CRC32C is {_crc(fields)}, the file says {found}")
-        if fields["format_version"] != FORMAT_VERSION:
-            version = fields["format_version"]
-            raise VersionError(f"format version {version}, this one reads {FORMAT_VERSION}")
+        fields = checked_json.decode(FORMAT_VERSION, data)
         return SpoolIdentity(client_id=fields["client_id"], stamp=bytes.fromhex(fields["stamp"]))
     except VersionError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise CorruptFile(str(path), str(error)) from error

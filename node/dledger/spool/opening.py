@@ -27,7 +27,6 @@ from dledger.spool.format import (
     MAX_CLIENT_ID_BYTES,
     STAMP_BYTES,
     State,
-    VersionError,
     decode_file_header,
 )
 from dledger.spool.identity import NAME as IDENTITY_NAME
@@ -44,6 +43,7 @@ from dledger.spool.spool_files import (
 from dledger.spool.state import NAME as STATE_NAME
 from dledger.spool.state import StateFile, format_state
 from dledger.spool.survey import Surveyor, settle
+from dledger.store.checked_json import VersionError
 from dledger.store.files import File, Files
 
 _log = logging.getLogger(__name__)

@@ -14,11 +14,11 @@ from dledger.spool.format import (
     SLOT_STRIDE_BYTES,
     STATE_BYTES,
     State,
-    VersionError,
     decode_state,
     encode_state,
 )
 from dledger.store.atomic import replace_file
+from dledger.store.checked_json import VersionError
 from dledger.store.files import File, Files, Mode
 
 NAME = "state"

@@ -18,13 +18,13 @@ from dledger.spool.format import (
     FILE_HEADER_BYTES,
     Gap,
     Scan,
-    VersionError,
     decode_file_header,
     scan,
     topic_of,
 )
 from dledger.spool.identity import SpoolIdentity
 from dledger.spool.spool_files import SpoolFile, file_name, first_sequences, read_file
+from dledger.store.checked_json import VersionError
 from dledger.store.files import Files, Mode
 
 _log = logging.getLogger(__name__)

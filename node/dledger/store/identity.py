@@ -7,15 +7,13 @@ Called by the node's start-up and by Bootstrap, before anything else in `store`.
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from crc32c import crc32c
-
 from dledger.errors import CorruptFile, DirectoryLocked, WrongIdentity
+from dledger.store import checked_json
 from dledger.store.atomic import load_file, replace_file
 from dledger.store.files import File, Files
 from dledger.store.hard_state import HardStateFile
@@ -174,28 +172,13 @@ def _format_unnamed(files: Files, directory: Path) -> None:
     hard_state.save(HardState())
 
 
-def _fields(identity: Identity) -> dict[str, object]:
-    return {"format_version": FORMAT_VERSION, **asdict(identity)}
-
-
 def _encode(identity: Identity) -> bytes:
-    fields = _fields(identity)
-    return json.dumps(fields | {"crc32c": _crc(fields)}, indent=2, sort_keys=True).encode() + b"\n"
-
-
-def _crc(fields: dict[str, object]) -> int:
-    return crc32c(json.dumps(fields, sort_keys=True).encode())
+    return checked_json.encode(FORMAT_VERSION, asdict(identity))
 
 
 def _decode(data: bytes, path: Path) -> Identity:
     try:
-        fields = json.loads(data)
-        found = fields.pop("crc32c")
-        if found != _crc(fields):
-            raise ValueError(f"CRC32C is {_crc(fields)}, the file says {found}")
-        if fields["format_version"] != FORMAT_VERSION:
-            version = fields["format_version"]
-            raise ValueError(f"format version {version}, this node reads {FORMAT_VERSION}")
+        fields = checked_json.decode(FORMAT_VERSION, data)
         return Identity(
             node_id=NodeId(fields["node_id"]),
             group_id=fields["group_id"],
@@ -203,5 +186,5 @@ def _decode(data: bytes, path: Path) -> Identity:
             recovered_from=fields["recovered_from"],
             recovered_to=fields["recovered_to"],
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError) as error:
         raise CorruptFile(str(path), str(error) or repr(error)) from error

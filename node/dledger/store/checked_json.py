@@ -1,0 +1,48 @@
+"""Small JSON files that carry a CRC32C of their own fields and their format's version.
+
+For what a directory is: read once at start, looked at by people. Used for `identity.json` of a node
+and `spool.json` of a spool.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from crc32c import crc32c
+
+
+class VersionError(ValueError):
+    """Whole, but of a format version that this program does not read."""
+
+
+def encode(version: int, fields: Mapping[str, object]) -> bytes:
+    """Return *fields* with the version and the CRC; the same bytes for the same fields."""
+    versioned = {"format_version": version, **fields}
+    checked = versioned | {"crc32c": _crc(versioned)}
+    return json.dumps(checked, indent=2, sort_keys=True).encode() + b"\n"
+
+
+def decode(version: int, data: bytes) -> dict[str, Any]:
+    """Return the fields of what `encode` made; which they are is for the caller to check.
+
+    Raises:
+        VersionError: It is whole, but of another version.
+        ValueError: It is damaged.
+    """
+    try:
+        fields = json.loads(data)
+        found = fields.pop("crc32c")
+        if found != _crc(fields):
+            raise ValueError(f"CRC32C is {_crc(fields)}, the file says {found}")
+        stored = fields.pop("format_version")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(str(error) or repr(error)) from error
+    if stored != version:
+        raise VersionError(f"format version {stored}, this one reads {version}")
+    return dict(fields)
+
+
+def _crc(fields: Mapping[str, object]) -> int:
+    return crc32c(json.dumps(fields, sort_keys=True).encode())
