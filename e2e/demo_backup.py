@@ -6,34 +6,30 @@ Prints a timeline and writes ``build/demo-backup.json``. Leaves everything runni
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-import time
-from pathlib import Path
 from typing import Any, Final
 
 from e2e.backups import Backup, Bookkeeper, backed_up, delete_with_volumes, recovering, spark_image
-from e2e.cluster import Cluster, ClusterError, open_cluster
-from e2e.cluster.image import Image, build
-from e2e.demo import DEMO_LABEL, Timeline, forget_earlier
-from e2e.s3 import S3Server
-from e2e.world import (
-    OPERATOR_NAMESPACE,
-    ROOT,
-    Group,
-    Namespace,
-    StoryError,
-    group_manifest,
-    install_operator,
+from e2e.cluster import Cluster
+from e2e.demos import (
+    Timeline,
+    apply_group,
+    bring_up,
+    conclude,
+    fresh_namespace,
+    install,
+    load_node_image,
+    play,
 )
+from e2e.s3 import S3Server
+from e2e.world import ROOT, Group, Namespace, StoryError
 
 NAMESPACE: Final = "dledger-backup"
 GROUP: Final = "orders"
 BACKUP: Final = "before-the-loss"
 TOPIC: Final = "demo"
 _DEMO: Final = "backup"
-_RESULT: Final = ROOT / "build" / "demo-backup.json"
+_WRITABLE_S: Final = 300.0
 _KEYS: Final = (
     *("messages", "missing", "changed", "extra", "logBytes", "objectBytes", "objects"),
     *("driverPods", "executorPods", "groupIdBefore", "groupIdAfter", "backupSeconds"),
@@ -43,37 +39,22 @@ _KEYS: Final = (
 
 def main() -> int:
     """Run the demo; 0 only if every message came back as it was, and Spark ran executors."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cluster", default="auto", choices=("auto", "local", "kind", "current"))
-    parser.add_argument("--messages", type=int, default=100_000)
-    args = parser.parse_args()
-    timeline = Timeline()
-    cluster = open_cluster(args.cluster)
-    try:
-        result = run(cluster, timeline, args.messages)
-    except (ClusterError, StoryError) as error:
-        timeline.say(f"failed: {error}")
-        diagnostics = ROOT / "build" / "demo-backup-diagnostics"
-        cluster.diagnostics(diagnostics)
-        print(f"what the cluster says is in {diagnostics}", file=sys.stderr)
-        return 1
-    return report(result, timeline)
+    diagnostics = ROOT / "build" / "demo-backup-diagnostics"
+    return play(__doc__, messages=100_000, diagnostics=diagnostics, run=run, report=report)
 
 
 def run(cluster: Cluster, timeline: Timeline, messages: int) -> dict[str, Any]:
     """Play the story and return its figures."""
-    cluster.up()
-    timeline.say(f"cluster is up ({cluster.kind}); kubectl --kubeconfig {cluster.kubeconfig}")
-    forget_earlier(cluster, _DEMO)
-    image, spark = images(cluster, timeline)
-    install_operator(cluster, image)
-    timeline.say(f"operator installed by Helm in namespace {OPERATOR_NAMESPACE}")
-    namespace = Namespace(cluster, f"{NAMESPACE}-{int(time.time()):x}")
-    namespace.create(**{DEMO_LABEL: _DEMO})
+    bring_up(cluster, timeline, _DEMO)
+    image = load_node_image(cluster, timeline)
+    spark = spark_image(cluster)
+    timeline.say(f"image {spark.name} is on {cluster.heavy_node}, where Spark runs")
+    install(cluster, timeline, image)
+    namespace = fresh_namespace(cluster, NAMESPACE, _DEMO)
     server = S3Server.start(namespace)
     timeline.say(f"an S3 server with an empty bucket listens in namespace {namespace.name}")
     spec = backed_up(server, spark, GROUP)
-    group = apply_group(namespace, timeline, spec)
+    group = apply_group(namespace, timeline, GROUP, deadline_s=_WRITABLE_S, **spec)
     before = group.status()["groupId"]
     bookkeeper = Bookkeeper(namespace, image, GROUP)
     written = write(bookkeeper, timeline, messages)
@@ -81,7 +62,8 @@ def run(cluster: Cluster, timeline: Timeline, messages: int) -> dict[str, Any]:
     lose(group, timeline)
     spec = {**spec, **recovering(server.store(GROUP), before)}
     began_s = timeline.seconds
-    after = apply_group(namespace, timeline, spec).status()["groupId"]
+    restored = apply_group(namespace, timeline, GROUP, deadline_s=_WRITABLE_S, **spec)
+    after = restored.status()["groupId"]
     restored_s = timeline.seconds - began_s
     differences = compare(bookkeeper, timeline)
     return {
@@ -93,28 +75,6 @@ def run(cluster: Cluster, timeline: Timeline, messages: int) -> dict[str, Any]:
         "restoreSeconds": round(restored_s, 1),
         "write": written,
     }
-
-
-def images(cluster: Cluster, timeline: Timeline) -> tuple[Image, Image]:
-    """Build and load the node's image and Spark's."""
-    image = build()
-    cluster.load_image(image.archive, image.name)
-    timeline.say(f"image {image.name} is on every node")
-    spark = spark_image(cluster)
-    timeline.say(f"image {spark.name} is on {cluster.heavy_node}, where Spark runs")
-    return image, spark
-
-
-def apply_group(namespace: Namespace, timeline: Timeline, spec: dict[str, Any]) -> Group:
-    """Apply a group and wait until it takes writes and is whole."""
-    namespace.apply(group_manifest(GROUP, **spec))
-    timeline.say(f"BrokerGroup {GROUP} applied in namespace {namespace.name}")
-    group = namespace.group(GROUP)
-    status = group.wait_available(300)
-    timeline.say(
-        f"group {status['groupId']} takes writes; leader {status['leader']}, term {status['term']}"
-    )
-    return group
 
 
 def write(bookkeeper: Bookkeeper, timeline: Timeline, messages: int) -> dict[str, Any]:
@@ -173,25 +133,14 @@ def report(result: dict[str, Any], timeline: Timeline) -> int:
     """Write the figures and print them."""
     same = result["missing"] == result["changed"] == result["extra"] == 0 < result["messages"]
     by_spark = result["driverPods"] > 0 and result["executorPods"] > 0
-    passed = same and by_spark and result["groupIdBefore"] != result["groupIdAfter"]
-    figures = {key: result[key] for key in _KEYS} | {
-        "passed": passed,
-        "seconds": round(timeline.seconds, 1),
-        "details": result,
-        "timeline": timeline.events,
-    }
-    _RESULT.parent.mkdir(exist_ok=True)
-    _RESULT.write_text(json.dumps(figures, indent=2) + "\n", "utf-8")
-    print()
-    for key in (*_KEYS, "seconds"):
-        print(f"  {key:14} {figures[key]}")
-    verdict = "every message came back as it was" if passed else "FAILED"
-    print(f"\n{verdict}; figures in {_relative(_RESULT)}; `make demo-down` removes everything")
-    return 0 if passed else 1
-
-
-def _relative(path: Path) -> Path:
-    return path.relative_to(ROOT)
+    return conclude(
+        ROOT / "build" / "demo-backup.json",
+        {key: result[key] for key in _KEYS},
+        timeline,
+        passed=same and by_spark and result["groupIdBefore"] != result["groupIdAfter"],
+        verdict="every message came back as it was",
+        details={"details": result},
+    )
 
 
 if __name__ == "__main__":
