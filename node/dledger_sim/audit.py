@@ -53,9 +53,7 @@ def _stored(process: Process) -> dict[tuple[str, str], Place]:
     return places
 
 
-def _messages(
-    process: Process, entries: dict[int, Entry]
-) -> Iterator[tuple[Place, str, str]]:
+def _messages(process: Process, entries: dict[int, Entry]) -> Iterator[tuple[Place, str, str]]:
     frames: dict[Payload, tuple[str, list[bytes]]] = {}
     for queue_id in range(QUEUES):
         queue = process.state.broker.topics.queue(TOPIC, queue_id)

@@ -54,7 +54,7 @@ class Cluster:
             Producer(f"client-{n}", self, options, self.random(f"client {n}"))
             for n in range(options.clients)
         ]
-        self._leaders_seen: dict[NodeId, int] = {}
+        self.kept_down: set[NodeId] = set()
 
     def random(self, what: str) -> Random:
         """Return the random numbers of one concern: others' use of theirs does not change them."""
@@ -167,7 +167,11 @@ class Cluster:
     def restart_later(self, process: Process) -> None:
         """Start a node that is down after a while."""
         down_us = self._crashes.randint(1, self._crashes.choice((10 * MS, 500 * MS, 3 * S)))
-        self.clock.after(down_us, lambda: self.start(process))
+        self.clock.after(down_us, lambda: self._restart(process))
+
+    def _restart(self, process: Process) -> None:
+        if process.id not in self.kept_down:
+            self.start(process)
 
     def opened(self, process: Process) -> None:
         """Check what a starting process finds on its disk."""

@@ -67,9 +67,7 @@ class Links:
     def heal(self, nodes: Collection[NodeId] | None = None) -> None:
         """Let everyone of *nodes* (all, by default) reach everyone of them again."""
         self._cut = {
-            (a, b)
-            for a, b in self._cut
-            if nodes is not None and not (a in nodes and b in nodes)
+            (a, b) for a, b in self._cut if nodes is not None and not (a in nodes and b in nodes)
         }
         self._free_us.clear()
         self._newest_us.clear()
@@ -103,16 +101,9 @@ def draw_partition(nodes: Sequence[NodeId], rng: Random) -> tuple[str, list[tupl
         "deaf": [(other, first) for other in rest],
         "mute": [(first, other) for other in rest],
         "alone": [pair for other in rest for pair in ((other, first), (first, other))],
-        "bridge": [
-            pair
-            for a in some
-            for b in others[1:]
-            for pair in ((a, b), (b, a))
-        ],
+        "bridge": [pair for a in some for b in others[1:] for pair in ((a, b), (b, a))],
         "star": [(a, b) for a, b in everyone if first not in (a, b)],
-        "ring": [
-            (order[i], order[(i + 1) % len(order)]) for i in range(len(order))
-        ],
+        "ring": [(order[i], order[(i + 1) % len(order)]) for i in range(len(order))],
         "random": [pair for pair in everyone if rng.random() < 0.3],
     }
     shape = rng.choice(sorted(shapes))

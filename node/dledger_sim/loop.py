@@ -15,7 +15,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+from weakref import WeakSet
 
 from dledger_sim.clock import Clock
 
@@ -76,8 +77,8 @@ class _Handle(asyncio.TimerHandle):
             self._callback(*self._args)
 
 
-class ProcessLoop(asyncio.AbstractEventLoop):
-    """The event loop of one process.
+class ProcessLoop:
+    """The event loop of one process; of `asyncio.AbstractEventLoop` only what is asked of it.
 
     Args:
         clock: The time that all processes share.
@@ -95,11 +96,13 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._clock = clock
         self._job_us = job_us
         self._after_step = after_step
+        self._asyncio = cast("asyncio.AbstractEventLoop", self)
         self._alive = True
         self._paused_until_us = 0
         self._held: deque[_Handle] = deque()
         self._jobs: dict[Executor, deque[Job]] = {}
         self._loose_jobs: list[Job] = []
+        self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
 
     # What the simulation asks
 
@@ -126,6 +129,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         """End the process; returns the jobs under way that have not run, in order."""
         self._alive = False
         self._held.clear()
+        for task in list(self._tasks):
+            task.get_coro().close()
         begun = [jobs[0] for jobs in self._jobs.values() if jobs] + self._loose_jobs
         return [job for job in begun if not job.has_run]
 
@@ -136,7 +141,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         if self.is_paused:
             self._held.append(handle)
             return
-        _set_running_loop(self)
+        _set_running_loop(self._asyncio)
         try:
             handle.call()
         finally:
@@ -198,11 +203,13 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     def create_future(self) -> asyncio.Future[Any]:
         """Return a new future."""
-        return asyncio.Future(loop=self)
+        return asyncio.Future(loop=self._asyncio)
 
     def create_task(self, coro: Any, *, name: str | None = None, **_: Any) -> asyncio.Task[Any]:
         """Return a new task."""
-        return asyncio.Task(coro, loop=self, name=name)
+        task = asyncio.Task(coro, loop=self._asyncio, name=name)
+        self._tasks.add(task)
+        return task
 
     def run_in_executor(
         self, executor: Executor | None, func: Callable[..., T], *args: Any

@@ -104,5 +104,3 @@ def _step_down(process: Process) -> None:
 
 def _campaign(process: Process) -> None:
     process.driver.campaign()
-
-

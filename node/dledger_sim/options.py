@@ -73,7 +73,7 @@ class Options:
         return cls(
             nodes=rng.choice((1, 3, 3, 3, 3, 5, 5)),
             tight=rng.random() < 0.4,
-            segment_bytes=rng.choice((8, 16, 64)) << 10,
+            segment_bytes=rng.choice((16, 64, 256)) << 10,
             clients=rng.randint(1, 3),
             window=rng.randint(1, 4),
             batch=rng.choice((4, 32, 64)),

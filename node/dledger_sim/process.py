@@ -116,7 +116,9 @@ class ObservedState:
 class Process:
     """A node; between `crash` and `start` it has a disk only."""
 
-    def __init__(self, member: Member, world: World, rng: Random, *, founding: Entry | None) -> None:
+    def __init__(
+        self, member: Member, world: World, rng: Random, *, founding: Entry | None
+    ) -> None:
         self.member = member
         self.id: NodeId = member.id
         self._world = world

@@ -82,12 +82,12 @@ class Run:
         cluster.calm = cluster.links.calm = True
         cluster.links.heal()
         for process in outside:
-            self._leave_outside(process, [one.id for one in core])
+            self._leave_outside(process)
         for process in core:
             _revive(cluster, process)
         self._demand_progress("the healed quorum", core)
 
-    def _leave_outside(self, process: Process, core: list[str]) -> None:
+    def _leave_outside(self, process: Process) -> None:
         """Let a node stay down, cut off, or cut off in one direction."""
         cluster = self.cluster
         others = [one for one in cluster.processes if one != process.id]
@@ -96,16 +96,17 @@ class Run:
         how = self._rng.choice(("down", "away", "back", "both"))
         cluster.note(f"{process.id} stays outside: {how}")
         if how == "down":
+            cluster.kept_down.add(process.id)
             cluster.crash(process)
         else:
             _revive(cluster, process)
         cluster.links.cut({"down": [], "away": away, "back": back, "both": away + back}[how])
-        del core
 
     def _heal_all(self) -> None:
         cluster = self.cluster
         cluster.note("heal all")
         cluster.links.heal()
+        cluster.kept_down.clear()
         everyone = list(cluster.processes.values())
         for process in everyone:
             _revive(cluster, process)
