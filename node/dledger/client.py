@@ -17,24 +17,18 @@ from typing import Any, Final, Self
 import grpc
 import grpc.aio
 
+from dledger.append_stream import AppendStream
 from dledger.broker.topics import check_name
 from dledger.errors import (
-    AlreadyBootstrapped,
     CorruptSpool,
-    DiskFull,
-    DledgerError,
     InvalidArgument,
     MessageRejected,
-    NotJoined,
-    NotLeader,
-    Overloaded,
-    Refused,
     Unavailable,
-    UnknownTopic,
 )
 from dledger.failover import FailoverRecord
 from dledger.records import Appended, Record, StoredRecord
 from dledger.rpc.checks import check_body, check_properties, check_tag
+from dledger.rpc.client_errors import error_of, outcome_of
 from dledger.rpc.limits import MAX_ID_LENGTH
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
@@ -48,6 +42,7 @@ from dledger.types import Member, NodeId
 
 __all__ = [
     "AdminClient",
+    "AppendStream",
     "Appended",
     "BlockingProducer",
     "Client",
@@ -218,7 +213,7 @@ class Client(_Channel):
         try:
             return _appended(await self._ledger.Append(request, timeout=timeout_s))
         except grpc.aio.AioRpcError as error:
-            raise _outcome_of(error, self.address) from error
+            raise outcome_of(error, self.address) from error
 
     def _append_request(
         self, topic: str, records: Iterable[Record | bytes], queue_id: int
@@ -360,59 +355,6 @@ def _check_message(message: Message) -> None:
     check_properties(record.properties, record.keys)
     if len(record.message_id) > MAX_ID_LENGTH:
         raise InvalidArgument(f"message_id has at most {MAX_ID_LENGTH} characters")
-
-
-_BY_NAME: Final[dict[str, type[DledgerError]]] = {
-    cls.__name__: cls for cls in (Refused, InvalidArgument, Unavailable, Overloaded, DiskFull)
-}
-
-
-def error_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:
-    """Return the error that a node meant by a gRPC status.
-
-    Nodes name their error class in the trailing metadata ``dledger-error``.
-    """
-    metadata = dict(error.trailing_metadata() or ())
-    text = f"{address}: {error.details()}"
-    name = str(metadata.get("dledger-error", ""))
-    argument = str(metadata.get("dledger-error-argument", ""))
-    if name == "AlreadyBootstrapped":
-        return AlreadyBootstrapped(argument)
-    if name == "NotJoined":
-        return NotJoined()
-    if name == "NotLeader":
-        return NotLeader(NodeId(argument) if argument else None)
-    if name == "UnknownTopic":
-        return UnknownTopic(argument)
-    if name in _BY_NAME:
-        return _BY_NAME[name](text)
-    return _by_code(error.code(), text)
-
-
-def _outcome_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:
-    """Return what a failed attempt to store means, where a wrong refusal would cost a message.
-
-    Only what a node says by name is a refusal; proxies and foreign services are no group.
-    """
-    meant = error_of(error, address)
-    name = dict(error.trailing_metadata() or ()).get("dledger-error")
-    if name == DledgerError.__name__:
-        return DledgerError(str(meant))
-    return Unavailable(str(meant)) if name is None and isinstance(meant, Refused) else meant
-
-
-def _by_code(code: grpc.StatusCode, text: str) -> DledgerError:
-    if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.OUT_OF_RANGE):
-        return InvalidArgument(text)
-    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        return Overloaded(text)
-    transient = (
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-        grpc.StatusCode.ABORTED,
-        grpc.StatusCode.CANCELLED,
-    )
-    return Unavailable(text) if code in transient else Refused(text)
 
 
 def _appended(response: pb.AppendResponse) -> Appended:
