@@ -67,7 +67,7 @@ class LedgerHandlers(NativeHandlers):
 
     async def _produce(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         try:
-            if not self._engine.is_leader():
+            if self._engine.leader() is None:
                 await self._engine.wait_leader_change(_ELECTION_WAIT_S)
             producing = Producing(self._gateway, lambda: self._answered(_PRODUCE))
             async for answers in producing.answers(requests):
