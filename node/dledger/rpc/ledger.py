@@ -77,10 +77,11 @@ class LedgerHandlers(NativeHandlers):
         """
         queue = self._engine.state.topics.queue(request.topic, request.queue_id)
         beyond = request.start_offset > queue.end and not request.follow
-        if request.start_offset < 0 or beyond:
-            raise OffsetOutOfRange(request.start_offset, first=0, last=queue.end)
+        if request.start_offset < queue.first or beyond:
+            raise OffsetOutOfRange(request.start_offset, first=queue.first, last=queue.end)
         offset, left = request.start_offset, request.max_records or None
         while left is None or left > 0:
+            queue = self._engine.state.topics.queue(request.topic, request.queue_id)
             if offset < queue.end:
                 limit = min(_RESPONSE_RECORDS, left or _RESPONSE_RECORDS)
                 response = await self._response(request, offset, limit)
