@@ -23,9 +23,9 @@ from google.protobuf.message import DecodeError
 
 from dledger.broker.message import Columns
 from dledger.broker.produce import NO_QUEUE, encode_produce
+from dledger.channel import OPTIONS, leader_address, outcome_of
 from dledger.errors import DledgerError, InvalidArgument, Refused, Unavailable
 from dledger.records import Appended, Record
-from dledger.rpc.client_errors import leader_address, outcome_of
 from dledger.rpc.pb import dledger_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -162,7 +162,7 @@ class AppendStream:
 
     async def _one_stream(self, address: str) -> str:
         """Hold one stream until it ends; return the leader's address if the node knew one."""
-        async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
+        async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
             call = channel.stream_stream(_METHOD)(self._requests())
             try:
                 async for raw in call:
@@ -219,14 +219,6 @@ class AppendStream:
         self._unsent.clear()
         self._bytes = 0
         self._room.set()
-
-
-_OPTIONS: Final = (
-    ("grpc.max_send_message_length", 64 << 20),
-    ("grpc.max_receive_message_length", 64 << 20),
-    ("grpc.max_reconnect_backoff_ms", 500),
-    ("grpc.enable_http_proxy", 0),
-)
 
 
 def _columns(records: Iterable[Record | bytes]) -> Columns:

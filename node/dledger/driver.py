@@ -19,6 +19,7 @@ from crc32c import crc32c
 from dledger.disk import Disk
 from dledger.errors import DiskFull, DledgerError, NotLeader, StorageError
 from dledger.failover import FailoverRecord, FailoverTimer
+from dledger.log_clock import Clock, LogClock
 from dledger.log_view import LogView
 from dledger.metrics import NodeMetrics
 from dledger.proposals import Proposal, ProposalQueue, Waiters
@@ -26,6 +27,7 @@ from dledger.raft.config import RaftConfig
 from dledger.raft.core import Raft
 from dledger.raft.messages import AppendRequest, HeartbeatRequest, Message, TimeoutNow
 from dledger.raft.ready import Ready
+from dledger.signals import ChangeSignal
 from dledger.store.commit_log import CommitLog
 from dledger.store.hard_state import HardStateFile
 from dledger.types import Entry, EntryKind, HardState, Membership, NodeId, Role
@@ -34,16 +36,6 @@ logger = logging.getLogger(__name__)
 
 _PIPELINE_ENTRIES: Final = 4
 _EARLY_BATCH_BYTES: Final = 256 << 10
-
-
-class Clock(Protocol):
-    """Time as the driver needs it."""
-
-    def monotonic_s(self) -> float:
-        """Return seconds that never go back."""
-
-    def unix_ms(self) -> int:
-        """Return the wall clock, Unix milliseconds; may jump."""
 
 
 class StateMachine(Protocol):
@@ -116,10 +108,9 @@ class Driver:
         )
         self._applied_index = 0
         self._leader_term_applied = 0
-        self._clock_base: tuple[float, int] = (clock.monotonic_s(), clock.unix_ms())
-        self._last_timestamp_ms = 0
+        self._log_clock = LogClock(clock)
         self._role: tuple[Role, int, NodeId | None] = (Role.FOLLOWER, 0, None)
-        self._change_waiters: set[asyncio.Future[None]] = set()
+        self._changes = ChangeSignal()
         self._applied_listeners: list[Callable[[], None]] = []
         self.last_tick_s = clock.monotonic_s()
         self.writes_refused: DiskFull | None = None
@@ -173,13 +164,8 @@ class Driver:
         return self.core.role is Role.LEADER and self._leader_term_applied == self.core.term
 
     def now_ms(self) -> int:
-        """Return the leader's log clock: Unix milliseconds that never go back.
-
-        The wall clock is read when leadership starts; from then on monotonic time is added.
-        """
-        base_s, base_ms = self._clock_base
-        elapsed_ms = int((self._clock.monotonic_s() - base_s) * 1000)
-        return max(self._last_timestamp_ms, base_ms + elapsed_ms)
+        """Return the leader's log clock: Unix milliseconds that never go back."""
+        return self._log_clock.now_ms()
 
     def submit(self, command: bytes, *, grows: bool) -> asyncio.Future[object]:
         """Queue one framed command; the future gives what applying it gave.
@@ -244,16 +230,7 @@ class Driver:
 
     async def wait_change(self, timeout_s: float) -> None:
         """Return when role, term, leader or readiness to serve changes, or after *timeout_s*."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._change_waiters.add(waiter)
-        try:
-            # Not wait_for: until Python 3.12 it loses a cancellation that comes with the result.
-            async with asyncio.timeout(timeout_s):
-                await waiter
-        except TimeoutError:
-            return
-        finally:
-            self._change_waiters.discard(waiter)
+        await self._changes.wait(timeout_s)
 
     def on_applied(self, listener: Callable[[], None]) -> None:
         """Call *listener* after each batch of applied entries."""
@@ -400,7 +377,7 @@ class Driver:
             listener()
 
     def _apply_one(self, entry: Entry) -> None:
-        self._last_timestamp_ms = max(self._last_timestamp_ms, entry.timestamp_ms)
+        self._log_clock.applied(entry.timestamp_ms)
         results = self._state.apply(entry) if entry.kind is EntryKind.DATA else ()
         self._applied_index = entry.index
         self._waiters.applied(entry.term, entry.index, results)
@@ -418,7 +395,7 @@ class Driver:
         if record is not None:
             self._metrics.elected(record)
             logger.info("failover complete: %s", record)
-        self._notify_change()
+        self._changes.notify()
 
     # -- membership and role ---------------------------------------------------------------------
 
@@ -438,19 +415,14 @@ class Driver:
             self.core.id, before[0].value, role[0].value, role[1], role[2], self.core.last_index,
         )  # fmt: skip
         if role[0] is Role.LEADER:
-            self._clock_base = (now_s, max(self._clock.unix_ms(), self._last_timestamp_ms))
+            self._log_clock.lead()
             self._timer.elected(role[1], now_s, self._clock.unix_ms())
         elif role[0] is Role.PRE_CANDIDATE:
             self._timer.leader_lost("ElectionTimeout", now_s)
         if before[0] is Role.LEADER:
             self._queue.fail_all(NotLeader(self.core.leader))
             self._waiters.fail_all()
-        self._notify_change()
-
-    def _notify_change(self) -> None:
-        for waiter in self._change_waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._changes.notify()
 
     def _entries_loaded(self) -> None:
         self.core.entries_available()

@@ -12,6 +12,7 @@ from dledger.broker.message import Columns, Message
 from dledger.broker.produce import NO_QUEUE, ProduceFrame, encode_produce
 from dledger.broker.results import Produced
 from dledger.broker.topics import check_name
+from dledger.channel import LEADER_KEY
 from dledger.errors import DledgerError, InvalidArgument, OffsetOutOfRange
 from dledger.rpc.batches import check_client_id
 from dledger.rpc.checks import (
@@ -21,7 +22,6 @@ from dledger.rpc.checks import (
     check_tag,
     check_total,
 )
-from dledger.rpc.client_errors import LEADER_KEY
 from dledger.rpc.limits import MAX_ID_LENGTH, MAX_MESSAGES
 from dledger.rpc.native import NativeHandlers, bug, parsed
 from dledger.rpc.pb import dledger_pb2 as pb
@@ -98,10 +98,11 @@ class LedgerHandlers(NativeHandlers):
         """
         queue = self._engine.state.topics.queue(request.topic, request.queue_id)
         beyond = request.start_offset > queue.end and not request.follow
-        if request.start_offset < 0 or beyond:
-            raise OffsetOutOfRange(request.start_offset, first=0, last=queue.end)
+        if request.start_offset < queue.first or beyond:
+            raise OffsetOutOfRange(request.start_offset, first=queue.first, last=queue.end)
         offset, left = request.start_offset, request.max_records or None
         while left is None or left > 0:
+            queue = self._engine.state.topics.queue(request.topic, request.queue_id)
             if offset < queue.end:
                 limit = min(_RESPONSE_RECORDS, left or _RESPONSE_RECORDS)
                 response = await self._response(request, offset, limit)

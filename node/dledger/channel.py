@@ -1,8 +1,12 @@
-"""What a node's gRPC status means to a client: `rpc.status` the other way round."""
+"""A client's connection to one node, and what the node's gRPC statuses mean.
+
+Shared by `client.Client`, `admin_client.AdminClient` and `append_stream.AppendStream`.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from types import TracebackType
+from typing import Any, Final, Self
 
 import grpc
 import grpc.aio
@@ -23,11 +27,43 @@ from dledger.types import NodeId
 
 LEADER_KEY: Final = "dledger-leader"
 """Trailing metadata: the leader's client address, where a caller has to go there by itself."""
+OPTIONS: Final = (
+    ("grpc.max_send_message_length", 64 << 20),
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.enable_http_proxy", 0),
+)
 
 
-def leader_address(error: grpc.aio.AioRpcError) -> str:
-    """Return the leader's client address that a node named with its refusal; empty if none."""
-    return str(dict(error.trailing_metadata() or ()).get(LEADER_KEY, ""))
+class Channel:
+    """A gRPC channel as an async context manager."""
+
+    def __init__(self, address: str, timeout_s: float) -> None:
+        self.address = address
+        self.timeout_s = timeout_s
+        self.channel = grpc.aio.insecure_channel(address, options=OPTIONS)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self.channel.close()
+
+    async def call(self, method: Any, request: Any) -> Any:
+        """Return the answer to one unary request. Raises what the node meant (`error_of`)."""
+        try:
+            return await method(request, timeout=self.timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error, self.address) from error
 
 
 _BY_NAME: Final[dict[str, type[DledgerError]]] = {
@@ -67,6 +103,11 @@ def outcome_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:
     if name == DledgerError.__name__:
         return DledgerError(str(meant))
     return Unavailable(str(meant)) if name is None and isinstance(meant, Refused) else meant
+
+
+def leader_address(error: grpc.aio.AioRpcError) -> str:
+    """Return the leader's client address that a node named with its refusal; empty if none."""
+    return str(dict(error.trailing_metadata() or ()).get(LEADER_KEY, ""))
 
 
 def _by_code(code: grpc.StatusCode, text: str) -> DledgerError:
