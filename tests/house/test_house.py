@@ -49,3 +49,23 @@ def test_the_links_of_the_documents_lead_somewhere() -> None:
     ]
 
     assert broken == []
+
+
+def test_every_promise_names_tests_that_exist() -> None:
+    """A promise without a test is a wish: each of the twelve rows leads to real ones."""
+    rows = re.findall(
+        r"^\| (P\d+) \|(.*)$", (ROOT / "docs/promises.md").read_text("utf-8"), re.MULTILINE
+    )
+
+    wrong = []
+    for promise, row in rows:
+        named = re.findall(r"`((?:tests|e2e)/[\w/]+\.py)(?:::(\w+))?`", row)
+        wrong += [
+            f"{promise}: {path}::{test}"
+            for path, test in named
+            if not (ROOT / path).exists() or f"def {test}" not in (ROOT / path).read_text("utf-8")
+        ]
+        wrong += [] if named else [f"{promise}: no test"]
+
+    assert [promise for promise, _ in rows] == [f"P{number}" for number in range(1, 13)]
+    assert wrong == []

@@ -3,33 +3,15 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from pathlib import Path
 from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dledger.store.commit_log import CommitLog
-from dledger.store.memory_files import MemoryFiles
 from dledger.types import Entry
+from tests.store.cut_files import CutFiles, PowerCutError
 from tests.store.harness import Disk, entry, everything, format_disk
-
-
-class PowerCutError(Exception):
-    """The machine went off before this call."""
-
-
-class CutFiles(MemoryFiles):
-    """Loses power before the file call number `calls_left`."""
-
-    calls_left = 1 << 60
-
-    def strike(self, operation: str, path: Path) -> None:
-        """Count every call."""
-        self.calls_left -= 1
-        if self.calls_left < 0:
-            raise PowerCutError(operation)
-        super().strike(operation, path)
 
 
 class History:

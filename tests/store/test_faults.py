@@ -101,11 +101,11 @@ def test_full_disk_never_leaves_a_stale_index_file() -> None:
     """A sealed segment that is cut and grows again is not read by its old index."""
     disk = Disk()
     log = disk.with_entries(entries(1, 60, size=150))
-    last = log._segments[0].last_index
+    last = log._index.segments[0].last_index
     disk.files.inject(Fault("pwritev", errno.ENOSPC, ".idx.new", times=9))
 
     log.append([entry(last + 1, 2), *entries(last + 2, 60, term=2, size=150)])
-    assert log._segments[0].last_index == last + 1
+    assert log._index.segments[0].last_index == last + 1
     log.sync()
 
     assert everything(disk.open()) == everything(log)
@@ -235,7 +235,7 @@ def _rotten(disk: Disk, name: str, position: int) -> Disk:
 def _small_log() -> tuple[Disk, list[int]]:
     disk = Disk(segment_bytes=4096 + 300)
     log = disk.with_entries([entry(i, data="grüße".encode() * (i % 3)) for i in range(1, 12)])
-    return disk, [segment.end for segment in log._segments]
+    return disk, [segment.end for segment in log._index.segments]
 
 
 @pytest.mark.parametrize("with_index", [True, False])

@@ -121,7 +121,7 @@ def test_truncated_segments_never_come_back(seed: int) -> None:
     """Rule 6, where whole files go: their removal is durable before append() returns."""
     disk = Disk()
     log = disk.with_entries(entries(1, 60, size=150))
-    last = log._segments[0].last_index
+    last = log._index.segments[0].last_index
 
     log.append(entries(last, last, size=150))
 
@@ -133,8 +133,8 @@ def test_cut_segments_never_come_back(seed: int) -> None:
     """Rule 7, where whole files go."""
     disk = Disk(durability="osBuffer")
     log = disk.with_entries(entries(1, 60, size=150))
-    last = log._segments[0].last_index
-    disk.contents(disk.names(".seg")[0])[log._segments[0].position(last) + 50] ^= 1
+    last = log._index.segments[0].last_index
+    disk.contents(disk.names(".seg")[0])[log._index.segments[0].position(last) + 50] ^= 1
     disk.files.remove(LOG / disk.names(".idx")[0])
     disk.files.kill()
     recovered = disk.open()
@@ -195,7 +195,7 @@ def test_everything_recovered_is_under_the_watermark() -> None:
     log = disk.with_entries(entries(1, 10))
     log.append(entries(11, 50))
     disk.files.kill()
-    position = disk.open()._segments[-1].position(50)
+    position = disk.open()._index.segments[-1].position(50)
     disk.files.kill()
 
     disk.contents(disk.names(".seg")[-1])[position] ^= 1
@@ -334,6 +334,13 @@ def test_calls_of_the_log_and_the_hard_state(request: pytest.FixtureRequest) -> 
     section("append what needs another segment")
     log.append(entries(3, 3, term=2))
     section("append over entries in an earlier segment")
+    log.append(entries(4, 4, term=2, size=4000))
+    log.sync()
+    files.calls.clear()
+    log.drop_before(4)
+    section("drop a sealed segment")
+    log.restart_behind(index=9, term=3, chain=7)
+    section("restart behind a snapshot")
     HardStateFile(files, DATA).save(HardState(2, None))
     section("save a hard state")
     text = "\n".join(sections)

@@ -10,23 +10,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from dledger.errors import (
-    CorruptRecord,
-    DiskFull,
-    NotJoined,
-    OffsetOutOfRange,
-    StorageError,
-)
+from dledger.errors import CorruptRecord, DiskFull, NotJoined, StorageError
 from dledger.store.extent import Extent, RecordRange, cut, extent
 from dledger.store.files import Files, disk_full_on_enospc
-from dledger.store.format import encode_records, record_size
+from dledger.store.format import Base, encode_records, record_size
 from dledger.store.identity import Identity
+from dledger.store.log_index import LogIndex
 from dledger.store.recent import RecentEntries
 from dledger.store.recovery import Survey, check, repair, survey, write_index
 from dledger.store.segment import Segment, Span, span
@@ -56,11 +50,8 @@ class CommitLog:
         self._watermark = watermark
         self._identity = identity
         self._durability = durability
-        self._segments = found.segments
-        self._runs = found.runs
-        self._memberships: list[tuple[int, Membership]] = []
-        self._first_index = found.mark.first_index
-        self._last_index = self._synced_index = found.last_index
+        self._index = LogIndex(found.mark.base, found.last_index, found.segments, found.runs)
+        self._synced_index = found.last_index
         self._recent = RecentEntries(cache_bytes)
         self._truncations = 0
         self._failure: str | None = None
@@ -116,20 +107,20 @@ class CommitLog:
             cache_bytes=cache_bytes,
             durability=durability,
         )
-        log._memberships = [log._load_membership(index) for index in found.memberships]
+        log._index.memberships = [log._load_membership(index) for index in found.memberships]
         return log
 
     # What the event loop may ask.
 
     @property
     def first_index(self) -> int:
-        """The oldest entry kept; 1 while nothing was compacted, also when the log is empty."""
-        return self._first_index
+        """The oldest entry kept; 1 while nothing was dropped, also when the log is empty."""
+        return self._index.first_index
 
     @property
     def last_index(self) -> int:
         """The newest entry written; first_index - 1 if there is none."""
-        return self._last_index
+        return self._index.last_index
 
     @property
     def synced_index(self) -> int:
@@ -140,7 +131,7 @@ class CommitLog:
     def size_bytes(self) -> int:
         """What the segment files take on disk, preallocated space included."""
         with self._state:
-            return sum(segment.capacity_bytes for segment in self._segments)
+            return sum(segment.capacity_bytes for segment in self._index.segments)
 
     @property
     def failure(self) -> str | None:
@@ -148,21 +139,29 @@ class CommitLog:
         return self._failure
 
     def term(self, index: int) -> int:
-        """Return the term of the entry at *index*; 0 for index 0.
+        """Return the term of the entry at *index*, or at first_index - 1; 0 for index 0.
 
         Raises:
             OffsetOutOfRange: There is no such entry.
         """
-        if index == 0:
-            return 0
         with self._state:
-            self._check_range(index, index)
-            return self._runs.term(index)
+            return self._index.term(index)
+
+    def chain(self, index: int) -> int:
+        """Return the chain CRC of the entry at *index*, or at first_index - 1; 0 for index 0.
+
+        Equal chain values mean equal logs up to there.
+
+        Raises:
+            OffsetOutOfRange: There is no such entry.
+        """
+        with self._state:
+            return self._index.chain(index)
 
     def memberships(self) -> list[tuple[int, Membership]]:
-        """Return (index, membership) of all MEMBERSHIP entries, ascending."""
+        """Return (index, membership) of all MEMBERSHIP entries kept, ascending."""
         with self._state:
-            return list(self._memberships)
+            return list(self._index.memberships)
 
     def recent(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...] | None:
         """Return entries [first, last] from memory, cut at *max_bytes* of data but at least one.
@@ -197,7 +196,7 @@ class CommitLog:
         while True:
             with self._state:
                 self._check_usable()
-                self._check_range(first, last)
+                self._index.check_range(first, last)
                 truncations = self._truncations
                 wanted = self._span(first, last, max_bytes)
             try:
@@ -210,7 +209,7 @@ class CommitLog:
                 raise CorruptRecord(wanted.segment.name, 0, "the segment is missing") from error
 
     def _span(self, first: int, last: int, max_bytes: int) -> Span:
-        segment = self._segment_of(first)
+        segment = self._index.segment_of(first)
         return span(segment, first, min(last, segment.last_index), max_bytes)
 
     def cut(self, first: int, last: int, target_bytes: int) -> list[RecordRange]:
@@ -220,8 +219,8 @@ class CommitLog:
             OffsetOutOfRange: The log does not hold all of [first, last].
         """
         with self._state:
-            self._check_range(first, last)
-            return cut(self._segments, first, last, target_bytes)
+            self._index.check_range(first, last)
+            return cut(self._index.segments, first, last, target_bytes)
 
     def read_extent(self, first: int, last: int, max_bytes: int) -> tuple[Extent, bytes]:
         """Return records from *first* on as they are on disk, unchecked: one segment's.
@@ -236,24 +235,17 @@ class CommitLog:
         """
         with self._state:
             self._check_usable()
-            self._check_range(first, last)
-            wanted = extent(self._segment_of(first), first, last, max_bytes)
+            self._index.check_range(first, last)
+            wanted = extent(self._index.segment_of(first), first, last, max_bytes)
         try:
             return wanted, wanted.read(self._disk.open(wanted.segment))
         except FileNotFoundError as error:
+            with self._state:
+                self._index.check_range(first, last)  # it may have been dropped meanwhile
             raise CorruptRecord(wanted.segment.name, 0, "the segment is missing") from error
 
-    def _segment_of(self, index: int) -> Segment:
-        firsts = bisect_right(self._segments, index, key=lambda segment: segment.first_index)
-        return self._segments[firsts - 1]
-
-    def _check_range(self, first: int, last: int) -> None:
-        for index in (first, last):
-            if not self._first_index <= index <= self._last_index:
-                raise OffsetOutOfRange(index, first=self._first_index, last=self._last_index)
-
     def _load_membership(self, index: int) -> tuple[int, Membership]:
-        segment = self._segment_of(index)
+        segment = self._index.segment_of(index)
         (entry,) = span(segment, index, index, 0).read(self._disk.open(segment))
         return index, _membership(entry, segment)
 
@@ -276,21 +268,21 @@ class CommitLog:
             return
         with self._writing, self._poisoning():
             self._check_appendable(entries)
-            if entries[0].index <= self._last_index:
+            if entries[0].index <= self._index.last_index:
                 self._truncate(entries[0].index - 1)
-            before = self._last_index
+            before = self._index.last_index
             try:
                 self._append(entries)
             except DiskFull:
-                if self._last_index > before:
+                if self._index.last_index > before:
                     self._truncate(before)
                 raise
 
     def _append(self, entries: Sequence[Entry]) -> None:
         while entries:
-            count = self._segments[-1].room_for(entries) if self._segments else 0
+            count = self._index.segments[-1].room_for(entries) if self._index.segments else 0
             if count:
-                self._write(self._segments[-1], entries[:count])
+                self._write(self._index.segments[-1], entries[:count])
             else:
                 self._roll(record_size(len(entries[0].data)))
             entries = entries[count:]
@@ -304,38 +296,34 @@ class CommitLog:
             file.pwritev(encoded.buffers, segment.end)
         memberships = [(e.index, _membership(e, segment)) for e in entries if _is_membership(e)]
         with self._state:
-            segment.add(encoded)
-            for entry in entries:
-                self._runs.append(entry.index, entry.term)
-            self._memberships += memberships
+            self._index.add(encoded, entries, memberships)
             self._recent.add(entries)
-            self._last_index = entries[-1].index
 
     def _roll(self, room_bytes: int) -> None:
         """Seal the last segment and begin another, so that sealed segments are always synced."""
         self._drop_empty_segment()
-        if self._segments:
-            self._seal(self._segments[-1])
+        if self._index.segments:
+            self._seal(self._index.segments[-1])
         segment = self._disk.create(
             self._identity,
-            first_index=self._last_index + 1,
-            previous_chain=self._chain(self._last_index),
+            first_index=self._index.last_index + 1,
+            previous_chain=self._index.chain(self._index.last_index),
             room_bytes=room_bytes,
         )
         with self._state:
-            self._segments.append(segment)
+            self._index.segments.append(segment)
 
     def _drop_empty_segment(self) -> None:
         """Remove a last segment without records: it was too small, and its name is needed."""
-        empty = [one for one in self._segments[-1:] if one.last_index < one.first_index]
+        empty = [one for one in self._index.segments[-1:] if one.last_index < one.first_index]
         with self._state:
-            del self._segments[len(self._segments) - len(empty) :]
-        self._disk.remove(empty, self._segments[-1:])
+            del self._index.segments[len(self._index.segments) - len(empty) :]
+        self._disk.remove(empty, self._index.segments[-1:])
 
     def _seal(self, segment: Segment) -> None:
         self._disk.open(segment).fdatasync()
-        indexes = [index for index, _ in self._memberships]
-        write_index(self._disk.files, segment, self._runs, indexes)
+        indexes = [index for index, _ in self._index.memberships]
+        write_index(self._disk.files, segment, self._index.runs, indexes)
 
     def _truncate(self, last: int) -> None:
         """Remove everything behind *last*, durably.
@@ -345,24 +333,69 @@ class CommitLog:
         """
         with self._state:
             self._truncations += 1
-            self._last_index = last
+            self._index.forget_behind(last)
             self._synced_index = min(self._synced_index, last)
-            self._runs.truncate(last)
-            self._memberships = [pair for pair in self._memberships if pair[0] <= last]
             self._recent.truncate(last)
         if last < self._watermark.mark.index:
-            self._watermark.advance(index=last, chain=self._chain(last))
-        dropped = [segment for segment in self._segments if segment.first_index > last]
+            self._watermark.advance(index=last, chain=self._index.chain(last))
         with self._state:
-            del self._segments[len(self._segments) - len(dropped) :]
-        self._disk.remove(dropped, self._segments[-1:])
-        if self._segments:
+            dropped = self._index.cut_segments(last)
+        self._disk.remove(dropped, self._index.segments[-1:])
+        if self._index.segments:
             with self._state:
-                self._segments[-1].truncate(last)
-            self._segments[-1].scrub(self._disk.open(self._segments[-1]))
+                self._index.segments[-1].truncate(last)
+            self._index.segments[-1].scrub(self._disk.open(self._index.segments[-1]))
 
-    def _chain(self, index: int) -> int:
-        return self._segment_of(index).chain(index) if index >= self._first_index else 0
+    def drop_before(self, index: int) -> int:
+        """Remove the whole sealed segments below *index*, durably; return the new first index.
+
+        The caller has a durable snapshot of at least everything below *index*. The last segment
+        always stays. The term and chain of the entry before the new first one stay known.
+
+        Raises:
+            StorageError: A write or removal failed, now or earlier.
+        """
+        with self._writing, self._poisoning():
+            self._check_usable()
+            base = self._index.base_before(index)
+            if base == self._index.base:
+                return self.first_index
+            self._move_base(base)
+            with self._state:
+                self._truncations += 1
+                dropped = self._index.rebase(base)
+                self._recent.forget_before(base.index + 1)
+            self._disk.remove(dropped, ())
+            return self.first_index
+
+    def _move_base(self, base: Base) -> None:
+        """Say durably where the log begins, before anything that was there goes.
+
+        With "osBuffer" the watermark may be lower than that, though sealed segments are synced.
+        """
+        index = max(self._watermark.mark.index, base.index)
+        self._watermark.rebase(base, index=index, chain=self._index.chain(index))
+        self._synced_index = max(self._synced_index, index)
+
+    def restart_behind(self, *, index: int, term: int, chain: int) -> None:
+        """Replace the log by an empty one behind a snapshot that ends in this entry.
+
+        The caller has that snapshot durably. After a crash the log is the old one, or it begins
+        behind *index*; it never lacks anything between the two.
+
+        Raises:
+            StorageError: A write or removal failed, now or earlier.
+        """
+        base = Base(index=index, term=term, chain=chain)
+        with self._writing, self._poisoning():
+            self._check_usable()
+            self._watermark.rebase(base, index=index, chain=chain)
+            with self._state:
+                self._truncations += 1
+                dropped = self._index.restart(base)
+                self._recent.clear()
+                self._synced_index = index
+            self._disk.remove(dropped, ())
 
     def sync(self) -> None:
         """Make everything appended durable, then say so in the durable watermark.
@@ -376,14 +409,14 @@ class CommitLog:
             self._check_usable()
             if self._durability == "sync":
                 self._sync()
-            self._synced_index = self._last_index
+            self._synced_index = self._index.last_index
 
     def _sync(self) -> None:
-        if self._watermark.mark.index == self._last_index:
+        if self._watermark.mark.index == self._index.last_index:
             return
-        last = self._segments[-1]
+        last = self._index.segments[-1]
         self._disk.open(last).fdatasync()
-        self._watermark.advance(index=self._last_index, chain=last.last_chain)
+        self._watermark.advance(index=self._index.last_index, chain=last.last_chain)
 
     def prepare(self) -> bool:
         """Make the next segment file ready, so that `append` need not wait for it.
@@ -415,8 +448,8 @@ class CommitLog:
         if not self._identity.group_id:
             raise NotJoined
         first = entries[0].index
-        if not self._first_index <= first <= self._last_index + 1:
-            raise ValueError(f"entry {first} does not fit behind {self._last_index}")
+        if not self._index.first_index <= first <= self._index.last_index + 1:
+            raise ValueError(f"entry {first} does not fit behind {self._index.last_index}")
         if [entry.index for entry in entries] != list(range(first, first + len(entries))):
             raise ValueError(f"entries behind {first} do not follow each other")
 

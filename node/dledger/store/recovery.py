@@ -50,7 +50,7 @@ class Survey:
 
     Attributes:
         mark: The durable watermark it was held against.
-        firsts: First indexes of all segment files, ascending.
+        firsts: First indexes of all segment files behind the mark's base, ascending.
         segments: Those that belong to the log; the last may be empty or have remains.
         fault: Why the log ends where it does; "" if it ends cleanly.
         fault_segment: The name of the segment file with the fault.
@@ -74,7 +74,7 @@ class Survey:
     @property
     def last_chain(self) -> int:
         """The chain CRC of the last valid record."""
-        return self.segments[-1].last_chain if self.segments else 0
+        return self.segments[-1].last_chain if self.segments else self.mark.base.chain
 
     def blame(self, first_index: int, offset: int, fault: str) -> None:
         """End the log at this byte of the segment that begins with *first_index*."""
@@ -101,7 +101,8 @@ def survey(
         WrongIdentity: A segment was written by another node or for another group.
         CorruptRecord: The disk cannot read a segment back.
     """
-    result = Survey(mark, segment_firsts(files, directory))
+    firsts = segment_firsts(files, directory)
+    result = Survey(mark, [first for first in firsts if first >= mark.first_index])
     for first in result.firsts:
         if first != result.last_index + 1:
             _blame_gap(result)

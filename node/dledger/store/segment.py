@@ -78,6 +78,11 @@ class TermRuns:
         keep = bisect_right(self._firsts, last)
         del self._firsts[keep:], self._terms[keep:]
 
+    def forget_before(self, first: int) -> None:
+        """Forget everything below *first*."""
+        drop = max(0, bisect_right(self._firsts, first) - 1)
+        del self._firsts[:drop], self._terms[:drop]
+
     def within(self, first: int, last: int) -> tuple[tuple[int, int], ...]:
         """Return the runs of [first, last], the first one beginning at *first*."""
         start = max(0, bisect_right(self._firsts, first) - 1)

@@ -14,13 +14,14 @@ from dledger.store.format import (
     SLOT_BYTES,
     SLOT_STRIDE_BYTES,
     WATERMARK_BYTES,
+    Base,
     Mark,
     decode_mark,
     encode_mark,
 )
 
 NAME = "watermark"
-EMPTY = Mark(sequence=0, first_index=1, index=0, chain=0)
+EMPTY = Mark(sequence=0, base=Base(), index=0, chain=0)
 
 
 def format_log(files: Files, directory: Path) -> None:
@@ -68,12 +69,21 @@ class Watermark:
         Raises:
             OSError: The write or sync failed; nothing may be assumed about the disk.
         """
-        mark = Mark(
-            sequence=self.mark.sequence + 1,
-            first_index=self.mark.first_index,
-            index=index,
-            chain=chain,
-        )
+        self._write(self.mark.base, index=index, chain=chain)
+
+    def rebase(self, base: Base, *, index: int, chain: int) -> None:
+        """Let the log begin behind *base* from now on, durably; *index* is at least its index.
+
+        Both slots are written, so that the loss of one never asks for what is dropped next.
+
+        Raises:
+            OSError: The write or sync failed; nothing may be assumed about the disk.
+        """
+        for _ in range(2):
+            self._write(base, index=index, chain=chain)
+
+    def _write(self, base: Base, *, index: int, chain: int) -> None:
+        mark = Mark(sequence=self.mark.sequence + 1, base=base, index=index, chain=chain)
         self._file.pwritev([encode_mark(mark)], mark.sequence % 2 * SLOT_STRIDE_BYTES)
         self._file.fdatasync()
         self.mark = mark
