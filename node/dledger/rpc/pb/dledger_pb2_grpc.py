@@ -378,6 +378,21 @@ class AdminStub:
                 request_serializer=dledger__pb2.TransferLeaderRequest.SerializeToString,
                 response_deserializer=dledger__pb2.TransferLeaderResponse.FromString,
                 _registered_method=True)
+        self.AddLearner = channel.unary_unary(
+                '/dledger.v1.Admin/AddLearner',
+                request_serializer=dledger__pb2.AddLearnerRequest.SerializeToString,
+                response_deserializer=dledger__pb2.MembershipResponse.FromString,
+                _registered_method=True)
+        self.RemoveMember = channel.unary_unary(
+                '/dledger.v1.Admin/RemoveMember',
+                request_serializer=dledger__pb2.RemoveMemberRequest.SerializeToString,
+                response_deserializer=dledger__pb2.MembershipResponse.FromString,
+                _registered_method=True)
+        self.ChangeMembers = channel.unary_unary(
+                '/dledger.v1.Admin/ChangeMembers',
+                request_serializer=dledger__pb2.ChangeMembersRequest.SerializeToString,
+                response_deserializer=dledger__pb2.MembershipResponse.FromString,
+                _registered_method=True)
         self.ExportPlan = channel.unary_unary(
                 '/dledger.v1.Admin/ExportPlan',
                 request_serializer=dledger__pb2.ExportPlanRequest.SerializeToString,
@@ -409,6 +424,30 @@ class AdminServicer:
 
     def TransferLeader(self, request, context):
         """Hands leadership to `target_id`, or to the most caught-up follower when empty.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AddLearner(self, request, context):
+        """Adds a learner, which becomes a voter by itself once it has caught up. The three calls that
+        change members are for the leader (others name it), and are answered when the change is
+        committed; asking again for what is so already does nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveMember(self, request, context):
+        """Removes a member for good: its disk never votes again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChangeMembers(self, request, context):
+        """Several at once, by one change. A lost disk is replaced by removing the old id and adding the
+        new one under its name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -447,6 +486,21 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.TransferLeader,
                     request_deserializer=dledger__pb2.TransferLeaderRequest.FromString,
                     response_serializer=dledger__pb2.TransferLeaderResponse.SerializeToString,
+            ),
+            'AddLearner': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddLearner,
+                    request_deserializer=dledger__pb2.AddLearnerRequest.FromString,
+                    response_serializer=dledger__pb2.MembershipResponse.SerializeToString,
+            ),
+            'RemoveMember': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveMember,
+                    request_deserializer=dledger__pb2.RemoveMemberRequest.FromString,
+                    response_serializer=dledger__pb2.MembershipResponse.SerializeToString,
+            ),
+            'ChangeMembers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeMembers,
+                    request_deserializer=dledger__pb2.ChangeMembersRequest.FromString,
+                    response_serializer=dledger__pb2.MembershipResponse.SerializeToString,
             ),
             'ExportPlan': grpc.unary_unary_rpc_method_handler(
                     servicer.ExportPlan,
@@ -541,6 +595,87 @@ class Admin:
             '/dledger.v1.Admin/TransferLeader',
             dledger__pb2.TransferLeaderRequest.SerializeToString,
             dledger__pb2.TransferLeaderResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddLearner(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/AddLearner',
+            dledger__pb2.AddLearnerRequest.SerializeToString,
+            dledger__pb2.MembershipResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveMember(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/RemoveMember',
+            dledger__pb2.RemoveMemberRequest.SerializeToString,
+            dledger__pb2.MembershipResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeMembers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/ChangeMembers',
+            dledger__pb2.ChangeMembersRequest.SerializeToString,
+            dledger__pb2.MembershipResponse.FromString,
             options,
             channel_credentials,
             insecure,
