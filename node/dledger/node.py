@@ -29,11 +29,13 @@ from dledger.node_sample import node_sample
 from dledger.node_status import Facts, node_status
 from dledger.raft.config import RaftConfig
 from dledger.raft.messages import Message
+from dledger.refetch import Refetcher
 from dledger.rpc.admin import AdminServicer
 from dledger.rpc.export import CommittedLog
 from dledger.rpc.gateway import Gateway, GatewayConfig
 from dledger.rpc.hello import Hello, NodeAddress
 from dledger.rpc.peers import Peers
+from dledger.rpc.records import RecordsClient, RecordsServicer
 from dledger.rpc.servers import Listener, Servers
 from dledger.status import NodeStatus
 from dledger.store.commit_log import CommitLog
@@ -153,6 +155,7 @@ class Node:
                 handlers=[
                     self._peers.handlers(),
                     AdminServicer(self).handler(),
+                    RecordsServicer(self._open_records).handler(),
                     *self._gateway.handlers(peer_port=True),
                 ],
             ),
@@ -186,7 +189,7 @@ class Node:
         else:
             logger.info("node %s is Unjoined: waiting for Bootstrap", self.node_id)
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._keep_house()), loop.create_task(self._show())]
+        self._tasks += [loop.create_task(self._keep_house()), loop.create_task(self._show())]
         self._health.start()
         self._gateway.start()
         await self._servers.start()
@@ -210,7 +213,7 @@ class Node:
 
     async def _hand_over(self) -> None:
         driver = self._driver
-        if driver is None or driver.core.role is not Role.LEADER:
+        if driver is None or not driver.is_running or driver.core.role is not Role.LEADER:
             return
         if len(driver.core.membership.voters) == 1:
             return
@@ -234,6 +237,11 @@ class Node:
         self._driver.start()
         if founding is not None:
             self._driver.campaign()
+        source = RecordsClient(self._peers, self._joining.group_id)
+        refetcher = Refetcher(
+            log, source, self._driver, now_s=self._clock.monotonic_s, metrics=self._metrics
+        )
+        self._tasks.append(asyncio.get_running_loop().create_task(refetcher.run()))
 
     def _open_log(self) -> CommitLog:
         return CommitLog.open(
@@ -330,6 +338,12 @@ class Node:
             raise NotJoined
         return await carry_out(self._driver, change, timeout_s=timeout_s)
 
+    def _open_records(self) -> tuple[str, CommitLog]:
+        """Return the group's id and the log, for peers that lack records. Raises NotJoined."""
+        if self._log is None:
+            raise NotJoined
+        return self._joining.group_id, self._log
+
     def committed_log(self) -> CommittedLog:
         """Return what is committed and on this disk. Raises NotJoined."""
         if self._driver is None or self._log is None:
@@ -378,8 +392,14 @@ class Node:
             self._usage = await asyncio.to_thread(shutil.disk_usage, self._directory)
             if self._driver is not None and self._log is not None:
                 self._driver.set_free_bytes(self._usage.free)
-                await asyncio.to_thread(self._log.prepare)
+                await self._prepare(self._driver, self._log)
             await asyncio.sleep(_HOUSEKEEPING_S)
+
+    async def _prepare(self, driver: Driver, log: CommitLog) -> None:
+        try:
+            await asyncio.to_thread(log.prepare)
+        except StorageError as error:
+            driver.disk_failed(error)
 
     async def _show(self) -> None:
         """Publish gauges every second, also while the disk keeps housekeeping waiting."""

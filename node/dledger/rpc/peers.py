@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn, Protocol
 import grpc
 import grpc.aio
 
-from dledger.errors import DledgerError, MemberRemoved
+from dledger.errors import DledgerError, MemberRemoved, Unavailable
 from dledger.raft.messages import AppendRequest, InstallSnapshotRequest, Message
 from dledger.rpc import peer_codec
 from dledger.rpc.hello import METADATA_KEY, Hello, NodeAddress
@@ -204,6 +204,14 @@ class PeerLink:
         )
         stream.send(peer_codec.encode(message))
 
+    async def ask(self, method: str, request: bytes, timeout_s: float) -> bytes:
+        """Call a unary method; see `Peers.ask`."""
+        call = self._channel.unary_unary(method)
+        try:
+            return bytes(await call(request, timeout=timeout_s))
+        except grpc.aio.AioRpcError as error:
+            raise Unavailable(f"{self.member.name}: {error.details()}") from error
+
     async def close(self) -> None:
         """Close both streams and the channel."""
         await self._control.close()
@@ -258,6 +266,21 @@ class Peers:
         """Whether the link to a member is up."""
         link = self._links.get(node_id)
         return link is not None and link.connected
+
+    def connected_ids(self) -> list[NodeId]:
+        """Return the nodes whose link is up, sorted."""
+        return sorted(node_id for node_id in self._links if self.connected(node_id))
+
+    async def ask(self, node_id: NodeId, method: str, request: bytes, timeout_s: float) -> bytes:
+        """Call a unary method of a peer's port, beside the streams.
+
+        Raises:
+            Unavailable: There is no link, or no answer.
+        """
+        link = self._links.get(node_id)
+        if link is None:
+            raise Unavailable(f"no link to {node_id}")
+        return await link.ask(method, request, timeout_s)
 
     def address(self, member: Member) -> str:
         """Return where the member was last heard from, else its configured address."""

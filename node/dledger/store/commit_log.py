@@ -336,8 +336,8 @@ class CommitLog(LogReading):
         )
         self._rows_index = self._index.last_index
 
-    def repair(self, entries: Iterable[Entry]) -> int:
-        """Write those of *entries* that are exactly what a faulty slot held; return how many.
+    def repair(self, entries: Iterable[Entry]) -> tuple[Entry, ...]:
+        """Write those of *entries* that are exactly what a faulty slot held, and return them.
 
         Others are ignored, so that it does not matter who sent them. Durable on return.
 
@@ -351,7 +351,7 @@ class CommitLog(LogReading):
             with self._state:
                 for slot in slots:
                     self._index.mend(slot.entry.index, slot.membership)
-            return len(slots)
+            return tuple(slot.entry for slot in slots)
 
     def prepare(self) -> bool:
         """Make the next segment file ready, so that `append` need not wait for it.
