@@ -48,6 +48,7 @@ class Settings:
         heartbeat_ticks: Ticks between a leader's heartbeats.
         election_timeout_ticks: Least ticks without a leader before an election; up to twice.
         segment_bytes: Size of a commit log segment.
+        scrub_bytes_per_s: How fast the log is read to look for rot; 0 turns that off.
         durability: ``sync``, or ``osBuffer`` to acknowledge from the page cache.
         auto_create_topics: Whether topics and consumer groups are created on first use.
         default_queues: Queues of a topic that is created on first use.
@@ -72,6 +73,7 @@ class Settings:
     heartbeat_ticks: int = 2
     election_timeout_ticks: int = 20
     segment_bytes: int = 64 << 20
+    scrub_bytes_per_s: int = 8 << 20
     durability: Durability = "sync"
     auto_create_topics: bool = True
     default_queues: int = 8
@@ -112,6 +114,7 @@ _BOUNDS: Final[dict[str, tuple[int, int]]] = {
     "heartbeat_ticks": (1, 100),
     "election_timeout_ticks": (4, 1000),
     "segment_bytes": (1 << 20, 1 << 30),
+    "scrub_bytes_per_s": (0, 1 << 30),
     "default_queues": (1, 1024),
     "shutdown_grace_s": (1, 600),
 }

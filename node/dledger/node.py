@@ -37,6 +37,7 @@ from dledger.rpc.hello import Hello, NodeAddress
 from dledger.rpc.peers import Peers
 from dledger.rpc.records import RecordsClient, RecordsServicer
 from dledger.rpc.servers import Listener, Servers
+from dledger.scrubber import Scrubber
 from dledger.status import NodeStatus
 from dledger.store.commit_log import CommitLog
 from dledger.store.files import RealFiles
@@ -237,11 +238,24 @@ class Node:
         self._driver.start()
         if founding is not None:
             self._driver.campaign()
+        self._look_after(log, self._driver)
+
+    def _look_after(self, log: CommitLog, driver: Driver) -> None:
+        """Look for rot, and repair what is found from peers, as long as the node runs."""
         source = RecordsClient(self._peers, self._joining.group_id)
         refetcher = Refetcher(
-            log, source, self._driver, now_s=self._clock.monotonic_s, metrics=self._metrics
+            log, source, driver, now_s=self._clock.monotonic_s, metrics=self._metrics
         )
-        self._tasks.append(asyncio.get_running_loop().create_task(refetcher.run()))
+        work = [refetcher.run()]
+        if self._settings.scrub_bytes_per_s:
+            scrubber = Scrubber(
+                log,
+                bytes_per_s=self._settings.scrub_bytes_per_s,
+                on_failed=driver.disk_failed,
+                metrics=self._metrics,
+            )
+            work.append(scrubber.run())
+        self._tasks += [asyncio.get_running_loop().create_task(each) for each in work]
 
     def _open_log(self) -> CommitLog:
         return CommitLog.open(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from live_nodes import LiveNodes, eventually, eventually_works
 
-from dledger import node
+from dledger import node, scrubber
 from dledger.store.segment import Segment
 
 NAME = "00000000000000000001.seg"
@@ -118,3 +118,26 @@ async def test_a_lost_segment_file_comes_back_whole(live: LiveNodes) -> None:
     await whole(live, rotten)
 
     assert path.read_bytes()[:end] == good[:end]
+
+
+async def test_a_running_nodes_rot_is_found_by_scrubbing_and_repaired(
+    live: LiveNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the leader and of a follower, in what nobody asks for; writes go on meanwhile."""
+    monkeypatch.setattr(scrubber, "_PAUSE_S", 0.1)
+    leader = await filled(live)
+    rotten = (leader, (leader + 1) % 3)
+    end = segment(live, leader).end
+    good = {}
+    for number in rotten:
+        positions = [segment(live, number).position(3 + number) + 50]
+        good[number] = flip(live.data(number) / "log" / NAME, positions)
+
+    async with live.client(leader) as client:
+        for number in rotten:
+            await whole(live, number)
+            await client.append("topic", [b"meanwhile"], queue_id=0)
+
+    for number in rotten:
+        assert (live.data(number) / "log" / NAME).read_bytes()[:end] == good[number][:end]
+    assert await live.leader() == leader
