@@ -253,6 +253,7 @@ def repair(files: Files, directory: Path, found: Survey, watermark: Watermark) -
             found.mark.index,
             found.fault,
         )
+    watermark.settle()
     _remove_leftovers(files, directory, found)
     for segment in found.segments:
         if segment.last_index > found.mark.index or segment is found.segments[-1]:
@@ -264,6 +265,10 @@ def repair(files: Files, directory: Path, found: Survey, watermark: Watermark) -
 
 
 def _remove_leftovers(files: Files, directory: Path, found: Survey) -> None:
+    """Remove what is not the log's, and make all names durable: those, too, that were found.
+
+    The process before may have been killed between a rename or removal and its directory fsync.
+    """
     kept = {segment.name for segment in found.segments}
     kept |= {segment.index_path.name for segment in found.segments[:-1]}
     names = [
@@ -273,8 +278,7 @@ def _remove_leftovers(files: Files, directory: Path, found: Survey) -> None:
     ]
     for name in reversed(names):
         files.remove(directory / name)
-    if names:
-        files.fsync_dir(directory)
+    files.fsync_dir(directory)
 
 
 def _settle(files: Files, segment: Segment, synced: int) -> None:
@@ -285,8 +289,7 @@ def _settle(files: Files, segment: Segment, synced: int) -> None:
         for position in range(start, segment.end, _REWRITE_BYTES):
             size = min(_REWRITE_BYTES, segment.end - position)
             file.pwritev([file.pread(size, position)], position)
-        if start < segment.end:
-            file.fdatasync()
+        file.fdatasync()  # also what was zeroed by a process that was killed before its sync
     finally:
         file.close()
 

@@ -45,9 +45,10 @@ def format_log(files: Files, directory: Path) -> None:
 class Watermark:
     """The open watermark file; `mark` is what is durable."""
 
-    def __init__(self, file: File, mark: Mark) -> None:
+    def __init__(self, file: File, mark: Mark, other_base: Base | None) -> None:
         self._file = file
         self.mark = mark
+        self._other_base = other_base
 
     @classmethod
     def open(cls, files: Files, directory: Path, mode: Mode = Mode.UPDATE) -> Watermark:
@@ -61,7 +62,8 @@ class Watermark:
             file = files.open(path, mode)
         except FileNotFoundError as error:
             raise CorruptFile(str(path), "missing; formatting the disk created it") from error
-        return cls(file, _newest(file, path))
+        *older, newest = _marks(file, path)
+        return cls(file, newest, older[0].base if older else None)
 
     def advance(self, *, index: int, chain: int) -> None:
         """Move the mark, durably. Lower is allowed: that precedes a truncation.
@@ -82,18 +84,34 @@ class Watermark:
         for _ in range(2):
             self._write(base, index=index, chain=chain)
 
+    def settle(self) -> None:
+        """Make durable what was read, before anything is removed or promised on its word.
+
+        The process that wrote it may have been killed before its sync, or its sync may have failed.
+
+        Raises:
+            OSError: The write or sync failed; nothing may be assumed about the disk.
+        """
+        self._put(self.mark)
+        if self._other_base not in {None, self.mark.base}:  # `rebase` was cut short
+            self.advance(index=self.mark.index, chain=self.mark.chain)
+
     def _write(self, base: Base, *, index: int, chain: int) -> None:
         mark = Mark(sequence=self.mark.sequence + 1, base=base, index=index, chain=chain)
+        self._put(mark)
+        self.mark = mark
+
+    def _put(self, mark: Mark) -> None:
         self._file.pwritev([encode_mark(mark)], mark.sequence % 2 * SLOT_STRIDE_BYTES)
         self._file.fdatasync()
-        self.mark = mark
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
 
-def _newest(file: File, path: Path) -> Mark:
+def _marks(file: File, path: Path) -> list[Mark]:
+    """Return the marks of the valid slots, the newest last."""
     marks: list[Mark] = []
     reasons: list[str] = []
     for slot in (0, 1):
@@ -103,4 +121,4 @@ def _newest(file: File, path: Path) -> Mark:
             reasons.append(f"slot {slot}: {error}")
     if not marks:
         raise CorruptFile(str(path), "; ".join(reasons))
-    return max(marks, key=lambda mark: mark.sequence)
+    return sorted(marks, key=lambda mark: mark.sequence)
