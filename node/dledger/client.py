@@ -144,10 +144,16 @@ class Client(Channel):
         start_offset: int = 0,
         max_records: int = 0,
         follow: bool = False,
+        linearizable: bool = False,
     ) -> AsyncIterator[StoredRecord]:
         """Yield committed records of one queue from *start_offset* on.
 
         Ends at the committed end of the asked node, or after *max_records*; never with *follow*.
+        With *linearizable*, whichever node is asked, all that was acknowledged before is there.
+
+        Raises:
+            Refused: There is no such queue, or nothing at that offset.
+            Unavailable: The node is away, or the leader could not be asked for a linearizable read.
         """
         request = pb.ReadRequest(
             topic=topic,
@@ -155,6 +161,7 @@ class Client(Channel):
             start_offset=start_offset,
             max_records=max_records,
             follow=follow,
+            linearizable=linearizable,
         )
         try:
             async for response in self._ledger.Read(request):
