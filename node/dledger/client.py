@@ -8,31 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
-import grpc
 import grpc.aio
 
+from dledger.admin_client import AdminClient
+from dledger.append_stream import AppendStream
 from dledger.broker.topics import check_name
+from dledger.channel import Channel, error_of, outcome_of
 from dledger.errors import (
-    AlreadyBootstrapped,
     CorruptSpool,
-    DiskFull,
-    DledgerError,
     InvalidArgument,
     MessageRejected,
-    NotJoined,
-    NotLeader,
-    Overloaded,
-    Refused,
     Unavailable,
-    UnknownTopic,
 )
-from dledger.failover import FailoverRecord
 from dledger.records import Appended, Record, StoredRecord
 from dledger.rpc.checks import check_body, check_properties, check_tag
 from dledger.rpc.limits import MAX_ID_LENGTH
@@ -43,11 +36,11 @@ from dledger.spool.counters import SpoolCollector, SpoolCounters
 from dledger.spool.format import Message
 from dledger.spool.lane import SendResult
 from dledger.spool.producer import DEFAULT_MAX_BYTES, DEFAULT_PATIENCE_S, Producer
-from dledger.status import MemberStatus, NodeStatus
-from dledger.types import Member, NodeId
+from dledger.stored_batch import StoredBatch
 
 __all__ = [
     "AdminClient",
+    "AppendStream",
     "Appended",
     "BlockingProducer",
     "Client",
@@ -56,18 +49,13 @@ __all__ = [
     "SpoolCollector",
     "SpoolCounters",
     "SpoolingProducer",
+    "StoredBatch",
     "StoredRecord",
     "TopicInfo",
     "error_of",
 ]
 
 _RETRY_S: Final = 0.1
-_OPTIONS: Final = (
-    ("grpc.max_send_message_length", 64 << 20),
-    ("grpc.max_receive_message_length", 64 << 20),
-    ("grpc.max_reconnect_backoff_ms", 500),
-    ("grpc.enable_http_proxy", 0),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,86 +68,7 @@ class TopicInfo:
     messages: int
 
 
-class _Channel:
-    """A gRPC channel as an async context manager."""
-
-    def __init__(self, address: str, timeout_s: float) -> None:
-        self.address = address
-        self.timeout_s = timeout_s
-        self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Close the connection."""
-        await self._channel.close()
-
-    async def _call(self, method: Any, request: Any) -> Any:
-        try:
-            return await method(request, timeout=self.timeout_s)
-        except grpc.aio.AioRpcError as error:
-            raise error_of(error, self.address) from error
-
-
-class AdminClient(_Channel):
-    """Asks and steers one node through its peer port (20911)."""
-
-    def __init__(self, address: str, *, timeout_s: float = 5.0) -> None:
-        super().__init__(address, timeout_s)
-        self._stub = pb_grpc.AdminStub(self._channel)
-
-    async def status(self) -> NodeStatus:
-        """Return the node's own view of itself and its group. Raises Unavailable."""
-        return _status(await self._call(self._stub.Status, pb.StatusRequest()))
-
-    async def bootstrap(self, group_id: str, members: Sequence[Member]) -> None:
-        """Found a group on the asked node; the other members join it by themselves.
-
-        Raises:
-            AlreadyBootstrapped: The node belongs to a group.
-            InvalidArgument: The node is not among *members*, or they are malformed.
-        """
-        request = pb.BootstrapRequest(
-            group_id=group_id,
-            members=[pb.Member(id=m.id, name=m.name, address=m.address) for m in members],
-        )
-        await self._call(self._stub.Bootstrap, request)
-
-    async def export_size(self, first_index: int = 1) -> tuple[int, int]:
-        """Return the commit index of the asked node, and the bytes of records up to it.
-
-        The records are counted from *first_index* on, as an export would copy them.
-
-        Raises:
-            NotJoined: The node is in no group yet.
-            Refused: The entries from *first_index* on are not there any more, or not yet.
-        """
-        request = pb.ExportPlanRequest(first_index=first_index, target_bytes=1 << 40)
-        response = await self._call(self._stub.ExportPlan, request)
-        return int(response.commit_index), sum(one.bytes for one in response.ranges)
-
-    async def transfer_leader(self, target_id: str = "") -> str:
-        """Hand leadership to *target_id*, or to the best follower; return who was chosen.
-
-        Raises:
-            NotLeader: The asked node does not lead.
-            InvalidArgument: The target is no voter.
-        """
-        request = pb.TransferLeaderRequest(target_id=target_id)
-        response = await self._call(self._stub.TransferLeader, request)
-        return str(response.leader_id)
-
-
-class Client(_Channel):
+class Client(Channel):
     """Writes and reads messages in batches through any node's client port (8081).
 
     Appends are retried until *timeout_s* with the same message ids, so that a failover neither
@@ -169,17 +78,17 @@ class Client(_Channel):
     def __init__(self, address: str, *, timeout_s: float = 30.0, client_id: str = "") -> None:
         super().__init__(address, timeout_s)
         self.client_id = client_id or f"dledger-py-{uuid.uuid4()}"
-        self._ledger = pb_grpc.LedgerStub(self._channel)
-        self._topics = pb_grpc.TopicsStub(self._channel)
+        self._ledger = pb_grpc.LedgerStub(self.channel)
+        self._topics = pb_grpc.TopicsStub(self.channel)
 
     async def create_topic(self, name: str, type: str = "NORMAL", queues: int = 8) -> bool:  # noqa: A002
         """Create a topic; False when it existed with the same settings. Raises Refused."""
         request = pb.CreateTopicRequest(name=name, type=type, queues=queues)
-        return bool((await self._call(self._topics.CreateTopic, request)).created)
+        return bool((await self.call(self._topics.CreateTopic, request)).created)
 
     async def topics(self) -> tuple[TopicInfo, ...]:
         """Return all topics, sorted by name."""
-        response = await self._call(self._topics.ListTopics, pb.ListTopicsRequest())
+        response = await self.call(self._topics.ListTopics, pb.ListTopicsRequest())
         found = (
             TopicInfo(name=t.name, type=t.type, queues=t.queues, messages=t.messages)
             for t in response.topics
@@ -218,7 +127,7 @@ class Client(_Channel):
         try:
             return _appended(await self._ledger.Append(request, timeout=timeout_s))
         except grpc.aio.AioRpcError as error:
-            raise _outcome_of(error, self.address) from error
+            raise outcome_of(error, self.address) from error
 
     def _append_request(
         self, topic: str, records: Iterable[Record | bytes], queue_id: int
@@ -239,9 +148,33 @@ class Client(_Channel):
         max_records: int = 0,
         follow: bool = False,
     ) -> AsyncIterator[StoredRecord]:
-        """Yield committed records of one queue from *start_offset* on.
+        """Yield committed records of one queue from *start_offset* on; see `read_batches`."""
+        batches = self.read_batches(
+            topic, queue_id, start_offset=start_offset, max_records=max_records, follow=follow
+        )
+        async with aclosing(batches):
+            async for batch in batches:
+                for stored in batch.records():
+                    yield stored
+
+    async def read_batches(
+        self,
+        topic: str,
+        queue_id: int,
+        *,
+        start_offset: int = 0,
+        max_records: int = 0,
+        follow: bool = False,
+    ) -> AsyncGenerator[StoredBatch]:
+        """Yield committed records of one queue in the batches they were appended in.
 
         Ends at the committed end of the asked node, or after *max_records*; never with *follow*.
+        What is not taken is not sent: a slow reader costs the node no memory.
+
+        Raises:
+            UnknownTopic: There is no such topic.
+            InvalidArgument: The queue has nothing at *start_offset* any more, or not yet.
+            Unavailable: The node is gone; go on from the last offset at another one.
         """
         request = pb.ReadRequest(
             topic=topic,
@@ -251,9 +184,9 @@ class Client(_Channel):
             follow=follow,
         )
         try:
-            async for response in self._ledger.Read(request):
-                for stored in response.records:
-                    yield _stored(stored)
+            async for response in self._ledger.ReadBatches(request):
+                for batch in response.batches:
+                    yield _batch(batch)
         except grpc.aio.AioRpcError as error:
             raise error_of(error, self.address) from error
 
@@ -362,59 +295,6 @@ def _check_message(message: Message) -> None:
         raise InvalidArgument(f"message_id has at most {MAX_ID_LENGTH} characters")
 
 
-_BY_NAME: Final[dict[str, type[DledgerError]]] = {
-    cls.__name__: cls for cls in (Refused, InvalidArgument, Unavailable, Overloaded, DiskFull)
-}
-
-
-def error_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:
-    """Return the error that a node meant by a gRPC status.
-
-    Nodes name their error class in the trailing metadata ``dledger-error``.
-    """
-    metadata = dict(error.trailing_metadata() or ())
-    text = f"{address}: {error.details()}"
-    name = str(metadata.get("dledger-error", ""))
-    argument = str(metadata.get("dledger-error-argument", ""))
-    if name == "AlreadyBootstrapped":
-        return AlreadyBootstrapped(argument)
-    if name == "NotJoined":
-        return NotJoined()
-    if name == "NotLeader":
-        return NotLeader(NodeId(argument) if argument else None)
-    if name == "UnknownTopic":
-        return UnknownTopic(argument)
-    if name in _BY_NAME:
-        return _BY_NAME[name](text)
-    return _by_code(error.code(), text)
-
-
-def _outcome_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:
-    """Return what a failed attempt to store means, where a wrong refusal would cost a message.
-
-    Only what a node says by name is a refusal; proxies and foreign services are no group.
-    """
-    meant = error_of(error, address)
-    name = dict(error.trailing_metadata() or ()).get("dledger-error")
-    if name == DledgerError.__name__:
-        return DledgerError(str(meant))
-    return Unavailable(str(meant)) if name is None and isinstance(meant, Refused) else meant
-
-
-def _by_code(code: grpc.StatusCode, text: str) -> DledgerError:
-    if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.OUT_OF_RANGE):
-        return InvalidArgument(text)
-    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        return Overloaded(text)
-    transient = (
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-        grpc.StatusCode.ABORTED,
-        grpc.StatusCode.CANCELLED,
-    )
-    return Unavailable(text) if code in transient else Refused(text)
-
-
 def _appended(response: pb.AppendResponse) -> Appended:
     return Appended(
         queue_id=response.queue_id, offsets=tuple(response.offsets), index=response.index
@@ -434,70 +314,12 @@ def _to_pb(record: Record | bytes) -> pb.Record:
     )
 
 
-def _stored(stored: pb.StoredRecord) -> StoredRecord:
-    record = stored.record
-    return StoredRecord(
-        record=Record(
-            body=record.body,
-            message_id=record.message_id,
-            tag=record.tag,
-            keys=tuple(record.keys),
-            properties=dict(record.properties),
-            born_at_ms=record.born_at_ms,
-        ),
-        offset=stored.offset,
-        index=stored.index,
-        stored_at_ms=stored.stored_at_ms,
-    )
-
-
-def _status(response: pb.StatusResponse) -> NodeStatus:
-    return NodeStatus(
-        node_id=response.node_id,
-        name=response.name,
-        group=response.group,
-        group_id=response.group_id,
-        role=response.role,
-        term=response.term,
-        leader_id=response.leader_id,
-        commit_index=response.commit_index,
-        applied_index=response.applied_index,
-        last_index=response.last_index,
-        synced_index=response.synced_index,
-        ready=response.ready,
-        not_ready_reason=response.not_ready_reason,
-        members=tuple(_member_status(member) for member in response.members),
-        last_failover=_failover(response),
-        version=response.version,
-        storage_used_bytes=response.storage_used_bytes,
-        storage_capacity_bytes=response.storage_capacity_bytes,
-        writes_refused_reason=response.writes_refused_reason,
-        recovered_to=response.recovered_to,
-    )
-
-
-def _member_status(status: pb.MemberStatus) -> MemberStatus:
-    member = status.member
-    return MemberStatus(
-        member=Member(id=NodeId(member.id), name=member.name, address=member.address),
-        role=status.role,
-        match_index=status.match_index,
-        lag=status.lag,
-        connected=status.connected,
-    )
-
-
-def _failover(response: pb.StatusResponse) -> FailoverRecord | None:
-    if not response.HasField("last_failover"):
-        return None
-    record = response.last_failover
-    return FailoverRecord(
-        from_id=record.from_id,
-        to_id=record.to_id,
-        term=record.term,
-        cause=record.cause,
-        detected_ms=record.detected_ms,
-        elected_ms=record.elected_ms,
-        first_ack_ms=record.first_ack_ms,
-        at_ms=record.at_ms,
+def _batch(batch: pb.StoredBatch) -> StoredBatch:
+    return StoredBatch(
+        first_offset=batch.first_offset,
+        count=batch.count,
+        index=batch.index,
+        stored_at_ms=batch.stored_at_ms,
+        payload=batch.payload,
+        first_row=batch.first_row,
     )

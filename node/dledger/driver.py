@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from random import Random
@@ -19,6 +19,7 @@ from crc32c import crc32c
 from dledger.disk import Disk
 from dledger.errors import DiskFull, DledgerError, NotLeader, StorageError
 from dledger.failover import FailoverRecord, FailoverTimer
+from dledger.log_clock import Clock, LogClock
 from dledger.log_view import LogView
 from dledger.metrics import NodeMetrics
 from dledger.proposals import Proposal, ProposalQueue, Waiters
@@ -26,24 +27,15 @@ from dledger.raft.config import RaftConfig
 from dledger.raft.core import Raft
 from dledger.raft.messages import AppendRequest, HeartbeatRequest, Message, TimeoutNow
 from dledger.raft.ready import Ready
+from dledger.signals import ChangeSignal
 from dledger.store.commit_log import CommitLog
 from dledger.store.hard_state import HardStateFile
-from dledger.types import Entry, EntryKind, HardState, Membership, NodeId, Role
+from dledger.types import Entry, EntryKind, HardState, Member, Membership, NodeId, Role
 
 logger = logging.getLogger(__name__)
 
 _PIPELINE_ENTRIES: Final = 4
 _EARLY_BATCH_BYTES: Final = 256 << 10
-
-
-class Clock(Protocol):
-    """Time as the driver needs it."""
-
-    def monotonic_s(self) -> float:
-        """Return seconds that never go back."""
-
-    def unix_ms(self) -> int:
-        """Return the wall clock, Unix milliseconds; may jump."""
 
 
 class StateMachine(Protocol):
@@ -64,7 +56,11 @@ class DriverConfig:
 
 
 class Driver:
-    """Runs one Raft core on one commit log."""
+    """Runs one Raft core on one commit log.
+
+    It calls *on_fatal* when nothing it says can be trusted any more, and *on_removed*, once and
+    with the entry's index, when a committed change has removed this node from its group.
+    """
 
     def __init__(
         self,
@@ -81,11 +77,13 @@ class Driver:
         clock: Clock,
         rng: Random,
         metrics: NodeMetrics,
+        on_removed: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._config = config
         self._state = state
         self._on_membership = on_membership
         self._on_fatal = on_fatal
+        self._on_removed: Callable[[int], None] | None = on_removed
         self._clock = clock
         self._metrics = metrics
         self._readers = ThreadPoolExecutor(2, "log-reader")
@@ -101,7 +99,7 @@ class Driver:
         )
         self._membership = self.core.membership
         self._queue = ProposalQueue(config.max_queued_bytes)
-        self._waiters = Waiters()
+        self._waiters = Waiters(self._applied_command)
         self._timer = FailoverTimer(raft.id)
         self._wake_scheduled = False
         self._tick_handle: asyncio.TimerHandle | None = None
@@ -116,10 +114,9 @@ class Driver:
         )
         self._applied_index = 0
         self._leader_term_applied = 0
-        self._clock_base: tuple[float, int] = (clock.monotonic_s(), clock.unix_ms())
-        self._last_timestamp_ms = 0
+        self._log_clock = LogClock(clock)
         self._role: tuple[Role, int, NodeId | None] = (Role.FOLLOWER, 0, None)
-        self._change_waiters: set[asyncio.Future[None]] = set()
+        self._changes = ChangeSignal()
         self._applied_listeners: list[Callable[[], None]] = []
         self.last_tick_s = clock.monotonic_s()
         self.writes_refused: DiskFull | None = None
@@ -173,16 +170,15 @@ class Driver:
         return self.core.role is Role.LEADER and self._leader_term_applied == self.core.term
 
     def now_ms(self) -> int:
-        """Return the leader's log clock: Unix milliseconds that never go back.
+        """Return the leader's log clock: Unix milliseconds that never go back."""
+        return self._log_clock.now_ms()
 
-        The wall clock is read when leadership starts; from then on monotonic time is added.
-        """
-        base_s, base_ms = self._clock_base
-        elapsed_ms = int((self._clock.monotonic_s() - base_s) * 1000)
-        return max(self._last_timestamp_ms, base_ms + elapsed_ms)
+    def submit(self, command: bytes, *, grows: bool) -> asyncio.Future[object]:
+        """Queue one framed command; the future gives what applying it gave.
 
-    async def propose(self, command: bytes, *, grows: bool) -> object:
-        """Commit one framed command and return what applying it gave.
+        Commands enter the log in the order of submission. The future may also raise
+        LeadershipLost (outcome unknown; retry with the same idempotency key), NotLeader, DiskFull,
+        and what applying the command refused.
 
         Args:
             command: A framed command (`broker.commands`).
@@ -190,22 +186,21 @@ class Driver:
 
         Raises:
             NotLeader: This node does not lead.
-            LeadershipLost: Outcome unknown; retry with the same idempotency key.
             Overloaded: A bounded queue is full.
             DiskFull: The disk has no room for more user data.
-            DledgerError: What applying the command refused.
         """
         if not self.is_serving_leader():
             raise NotLeader(self.core.leader)
         if grows and self.writes_refused is not None:
             raise DiskFull(str(self.writes_refused))
-        proposed_s = self._clock.monotonic_s()
         result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        self._queue.push(Proposal(command, result))
+        self._queue.push(Proposal(command, result, self._clock.monotonic_s()))
         self._wake()
-        answer = await result
-        self._metrics.append_seconds.observe(self._clock.monotonic_s() - proposed_s)
-        return answer
+        return result
+
+    async def propose(self, command: bytes, *, grows: bool) -> object:
+        """Commit one framed command and return what applying it gave; raises as `submit` does."""
+        return await self.submit(command, grows=grows)
 
     def receive(self, message: Message) -> None:
         """Take one message from a peer."""
@@ -239,18 +234,17 @@ class Driver:
         self._wake()
         return chosen
 
+    def change_membership(
+        self, *, voters: Collection[Member], learners: Collection[Member]
+    ) -> tuple[int, int]:
+        """Begin a change of members; see `Raft.change_membership`, also for what it raises."""
+        begun = self.core.change_membership(voters=voters, learners=learners)
+        self._wake()
+        return begun
+
     async def wait_change(self, timeout_s: float) -> None:
-        """Return when role, term, leader or readiness to serve changes, or after *timeout_s*."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._change_waiters.add(waiter)
-        try:
-            # Not wait_for: until Python 3.12 it loses a cancellation that comes with the result.
-            async with asyncio.timeout(timeout_s):
-                await waiter
-        except TimeoutError:
-            return
-        finally:
-            self._change_waiters.discard(waiter)
+        """Return when role, leader, readiness or members change, or after *timeout_s*."""
+        await self._changes.wait(timeout_s)
 
     def on_applied(self, listener: Callable[[], None]) -> None:
         """Call *listener* after each batch of applied entries."""
@@ -397,13 +391,18 @@ class Driver:
             listener()
 
     def _apply_one(self, entry: Entry) -> None:
-        self._last_timestamp_ms = max(self._last_timestamp_ms, entry.timestamp_ms)
+        self._log_clock.applied(entry.timestamp_ms)
         results = self._state.apply(entry) if entry.kind is EntryKind.DATA else ()
         self._applied_index = entry.index
         self._waiters.applied(entry.term, entry.index, results)
+        if entry.kind is EntryKind.MEMBERSHIP:
+            self._changes.notify()
         if entry.term == self.core.term and entry.term != self._leader_term_applied:
             self._leader_term_applied = entry.term
             self._first_commit_of_term()
+
+    def _applied_command(self, proposed_s: float) -> None:
+        self._metrics.append_seconds.observe(self._clock.monotonic_s() - proposed_s)
 
     def _first_commit_of_term(self) -> None:
         if self.core.role is not Role.LEADER:
@@ -412,7 +411,7 @@ class Driver:
         if record is not None:
             self._metrics.elected(record)
             logger.info("failover complete: %s", record)
-        self._notify_change()
+        self._changes.notify()
 
     # -- membership and role ---------------------------------------------------------------------
 
@@ -420,6 +419,10 @@ class Driver:
         if self.core.membership is not self._membership:
             self._membership = self.core.membership
             self._on_membership(self._membership)
+        removal_index = self.core.removal_index(self.core.id)
+        if removal_index is not None and self._on_removed is not None:
+            on_removed, self._on_removed = self._on_removed, None
+            on_removed(removal_index)
 
     def _note_role(self) -> None:
         role = (self.core.role, self.core.term, self.core.leader)
@@ -432,19 +435,14 @@ class Driver:
             self.core.id, before[0].value, role[0].value, role[1], role[2], self.core.last_index,
         )  # fmt: skip
         if role[0] is Role.LEADER:
-            self._clock_base = (now_s, max(self._clock.unix_ms(), self._last_timestamp_ms))
+            self._log_clock.lead()
             self._timer.elected(role[1], now_s, self._clock.unix_ms())
         elif role[0] is Role.PRE_CANDIDATE:
             self._timer.leader_lost("ElectionTimeout", now_s)
         if before[0] is Role.LEADER:
             self._queue.fail_all(NotLeader(self.core.leader))
             self._waiters.fail_all()
-        self._notify_change()
-
-    def _notify_change(self) -> None:
-        for waiter in self._change_waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._changes.notify()
 
     def _entries_loaded(self) -> None:
         self.core.entries_available()

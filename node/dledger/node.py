@@ -19,9 +19,11 @@ from dledger.broker.state import BrokerState
 from dledger.config import Settings
 from dledger.driver import Driver, DriverConfig
 from dledger.engine import NodeEngine
-from dledger.errors import AlreadyBootstrapped, NotJoined
-from dledger.founding import Founding, FoundingFile, check_founding
+from dledger.errors import DiskFull, MemberRemoved, NotJoined, StorageError
+from dledger.founding import Founding
 from dledger.http import HealthServer
+from dledger.joining import Joining
+from dledger.member_change import Changed, MemberChange, carry_out
 from dledger.metrics import NodeMetrics
 from dledger.node_sample import node_sample
 from dledger.node_status import Facts, node_status
@@ -30,16 +32,16 @@ from dledger.raft.messages import Message
 from dledger.rpc.admin import AdminServicer
 from dledger.rpc.export import CommittedLog
 from dledger.rpc.gateway import Gateway, GatewayConfig
-from dledger.rpc.hello import Hello, NodeAddress, check
+from dledger.rpc.hello import Hello, NodeAddress
 from dledger.rpc.peers import Peers
 from dledger.rpc.servers import Listener, Servers
 from dledger.status import NodeStatus
 from dledger.store.commit_log import CommitLog
 from dledger.store.files import RealFiles
 from dledger.store.hard_state import HardStateFile
-from dledger.store.identity import LOG_DIRECTORY, join, load_or_format, lock_directory
+from dledger.store.identity import LOG_DIRECTORY, lock_directory
 from dledger.tls import key_and_chain
-from dledger.types import HardState, Member, Membership, NodeId, Role
+from dledger.types import HardState, Member, NodeId, Role
 from dledger.version import VERSION
 
 logger = logging.getLogger(__name__)
@@ -50,6 +52,7 @@ _STALLED_S: Final = 5.0
 _RESERVE_BYTES: Final = 16 << 20
 """Free space that segments never take, so that hard state can always be saved."""
 _TRANSFER_DEADLINE_S: Final = 3.0
+_CALLS_GRACE_S: Final = 1.0
 
 
 class RealClock:
@@ -72,7 +75,8 @@ class Node:
 
         Args:
             settings: Checked settings.
-            on_fatal: Called once when storage fails while running; the process must end.
+            on_fatal: Called once when storage fails while running, or when the group has removed
+                this node (NodeRemoved); the process must end.
 
         Raises:
             StorageError: The directory is locked, foreign or corrupt.
@@ -83,16 +87,10 @@ class Node:
         self._files = RealFiles()
         self._directory = settings.data_dir
         self._lock = lock_directory(self._files, self._directory)
-        self._identity = load_or_format(
-            self._files, self._directory, f"{settings.group}/{settings.name}"
-        )
-        self._founding = FoundingFile(self._files, self._directory)
-        self._joining = asyncio.Lock()
         self._driver: Driver | None = None
         self._log: CommitLog | None = None
         self._state = BrokerState()
         self._metrics = NodeMetrics(settings.group, settings.name)
-        self._peers = Peers(self.node_id, self)
         self._address = NodeAddress(
             host=settings.advertise_host,
             peer_host=settings.peer_host or settings.advertise_host,
@@ -100,6 +98,15 @@ class Node:
             client_tls_port=settings.client_tls_port,
             peer_port=settings.peer_port,
         )
+        self._joining = Joining(
+            self._files,
+            self._directory,
+            group=settings.group,
+            name=settings.name,
+            address=self._address,
+            on_joined=self._start_driver,
+        )
+        self._peers = Peers(self.node_id, self)
         self.engine = NodeEngine(
             group=settings.group,
             name=settings.name,
@@ -109,6 +116,7 @@ class Node:
             address=self._address,
         )
         self._stopping = False
+        self._burial: asyncio.Task[None] | None = None
         self._usage = shutil.disk_usage(self._directory)
         self._tasks: list[asyncio.Task[None]] = []
         self._health = HealthServer(
@@ -131,7 +139,7 @@ class Node:
     @property
     def node_id(self) -> NodeId:
         """The UUID of this node's disk."""
-        return self._identity.node_id
+        return self._joining.node_id
 
     def _listeners(self) -> list[Listener]:
         settings = self._settings
@@ -173,7 +181,7 @@ class Node:
         Raises:
             StorageError: The log is corrupt or foreign; this node must not vote.
         """
-        if self._identity.group_id:
+        if self._joining.group_id:
             await self._start_driver()
         else:
             logger.info("node %s is Unjoined: waiting for Bootstrap", self.node_id)
@@ -188,7 +196,7 @@ class Node:
         self._stopping = True
         await self._hand_over()
         self._gateway.drain()
-        await self._servers.stop(grace_s=1.0)
+        await self._servers.stop(_CALLS_GRACE_S)
         await self._gateway.close()
         await self._peers.close()
         for task in self._tasks:
@@ -214,30 +222,24 @@ class Node:
 
     async def _start_driver(self) -> None:
         """Open the log of the joined group and run Raft on it."""
-        identity = self._identity
         hard_state_file = HardStateFile(self._files, self._directory)
         hard_state = await asyncio.to_thread(hard_state_file.load)
         log = await asyncio.to_thread(self._open_log)
-        founding = self._founding.load()
-        founder = (
-            founding is not None
-            and founding.group_id == identity.group_id
-            and log.last_index == identity.recovered_to
-        )
-        if founding is not None and founder:
+        founding = self._joining.founding_of(log.last_index)
+        if founding is not None:
             hard_state = await asyncio.to_thread(_found, log, hard_state_file, founding)
         self._log = log
         self._driver = self._build_driver(hard_state_file, hard_state, log)
         self.engine.attach(self._driver)
         self._driver.start()
-        if founder:
+        if founding is not None:
             self._driver.campaign()
 
     def _open_log(self) -> CommitLog:
         return CommitLog.open(
             self._files,
             self._directory / LOG_DIRECTORY,
-            identity=self._identity,
+            identity=self._joining.identity,
             segment_bytes=self._settings.segment_bytes,
             reserve_bytes=_RESERVE_BYTES,
             durability=self._settings.durability,
@@ -254,7 +256,7 @@ class Node:
             ),
             raft=RaftConfig(
                 id=self.node_id,
-                group_id=self._identity.group_id,
+                group_id=self._joining.group_id,
                 heartbeat_ticks=settings.heartbeat_ticks,
                 election_timeout_ticks=settings.election_timeout_ticks,
             ),
@@ -264,6 +266,7 @@ class Node:
             state=self._state,
             send=self._peers.send,
             on_membership=self._peers.connect,
+            on_removed=self.removed,
             on_fatal=self._on_fatal,
             clock=self._clock,
             rng=random.Random(),
@@ -273,51 +276,37 @@ class Node:
     # -- founding and joining -------------------------------------------------------------------
 
     async def bootstrap(self, group_id: str, members: tuple[Member, ...]) -> None:
-        """Found a group with this node among its members. Recorded before it is done.
-
-        Raises:
-            AlreadyBootstrapped: This node belongs to a group.
-            InvalidArgument: See `check_founding`.
-        """
-        founding = check_founding(group_id, members, own_id=self.node_id)
-        async with self._joining:
-            if self._identity.group_id:
-                raise AlreadyBootstrapped(self._identity.group_id)
-            await asyncio.to_thread(self._founding.save, founding)
-            await self._join(group_id)
-            logger.info("founding group %s with %s", group_id, [m.name for m in members])
-            await self._start_driver()
+        """Found a group. Raises AlreadyBootstrapped, InvalidArgument."""
+        await self._joining.bootstrap(group_id, members)
 
     def hello_to(self, member: Member) -> Hello:
         """Return the greeting for a stream to *member*."""
-        return Hello(
-            group_id=self._identity.group_id,
-            sender_id=self.node_id,
-            sender_name=self._settings.name,
-            recipient_id=member.id,
-            endpoint=self._address,
-        )
+        return self._joining.hello_to(member)
 
     async def hello_from(self, hello: Hello) -> None:
-        """Accept a peer's greeting; an Unjoined node joins the group that knows its UUID."""
+        """Accept a peer's greeting, which may make this node join its group; or raise."""
         if self._stopping:
             raise NotJoined
-        async with self._joining:
-            joins = check(
-                hello,
-                node_id=self.node_id,
-                group_id=self._identity.group_id,
-                membership=self._authoritative_membership(),
-            )
-            if joins:
-                await self._join(hello.group_id)
-                logger.info("joined group %s at %s's greeting", hello.group_id, hello.sender_name)
-                await self._start_driver()
+        await self._joining.accept(hello, lambda: self._driver.core if self._driver else None)
 
-    async def _join(self, group_id: str) -> None:
-        self._identity = await asyncio.to_thread(
-            join, self._files, self._directory, self._identity, group_id
-        )
+    def check_sender(self, sender: NodeId) -> None:
+        """Refuse what a member that was removed since its greeting says. Raises MemberRemoved."""
+        index = self._driver.core.removal_index(sender) if self._driver is not None else None
+        if index is not None:
+            raise MemberRemoved(sender, group_id=self._joining.group_id, index=index)
+
+    def removed(self, index: int) -> None:
+        """Take note that committed entry *index* removed this node: it stops for good."""
+        if self._burial is None and not self._stopping:
+            self._burial = asyncio.get_running_loop().create_task(self._bury(index))
+
+    async def _bury(self, index: int) -> None:
+        try:
+            reason: StorageError | DiskFull = await self._joining.bury(index, self._clock.unix_ms())
+        except (DiskFull, StorageError) as error:
+            reason = error
+        logger.critical("removed by entry %d, this node stops: %s", index, reason)
+        self._on_fatal(reason)
 
     def receive(self, message: Message) -> None:
         """Take a peer's message."""
@@ -335,22 +324,22 @@ class Node:
             raise NotJoined
         return self._driver.transfer_leadership(target)
 
+    async def change_members(self, change: MemberChange, *, timeout_s: float) -> Changed:
+        """Add learners and remove members; see `member_change.carry_out`. Raises NotJoined too."""
+        if self._driver is None:
+            raise NotJoined
+        return await carry_out(self._driver, change, timeout_s=timeout_s)
+
     def committed_log(self) -> CommittedLog:
         """Return what is committed and on this disk. Raises NotJoined."""
         if self._driver is None or self._log is None:
             raise NotJoined
         return CommittedLog(
             group=self._settings.group,
-            group_id=self._identity.group_id,
+            group_id=self._joining.group_id,
             log=self._log,
             last_index=min(self._driver.core.commit_index, self._log.synced_index),
         )
-
-    def _authoritative_membership(self) -> Membership:
-        """Return the members if we lead, and so know them all; a follower may lag behind."""
-        if self._driver is None or self._driver.core.role is not Role.LEADER:
-            return Membership()
-        return self._driver.core.membership
 
     # -- how it is ------------------------------------------------------------------------------
 
@@ -360,12 +349,12 @@ class Node:
             node_id=self.node_id,
             name=self._settings.name,
             group=self._settings.group,
-            group_id=self._identity.group_id,
+            group_id=self._joining.group_id,
             not_ready_reason=self._ready_problem(),
             version=VERSION,
             storage_used_bytes=self._usage.used,
             storage_capacity_bytes=self._usage.total,
-            recovered_to=self._identity.recovered_to,
+            recovered_to=self._joining.identity.recovered_to,
         )
         return node_status(facts, self._driver, self._log, self._peers.connected)
 

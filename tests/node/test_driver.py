@@ -287,7 +287,7 @@ async def test_a_wait_for_change_can_be_cancelled_while_the_change_comes(
     waiting = asyncio.create_task(leader.driver.wait_change(60))
     await asyncio.sleep(0)
 
-    leader.driver._notify_change()
+    leader.driver._changes.notify()
     waiting.cancel()
     await asyncio.wait({waiting})
 

@@ -207,7 +207,8 @@ def test_records_are_the_same_bytes_on_every_node() -> None:
     def records(disk: Disk) -> bytes:
         log = disk.open()
         return b"".join(
-            bytes(disk.contents(segment.name)[4096 : segment.end]) for segment in log._segments
+            bytes(disk.contents(segment.name)[4096 : segment.end])
+            for segment in log._index.segments
         )
 
     assert records(small) == records(large)

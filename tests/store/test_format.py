@@ -13,6 +13,7 @@ from dledger.errors import InvalidArgument
 from dledger.store.format import (
     SEGMENT_HEADER_BYTES,
     SLOT_BYTES,
+    Base,
     Mark,
     SegmentHeader,
     SegmentIndex,
@@ -213,7 +214,7 @@ def test_torn_or_rotten_index_is_rejected_at_every_byte() -> None:
 
 def test_watermark_slot_round_trips_and_is_rejected_when_torn_or_rotten() -> None:
     """All 512 bytes are covered."""
-    mark = Mark(sequence=9, first_index=1, index=2**40, chain=77)
+    mark = Mark(sequence=9, base=Base(index=3, term=2, chain=5), index=2**40, chain=77)
     slot = encode_mark(mark)
     assert (decode_mark(slot), len(slot)) == (mark, SLOT_BYTES)
 

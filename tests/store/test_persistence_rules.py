@@ -121,7 +121,7 @@ def test_truncated_segments_never_come_back(seed: int) -> None:
     """Rule 6, where whole files go: their removal is durable before append() returns."""
     disk = Disk()
     log = disk.with_entries(entries(1, 60, size=150))
-    last = log._segments[0].last_index
+    last = log._index.segments[0].last_index
 
     log.append(entries(last, last, size=150))
 
@@ -133,8 +133,8 @@ def test_cut_segments_never_come_back(seed: int) -> None:
     """Rule 7, where whole files go."""
     disk = Disk(durability="osBuffer")
     log = disk.with_entries(entries(1, 60, size=150))
-    last = log._segments[0].last_index
-    disk.contents(disk.names(".seg")[0])[log._segments[0].position(last) + 50] ^= 1
+    last = log._index.segments[0].last_index
+    disk.contents(disk.names(".seg")[0])[log._index.segments[0].position(last) + 50] ^= 1
     disk.files.remove(LOG / disk.names(".idx")[0])
     disk.files.kill()
     recovered = disk.open()
@@ -195,13 +195,12 @@ def test_everything_recovered_is_under_the_watermark() -> None:
     log = disk.with_entries(entries(1, 10))
     log.append(entries(11, 50))
     disk.files.kill()
-    position = disk.open()._segments[-1].position(50)
+    position = disk.open()._index.segments[-1].position(50)
     disk.files.kill()
 
     disk.contents(disk.names(".seg")[-1])[position] ^= 1
 
-    with pytest.raises(CorruptRecord, match="entries up to 50 were synced"):
-        disk.open()
+    assert disk.open().faulty == (range(50, 51),)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -266,15 +265,21 @@ def test_lost_watermark_is_not_an_empty_log() -> None:
         HardStateFile(disk.files, DATA).load()
 
 
-def test_missing_segments_are_named() -> None:
+def test_missing_segments_are_faulty_or_named() -> None:
     """Rule 14: the first, a middle or the last segment cannot vanish unnoticed."""
     for number in (0, 1, 2, -1):
         disk = Disk()
-        disk.with_entries(entries(1, 100, size=150))
-        name = disk.names(".seg")[number]
-        disk.files.remove(LOG / name)
+        log = disk.with_entries(entries(1, 100, size=150))
+        lost = log._index.segments[number]
+        disk.files.remove(lost.path)
 
-        with pytest.raises(CorruptRecord, match=f"{name} at byte offset 0: the segment is missing"):
+        assert disk.open().faulty == (range(lost.first_index, lost.last_index + 1),)
+
+        disk.files.remove(lost.path)
+        disk.contents("watermark")[8192:] = bytes(len(disk.contents("watermark")) - 8192)
+        if number >= 0:
+            disk.files.remove(lost.index_path)
+        with pytest.raises(CorruptRecord, match=f"{lost.name} at byte offset 0: .* missing"):
             disk.open()
 
 
@@ -291,7 +296,7 @@ def test_segments_of_another_group_or_node_are_refused() -> None:
         assert {caught.value.found, caught.value.expected} & {GROUP, NODE}
 
 
-def test_log_that_lost_a_write_behind_the_watermark_is_refused() -> None:
+def test_log_that_lost_a_write_behind_the_watermark_is_faulty_or_refused() -> None:
     """Rule 16: the watermark's chain value names the very log that was synced."""
     disk = Disk()
     disk.with_entries(entries(1, 5))
@@ -301,6 +306,8 @@ def test_log_that_lost_a_write_behind_the_watermark_is_refused() -> None:
 
     disk.contents(name)[:] = other.contents(name)
 
+    assert disk.open().faulty == (range(1, 6),)
+    disk.contents("watermark")[8192:] = b""
     with pytest.raises(CorruptRecord, match="the watermark says"):
         disk.open()
 
@@ -334,6 +341,13 @@ def test_calls_of_the_log_and_the_hard_state(request: pytest.FixtureRequest) -> 
     section("append what needs another segment")
     log.append(entries(3, 3, term=2))
     section("append over entries in an earlier segment")
+    log.append(entries(4, 4, term=2, size=4000))
+    log.sync()
+    files.calls.clear()
+    log.drop_before(4)
+    section("drop a sealed segment")
+    log.restart_behind(index=9, term=3, chain=7)
+    section("restart behind a snapshot")
     HardStateFile(files, DATA).save(HardState(2, None))
     section("save a hard state")
     text = "\n".join(sections)

@@ -10,27 +10,24 @@ from __future__ import annotations
 
 import logging
 import threading
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-from dledger.errors import (
-    CorruptRecord,
-    DiskFull,
-    NotJoined,
-    OffsetOutOfRange,
-    StorageError,
-)
-from dledger.store.extent import Extent, RecordRange, cut, extent
+from dledger.errors import CorruptRecord, DiskFull, FaultyEntry, NotJoined, StorageError
 from dledger.store.files import Files, disk_full_on_enospc
-from dledger.store.format import encode_records, record_size
+from dledger.store.format import Base, encode_records, record_size
 from dledger.store.identity import Identity
+from dledger.store.identity_rows import encode_rows
+from dledger.store.log_index import LogIndex
+from dledger.store.log_reading import LogReading
 from dledger.store.recent import RecentEntries
-from dledger.store.recovery import Survey, check, repair, survey, write_index
-from dledger.store.segment import Segment, Span, span
+from dledger.store.recovery import check, has_room_for_rows, identities, repair, write_index
+from dledger.store.segment import Segment
 from dledger.store.segment_files import SegmentFiles
+from dledger.store.slot_repair import fitting, write_back
+from dledger.store.survey import Survey, survey
 from dledger.store.watermark import Watermark
 from dledger.types import Entry, EntryKind, Membership
 
@@ -39,7 +36,7 @@ _log = logging.getLogger(__name__)
 Durability = Literal["sync", "osBuffer"]
 
 
-class CommitLog:
+class CommitLog(LogReading):
     """An open commit log; see the module for which thread may call what."""
 
     def __init__(
@@ -48,6 +45,7 @@ class CommitLog:
         found: Survey,
         watermark: Watermark,
         *,
+        rows_index: int,
         identity: Identity,
         cache_bytes: int,
         durability: Durability,
@@ -56,11 +54,15 @@ class CommitLog:
         self._watermark = watermark
         self._identity = identity
         self._durability = durability
-        self._segments = found.segments
-        self._runs = found.runs
-        self._memberships: list[tuple[int, Membership]] = []
-        self._first_index = found.mark.first_index
-        self._last_index = self._synced_index = found.last_index
+        self._index = LogIndex(
+            found.mark.base,
+            found.segments,
+            found.runs,
+            special=found.memberships,
+            faulty=found.faulty,
+        )
+        self._synced_index = found.last_index
+        self._rows_index = rows_index
         self._recent = RecentEntries(cache_bytes)
         self._truncations = 0
         self._failure: str | None = None
@@ -81,6 +83,9 @@ class CommitLog:
     ) -> CommitLog:
         """Recover the log in *directory*; everything it then holds is durable.
 
+        Records that were synced and are damaged, but known by a second copy of their identity,
+        are in the log as `faulty` ones.
+
         Args:
             files: The file system.
             directory: The ``log`` directory, as formatting the disk made it.
@@ -93,16 +98,16 @@ class CommitLog:
             durability: "osBuffer" lets `sync` return before the disk has the entries.
 
         Raises:
-            CorruptRecord: A record that was synced is damaged or missing.
+            CorruptRecord: A record that was synced is damaged or missing, and so is its identity.
             CorruptFile: The watermark is damaged or missing.
             WrongIdentity: The log belongs to another node or group.
             StorageError: The disk failed.
         """
         watermark = Watermark.open(files, directory)
         try:
-            found = survey(files, directory, watermark.mark, identity)
+            found = survey(files, directory, watermark.mark, identity, rows=watermark.rows())
             check(found)
-            repair(files, directory, found, watermark)
+            has_rows = repair(files, directory, found, watermark, identity)
         except OSError as error:
             raise StorageError(f"cannot recover the log in {directory}: {error}") from error
         disk = SegmentFiles(
@@ -112,150 +117,20 @@ class CommitLog:
             disk,
             found,
             watermark,
+            rows_index=found.last_index if has_rows else 0,
             identity=identity,
             cache_bytes=cache_bytes,
             durability=durability,
         )
-        log._memberships = [log._load_membership(index) for index in found.memberships]
+        log._load_memberships(found.memberships)
         return log
 
-    # What the event loop may ask.
-
-    @property
-    def first_index(self) -> int:
-        """The oldest entry kept; 1 while nothing was compacted, also when the log is empty."""
-        return self._first_index
-
-    @property
-    def last_index(self) -> int:
-        """The newest entry written; first_index - 1 if there is none."""
-        return self._last_index
-
-    @property
-    def synced_index(self) -> int:
-        """The newest entry that `sync` vouched for; all of them after opening."""
-        return self._synced_index
-
-    @property
-    def size_bytes(self) -> int:
-        """What the segment files take on disk, preallocated space included."""
-        with self._state:
-            return sum(segment.capacity_bytes for segment in self._segments)
-
-    @property
-    def failure(self) -> str | None:
-        """Why the log refuses to work (a write or sync failed), or None."""
-        return self._failure
-
-    def term(self, index: int) -> int:
-        """Return the term of the entry at *index*; 0 for index 0.
-
-        Raises:
-            OffsetOutOfRange: There is no such entry.
-        """
-        if index == 0:
-            return 0
-        with self._state:
-            self._check_range(index, index)
-            return self._runs.term(index)
-
-    def memberships(self) -> list[tuple[int, Membership]]:
-        """Return (index, membership) of all MEMBERSHIP entries, ascending."""
-        with self._state:
-            return list(self._memberships)
-
-    def recent(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...] | None:
-        """Return entries [first, last] from memory, cut at *max_bytes* of data but at least one.
-
-        The answer also ends at the newest entry written. None if *first* is not in memory.
-        """
-        with self._state:
-            return self._recent.get(first, last, max_bytes)
-
-    # What reader threads may ask.
-
-    def read(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...]:
-        """Return entries [first, last] from disk, cut at *max_bytes* of data but at least one.
-
-        Raises:
-            OffsetOutOfRange: The log does not hold all of [first, last].
-            CorruptRecord: The disk does not give back what was written.
-            StorageError: The log has failed.
-        """
-        entries: list[Entry] = []
-        room = max_bytes
-        while first <= last and (room >= 0 or not entries):
-            for entry in self._read_span(first, last, room):
-                room -= entry.size_bytes
-                if room < 0 and entries:
-                    return tuple(entries)
-                entries.append(entry)
-            first = entries[-1].index + 1
-        return tuple(entries)
-
-    def _read_span(self, first: int, last: int, max_bytes: int) -> list[Entry]:
-        while True:
-            with self._state:
-                self._check_usable()
-                self._check_range(first, last)
-                truncations = self._truncations
-                wanted = self._span(first, last, max_bytes)
-            try:
-                return wanted.read(self._disk.open(wanted.segment))
-            except (CorruptRecord, FileNotFoundError) as error:
-                if truncations != self._truncations:
-                    continue  # the records were truncated while we read; look again
-                if isinstance(error, CorruptRecord):
-                    raise
-                raise CorruptRecord(wanted.segment.name, 0, "the segment is missing") from error
-
-    def _span(self, first: int, last: int, max_bytes: int) -> Span:
-        segment = self._segment_of(first)
-        return span(segment, first, min(last, segment.last_index), max_bytes)
-
-    def cut(self, first: int, last: int, target_bytes: int) -> list[RecordRange]:
-        """Cut [first, last] into ranges for export; see `extent.cut`. No I/O.
-
-        Raises:
-            OffsetOutOfRange: The log does not hold all of [first, last].
-        """
-        with self._state:
-            self._check_range(first, last)
-            return cut(self._segments, first, last, target_bytes)
-
-    def read_extent(self, first: int, last: int, max_bytes: int) -> tuple[Extent, bytes]:
-        """Return records from *first* on as they are on disk, unchecked: one segment's.
-
-        They end at *last* or before, with at most *max_bytes* but at least one record. For
-        committed entries only: others may be truncated while they are read.
-
-        Raises:
-            OffsetOutOfRange: The log does not hold all of [first, last].
-            CorruptRecord: The disk does not have them any more.
-            StorageError: The log has failed.
-        """
-        with self._state:
-            self._check_usable()
-            self._check_range(first, last)
-            wanted = extent(self._segment_of(first), first, last, max_bytes)
-        try:
-            return wanted, wanted.read(self._disk.open(wanted.segment))
-        except FileNotFoundError as error:
-            raise CorruptRecord(wanted.segment.name, 0, "the segment is missing") from error
-
-    def _segment_of(self, index: int) -> Segment:
-        firsts = bisect_right(self._segments, index, key=lambda segment: segment.first_index)
-        return self._segments[firsts - 1]
-
-    def _check_range(self, first: int, last: int) -> None:
-        for index in (first, last):
-            if not self._first_index <= index <= self._last_index:
-                raise OffsetOutOfRange(index, first=self._first_index, last=self._last_index)
-
-    def _load_membership(self, index: int) -> tuple[int, Membership]:
-        segment = self._segment_of(index)
-        (entry,) = span(segment, index, index, 0).read(self._disk.open(segment))
-        return index, _membership(entry, segment)
+    def _load_memberships(self, indexes: Sequence[int]) -> None:
+        for index in indexes:
+            with suppress(FaultyEntry):
+                (entry,) = self.read(index, index, 0)
+                membership = _membership(entry, self._index.segment_of(index))
+                self._index.memberships.append((index, membership))
 
     # What the writer thread does.
 
@@ -276,21 +151,21 @@ class CommitLog:
             return
         with self._writing, self._poisoning():
             self._check_appendable(entries)
-            if entries[0].index <= self._last_index:
+            if entries[0].index <= self._index.last_index:
                 self._truncate(entries[0].index - 1)
-            before = self._last_index
+            before = self._index.last_index
             try:
                 self._append(entries)
             except DiskFull:
-                if self._last_index > before:
+                if self._index.last_index > before:
                     self._truncate(before)
                 raise
 
     def _append(self, entries: Sequence[Entry]) -> None:
         while entries:
-            count = self._segments[-1].room_for(entries) if self._segments else 0
+            count = self._index.segments[-1].room_for(entries) if self._index.segments else 0
             if count:
-                self._write(self._segments[-1], entries[:count])
+                self._write(self._index.segments[-1], entries[:count])
             else:
                 self._roll(record_size(len(entries[0].data)))
             entries = entries[count:]
@@ -298,44 +173,46 @@ class CommitLog:
     def _write(self, segment: Segment, entries: Sequence[Entry]) -> None:
         encoded = encode_records(entries, chain=segment.last_chain, position=segment.end)
         file = self._disk.open(segment)
+        with disk_full_on_enospc("keep the identities of records"):
+            self._watermark.reserve(len(segment.positions) + len(entries))
         segment.scrub(file)
         segment.dirty_end = segment.end + encoded.size_bytes
         with disk_full_on_enospc(f"write segment {segment.name}"):
             file.pwritev(encoded.buffers, segment.end)
         memberships = [(e.index, _membership(e, segment)) for e in entries if _is_membership(e)]
         with self._state:
-            segment.add(encoded)
-            for entry in entries:
-                self._runs.append(entry.index, entry.term)
-            self._memberships += memberships
+            self._index.add(encoded, entries, memberships)
             self._recent.add(entries)
-            self._last_index = entries[-1].index
 
     def _roll(self, room_bytes: int) -> None:
         """Seal the last segment and begin another, so that sealed segments are always synced."""
         self._drop_empty_segment()
-        if self._segments:
-            self._seal(self._segments[-1])
+        if self._index.segments:
+            self._seal(self._index.segments[-1])
         segment = self._disk.create(
             self._identity,
-            first_index=self._last_index + 1,
-            previous_chain=self._chain(self._last_index),
+            first_index=self._index.last_index + 1,
+            previous_chain=self._index.chain(self._index.last_index),
             room_bytes=room_bytes,
         )
         with self._state:
-            self._segments.append(segment)
+            self._index.segments.append(segment)
 
     def _drop_empty_segment(self) -> None:
         """Remove a last segment without records: it was too small, and its name is needed."""
-        empty = [one for one in self._segments[-1:] if one.last_index < one.first_index]
+        empty = [one for one in self._index.segments[-1:] if one.last_index < one.first_index]
         with self._state:
-            del self._segments[len(self._segments) - len(empty) :]
-        self._disk.remove(empty, self._segments[-1:])
+            del self._index.segments[len(self._index.segments) - len(empty) :]
+        self._disk.remove(empty, ())
 
     def _seal(self, segment: Segment) -> None:
+        """Sync a segment and give its identities a place of their own: its index file.
+
+        The file's name becomes durable with that of the successor, before rows are written over.
+        """
         self._disk.open(segment).fdatasync()
-        indexes = [index for index, _ in self._memberships]
-        write_index(self._disk.files, segment, self._runs, indexes)
+        if not write_index(self._disk.files, segment, self._index.runs, self._index.special):
+            raise DiskFull(f"no room for the index file of segment {segment.name}")
 
     def _truncate(self, last: int) -> None:
         """Remove everything behind *last*, durably.
@@ -345,24 +222,91 @@ class CommitLog:
         """
         with self._state:
             self._truncations += 1
-            self._last_index = last
+            self._index.forget_behind(last)
             self._synced_index = min(self._synced_index, last)
-            self._runs.truncate(last)
-            self._memberships = [pair for pair in self._memberships if pair[0] <= last]
             self._recent.truncate(last)
-        if last < self._watermark.mark.index:
-            self._watermark.advance(index=last, chain=self._chain(last))
-        dropped = [segment for segment in self._segments if segment.first_index > last]
+        crossing = any(segment.first_index > last for segment in self._index.segments)
+        if last < self._watermark.mark.index or crossing:
+            self._lower_watermark(last, with_rows=crossing and last >= self.first_index)
         with self._state:
-            del self._segments[len(self._segments) - len(dropped) :]
-        self._disk.remove(dropped, self._segments[-1:])
-        if self._segments:
+            dropped = self._index.cut_segments(last)
+        self._disk.remove(dropped, self._index.segments[-1:])
+        if self._index.segments:
             with self._state:
-                self._segments[-1].truncate(last)
-            self._segments[-1].scrub(self._disk.open(self._segments[-1]))
+                self._index.segments[-1].truncate(last)
+            self._index.segments[-1].scrub(self._disk.open(self._index.segments[-1]))
 
-    def _chain(self, index: int) -> int:
-        return self._segment_of(index).chain(index) if index >= self._first_index else 0
+    def _lower_watermark(self, last: int, *, with_rows: bool) -> None:
+        """Promise entries up to *last* only; *with_rows* of the segment that becomes the last.
+
+        That segment's index file goes next.
+        """
+        index, rows = min(last, self._watermark.mark.index), b""
+        self._rows_index = min(self._rows_index, last)
+        if with_rows:
+            segment = self._index.segment_of(last)
+            has_room = has_room_for_rows(self._watermark, segment)
+            rows = self._rows(segment, segment.first_index) if has_room else b""
+            self._rows_index = last if has_room else 0
+        self._watermark.advance(index=index, chain=self._index.chain(index), rows=rows)
+
+    def _rows(self, segment: Segment, first: int) -> bytes:
+        """Return the identity rows of [first, last] as far as they are in *segment*."""
+        index = self._index
+        found = identities(segment, index.runs, index.special, first=first, last=index.last_index)
+        return encode_rows(found)
+
+    def drop_before(self, index: int) -> int:
+        """Remove the whole sealed segments below *index*, durably; return the new first index.
+
+        The caller has a durable snapshot of at least everything below *index*. The last segment
+        always stays. The term and chain of the entry before the new first one stay known.
+
+        Raises:
+            StorageError: A write or removal failed, now or earlier.
+        """
+        with self._writing, self._poisoning():
+            self._check_usable()
+            base = self._index.base_before(index)
+            if base == self._index.base:
+                return self.first_index
+            self._move_base(base)
+            with self._state:
+                self._truncations += 1
+                dropped = self._index.rebase(base)
+                self._recent.forget_before(base.index + 1)
+            self._disk.remove(dropped, ())
+            return self.first_index
+
+    def _move_base(self, base: Base) -> None:
+        """Say durably where the log begins, before anything that was there goes.
+
+        With "osBuffer" the watermark may be lower than that, though sealed segments are synced.
+        """
+        index = max(self._watermark.mark.index, base.index)
+        self._watermark.rebase(base, index=index, chain=self._index.chain(index))
+        self._synced_index = max(self._synced_index, index)
+
+    def restart_behind(self, *, index: int, term: int, chain: int) -> None:
+        """Replace the log by an empty one behind a snapshot that ends in this entry.
+
+        The caller has that snapshot durably. After a crash the log is the old one, or it begins
+        behind *index*; it never lacks anything between the two.
+
+        Raises:
+            StorageError: A write or removal failed, now or earlier.
+        """
+        base = Base(index=index, term=term, chain=chain)
+        with self._writing, self._poisoning():
+            self._check_usable()
+            self._watermark.rebase(base, index=index, chain=chain)
+            with self._state:
+                self._truncations += 1
+                self._rows_index = index
+                dropped = self._index.restart(base)
+                self._recent.clear()
+                self._synced_index = index
+            self._disk.remove(dropped, ())
 
     def sync(self) -> None:
         """Make everything appended durable, then say so in the durable watermark.
@@ -376,14 +320,38 @@ class CommitLog:
             self._check_usable()
             if self._durability == "sync":
                 self._sync()
-            self._synced_index = self._last_index
+            self._synced_index = self._index.last_index
 
     def _sync(self) -> None:
-        if self._watermark.mark.index == self._last_index:
+        if self._watermark.mark.index == self._index.last_index:
             return
-        last = self._segments[-1]
+        last = self._index.segments[-1]
         self._disk.open(last).fdatasync()
-        self._watermark.advance(index=self._last_index, chain=last.last_chain)
+        first = max(last.first_index, self._rows_index + 1)
+        self._watermark.advance(
+            index=self._index.last_index,
+            chain=last.last_chain,
+            at=first - last.first_index,
+            rows=self._rows(last, first),
+        )
+        self._rows_index = self._index.last_index
+
+    def repair(self, entries: Iterable[Entry]) -> int:
+        """Write those of *entries* that are exactly what a faulty slot held; return how many.
+
+        Others are ignored, so that it does not matter who sent them. Durable on return.
+
+        Raises:
+            DiskFull: A file system that copies on write has no room.
+            StorageError: A write or sync failed, now or earlier.
+        """
+        with self._writing, self._poisoning():
+            self._check_usable()
+            slots = write_back(self._disk, fitting(self._index, entries))
+            with self._state:
+                for slot in slots:
+                    self._index.mend(slot.entry.index, slot.membership)
+            return len(slots)
 
     def prepare(self) -> bool:
         """Make the next segment file ready, so that `append` need not wait for it.
@@ -415,14 +383,10 @@ class CommitLog:
         if not self._identity.group_id:
             raise NotJoined
         first = entries[0].index
-        if not self._first_index <= first <= self._last_index + 1:
-            raise ValueError(f"entry {first} does not fit behind {self._last_index}")
+        if not self._index.first_index <= first <= self._index.last_index + 1:
+            raise ValueError(f"entry {first} does not fit behind {self._index.last_index}")
         if [entry.index for entry in entries] != list(range(first, first + len(entries))):
             raise ValueError(f"entries behind {first} do not follow each other")
-
-    def _check_usable(self) -> None:
-        if self._failure:
-            raise StorageError(f"the log has failed: {self._failure}")
 
     @contextmanager
     def _poisoning(self) -> Iterator[None]:

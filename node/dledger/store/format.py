@@ -51,7 +51,7 @@ Index file ``<first index, 20 digits>.idx``, columns so that it is read without 
           16r  term runs: first index (u64), term (u64)
           8m   indexes of the MEMBERSHIP entries (u64)
 
-Watermark slot, 512 bytes, two per file at bytes 0 and 4096::
+Watermark slot, 512 bytes, two per file at bytes 0 and 4096; `identity_rows` follow from 8192 on::
 
     0     8    magic "DLGRWMK\0"
     8     4    format version (u32)
@@ -59,7 +59,9 @@ Watermark slot, 512 bytes, two per file at bytes 0 and 4096::
     16    8    sequence (u64): the higher of two valid slots counts; slot = sequence mod 2
     24    8    first index of the log (u64)
     32    8    index (u64): every record up to here was synced
-    40    468  zeros
+    40    8    term of the entry before the first index (u64); 0 if that is entry 1
+    48    4    chain CRC of the record before the first index (u32); 0 if that is entry 1
+    52    456  zeros
     508   4    CRC of bytes [0, 508)
 """
 
@@ -92,7 +94,7 @@ _RECORD = struct.Struct("<IQQqIB3x")
 _RECORD_WITH_CHAIN = struct.Struct("<IIQQqIB3x")
 _INDEX = struct.Struct("<8sIIQQIIII4x")
 _INDEX_MAGIC = b"DLGRIDX\0"
-_SLOT = struct.Struct("<8sIIQQQ468x")
+_SLOT = struct.Struct("<8sIIQQQQI456x")
 _SLOT_MAGIC = b"DLGRWMK\0"
 _U32 = struct.Struct("<I")
 _ZEROS = bytes(ALIGNMENT_BYTES)
@@ -151,13 +153,36 @@ class SegmentIndex:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """The entry behind which a log begins: index 0 of an uncut one, else one that was dropped.
+
+    Attributes:
+        chain: The chain CRC of its record, which the first one kept continues.
+    """
+
+    index: int = 0
+    term: int = 0
+    chain: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A durable promise: the records [first_index, index] were synced, and end in *chain*."""
+    """A durable promise: the records behind *base* up to *index* were synced, and end in *chain*.
+
+    Attributes:
+        sequence: Of two marks, the higher one counts.
+        index: At least that of the base.
+    """
 
     sequence: int
-    first_index: int
+    base: Base
     index: int
     chain: int
+
+    @property
+    def first_index(self) -> int:
+        """The first entry that the log keeps."""
+        return self.base.index + 1
 
 
 def check_entry(entry: Entry) -> None:
@@ -350,7 +375,14 @@ def _little_endian(column: array[int]) -> array[int]:
 def encode_mark(mark: Mark) -> bytes:
     """Return the watermark slot of *mark*."""
     fields = _SLOT.pack(
-        _SLOT_MAGIC, FORMAT_VERSION, mark.chain, mark.sequence, mark.first_index, mark.index
+        _SLOT_MAGIC,
+        FORMAT_VERSION,
+        mark.chain,
+        mark.sequence,
+        mark.first_index,
+        mark.index,
+        mark.base.term,
+        mark.base.chain,
     )
     return fields + _U32.pack(crc32c(fields))
 
@@ -362,9 +394,14 @@ def decode_mark(slot: bytes) -> Mark:
         ValueError: It was never written, or is torn, rotten, or of another format.
     """
     _check_crc("watermark slot", slot, _SLOT.size)
-    magic, version, chain, sequence, first, index = _SLOT.unpack_from(slot)
+    magic, version, chain, sequence, first, index, term, base = _SLOT.unpack_from(slot)
     _check_kind("watermark", magic, _SLOT_MAGIC, version)
-    return Mark(sequence=sequence, first_index=first, index=index, chain=chain)
+    return Mark(
+        sequence=sequence,
+        base=Base(index=first - 1, term=term, chain=base),
+        index=index,
+        chain=chain,
+    )
 
 
 def _check_crc(what: str, data: bytes, size: int) -> None:

@@ -39,6 +39,17 @@ class RecentEntries:
                 break
             self._bytes -= _cost(self._entries.pop(index))
 
+    def forget_before(self, first: int) -> None:
+        """Forget everything below *first*."""
+        while self._oldest < first and self._entries:
+            self._bytes -= _cost(self._entries.pop(self._oldest))
+            self._oldest += 1
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._entries.clear()
+        self._bytes = 0
+
     def get(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...] | None:
         """Return [first, last] as far as it is here, cut at *max_bytes* but at least one."""
         if first > last or first not in self._entries:

@@ -1,0 +1,124 @@
+"""A client's connection to one node, and what the node's gRPC statuses mean.
+
+Shared by `client.Client`, `admin_client.AdminClient` and `append_stream.AppendStream`.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Final, Self
+
+import grpc
+import grpc.aio
+
+from dledger.errors import (
+    AlreadyBootstrapped,
+    DiskFull,
+    DledgerError,
+    InvalidArgument,
+    NotJoined,
+    NotLeader,
+    Overloaded,
+    Refused,
+    Unavailable,
+    UnknownTopic,
+)
+from dledger.types import NodeId
+
+LEADER_KEY: Final = "dledger-leader"
+"""Trailing metadata: the leader's client address, where a caller has to go there by itself."""
+OPTIONS: Final = (
+    ("grpc.max_send_message_length", 64 << 20),
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+class Channel:
+    """A gRPC channel as an async context manager."""
+
+    def __init__(self, address: str, timeout_s: float) -> None:
+        self.address = address
+        self.timeout_s = timeout_s
+        self.channel = grpc.aio.insecure_channel(address, options=OPTIONS)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self.channel.close()
+
+    async def call(self, method: Any, request: Any) -> Any:
+        """Return the answer to one unary request. Raises what the node meant (`error_of`)."""
+        try:
+            return await method(request, timeout=self.timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error, self.address) from error
+
+
+_BY_NAME: Final[dict[str, type[DledgerError]]] = {
+    cls.__name__: cls for cls in (Refused, InvalidArgument, Unavailable, Overloaded, DiskFull)
+}
+
+
+def error_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:
+    """Return the error that a node meant by a gRPC status.
+
+    Nodes name their error class in the trailing metadata ``dledger-error``.
+    """
+    metadata = dict(error.trailing_metadata() or ())
+    text = f"{address}: {error.details()}"
+    name = str(metadata.get("dledger-error", ""))
+    argument = str(metadata.get("dledger-error-argument", ""))
+    if name == "AlreadyBootstrapped":
+        return AlreadyBootstrapped(argument)
+    if name == "NotJoined":
+        return NotJoined()
+    if name == "NotLeader":
+        return NotLeader(NodeId(argument) if argument else None)
+    if name == "UnknownTopic":
+        return UnknownTopic(argument)
+    if name in _BY_NAME:
+        return _BY_NAME[name](text)
+    return _by_code(error.code(), text)
+
+
+def outcome_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:
+    """Return what a failed attempt to store means, where a wrong refusal would cost a message.
+
+    Only what a node says by name is a refusal; proxies and foreign services are no group.
+    """
+    meant = error_of(error, address)
+    name = dict(error.trailing_metadata() or ()).get("dledger-error")
+    if name == DledgerError.__name__:
+        return DledgerError(str(meant))
+    return Unavailable(str(meant)) if name is None and isinstance(meant, Refused) else meant
+
+
+def leader_address(error: grpc.aio.AioRpcError) -> str:
+    """Return the leader's client address that a node named with its refusal; empty if none."""
+    return str(dict(error.trailing_metadata() or ()).get(LEADER_KEY, ""))
+
+
+def _by_code(code: grpc.StatusCode, text: str) -> DledgerError:
+    if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.OUT_OF_RANGE):
+        return InvalidArgument(text)
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return Overloaded(text)
+    transient = (
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.CANCELLED,
+    )
+    return Unavailable(text) if code in transient else Refused(text)
