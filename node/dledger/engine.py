@@ -84,14 +84,25 @@ class NodeEngine:
             for name, node_id, address in sorted(known)
         ]
 
+    def submit(self, command: bytes) -> asyncio.Future[object]:
+        """Queue a framed command; see `Driver.submit`."""
+        return self._joined().submit(command, grows=frame_type(command) in _GROWING)
+
     async def propose(self, command: bytes) -> object:
-        """Commit a framed command; see `Driver.propose`."""
-        grows = frame_type(command) in _GROWING
-        return await self._joined().propose(command, grows=grows)
+        """Commit a framed command; see `Driver.submit`."""
+        return await self.submit(command)
 
     async def read_entry(self, index: int) -> Entry:
         """Return a committed entry. Raises OffsetOutOfRange, CorruptRecord."""
         return await self._joined().view.entry(index)
+
+    async def read_index(self) -> int:
+        """Return an index at which a read is linearizable; see `Driver.read_index`."""
+        return await self._joined().read_index()
+
+    async def wait_applied(self, index: int, timeout_s: float) -> None:
+        """Return when *index* is applied here; see `Driver.wait_applied`."""
+        await self._joined().wait_applied(index, timeout_s)
 
     async def wait_leader_change(self, timeout_s: float) -> None:
         """Return when role, leader or readiness changes, or after *timeout_s*."""

@@ -60,10 +60,16 @@ class MemoryEngine:
             for node in self._members.nodes
         ]
 
-    async def propose(self, command: bytes) -> object:
+    def submit(self, command: bytes) -> asyncio.Future[object]:
         if not self.is_leader():
             raise NotLeader(None)
         self.proposals += 1
+        return asyncio.ensure_future(self._committed(command))
+
+    async def propose(self, command: bytes) -> object:
+        return await self.submit(command)
+
+    async def _committed(self, command: bytes) -> object:
         result = await self._members.commit(command)
         if isinstance(result, DledgerError):
             raise result
@@ -71,6 +77,14 @@ class MemoryEngine:
 
     async def read_entry(self, index: int) -> Entry:
         return self._members.log[index - 1]
+
+    async def read_index(self) -> int:
+        if not self.is_leader():
+            raise NotLeader(None)
+        return len(self._members.log)
+
+    async def wait_applied(self, index: int, timeout_s: float) -> None:
+        assert index <= len(self._members.log)
 
     async def wait_leader_change(self, timeout_s: float) -> None:
         change: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -17,13 +17,20 @@ from dataclasses import dataclass, field, replace
 
 from dledger.errors import DledgerError
 from dledger.store import identity as identities
+from dledger.store import watermark
 from dledger.store.commit_log import CommitLog, Durability
-from dledger.store.format import encode_records
+from dledger.store.format import (
+    SLOT_STRIDE_BYTES,
+    Mark,
+    decode_mark,
+    encode_mark,
+    encode_records,
+)
 from dledger.store.hard_state import HardStateFile
 from dledger.store.identity import Identity
 from dledger.types import Entry, HardState, NodeId
 from tests.store.harness import DATA, GROUP, LOG, NODE
-from tests.store.power_cuts import EMPTY, Image, PowerFiles, differences, newest
+from tests.store.power_cuts import EMPTY, SECTOR_BYTES, Image, PowerFiles, differences, newest
 
 NAME = "orders-0"
 MAX_IMAGES = 1 << 13
@@ -379,6 +386,7 @@ class Enumerator:
 
     def _start(self, image: Image) -> Found:
         """Start *image*, and all disks that power cuts during its start leave, and theirs."""
+        image = _renumbered(image)
         waiting = [_Start(image, proceed=True)]
         while waiting:
             one = waiting.pop()
@@ -397,12 +405,14 @@ class Enumerator:
         left.update(files.images(MAX_IMAGES))
         self._found[one.image] = found
         why = "a power cut during the start changed what is found"
-        again = [_Start(image, one.proceed, found, why) for image in left - {one.image}]
+        others = {_renumbered(image) for image in left} - {one.image}
+        again = [_Start(image, one.proceed, found, why) for image in others]
         lost = self._lost(found)
         if process and lost and one.proceed:
             expected = replace(found, log=found.log.followed_by([lost]))
             why = "what was lost came back behind the next entry"
-            again += [_Start(left, False, expected, why) for left in _append(process, files, lost)]
+            after = {_renumbered(image) for image in _append(process, files, lost)}
+            again += [_Start(image, False, expected, why) for image in after]
         return again
 
 
@@ -420,6 +430,38 @@ class _Start:
     proceed: bool
     expected: Found | None = None
     why: str = ""
+
+
+def _renumbered(image: Image) -> Image:
+    """Return the image with the watermark's sequence numbers counted from 0 or 1 again.
+
+    Each start raises them. Which is higher and in which slot matters, so that this changes nothing,
+    and the same disk after many starts is the same disk.
+    """
+    path = LOG / watermark.NAME
+    content = dict(image).get(path)
+    if content is None:
+        return image
+    size, sectors = content
+    marks = {at: mark for at in _SLOTS if (mark := _mark(sectors[at : at + 1]))}
+    if not marks:
+        return image
+    lower = min(mark.sequence for mark in marks.values()) // 2 * 2
+    renumbered = list(sectors)
+    for at, mark in marks.items():
+        slot = encode_mark(replace(mark, sequence=mark.sequence - lower))
+        renumbered[at] = slot + sectors[at][len(slot) :]
+    return image - {(path, content)} | {(path, (size, tuple(renumbered)))}
+
+
+_SLOTS = (0, SLOT_STRIDE_BYTES // SECTOR_BYTES)
+
+
+def _mark(sectors: tuple[bytes, ...]) -> Mark | None:
+    try:
+        return decode_mark(b"".join(sectors))
+    except ValueError:
+        return None
 
 
 def _fails(history: History, node: Node) -> bool:

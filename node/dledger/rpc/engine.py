@@ -5,6 +5,7 @@ The driver is behind it in a node, a small in-memory one in tests.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -54,6 +55,15 @@ class Engine(Protocol):
     def endpoints(self) -> Sequence[ClientEndpoint]:
         """All nodes whose address is known, sorted by name."""
 
+    def submit(self, command: bytes) -> asyncio.Future[object]:
+        """Queue a framed command behind those submitted before; the future is as `propose`.
+
+        Raises:
+            NotLeader: This node does not lead; nothing happened.
+            Overloaded: A bounded queue is full; nothing happened.
+            DiskFull: No room for user data; nothing happened.
+        """
+
     async def propose(self, command: bytes) -> object:
         """Commit one framed command and return what applying it gave.
 
@@ -67,6 +77,23 @@ class Engine(Protocol):
 
     async def read_entry(self, index: int) -> Entry:
         """Return a committed entry."""
+
+    async def read_index(self) -> int:
+        """Return an index at which a read is linearizable, once a quorum says that we lead.
+
+        Raises:
+            NotLeader: This node does not lead.
+            Unavailable: The leader is too new to know what is committed.
+            Overloaded: Too many reads wait.
+        """
+
+    async def wait_applied(self, index: int, timeout_s: float) -> None:
+        """Return when the state has entry *index*.
+
+        Raises:
+            Unavailable: Not within *timeout_s*.
+            Overloaded: Too many wait already.
+        """
 
     async def wait_leader_change(self, timeout_s: float) -> None:
         """Return when role, term, leader or readiness to lead changes, or after the timeout."""
