@@ -37,6 +37,17 @@ class Target(Enum):
     FOLLOWER = "follower"
 
 
+class Shape(Enum):
+    """Which directions a one-way cut takes."""
+
+    SPEECH = "speech"
+    """Nobody hears the target, which hears everybody."""
+    HEARING = "hearing"
+    """The target hears nobody, and everybody hears it."""
+    ONE = "one"
+    """One other node does not hear the target."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
     """One fault and how long it lasts.
@@ -44,8 +55,9 @@ class Episode:
     Attributes:
         number: From 1 on.
         fault: Its class.
-        target: Whom it hits; for a one-way cut, who is not heard; for a bridge, one of its ends.
+        target: Whom it hits; for a bridge, one of its ends.
         hold_s: How long it stays, at least.
+        shape: Which directions a one-way cut takes.
         reset: Whether a cut breaks connections, as a firewall that rejects does; else bytes wait.
         both_layers: Whether a one-way cut also holds back what acknowledges the other direction.
         delay_s: How long a delayed network keeps each piece.
@@ -60,6 +72,7 @@ class Episode:
     fault: Class
     target: Target
     hold_s: float
+    shape: Shape = Shape.SPEECH
     reset: bool = False
     both_layers: bool = False
     delay_s: float = 0.0
@@ -111,6 +124,7 @@ def _episode(rng: random.Random, outlook: Outlook, number: int, fault: Class) ->
         fault=fault,
         target=_FIXED_TARGETS.get(fault, target),
         hold_s=pause_s if fault in _PAUSES else hold_s,
+        shape=rng.choice(list(Shape)),
         reset=rng.random() < 0.5,
         both_layers=rng.random() < 0.5,
         delay_s=rng.choice((0.01, 0.05, 0.2)),
