@@ -8,7 +8,7 @@
     │   ├── Unsupported         (not implemented yet; the message names the feature)
     │   ├── UnknownTopic / UnknownGroup / TopicTypeMismatch
     │   ├── InvalidReceiptHandle
-    │   ├── AlreadyBootstrapped / WrongGroup
+    │   ├── AlreadyBootstrapped / WrongGroup / MemberRemoved
     │   ├── OffsetOutOfRange
     │   └── MessageRejected     (a spooled message that the group refuses; kept in a file)
     ├── Unavailable             try again, here or at another node; nothing is known to be lost
@@ -16,12 +16,14 @@
     │   ├── NotJoined
     │   ├── LeadershipLost      (outcome unknown: retry with the same key)
     │   ├── Overloaded
+    │   ├── FaultyEntry         (damaged on this node's disk; being fetched from its peers)
     │   └── SpoolFull           (no room on a producer's local disk, and no group to take writes)
     ├── DiskFull                writes are refused until space returns; reads go on
     └── StorageError            this node's disk is at fault; the node must not vote
         ├── CorruptRecord / CorruptFile
         ├── CorruptSpool        (reported, not raised: what is whole is replayed)
         ├── WrongIdentity
+        ├── NodeRemoved         (its group removed this node; the disk must be formatted)
         └── DirectoryLocked     (another process is using the data directory)
 """
 
@@ -90,6 +92,21 @@ class WrongGroup(Refused):
         self.theirs = theirs
 
 
+class MemberRemoved(Refused):
+    """The caller was removed from the group by a committed change, and is refused for good.
+
+    Attributes:
+        index: The entry with the first membership without it.
+    """
+
+    def __init__(self, node_id: NodeId, *, group_id: str, index: int) -> None:
+        super().__init__(
+            f"node {node_id} was removed from group {group_id} by entry {index}; "
+            "its disk must be formatted and added to the group as a new member"
+        )
+        self.index = index
+
+
 class OffsetOutOfRange(Refused):
     """No entry at this position any more, or not yet."""
 
@@ -143,6 +160,16 @@ class Overloaded(Unavailable):
     """A bounded queue is full; back off and retry."""
 
 
+class FaultyEntry(Unavailable):
+    """An entry is damaged on this node's disk, and not yet fetched from a peer."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(
+            f"entry {index} is damaged on this node's disk and is being fetched from its peers"
+        )
+        self.index = index
+
+
 class SpoolFull(Unavailable):
     """A producer's spool has no room, and the group takes no writes: the message is not kept."""
 
@@ -156,11 +183,17 @@ class StorageError(DledgerError):
 
 
 class CorruptRecord(StorageError):
-    """A record that was synced cannot be read back (rot)."""
+    """A record that was synced cannot be read back (rot).
 
-    def __init__(self, segment: str, offset: int, reason: str) -> None:
+    Attributes:
+        segment: The segment file.
+        offset: The byte in it.
+        index: The entry's index, where a single one is known to be damaged.
+    """
+
+    def __init__(self, segment: str, offset: int, reason: str, *, index: int | None = None) -> None:
         super().__init__(f"corrupt record in segment {segment} at byte offset {offset}: {reason}")
-        self.segment, self.offset, self.reason = segment, offset, reason
+        self.segment, self.offset, self.reason, self.index = segment, offset, reason, index
 
 
 class CorruptFile(StorageError):
@@ -200,6 +233,18 @@ class WrongIdentity(StorageError):
     def __init__(self, what: str, *, expected: str, found: str) -> None:
         super().__init__(f"data directory belongs to {what} {found}, but this is {what} {expected}")
         self.what, self.expected, self.found = what, expected, found
+
+
+class NodeRemoved(StorageError):
+    """The group has removed this disk's node; it never votes or serves again."""
+
+    def __init__(self, node_id: NodeId, *, group_id: str, index: int, path: str) -> None:
+        super().__init__(
+            f"node {node_id} was removed from group {group_id} by entry {index} (see {path}) and "
+            "cannot return with this disk: start with an empty data directory, and add the new "
+            "node with `dledger member add`"
+        )
+        self.index = index
 
 
 class DirectoryLocked(StorageError):
