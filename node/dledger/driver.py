@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from random import Random
@@ -30,7 +30,7 @@ from dledger.raft.ready import Ready
 from dledger.signals import ChangeSignal
 from dledger.store.commit_log import CommitLog
 from dledger.store.hard_state import HardStateFile
-from dledger.types import Entry, EntryKind, HardState, Membership, NodeId, Role
+from dledger.types import Entry, EntryKind, HardState, Member, Membership, NodeId, Role
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,11 @@ class DriverConfig:
 
 
 class Driver:
-    """Runs one Raft core on one commit log."""
+    """Runs one Raft core on one commit log.
+
+    It calls *on_fatal* when nothing it says can be trusted any more, and *on_removed*, once and
+    with the entry's index, when a committed change has removed this node from its group.
+    """
 
     def __init__(
         self,
@@ -73,11 +77,13 @@ class Driver:
         clock: Clock,
         rng: Random,
         metrics: NodeMetrics,
+        on_removed: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._config = config
         self._state = state
         self._on_membership = on_membership
         self._on_fatal = on_fatal
+        self._on_removed: Callable[[int], None] | None = on_removed
         self._clock = clock
         self._metrics = metrics
         self._readers = ThreadPoolExecutor(2, "log-reader")
@@ -93,7 +99,7 @@ class Driver:
         )
         self._membership = self.core.membership
         self._queue = ProposalQueue(config.max_queued_bytes)
-        self._waiters = Waiters()
+        self._waiters = Waiters(self._applied_command)
         self._timer = FailoverTimer(raft.id)
         self._wake_scheduled = False
         self._tick_handle: asyncio.TimerHandle | None = None
@@ -167,8 +173,12 @@ class Driver:
         """Return the leader's log clock: Unix milliseconds that never go back."""
         return self._log_clock.now_ms()
 
-    async def propose(self, command: bytes, *, grows: bool) -> object:
-        """Commit one framed command and return what applying it gave.
+    def submit(self, command: bytes, *, grows: bool) -> asyncio.Future[object]:
+        """Queue one framed command; the future gives what applying it gave.
+
+        Commands enter the log in the order of submission. The future may also raise
+        LeadershipLost (outcome unknown; retry with the same idempotency key), NotLeader, DiskFull,
+        and what applying the command refused.
 
         Args:
             command: A framed command (`broker.commands`).
@@ -176,22 +186,21 @@ class Driver:
 
         Raises:
             NotLeader: This node does not lead.
-            LeadershipLost: Outcome unknown; retry with the same idempotency key.
             Overloaded: A bounded queue is full.
             DiskFull: The disk has no room for more user data.
-            DledgerError: What applying the command refused.
         """
         if not self.is_serving_leader():
             raise NotLeader(self.core.leader)
         if grows and self.writes_refused is not None:
             raise DiskFull(str(self.writes_refused))
-        proposed_s = self._clock.monotonic_s()
         result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        self._queue.push(Proposal(command, result))
+        self._queue.push(Proposal(command, result, self._clock.monotonic_s()))
         self._wake()
-        answer = await result
-        self._metrics.append_seconds.observe(self._clock.monotonic_s() - proposed_s)
-        return answer
+        return result
+
+    async def propose(self, command: bytes, *, grows: bool) -> object:
+        """Commit one framed command and return what applying it gave; raises as `submit` does."""
+        return await self.submit(command, grows=grows)
 
     def receive(self, message: Message) -> None:
         """Take one message from a peer."""
@@ -225,8 +234,16 @@ class Driver:
         self._wake()
         return chosen
 
+    def change_membership(
+        self, *, voters: Collection[Member], learners: Collection[Member]
+    ) -> tuple[int, int]:
+        """Begin a change of members; see `Raft.change_membership`, also for what it raises."""
+        begun = self.core.change_membership(voters=voters, learners=learners)
+        self._wake()
+        return begun
+
     async def wait_change(self, timeout_s: float) -> None:
-        """Return when role, term, leader or readiness to serve changes, or after *timeout_s*."""
+        """Return when role, leader, readiness or members change, or after *timeout_s*."""
         await self._changes.wait(timeout_s)
 
     def on_applied(self, listener: Callable[[], None]) -> None:
@@ -378,9 +395,14 @@ class Driver:
         results = self._state.apply(entry) if entry.kind is EntryKind.DATA else ()
         self._applied_index = entry.index
         self._waiters.applied(entry.term, entry.index, results)
+        if entry.kind is EntryKind.MEMBERSHIP:
+            self._changes.notify()
         if entry.term == self.core.term and entry.term != self._leader_term_applied:
             self._leader_term_applied = entry.term
             self._first_commit_of_term()
+
+    def _applied_command(self, proposed_s: float) -> None:
+        self._metrics.append_seconds.observe(self._clock.monotonic_s() - proposed_s)
 
     def _first_commit_of_term(self) -> None:
         if self.core.role is not Role.LEADER:
@@ -397,6 +419,10 @@ class Driver:
         if self.core.membership is not self._membership:
             self._membership = self.core.membership
             self._on_membership(self._membership)
+        removal_index = self.core.removal_index(self.core.id)
+        if removal_index is not None and self._on_removed is not None:
+            on_removed, self._on_removed = self._on_removed, None
+            on_removed(removal_index)
 
     def _note_role(self) -> None:
         role = (self.core.role, self.core.term, self.core.leader)

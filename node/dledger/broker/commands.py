@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn, TypeAlias
+from typing import Final, NoReturn, TypeAlias
 
 from dledger.broker.frames import CommandType, MalformedCommandError, frame
 
 _Json: TypeAlias = Mapping[str, object]
+_NUMBER_BOUND: Final = 1 << 62
+"""Sums of two such numbers fit the columns of a snapshot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +166,20 @@ class Release:
         return _framed(CommandType.RELEASE, {"group": self.group, "client": self.client_id})
 
 
-Command: TypeAlias = CreateTopic | CreateGroup | Receive | Ack | ChangeInvisible | Renew | Release
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retain:
+    """Messages in entries below *before_index* are not kept any longer, on any node."""
+
+    before_index: int
+
+    def encode(self) -> bytes:
+        """Return the framed command."""
+        return _framed(CommandType.RETAIN, {"before": self.before_index})
+
+
+Command: TypeAlias = (
+    CreateTopic | CreateGroup | Receive | Ack | ChangeInvisible | Renew | Release | Retain
+)
 
 
 def decode(kind: int, payload: bytes) -> Command:
@@ -233,6 +248,10 @@ def _release(row: _Json) -> Release:
     return Release(group=_text(row["group"]), client_id=_text(row["client"]))
 
 
+def _retain(row: _Json) -> Retain:
+    return Retain(before_index=_number(row["before"]))
+
+
 _DECODERS: dict[CommandType, Callable[[_Json], Command]] = {
     CommandType.CREATE_TOPIC: _create_topic,
     CommandType.CREATE_GROUP: _create_group,
@@ -241,6 +260,7 @@ _DECODERS: dict[CommandType, Callable[[_Json], Command]] = {
     CommandType.CHANGE_INVISIBLE: _change_invisible,
     CommandType.RENEW: _renew,
     CommandType.RELEASE: _release,
+    CommandType.RETAIN: _retain,
 }
 
 
@@ -261,7 +281,9 @@ def _text(value: object) -> str:
 
 
 def _number(value: object) -> int:
-    return value if type(value) is int else _wrong("a whole number", value)
+    if type(value) is int and abs(value) < _NUMBER_BOUND:
+        return value
+    return _wrong("a whole number of 62 bits", value)
 
 
 def _list(value: object) -> list[object]:

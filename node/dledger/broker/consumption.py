@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dledger.broker import commands
+from dledger.broker.columns import Reader, Writer
 from dledger.broker.commands import LeaseRef
 from dledger.broker.deliveries import Lease, QueueDeliveries
 from dledger.broker.filters import tag_codes
@@ -53,7 +54,7 @@ class Consumption:
         return sum(
             found.available(queues[queue_id].end, now_ms)
             if (found := self._peek(group, topic, queue_id))
-            else queues[queue_id].end
+            else queues[queue_id].end - queues[queue_id].first
             for queue_id in queue_ids
         )
 
@@ -70,7 +71,7 @@ class Consumption:
     def committed(self, group: str, topic: str, queue_id: int) -> int:
         """Return the offset before which *group* is done with the queue."""
         found = self._peek(group, topic, queue_id)
-        return found.committed if found else 0
+        return found.committed if found else self._topics.queue(topic, queue_id).first
 
     def renewable(self, before_ms: int) -> Iterator[tuple[str, str, int, int, Lease]]:
         """Yield (group, topic, queue id, offset, lease) of client-kept leases ending earlier."""
@@ -121,8 +122,9 @@ class Consumption:
         for queue_id in order:
             if len(places) >= limit:
                 break
-            taken = group.deliveries(command.topic, queue_id).take(
-                queues[queue_id],
+            queue = queues[queue_id]
+            taken = group.deliveries(command.topic, queue_id, first=queue.first).take(
+                queue,
                 limit=limit - len(places),
                 codes=codes,
                 now_ms=self.now_ms,
@@ -135,11 +137,12 @@ class Consumption:
 
     def _delivery(self, group: Group, topic: str, place: tuple[int, int]) -> Delivery:
         queue_id, offset = place
-        found = self._topics.queue(topic, queue_id).locate(offset)
+        queue = self._topics.queue(topic, queue_id)
+        found = queue.locate(offset)
         return Delivery(
             queue_id=queue_id,
             offset=offset,
-            attempt=group.deliveries(topic, queue_id).leases[offset].attempt,
+            attempt=group.deliveries(topic, queue_id, first=queue.first).leases[offset].attempt,
             payload=found.payload,
             row=found.row,
         )
@@ -190,6 +193,12 @@ class Consumption:
                 self._changed.add((topic, queue_id))
         return Released(released)
 
+    def drop_before_first_offsets(self) -> None:
+        """Forget deliveries of messages that their queues do not keep any longer."""
+        for group in self._groups.values():
+            for topic, queue_id, deliveries in group.all_deliveries():
+                deliveries.drop_before(self._topics.queue(topic, queue_id).first)
+
     def _group(self, name: str) -> Group:
         group = self._groups.get(name)
         if group is None:
@@ -199,6 +208,23 @@ class Consumption:
     def _peek(self, group: str, topic: str, queue_id: int) -> QueueDeliveries | None:
         found = self._groups.get(group)
         return found.peek(topic, queue_id) if found else None
+
+    def write(self, out: Writer) -> None:
+        """Add everything to a snapshot; groups by name."""
+        out.number(self.now_ms)
+        out.number(self._receives)
+        out.number(len(self._groups))
+        for name, group in sorted(self._groups.items()):
+            out.text(name)
+            group.write(out)
+
+    def read(self, source: Reader) -> None:
+        """Take everything from a snapshot; nothing is here yet. Raises MalformedStateError."""
+        self.now_ms = source.number()
+        self._receives = source.number()
+        for _ in range(source.number(high=MAX_GROUPS)):
+            name = source.text()
+            self._groups[name] = Group.read(name, source, self._topics.queue)
 
     def canonical(self) -> list[object]:
         """Return everything as plain values, in one order on every node."""

@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+from dledger.broker.columns import Reader, Writer
 
 MAX_IDS = 1 << 19
 MAX_IDS_OF_CLIENT = 1 << 16
@@ -84,12 +87,40 @@ class DedupeWindow:
             if not oldest.batches:
                 del self._clients[key]
 
+    def write(self, out: Writer) -> None:
+        """Add the window to a snapshot: clients from the least recently used on."""
+        out.number(len(self._clients))
+        for (client_id, topic), client in self._clients.items():
+            out.text(client_id)
+            out.text(topic)
+            out.numbers("I", list(map(len, client.batches)))
+            out.strings(list(client.places))  # in the order of the batches
+            out.numbers("Q", list(client.places.values()))
+
+    def read(self, source: Reader) -> None:
+        """Take the window from a snapshot; this one is empty. Raises MalformedStateError."""
+        for _ in range(source.number()):
+            key = (source.text(), source.text())
+            lengths, client = source.column("I"), _Client()
+            ids = source.strings(sum(lengths))
+            client.places = dict(zip(ids, source.column("Q", len(ids)), strict=True))
+            client.batches.extend(ids[a:b] for a, b in pairwise(accumulate(lengths, initial=0)))
+            self._clients[key] = client
+            self._total += len(ids)
+            if len(client.places) < len(ids):
+                raise source.malformed(f"an id of client {key[0]!r} occurs twice")
+        if self._total > self._max_ids:
+            raise source.malformed(f"{self._total} message ids, {self._max_ids} at most")
+
     def canonical(self) -> list[object]:
         """Return the window as plain values, oldest first."""
         return [
             [
                 *key,
-                [[str(i, "utf-8", "replace"), client.places[i]] for b in client.batches for i in b],
+                [
+                    [[str(message_id, "latin-1"), client.places[message_id]] for message_id in ids]
+                    for ids in client.batches
+                ],
             ]
             for key, client in self._clients.items()
         ]

@@ -10,13 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from typing import Final
 
+from dledger.broker.columns import Reader, TypeCode, Writer, ascends
 from dledger.broker.consume_queue import ConsumeQueue
 
 MAX_LEASES = 16_384
 """Messages of one queue that a group may hold unacked; more are handed out as these are acked."""
 MAX_RUNS_SCANNED = 4_096
 """Stretches that one RECEIVE may skip because of its filter, so that no command takes long."""
+
+_LEASE_COLUMNS: Final[tuple[TypeCode, ...]] = ("Q", "q", "Q", "I")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,8 +48,8 @@ class QueueDeliveries:
 
     __slots__ = ("_expiry", "leases", "next_offset")
 
-    def __init__(self) -> None:
-        self.next_offset = 0
+    def __init__(self, first: int = 0) -> None:
+        self.next_offset = first
         """The first offset that was never handed out; a new group starts at the oldest message."""
         self.leases: dict[int, Lease] = {}
         self._expiry: list[tuple[int, int]] = []
@@ -164,6 +168,51 @@ class QueueDeliveries:
             for offset, lease in self.leases.items():
                 if lease.client_id and lease.visible_at_ms < before_ms:
                     yield offset, lease
+
+    def drop_before(self, first: int) -> None:
+        """Forget what is below *first*: the queue does not keep it any longer."""
+        self.next_offset = max(self.next_offset, first)
+        for offset in [offset for offset in self.leases if offset < first]:
+            del self.leases[offset]
+
+    def write(self, out: Writer) -> None:
+        """Add everything to a snapshot; the leases by columns, ascending."""
+        offsets = sorted(self.leases)
+        leases = [self.leases[offset] for offset in offsets]
+        clients = sorted({lease.client_id for lease in leases})
+        numbers = {client_id: number for number, client_id in enumerate(clients)}
+        out.number(self.next_offset)
+        out.numbers("Q", offsets)
+        out.numbers("Q", [lease.receive_id for lease in leases])
+        out.numbers("q", [lease.visible_at_ms for lease in leases])
+        out.numbers("Q", [lease.attempt for lease in leases])
+        out.numbers("I", [numbers[lease.client_id] for lease in leases])
+        out.number(len(clients))
+        for client_id in clients:
+            out.text(client_id)
+
+    @classmethod
+    def read(cls, source: Reader, queue: ConsumeQueue) -> QueueDeliveries:
+        """Take what `write` added for *queue* from a snapshot. Raises MalformedStateError."""
+        found = cls(source.number(queue.first, queue.end))
+        offsets = source.column("Q")
+        if not ascends(offsets, found.next_offset) or any(o < queue.first for o in offsets[:1]):
+            raise source.malformed(f"leases outside [{queue.first}, {found.next_offset})")
+        columns = [source.column(code, len(offsets)) for code in _LEASE_COLUMNS]
+        clients = [source.text() for _ in range(source.number())]
+        if any(number >= len(clients) for number in columns[-1]):
+            raise source.malformed(f"a lease of another than {len(clients)} clients")
+        for offset, receive_id, until_ms, attempt, number in zip(offsets, *columns, strict=True):
+            found._lease(
+                offset,
+                Lease(
+                    receive_id=receive_id,
+                    visible_at_ms=until_ms,
+                    attempt=attempt,
+                    client_id=clients[number],
+                ),
+            )
+        return found
 
     def canonical(self) -> list[object]:
         """Return everything as plain values, in one order on every node."""

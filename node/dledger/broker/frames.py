@@ -33,6 +33,7 @@ class CommandType(IntEnum):
     CHANGE_INVISIBLE = 6
     RENEW = 7
     RELEASE = 8
+    RETAIN = 9
 
 
 class MalformedCommandError(ValueError):

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
+from dledger.broker.columns import Reader, Writer
+from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.deliveries import QueueDeliveries
+from dledger.errors import Refused
 
 MAX_GROUPS = 10_000
 MAX_ATTEMPTS_REMEMBERED = 1_024
@@ -12,6 +16,8 @@ MAX_ATTEMPTS_REMEMBERED = 1_024
 
 Place = tuple[int, int]
 """(queue id, queue offset)."""
+QueueOf = Callable[[str, int], ConsumeQueue]
+"""Returns the queue of a (topic, queue id), or raises Refused."""
 
 
 class Group:
@@ -24,11 +30,11 @@ class Group:
         self._deliveries: dict[tuple[str, int], QueueDeliveries] = {}
         self._attempts: OrderedDict[tuple[str, str], tuple[int, tuple[Place, ...]]] = OrderedDict()
 
-    def deliveries(self, topic: str, queue_id: int) -> QueueDeliveries:
-        """Return what this group did with a queue, to be changed; new ones start at offset 0."""
+    def deliveries(self, topic: str, queue_id: int, *, first: int) -> QueueDeliveries:
+        """Return what this group did with a queue, to be changed; new ones start at *first*."""
         found = self._deliveries.get((topic, queue_id))
         if found is None:
-            found = self._deliveries[topic, queue_id] = QueueDeliveries()
+            found = self._deliveries[topic, queue_id] = QueueDeliveries(first)
         return found
 
     def peek(self, topic: str, queue_id: int) -> QueueDeliveries | None:
@@ -59,6 +65,39 @@ class Group:
         deliveries = self._deliveries.get((topic, queue_id))
         lease = deliveries.leases.get(offset) if deliveries else None
         return lease is not None and lease.receive_id == receive_id
+
+    def write(self, out: Writer) -> None:
+        """Add the group, without its name, to a snapshot: deliveries by queue, then attempts."""
+        out.number(len(self._deliveries))
+        for (topic, queue_id), deliveries in sorted(self._deliveries.items()):
+            out.text(topic)
+            out.number(queue_id)
+            deliveries.write(out)
+        out.number(len(self._attempts))
+        for (topic, attempt_id), (receive_id, places) in self._attempts.items():
+            out.text(topic)
+            out.text(attempt_id)
+            out.number(receive_id)
+            out.numbers("Q", [part for place in places for part in place])
+
+    @classmethod
+    def read(cls, name: str, source: Reader, queue: QueueOf) -> Group:
+        """Take a group from a snapshot; *queue* finds queues. Raises MalformedStateError."""
+        group = cls(name)
+        for _ in range(source.number()):
+            topic, queue_id = source.text(), source.number()
+            try:
+                found = queue(topic, queue_id)
+            except Refused as error:
+                raise source.malformed(f"deliveries of group {name!r}: {error}") from error
+            group._deliveries[topic, queue_id] = QueueDeliveries.read(source, found)
+        for _ in range(source.number(high=MAX_ATTEMPTS_REMEMBERED)):
+            key, receive_id = (source.text(), source.text()), source.number()
+            flat = source.column("Q")
+            if len(flat) % 2:
+                raise source.malformed(f"{len(flat)} numbers are no places")
+            group._attempts[key] = (receive_id, tuple(zip(flat[::2], flat[1::2], strict=True)))
+        return group
 
     def canonical(self) -> list[object]:
         """Return the group as plain values, in one order on every node."""

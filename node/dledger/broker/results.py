@@ -16,7 +16,8 @@ class Produced:
     Attributes:
         queue_ids: The queue of each message, in the batch's order.
         offsets: The queue offset of each message, in the batch's order.
-        index: The Raft index of the entry that holds the first message.
+        index: The Raft index of the entry that holds the first message; 0 when retention has
+            dropped it since.
         stored: How many are new; the others were there before.
     """
 
@@ -89,3 +90,16 @@ class Released:
     """How many leases of a client that is gone ended now."""
 
     released: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retained:
+    """Messages below *first_index* are not kept any longer.
+
+    Attributes:
+        first_index: The oldest entry whose messages are kept; the highest ever asked for.
+        dropped: How many messages went with this command.
+    """
+
+    first_index: int
+    dropped: int

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dledger.broker import commands
+from dledger.broker.columns import Reader, Writer
 from dledger.broker.consume_queue import ConsumeQueue, Payload
 from dledger.broker.dedupe import DedupeWindow
 from dledger.broker.produce import NO_QUEUE, ProduceFrame
 from dledger.broker.results import Produced, TopicCreated
-from dledger.broker.topics import MAX_TOPICS, Topic, checked_topic
+from dledger.broker.topics import MAX_QUEUES, MAX_TOPICS, Topic, checked_topic
 from dledger.errors import InvalidArgument, UnknownTopic
 
 
@@ -52,8 +53,8 @@ class TopicStore:
         return queues[queue_id]
 
     def messages(self, topic: str) -> int:
-        """Return how many messages a topic has, the sum of its queues' end offsets."""
-        return sum(queue.end for queue in self.queues(topic))
+        """Return how many messages a topic keeps."""
+        return sum(queue.end - queue.first for queue in self.queues(topic))
 
     def create(self, command: commands.CreateTopic) -> TopicCreated:
         """Make a topic, or find it with the same settings; raise Refused for others."""
@@ -128,9 +129,14 @@ class TopicStore:
             topic=batch.topic,
             queue_ids=queue_ids,
             offsets=offsets,
-            index=self._queues[batch.topic][queue_ids[0]].locate(offsets[0]).payload.index,
+            index=self._index_of(batch.topic, *places[0]),
             stored=queue.end - before,
         )
+
+    def _index_of(self, topic: str, queue_id: int, offset: int) -> int:
+        """Return the entry that holds a message; 0 if it is not kept any longer."""
+        queue = self._queues[topic][queue_id]
+        return queue.locate(offset).payload.index if offset >= queue.first else 0
 
     def _choose_queue(self, batch: ProduceFrame, default: int | None = None) -> int:
         """Return the queue a batch asks for, or *default*, or the topic's next one in turn."""
@@ -141,6 +147,31 @@ class TopicStore:
         turn = self._turns[batch.topic]
         self._turns[batch.topic] = (turn + 1) % len(self._queues[batch.topic])
         return turn
+
+    def drop_before(self, index: int) -> int:
+        """Forget the messages in entries below *index*; return how many."""
+        return sum(queue.drop_before(index) for queues in self._queues.values() for queue in queues)
+
+    def write(self, out: Writer) -> None:
+        """Add everything to a snapshot; topics by name."""
+        out.number(len(self._topics))
+        for topic in self.all():
+            out.text(topic.name)
+            out.text(topic.type)
+            out.number(topic.queues)
+            out.number(self._turns[topic.name])
+            for queue in self._queues[topic.name]:
+                queue.write(out)
+        self._dedupe.write(out)
+
+    def read(self, source: Reader) -> None:
+        """Take everything from a snapshot; nothing is here yet. Raises MalformedStateError."""
+        for _ in range(source.number(high=MAX_TOPICS)):
+            name, kind, queues = source.text(), source.text(), source.number(1, MAX_QUEUES)
+            self._topics[name] = Topic(name=name, type=kind, queues=queues)
+            self._turns[name] = source.number(high=queues - 1)
+            self._queues[name] = [ConsumeQueue.read(source) for _ in range(queues)]
+        self._dedupe.read(source)
 
     def canonical(self) -> list[object]:
         """Return everything as plain values, in one order on every node."""

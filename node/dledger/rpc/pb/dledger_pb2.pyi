@@ -51,6 +51,36 @@ class AppendResponse(_message.Message):
     index: int
     def __init__(self, queue_id: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., index: _Optional[int] = ...) -> None: ...
 
+class ProduceBatch(_message.Message):
+    __slots__ = ("id", "command")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    command: bytes
+    def __init__(self, id: _Optional[int] = ..., command: _Optional[bytes] = ...) -> None: ...
+
+class ProduceAnswers(_message.Message):
+    __slots__ = ("answers",)
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    answers: _containers.RepeatedCompositeFieldContainer[ProduceAnswer]
+    def __init__(self, answers: _Optional[_Iterable[_Union[ProduceAnswer, _Mapping]]] = ...) -> None: ...
+
+class ProduceAnswer(_message.Message):
+    __slots__ = ("id", "queue_id", "first_offset", "offsets", "index", "refused")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    queue_id: int
+    first_offset: int
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    index: int
+    refused: str
+    def __init__(self, id: _Optional[int] = ..., queue_id: _Optional[int] = ..., first_offset: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., index: _Optional[int] = ..., refused: _Optional[str] = ...) -> None: ...
+
 class ReadRequest(_message.Message):
     __slots__ = ("topic", "queue_id", "start_offset", "max_records", "follow")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -84,6 +114,30 @@ class StoredRecord(_message.Message):
     stored_at_ms: int
     record: Record
     def __init__(self, offset: _Optional[int] = ..., index: _Optional[int] = ..., stored_at_ms: _Optional[int] = ..., record: _Optional[_Union[Record, _Mapping]] = ...) -> None: ...
+
+class ReadBatchesResponse(_message.Message):
+    __slots__ = ("batches", "next_offset")
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    batches: _containers.RepeatedCompositeFieldContainer[StoredBatch]
+    next_offset: int
+    def __init__(self, batches: _Optional[_Iterable[_Union[StoredBatch, _Mapping]]] = ..., next_offset: _Optional[int] = ...) -> None: ...
+
+class StoredBatch(_message.Message):
+    __slots__ = ("first_offset", "first_row", "count", "index", "stored_at_ms", "payload")
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    STORED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    first_offset: int
+    first_row: int
+    count: int
+    index: int
+    stored_at_ms: int
+    payload: bytes
+    def __init__(self, first_offset: _Optional[int] = ..., first_row: _Optional[int] = ..., count: _Optional[int] = ..., index: _Optional[int] = ..., stored_at_ms: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class CreateTopicRequest(_message.Message):
     __slots__ = ("name", "type", "queues")
@@ -194,18 +248,20 @@ class StatusResponse(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., name: _Optional[str] = ..., group: _Optional[str] = ..., group_id: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader_id: _Optional[str] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., last_index: _Optional[int] = ..., synced_index: _Optional[int] = ..., ready: _Optional[bool] = ..., not_ready_reason: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., last_failover: _Optional[_Union[Failover, _Mapping]] = ..., version: _Optional[str] = ..., storage_used_bytes: _Optional[int] = ..., storage_capacity_bytes: _Optional[int] = ..., writes_refused_reason: _Optional[str] = ..., recovered_to: _Optional[int] = ...) -> None: ...
 
 class MemberStatus(_message.Message):
-    __slots__ = ("member", "role", "match_index", "lag", "connected")
+    __slots__ = ("member", "role", "match_index", "lag", "connected", "voter")
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     MATCH_INDEX_FIELD_NUMBER: _ClassVar[int]
     LAG_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    VOTER_FIELD_NUMBER: _ClassVar[int]
     member: Member
     role: str
     match_index: int
     lag: int
     connected: bool
-    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., role: _Optional[str] = ..., match_index: _Optional[int] = ..., lag: _Optional[int] = ..., connected: _Optional[bool] = ...) -> None: ...
+    voter: bool
+    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., role: _Optional[str] = ..., match_index: _Optional[int] = ..., lag: _Optional[int] = ..., connected: _Optional[bool] = ..., voter: _Optional[bool] = ...) -> None: ...
 
 class Failover(_message.Message):
     __slots__ = ("from_id", "to_id", "term", "cause", "detected_ms", "elected_ms", "first_ack_ms", "at_ms")
@@ -238,6 +294,40 @@ class TransferLeaderResponse(_message.Message):
     LEADER_ID_FIELD_NUMBER: _ClassVar[int]
     leader_id: str
     def __init__(self, leader_id: _Optional[str] = ...) -> None: ...
+
+class AddLearnerRequest(_message.Message):
+    __slots__ = ("id", "name", "address")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    name: str
+    address: str
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+
+class RemoveMemberRequest(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    def __init__(self, id: _Optional[str] = ...) -> None: ...
+
+class ChangeMembersRequest(_message.Message):
+    __slots__ = ("add", "remove")
+    ADD_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_FIELD_NUMBER: _ClassVar[int]
+    add: _containers.RepeatedCompositeFieldContainer[Member]
+    remove: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, add: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., remove: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class MembershipResponse(_message.Message):
+    __slots__ = ("index", "voters", "learners")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    VOTERS_FIELD_NUMBER: _ClassVar[int]
+    LEARNERS_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    voters: _containers.RepeatedCompositeFieldContainer[Member]
+    learners: _containers.RepeatedCompositeFieldContainer[Member]
+    def __init__(self, index: _Optional[int] = ..., voters: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., learners: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
 
 class ExportPlanRequest(_message.Message):
     __slots__ = ("group_id", "first_index", "last_index", "target_bytes")

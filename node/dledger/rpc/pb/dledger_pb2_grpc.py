@@ -40,10 +40,20 @@ class LedgerStub:
                 request_serializer=dledger__pb2.AppendRequest.SerializeToString,
                 response_deserializer=dledger__pb2.AppendResponse.FromString,
                 _registered_method=True)
+        self.Produce = channel.stream_stream(
+                '/dledger.v1.Ledger/Produce',
+                request_serializer=dledger__pb2.ProduceBatch.SerializeToString,
+                response_deserializer=dledger__pb2.ProduceAnswers.FromString,
+                _registered_method=True)
         self.Read = channel.unary_stream(
                 '/dledger.v1.Ledger/Read',
                 request_serializer=dledger__pb2.ReadRequest.SerializeToString,
                 response_deserializer=dledger__pb2.ReadResponse.FromString,
+                _registered_method=True)
+        self.ReadBatches = channel.unary_stream(
+                '/dledger.v1.Ledger/ReadBatches',
+                request_serializer=dledger__pb2.ReadRequest.SerializeToString,
+                response_deserializer=dledger__pb2.ReadBatchesResponse.FromString,
                 _registered_method=True)
 
 
@@ -58,9 +68,27 @@ class LedgerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Produce(self, request_iterator, context):
+        """Appends many batches in order, without a call for each: batches are in flight, answers come when
+        a majority has synced them. Only the leader serves it; others end it with the leader's address
+        in `dledger-leader`. When it ends before a batch was answered, nothing sent after that batch is
+        stored without it; sent again on a new stream, in order and with the same ids, all is stored
+        once and in order.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Read(self, request, context):
         """Streams committed messages of one queue from `start_offset` on; ends at the committed end
         unless `follow` is set. Served by any node from its own committed log.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadBatches(self, request, context):
+        """The same as batches that lie as they were produced: no work a message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -74,10 +102,20 @@ def add_LedgerServicer_to_server(servicer, server):
                     request_deserializer=dledger__pb2.AppendRequest.FromString,
                     response_serializer=dledger__pb2.AppendResponse.SerializeToString,
             ),
+            'Produce': grpc.stream_stream_rpc_method_handler(
+                    servicer.Produce,
+                    request_deserializer=dledger__pb2.ProduceBatch.FromString,
+                    response_serializer=dledger__pb2.ProduceAnswers.SerializeToString,
+            ),
             'Read': grpc.unary_stream_rpc_method_handler(
                     servicer.Read,
                     request_deserializer=dledger__pb2.ReadRequest.FromString,
                     response_serializer=dledger__pb2.ReadResponse.SerializeToString,
+            ),
+            'ReadBatches': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadBatches,
+                    request_deserializer=dledger__pb2.ReadRequest.FromString,
+                    response_serializer=dledger__pb2.ReadBatchesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -119,6 +157,33 @@ class Ledger:
             _registered_method=True)
 
     @staticmethod
+    def Produce(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/dledger.v1.Ledger/Produce',
+            dledger__pb2.ProduceBatch.SerializeToString,
+            dledger__pb2.ProduceAnswers.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def Read(request,
             target,
             options=(),
@@ -135,6 +200,33 @@ class Ledger:
             '/dledger.v1.Ledger/Read',
             dledger__pb2.ReadRequest.SerializeToString,
             dledger__pb2.ReadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadBatches(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/dledger.v1.Ledger/ReadBatches',
+            dledger__pb2.ReadRequest.SerializeToString,
+            dledger__pb2.ReadBatchesResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -286,6 +378,21 @@ class AdminStub:
                 request_serializer=dledger__pb2.TransferLeaderRequest.SerializeToString,
                 response_deserializer=dledger__pb2.TransferLeaderResponse.FromString,
                 _registered_method=True)
+        self.AddLearner = channel.unary_unary(
+                '/dledger.v1.Admin/AddLearner',
+                request_serializer=dledger__pb2.AddLearnerRequest.SerializeToString,
+                response_deserializer=dledger__pb2.MembershipResponse.FromString,
+                _registered_method=True)
+        self.RemoveMember = channel.unary_unary(
+                '/dledger.v1.Admin/RemoveMember',
+                request_serializer=dledger__pb2.RemoveMemberRequest.SerializeToString,
+                response_deserializer=dledger__pb2.MembershipResponse.FromString,
+                _registered_method=True)
+        self.ChangeMembers = channel.unary_unary(
+                '/dledger.v1.Admin/ChangeMembers',
+                request_serializer=dledger__pb2.ChangeMembersRequest.SerializeToString,
+                response_deserializer=dledger__pb2.MembershipResponse.FromString,
+                _registered_method=True)
         self.ExportPlan = channel.unary_unary(
                 '/dledger.v1.Admin/ExportPlan',
                 request_serializer=dledger__pb2.ExportPlanRequest.SerializeToString,
@@ -317,6 +424,30 @@ class AdminServicer:
 
     def TransferLeader(self, request, context):
         """Hands leadership to `target_id`, or to the most caught-up follower when empty.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AddLearner(self, request, context):
+        """Adds a learner, which becomes a voter by itself once it has caught up. The three calls that
+        change members are for the leader (others name it), and are answered when the change is
+        committed; asking again for what is so already does nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveMember(self, request, context):
+        """Removes a member for good: its disk never votes again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChangeMembers(self, request, context):
+        """Several at once, by one change. A lost disk is replaced by removing the old id and adding the
+        new one under its name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -355,6 +486,21 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.TransferLeader,
                     request_deserializer=dledger__pb2.TransferLeaderRequest.FromString,
                     response_serializer=dledger__pb2.TransferLeaderResponse.SerializeToString,
+            ),
+            'AddLearner': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddLearner,
+                    request_deserializer=dledger__pb2.AddLearnerRequest.FromString,
+                    response_serializer=dledger__pb2.MembershipResponse.SerializeToString,
+            ),
+            'RemoveMember': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveMember,
+                    request_deserializer=dledger__pb2.RemoveMemberRequest.FromString,
+                    response_serializer=dledger__pb2.MembershipResponse.SerializeToString,
+            ),
+            'ChangeMembers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeMembers,
+                    request_deserializer=dledger__pb2.ChangeMembersRequest.FromString,
+                    response_serializer=dledger__pb2.MembershipResponse.SerializeToString,
             ),
             'ExportPlan': grpc.unary_unary_rpc_method_handler(
                     servicer.ExportPlan,
@@ -449,6 +595,87 @@ class Admin:
             '/dledger.v1.Admin/TransferLeader',
             dledger__pb2.TransferLeaderRequest.SerializeToString,
             dledger__pb2.TransferLeaderResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddLearner(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/AddLearner',
+            dledger__pb2.AddLearnerRequest.SerializeToString,
+            dledger__pb2.MembershipResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveMember(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/RemoveMember',
+            dledger__pb2.RemoveMemberRequest.SerializeToString,
+            dledger__pb2.MembershipResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeMembers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/ChangeMembers',
+            dledger__pb2.ChangeMembersRequest.SerializeToString,
+            dledger__pb2.MembershipResponse.FromString,
             options,
             channel_credentials,
             insecure,
