@@ -27,6 +27,7 @@ class Class(Enum):
     FAIL_RENAME = "io-error-rename"
     SLOW_SYNC = "slow-sync"
     DISK_FULL = "disk-full"
+    WIPE = "wiped-directory"
     CLOCK_JUMP = "clock-jump"
 
 

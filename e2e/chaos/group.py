@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import sys
@@ -36,6 +37,7 @@ _RESTART_S: Final = 0.2
 _POLL_S: Final = 0.05
 _START_S: Final = 60.0
 _STATUS_S: Final = 1.0
+_NEAR_ENTRIES: Final = 100
 _REFUSES_TO_START: Final = frozenset({2, 3})
 _SETTINGS: Final = {
     "group": "chaos",
@@ -85,6 +87,14 @@ class Node:
     def runs(self) -> bool:
         """Whether there is a process, paused or not."""
         return self.process is not None and self.process.returncode is None
+
+    def wipe(self) -> None:
+        """Remove all its data; it must have ended. A directory that is a mount stays."""
+        for child in self.data.iterdir():
+            if child.is_dir():
+                shutil.rmtree(child)
+            else:
+                child.unlink()
 
     def signal(self, number: int) -> None:
         """Send a signal, if there is a process."""
@@ -246,15 +256,35 @@ class Group:
         return max(leading, key=lambda s: s.term).name if leading else None
 
     async def whole(self) -> dict[str, NodeStatus] | None:
-        """Return the statuses when all nodes are ready, follow one leader, and have its commits."""
+        """Return the statuses when all nodes vote, are ready and follow one leader closely."""
         statuses = await self.statuses()
         if len(statuses) < len(self.nodes) or not all(s.ready for s in statuses.values()):
             return None
         leaders = {(s.term, s.leader_id) for s in statuses.values()}
         commits = [s.commit_index for s in statuses.values()]
-        if len(leaders) > 1 or max(commits) - min(commits) > 100:
+        voters = [sum(row.voter for row in s.members) for s in statuses.values()]
+        if len(leaders) > 1 or max(commits) - min(commits) > _NEAR_ENTRIES:
+            return None
+        if set(voters) != {len(self.nodes)}:
             return None
         return statuses
+
+    async def replace_disk(self, name: str, old_id: str, deadline_s: float) -> None:
+        """Make the wiped node *name* a member again, in place of *old_id*. Raises GroupError."""
+        node = self.nodes[name]
+
+        async def is_empty() -> NodeStatus | None:
+            status = await node.status()
+            return status if status is not None and status.role == "unjoined" else None
+
+        status = await self.wait_for(f"{name} to wait for its group", is_empty, deadline_s)
+        member = Member(id=NodeId(status.node_id), name=name, address=f"{_HOST}:{node.peer_port}")
+        asked = next(other for other in self.nodes.values() if other is not node)
+        async with AdminClient(f"{_HOST}:{asked.peer_port}", timeout_s=deadline_s) as admin:
+            try:
+                await admin.change_members(add=[member], remove=[old_id])
+            except DledgerError as error:
+                raise GroupError(f"{name} could not be replaced: {error}") from error
 
     async def majority_answers(self) -> bool:
         """Whether a majority of the nodes runs and answers."""

@@ -57,7 +57,11 @@ class Played:
 
 @dataclass(slots=True)
 class _Fault:
-    """A fault that is on: who is down for others, what is cut, and how it ends."""
+    """A fault that is on: who is down for others, what is cut, and how it ends.
+
+    *settle* waits for its effect and says whether there was one; *undo* ends it; *repair* does what
+    nodes do not do by themselves.
+    """
 
     nodes: Sequence[str]
     down: Sequence[str] = ()
@@ -65,6 +69,7 @@ class _Fault:
     writable: bool = True
     undo: Callable[[], None] = lambda: None
     settle: Callable[[], Awaitable[bool]] | None = None
+    repair: Callable[[], Awaitable[None]] | None = None
 
 
 class Nemesis:
@@ -118,6 +123,8 @@ class Nemesis:
                 await group.wait_for("a majority to answer", group.majority_answers, _WHOLE_S)
                 able_s = group.now_s()
             leader_s = await group.wait_for("a leader", lambda: self._leader(able_s), _WHOLE_S)
+            if fault.repair is not None:
+                await fault.repair()
             await group.wait_for("all nodes to be whole", group.whole, _WHOLE_S)
         except GroupError as error:
             leader_s, problem = _WHOLE_S, problem or str(error)
@@ -146,6 +153,8 @@ class Nemesis:
             return await self._kill(episode, target, others)
         if episode.fault in _FAILING:
             return await self._fail(episode, target)
+        if episode.fault is Class.WIPE:
+            return await self._wipe(target)
         begin = {
             Class.PAUSE_LEADER: self._pause,
             Class.PAUSE_FOLLOWER: self._pause,
@@ -167,6 +176,20 @@ class Nemesis:
         victims = [target, *others][:count]
         await self._group.kill(victims)
         return _Fault(victims, down=victims)
+
+    async def _wipe(self, target: str) -> _Fault:
+        """Empty a node's disk; it comes back as another node, which must be let in (promise P6)."""
+        node = self._group.nodes[target]
+        before = await node.status()
+        await self._group.kill([target])
+        node.wipe()
+
+        async def replace() -> None:
+            if before is None:
+                raise GroupError(f"{target} did not say who it was before it was wiped")
+            await self._group.replace_disk(target, before.node_id, _WHOLE_S)
+
+        return _Fault([target], down=[target], repair=replace)
 
     def _pause(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
         del episode, others
@@ -222,12 +245,18 @@ class Nemesis:
         else:
             node.control.set(Control(full=True))
         writer = asyncio.create_task(self._fill(node.endpoint))
+        before = node.control.fired()
 
         def end() -> None:
             writer.cancel()
             undo()
 
-        return _Fault([target], writable=False, undo=end)
+        async def hit() -> bool:
+            status = await node.status()
+            refused = status is not None and bool(status.writes_refused_reason)
+            return refused or node.control.fired() > before
+
+        return _Fault([target], writable=False, undo=end, settle=hit)
 
     async def _fill(self, endpoint: str) -> None:
         """Write big messages, so that the log needs new segments."""
