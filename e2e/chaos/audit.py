@@ -20,7 +20,11 @@ _SETTLE_S: Final = 60.0
 
 
 async def settled(group: Group) -> int:
-    """Wait until nobody writes and all nodes have applied the same; return that index."""
+    """Wait until nobody writes and all nodes have applied the same; return that index.
+
+    Raises:
+        GroupError: They do not come to the same.
+    """
 
     async def equal() -> Sequence[NodeStatus] | None:
         statuses = await group.whole()
@@ -35,6 +39,11 @@ async def settled(group: Group) -> int:
 
     statuses = await group.wait_for("all nodes to hold the same", equal, _SETTLE_S)
     return statuses[0].commit_index
+
+
+async def least_committed(group: Group) -> int:
+    """Return the index up to which all nodes that answer have committed; 0 if none answers."""
+    return min((s.commit_index for s in (await group.statuses()).values()), default=0)
 
 
 async def read_queues(group: Group) -> dict[str, Queues]:

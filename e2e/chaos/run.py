@@ -8,14 +8,14 @@ import json
 import random
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
 from dledger.client import Client
 from dledger.errors import DledgerError
-from e2e.chaos.audit import read_logs, read_queues, settled
+from e2e.chaos.audit import least_committed, read_logs, read_queues, settled
 from e2e.chaos.clients import (
     PROBE_TOPIC,
     QUEUES,
@@ -190,16 +190,22 @@ class _Run:
     # -- audit ----------------------------------------------------------------------------------
 
     async def _audit(self) -> Audit:
-        """Read all nodes: their queues while they run, their logs when they have ended."""
-        group = self._group
-        audit = Audit(0, {}, {})
+        """Read all nodes: their queues while they run, their logs when they have ended.
+
+        Nodes that do not come to the same are a problem, and are read all the same: who looks for
+        the cause needs to know where they differ.
+        """
+        group, audit = self._group, Audit(0, {}, {})
         try:
             commit_index = await settled(group)
-            queues = await read_queues(group)
-            audit = Audit(commit_index, queues, {})
+        except GroupError as error:
+            self._problems.append(f"audit: {error}")
+            commit_index = await least_committed(group)
+        try:
+            audit = Audit(commit_index, await read_queues(group), {})
             await group.stop()
-            audit = Audit(commit_index, queues, await read_logs(group, commit_index))
-        except (GroupError, DledgerError) as error:
+            audit = replace(audit, logs=await read_logs(group, commit_index))
+        except DledgerError as error:
             self._problems.append(f"audit: {error}")
         return audit
 
