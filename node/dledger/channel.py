@@ -1,6 +1,6 @@
 """A client's connection to one node, and what the node's gRPC statuses mean.
 
-Shared by `client.Client` and `admin_client.AdminClient`.
+Shared by `client.Client`, `admin_client.AdminClient` and `append_stream.AppendStream`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from dledger.errors import (
 )
 from dledger.types import NodeId
 
-_OPTIONS: Final = (
+LEADER_KEY: Final = "dledger-leader"
+"""Trailing metadata: the leader's client address, where a caller has to go there by itself."""
+OPTIONS: Final = (
     ("grpc.max_send_message_length", 64 << 20),
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.max_reconnect_backoff_ms", 500),
@@ -39,7 +41,7 @@ class Channel:
     def __init__(self, address: str, timeout_s: float) -> None:
         self.address = address
         self.timeout_s = timeout_s
-        self.channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        self.channel = grpc.aio.insecure_channel(address, options=OPTIONS)
 
     async def __aenter__(self) -> Self:
         return self
@@ -89,6 +91,23 @@ def error_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:
     if name in _BY_NAME:
         return _BY_NAME[name](text)
     return _by_code(error.code(), text)
+
+
+def outcome_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:
+    """Return what a failed attempt to store means, where a wrong refusal would cost a message.
+
+    Only what a node says by name is a refusal; proxies and foreign services are no group.
+    """
+    meant = error_of(error, address)
+    name = dict(error.trailing_metadata() or ()).get("dledger-error")
+    if name == DledgerError.__name__:
+        return DledgerError(str(meant))
+    return Unavailable(str(meant)) if name is None and isinstance(meant, Refused) else meant
+
+
+def leader_address(error: grpc.aio.AioRpcError) -> str:
+    """Return the leader's client address that a node named with its refusal; empty if none."""
+    return str(dict(error.trailing_metadata() or ()).get(LEADER_KEY, ""))
 
 
 def _by_code(code: grpc.StatusCode, text: str) -> DledgerError:

@@ -16,14 +16,13 @@ from typing import Any, Final
 import grpc.aio
 
 from dledger.admin_client import AdminClient
+from dledger.append_stream import AppendStream
 from dledger.broker.topics import check_name
-from dledger.channel import Channel, error_of
+from dledger.channel import Channel, error_of, outcome_of
 from dledger.errors import (
     CorruptSpool,
-    DledgerError,
     InvalidArgument,
     MessageRejected,
-    Refused,
     Unavailable,
 )
 from dledger.records import Appended, Record, StoredRecord
@@ -39,6 +38,7 @@ from dledger.spool.producer import DEFAULT_MAX_BYTES, DEFAULT_PATIENCE_S, Produc
 
 __all__ = [
     "AdminClient",
+    "AppendStream",
     "Appended",
     "BlockingProducer",
     "Client",
@@ -124,7 +124,7 @@ class Client(Channel):
         try:
             return _appended(await self._ledger.Append(request, timeout=timeout_s))
         except grpc.aio.AioRpcError as error:
-            raise _outcome_of(error, self.address) from error
+            raise outcome_of(error, self.address) from error
 
     def _append_request(
         self, topic: str, records: Iterable[Record | bytes], queue_id: int
@@ -266,18 +266,6 @@ def _check_message(message: Message) -> None:
     check_properties(record.properties, record.keys)
     if len(record.message_id) > MAX_ID_LENGTH:
         raise InvalidArgument(f"message_id has at most {MAX_ID_LENGTH} characters")
-
-
-def _outcome_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:
-    """Return what a failed attempt to store means, where a wrong refusal would cost a message.
-
-    Only what a node says by name is a refusal; proxies and foreign services are no group.
-    """
-    meant = error_of(error, address)
-    name = dict(error.trailing_metadata() or ()).get("dledger-error")
-    if name == DledgerError.__name__:
-        return DledgerError(str(meant))
-    return Unavailable(str(meant)) if name is None and isinstance(meant, Refused) else meant
 
 
 def _appended(response: pb.AppendResponse) -> Appended:

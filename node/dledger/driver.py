@@ -93,7 +93,7 @@ class Driver:
         )
         self._membership = self.core.membership
         self._queue = ProposalQueue(config.max_queued_bytes)
-        self._waiters = Waiters()
+        self._waiters = Waiters(self._applied_command)
         self._timer = FailoverTimer(raft.id)
         self._wake_scheduled = False
         self._tick_handle: asyncio.TimerHandle | None = None
@@ -167,8 +167,12 @@ class Driver:
         """Return the leader's log clock: Unix milliseconds that never go back."""
         return self._log_clock.now_ms()
 
-    async def propose(self, command: bytes, *, grows: bool) -> object:
-        """Commit one framed command and return what applying it gave.
+    def submit(self, command: bytes, *, grows: bool) -> asyncio.Future[object]:
+        """Queue one framed command; the future gives what applying it gave.
+
+        Commands enter the log in the order of submission. The future may also raise
+        LeadershipLost (outcome unknown; retry with the same idempotency key), NotLeader, DiskFull,
+        and what applying the command refused.
 
         Args:
             command: A framed command (`broker.commands`).
@@ -176,22 +180,21 @@ class Driver:
 
         Raises:
             NotLeader: This node does not lead.
-            LeadershipLost: Outcome unknown; retry with the same idempotency key.
             Overloaded: A bounded queue is full.
             DiskFull: The disk has no room for more user data.
-            DledgerError: What applying the command refused.
         """
         if not self.is_serving_leader():
             raise NotLeader(self.core.leader)
         if grows and self.writes_refused is not None:
             raise DiskFull(str(self.writes_refused))
-        proposed_s = self._clock.monotonic_s()
         result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        self._queue.push(Proposal(command, result))
+        self._queue.push(Proposal(command, result, self._clock.monotonic_s()))
         self._wake()
-        answer = await result
-        self._metrics.append_seconds.observe(self._clock.monotonic_s() - proposed_s)
-        return answer
+        return result
+
+    async def propose(self, command: bytes, *, grows: bool) -> object:
+        """Commit one framed command and return what applying it gave; raises as `submit` does."""
+        return await self.submit(command, grows=grows)
 
     def receive(self, message: Message) -> None:
         """Take one message from a peer."""
@@ -381,6 +384,9 @@ class Driver:
         if entry.term == self.core.term and entry.term != self._leader_term_applied:
             self._leader_term_applied = entry.term
             self._first_commit_of_term()
+
+    def _applied_command(self, proposed_s: float) -> None:
+        self._metrics.append_seconds.observe(self._clock.monotonic_s() - proposed_s)
 
     def _first_commit_of_term(self) -> None:
         if self.core.role is not Role.LEADER:

@@ -84,10 +84,13 @@ class NodeEngine:
             for name, node_id, address in sorted(known)
         ]
 
+    def submit(self, command: bytes) -> asyncio.Future[object]:
+        """Queue a framed command; see `Driver.submit`."""
+        return self._joined().submit(command, grows=frame_type(command) in _GROWING)
+
     async def propose(self, command: bytes) -> object:
-        """Commit a framed command; see `Driver.propose`."""
-        grows = frame_type(command) in _GROWING
-        return await self._joined().propose(command, grows=grows)
+        """Commit a framed command; see `Driver.submit`."""
+        return await self.submit(command)
 
     async def read_entry(self, index: int) -> Entry:
         """Return a committed entry. Raises OffsetOutOfRange, CorruptRecord."""

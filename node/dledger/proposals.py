@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,10 +21,11 @@ MAX_ENTRY_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """One framed command and the future of its result."""
+    """One framed command, the future of its result, and when it was proposed (monotonic)."""
 
     command: bytes
     result: asyncio.Future[object]
+    proposed_s: float = 0.0
 
 
 class ProposalQueue:
@@ -73,9 +74,13 @@ class ProposalQueue:
 
 
 class Waiters:
-    """Who waits for which entry to be applied."""
+    """Who waits for which entry to be applied.
 
-    def __init__(self) -> None:
+    *on_applied* is told when each applied command had been proposed.
+    """
+
+    def __init__(self, on_applied: Callable[[float], None] = lambda _: None) -> None:
+        self._on_applied = on_applied
         self._by_index: dict[int, tuple[int, Sequence[Proposal]]] = {}
 
     def __len__(self) -> int:
@@ -94,6 +99,7 @@ class Waiters:
             return
         for proposal, result in zip(proposals, results, strict=bool(proposals)):
             _resolve(proposal, result)
+            self._on_applied(proposal.proposed_s)
 
     def fail_all(self) -> None:
         """Tell everyone that leadership ended before the outcome was known."""

@@ -60,10 +60,16 @@ class MemoryEngine:
             for node in self._members.nodes
         ]
 
-    async def propose(self, command: bytes) -> object:
+    def submit(self, command: bytes) -> asyncio.Future[object]:
         if not self.is_leader():
             raise NotLeader(None)
         self.proposals += 1
+        return asyncio.ensure_future(self._committed(command))
+
+    async def propose(self, command: bytes) -> object:
+        return await self.submit(command)
+
+    async def _committed(self, command: bytes) -> object:
         result = await self._members.commit(command)
         if isinstance(result, DledgerError):
             raise result

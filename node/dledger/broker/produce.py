@@ -34,6 +34,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate, chain, pairwise
+from operator import sub
 
 from dledger.broker.frames import CommandType, MalformedCommandError, frame
 from dledger.broker.message import Columns, Encoding, Message
@@ -133,6 +134,10 @@ class _Strings:
         if offsets[0] != 0 or list(offsets) != sorted(offsets):
             raise MalformedCommandError(f"offsets at byte {self._offsets_at} do not ascend from 0")
         return offsets
+
+    def sizes(self) -> list[int]:
+        offsets = self.offsets()
+        return list(map(sub, offsets[1:], offsets))
 
     def all(self) -> list[bytes]:
         offsets, base, data = self.offsets(), self._bytes_at, self._data
@@ -261,6 +266,19 @@ class ProduceFrame:
     def message_ids(self) -> list[bytes]:
         """Return every message's id, UTF-8; empty where there is none."""
         return self._ids.all()
+
+    def id_sizes(self) -> list[int]:
+        """Return the bytes of every message's id. Raises MalformedCommandError."""
+        return self._ids.sizes()
+
+    def body_sizes(self) -> list[int]:
+        """Return the bytes of every body. Raises MalformedCommandError."""
+        return self._bodies.sizes()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no message has anything beside id, body and tag."""
+        return not (self._encodings_at or self._keys or self._properties or self._traces)
 
     def tags(self) -> list[bytes] | None:
         """Return every message's tag, UTF-8, or None when no message has one."""

@@ -34,12 +34,17 @@ def check_normal(system: Any) -> None:
 
 def check_body(body: bytes) -> None:
     """Refuse an empty body and one of more than 4 MiB."""
-    if not body:
+    check_body_sizes(len(body), len(body))
+
+
+def check_body_sizes(smallest: int, largest: int) -> None:
+    """Refuse bodies of which the smallest is empty or the largest has more than 4 MiB."""
+    if smallest == 0:
         raise Rejected(Code.MESSAGE_BODY_EMPTY, "the message body is empty")
-    if len(body) > MAX_BODY_BYTES:
+    if largest > MAX_BODY_BYTES:
         raise Rejected(
             Code.MESSAGE_BODY_TOO_LARGE,
-            f"the message body has {len(body)} bytes; the limit is {MAX_BODY_BYTES}",
+            f"the message body has {largest} bytes; the limit is {MAX_BODY_BYTES}",
         )
 
 

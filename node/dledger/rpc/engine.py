@@ -5,6 +5,7 @@ The driver is behind it in a node, a small in-memory one in tests.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -53,6 +54,15 @@ class Engine(Protocol):
 
     def endpoints(self) -> Sequence[ClientEndpoint]:
         """All nodes whose address is known, sorted by name."""
+
+    def submit(self, command: bytes) -> asyncio.Future[object]:
+        """Queue a framed command behind those submitted before; the future is as `propose`.
+
+        Raises:
+            NotLeader: This node does not lead; nothing happened.
+            Overloaded: A bounded queue is full; nothing happened.
+            DiskFull: No room for user data; nothing happened.
+        """
 
     async def propose(self, command: bytes) -> object:
         """Commit one framed command and return what applying it gave.

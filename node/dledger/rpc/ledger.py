@@ -12,10 +12,12 @@ from dledger.broker.message import Columns, Message
 from dledger.broker.produce import NO_QUEUE, ProduceFrame, encode_produce
 from dledger.broker.results import Produced
 from dledger.broker.topics import check_name
+from dledger.channel import LEADER_KEY
 from dledger.errors import DledgerError, InvalidArgument, OffsetOutOfRange
+from dledger.rpc.batches import check_client_id
 from dledger.rpc.checks import (
     born_at_ms,
-    check_body,
+    check_body_sizes,
     check_properties,
     check_tag,
     check_total,
@@ -23,12 +25,15 @@ from dledger.rpc.checks import (
 from dledger.rpc.limits import MAX_ID_LENGTH, MAX_MESSAGES
 from dledger.rpc.native import NativeHandlers, bug, parsed
 from dledger.rpc.pb import dledger_pb2 as pb
+from dledger.rpc.producing import Producing
 from dledger.types import Entry
 
 logger = logging.getLogger(__name__)
 
 SERVICE_NAME: Final = "dledger.v1.Ledger"
 _READ: Final = "Ledger/Read"
+_PRODUCE: Final = "Ledger/Produce"
+_ELECTION_WAIT_S: Final = 1.0
 _RESPONSE_RECORDS: Final = 1_024
 _RESPONSE_BYTES: Final = 1 << 20
 _FOLLOW_POLL_S: Final = 5.0
@@ -44,6 +49,7 @@ class LedgerHandlers(NativeHandlers):
             SERVICE_NAME,
             {
                 "Append": grpc.unary_unary_rpc_method_handler(append),
+                "Produce": grpc.stream_stream_rpc_method_handler(self._produce),
                 "Read": grpc.unary_stream_rpc_method_handler(self._read),
             },
         )
@@ -58,6 +64,21 @@ class LedgerHandlers(NativeHandlers):
         return pb.AppendResponse(
             queue_id=stored.queue_ids[0], offsets=stored.offsets, index=stored.index
         )
+
+    async def _produce(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        try:
+            if self._engine.leader() is None:
+                await self._engine.wait_leader_change(_ELECTION_WAIT_S)
+            producing = Producing(self._gateway, lambda: self._answered(_PRODUCE))
+            async for answers in producing.answers(requests):
+                yield answers
+        except DledgerError as error:
+            await self._refuse(context, _PRODUCE, error, *self._leader_address())
+
+    def _leader_address(self) -> Sequence[tuple[str, str]]:
+        leader = self._engine.leader()
+        known = (e for e in self._engine.endpoints() if leader and e.node_id == leader.id)
+        return [(LEADER_KEY, f"{e.host}:{e.tls_port if self._tls else e.port}") for e in known]
 
     async def _read(self, raw: bytes, context: Any) -> AsyncIterator[bytes]:
         try:
@@ -122,10 +143,7 @@ def command_of(request: pb.AppendRequest) -> bytes:
     if not 1 <= len(request.records) <= MAX_MESSAGES:
         count = len(request.records)
         raise InvalidArgument(f"a batch has 1 to {MAX_MESSAGES} records, not {count}")
-    if not 1 <= len(request.client_id) <= MAX_ID_LENGTH:
-        raise InvalidArgument(
-            f"client_id must have 1 to {MAX_ID_LENGTH} characters, not {len(request.client_id)}"
-        )
+    check_client_id(request.client_id)
     return encode_produce(
         _checked_columns(request.records),
         client_id=request.client_id,
@@ -141,9 +159,9 @@ def _checked_columns(records: Sequence[pb.Record]) -> Columns:
     tags = [record.tag for record in records]
     keys: Sequence[Collection[str]] = [record.keys for record in records]
     properties: Sequence[Mapping[str, str]] = [record.properties for record in records]
-    check_body(min(bodies, key=len))
-    check_body(max(bodies, key=len))
-    check_total(sum(map(len, bodies)))
+    sizes = list(map(len, bodies))
+    check_body_sizes(min(sizes), max(sizes))
+    check_total(sum(sizes))
     if max(map(len, message_ids)) > MAX_ID_LENGTH:
         raise InvalidArgument(f"message_id has at most {MAX_ID_LENGTH} characters")
     for tag in set(tags):

@@ -55,11 +55,16 @@ class NativeHandlers:
         return handle
 
     async def _refuse(
-        self, context: Any, method: str, error: DledgerError, *, forwarded: bool = False
+        self,
+        context: Any,
+        method: str,
+        error: DledgerError,
+        *more: tuple[str, str],
+        forwarded: bool = False,
     ) -> NoReturn:
         if not forwarded:
             self._answered(method, grpc_code_of(error))
-        await abort(context, error)
+        await abort(context, error, *more)
 
     def _answered(self, method: str, code: grpc.StatusCode = grpc.StatusCode.OK) -> None:
         self._gateway.requests.answered(method, code.name)
@@ -70,7 +75,7 @@ def method_of(path: str) -> str:
     return path.rpartition(".")[2]
 
 
-def bug(error: Exception) -> DledgerError:
+def bug(error: BaseException) -> DledgerError:
     """Return what a caller is told of an error that is our own; the details are in the log."""
     return DledgerError(f"internal error of the node ({type(error).__name__}); see its log")
 

@@ -83,8 +83,10 @@ def ok() -> Any:
     return _OK
 
 
-async def abort(context: Any, error: DledgerError) -> NoReturn:
+async def abort(context: Any, error: DledgerError, *more: tuple[str, str]) -> NoReturn:
     """End a gRPC call with *error*: its code, its sentence, and its name in the trailing metadata.
+
+    *more* is further metadata.
 
     `client.error_of` makes the same error of it on the other side.
     """
@@ -94,7 +96,7 @@ async def abort(context: Any, error: DledgerError) -> NoReturn:
     else:
         code, details = _row(error)[1], str(error)
         metadata = ((ERROR_KEY, type(error).__name__), (ARGUMENT_KEY, _argument(error)))
-    await context.abort(code, details, trailing_metadata=metadata)
+    await context.abort(code, details, trailing_metadata=(*metadata, *more))
     raise AssertionError("abort returned")
 
 

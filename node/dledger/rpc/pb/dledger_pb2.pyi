@@ -51,6 +51,36 @@ class AppendResponse(_message.Message):
     index: int
     def __init__(self, queue_id: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., index: _Optional[int] = ...) -> None: ...
 
+class ProduceBatch(_message.Message):
+    __slots__ = ("id", "command")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    command: bytes
+    def __init__(self, id: _Optional[int] = ..., command: _Optional[bytes] = ...) -> None: ...
+
+class ProduceAnswers(_message.Message):
+    __slots__ = ("answers",)
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    answers: _containers.RepeatedCompositeFieldContainer[ProduceAnswer]
+    def __init__(self, answers: _Optional[_Iterable[_Union[ProduceAnswer, _Mapping]]] = ...) -> None: ...
+
+class ProduceAnswer(_message.Message):
+    __slots__ = ("id", "queue_id", "first_offset", "offsets", "index", "refused")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    queue_id: int
+    first_offset: int
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    index: int
+    refused: str
+    def __init__(self, id: _Optional[int] = ..., queue_id: _Optional[int] = ..., first_offset: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., index: _Optional[int] = ..., refused: _Optional[str] = ...) -> None: ...
+
 class ReadRequest(_message.Message):
     __slots__ = ("topic", "queue_id", "start_offset", "max_records", "follow")
     TOPIC_FIELD_NUMBER: _ClassVar[int]

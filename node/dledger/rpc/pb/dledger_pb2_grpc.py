@@ -40,6 +40,11 @@ class LedgerStub:
                 request_serializer=dledger__pb2.AppendRequest.SerializeToString,
                 response_deserializer=dledger__pb2.AppendResponse.FromString,
                 _registered_method=True)
+        self.Produce = channel.stream_stream(
+                '/dledger.v1.Ledger/Produce',
+                request_serializer=dledger__pb2.ProduceBatch.SerializeToString,
+                response_deserializer=dledger__pb2.ProduceAnswers.FromString,
+                _registered_method=True)
         self.Read = channel.unary_stream(
                 '/dledger.v1.Ledger/Read',
                 request_serializer=dledger__pb2.ReadRequest.SerializeToString,
@@ -53,6 +58,17 @@ class LedgerServicer:
 
     def Append(self, request, context):
         """Appends one batch; answered when a majority has synced it. Followers forward.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Produce(self, request_iterator, context):
+        """Appends many batches in order, without a call for each: batches are in flight, answers come when
+        a majority has synced them. Only the leader serves it; others end it with the leader's address
+        in `dledger-leader`. When it ends before a batch was answered, nothing sent after that batch is
+        stored without it; sent again on a new stream, in order and with the same ids, all is stored
+        once and in order.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -73,6 +89,11 @@ def add_LedgerServicer_to_server(servicer, server):
                     servicer.Append,
                     request_deserializer=dledger__pb2.AppendRequest.FromString,
                     response_serializer=dledger__pb2.AppendResponse.SerializeToString,
+            ),
+            'Produce': grpc.stream_stream_rpc_method_handler(
+                    servicer.Produce,
+                    request_deserializer=dledger__pb2.ProduceBatch.FromString,
+                    response_serializer=dledger__pb2.ProduceAnswers.SerializeToString,
             ),
             'Read': grpc.unary_stream_rpc_method_handler(
                     servicer.Read,
@@ -108,6 +129,33 @@ class Ledger:
             '/dledger.v1.Ledger/Append',
             dledger__pb2.AppendRequest.SerializeToString,
             dledger__pb2.AppendResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Produce(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/dledger.v1.Ledger/Produce',
+            dledger__pb2.ProduceBatch.SerializeToString,
+            dledger__pb2.ProduceAnswers.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,243 @@
+"""Batches to the leader over one stream: in order, many under way, each stored once.
+
+What is not answered when a stream ends is sent again on the next one, from the oldest on and with
+the same ids: the group stores what it does not have yet, so order and number stay right through a
+failover. Exported from `dledger.client`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from dledger.broker.message import Columns
+from dledger.broker.produce import NO_QUEUE, encode_produce
+from dledger.channel import OPTIONS, leader_address, outcome_of
+from dledger.errors import DledgerError, InvalidArgument, Refused, Unavailable
+from dledger.records import Appended, Record
+from dledger.rpc.pb import dledger_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+_METHOD: Final = "/dledger.v1.Ledger/Produce"
+_RETRY_S: Final = 0.05
+_RETRY_MAX_S: Final = 1.0
+
+
+@dataclass(slots=True)
+class _Batch:
+    """A batch that is not answered: its id, what is sent, and the future of where it went."""
+
+    id: int
+    request: bytes
+    count: int
+    appended: asyncio.Future[Appended]
+
+
+class _Foreign(Exception):
+    """What answers is no node."""
+
+
+class AppendStream:
+    """Appends batches through the leader, whichever node that is.
+
+    Args:
+        addresses: Client ports (8081) of the group's nodes, ``host:port``; one is enough.
+        client_id: Scope of the idempotency keys; made up if empty.
+        max_bytes: What may be unanswered; beyond that `append` waits.
+        timeout_s: How long a batch may stay unanswered.
+
+    Raises:
+        InvalidArgument: There is no address.
+    """
+
+    def __init__(
+        self,
+        addresses: str | Sequence[str],
+        *,
+        client_id: str = "",
+        max_bytes: int = 32 << 20,
+        timeout_s: float = 30.0,
+    ) -> None:
+        self._addresses = (addresses,) if isinstance(addresses, str) else tuple(addresses)
+        if not self._addresses:
+            raise InvalidArgument("a stream needs the address of a node at least")
+        self.client_id = client_id or f"dledger-py-{uuid.uuid4()}"
+        self._max_bytes, self._timeout_s = max_bytes, timeout_s
+        self._unsent: deque[_Batch] = deque()
+        self._sent: deque[_Batch] = deque()
+        self._bytes = self._batches = 0
+        self._arrived, self._room = asyncio.Event(), asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End the stream; batches that are not answered fail, their outcome unknown."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        self._fail_all(Unavailable("the stream was closed before the group had answered"))
+
+    @property
+    def unanswered_bytes(self) -> int:
+        """What waits for its answer, as bytes of requests; at most *max_bytes*, or one batch."""
+        return self._bytes
+
+    async def append(
+        self, topic: str, records: Iterable[Record | bytes], *, queue_id: int = NO_QUEUE
+    ) -> Appended:
+        """Append one batch to one queue; returns when a majority has synced it.
+
+        Batches go into the log in the order in which this is called, as far as they fit within
+        *max_bytes*; no need to await one before the next.
+
+        Raises:
+            Refused: The batch is at fault; nothing of it is stored.
+            DiskFull: The group's disks are full.
+            Unavailable: No leader answered within the timeout; it may be stored.
+        """
+        columns = _columns(records)
+        command = encode_produce(columns, client_id=self.client_id, topic=topic, queue_id=queue_id)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._queued(command, len(columns.bodies))
+        except TimeoutError:
+            raise Unavailable(
+                f"no answer within {self._timeout_s:g} s; the batch may be stored"
+            ) from None
+
+    async def _queued(self, command: bytes, count: int) -> Appended:
+        while self._bytes and self._bytes + len(command) > self._max_bytes:
+            self._room.clear()
+            await self._room.wait()
+        self._batches += 1
+        request = pb.ProduceBatch(id=self._batches, command=command).SerializeToString()
+        appended: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        self._unsent.append(_Batch(self._batches, request, count, appended))
+        self._bytes += len(request)
+        self._arrived.set()
+        return await appended
+
+    # -- the stream ------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        """Keep a stream to the leader open, trying the nodes in turn."""
+        turn, wait_s = 0, _RETRY_S
+        address = self._addresses[0]
+        while True:
+            answered = self._bytes
+            leader = await self._one_stream(address)
+            self._unsent.extendleft(reversed(self._sent))
+            self._sent.clear()
+            if leader and leader != address:
+                address = leader
+                continue
+            turn += 1
+            address = self._addresses[turn % len(self._addresses)]
+            wait_s = _RETRY_S if self._bytes < answered else min(wait_s * 2, _RETRY_MAX_S)
+            await asyncio.sleep(wait_s)
+
+    async def _one_stream(self, address: str) -> str:
+        """Hold one stream until it ends; return the leader's address if the node knew one."""
+        async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
+            call = channel.stream_stream(_METHOD)(self._requests())
+            try:
+                async for raw in call:
+                    for answer in pb.ProduceAnswers.FromString(raw).answers:
+                        self._answered(answer)
+            except grpc.aio.AioRpcError as error:
+                self._note(outcome_of(error, address))
+                return leader_address(error)
+            except (_Foreign, DecodeError) as error:
+                logger.warning("%s does not answer as a node does: %s", address, error)
+            finally:
+                call.cancel()
+        return ""
+
+    async def _requests(self) -> AsyncIterator[bytes]:
+        while True:
+            while self._unsent:
+                batch = self._unsent.popleft()
+                if batch.appended.done():
+                    self._bytes -= len(batch.request)  # its caller has given up
+                    continue
+                self._sent.append(batch)
+                yield batch.request
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    def _answered(self, answer: pb.ProduceAnswer) -> None:
+        if not self._sent or self._sent[0].id != answer.id:
+            raise _Foreign(f"an answer to batch {answer.id}, which is not the next one")
+        batch = self._sent.popleft()
+        self._bytes -= len(batch.request)
+        self._room.set()
+        if batch.appended.done():
+            return
+        if answer.refused:
+            batch.appended.set_exception(Refused(answer.refused))
+        else:
+            batch.appended.set_result(_appended(answer, batch.count))
+
+    def _note(self, error: DledgerError) -> None:
+        """Fail everybody if it is no use to try again."""
+        if isinstance(error, Unavailable):
+            logger.debug("stream ended: %s", error)
+        else:
+            self._unsent.extendleft(reversed(self._sent))
+            self._sent.clear()
+            self._fail_all(error)
+
+    def _fail_all(self, error: DledgerError) -> None:
+        for batch in (*self._sent, *self._unsent):
+            if not batch.appended.done():
+                batch.appended.set_exception(error)
+        self._sent.clear()
+        self._unsent.clear()
+        self._bytes = 0
+        self._room.set()
+
+
+def _columns(records: Iterable[Record | bytes]) -> Columns:
+    """Return a batch by columns; records without an id get one."""
+    batch = [Record(body=r) if isinstance(r, bytes) else r for r in records]
+    if not batch:
+        raise InvalidArgument("a batch has 1 record at least")
+    prefix = uuid.uuid4().hex[:20]
+    return Columns(
+        message_ids=[r.message_id or f"{prefix}{row:012x}" for row, r in enumerate(batch)],
+        bodies=[record.body for record in batch],
+        born_at_ms=[record.born_at_ms for record in batch],
+        tags=[record.tag for record in batch],
+        keys=[record.keys for record in batch],
+        properties=[record.properties for record in batch],
+    )
+
+
+def _appended(answer: pb.ProduceAnswer, count: int) -> Appended:
+    first = answer.first_offset
+    offsets = tuple(answer.offsets) or tuple(range(first, first + count))
+    return Appended(queue_id=answer.queue_id, offsets=offsets, index=answer.index)

@@ -1,0 +1,311 @@
+"""``Ledger.Produce`` and its client: many batches under way, in order, each stored once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from dledger.broker.frames import CommandType, frame
+from dledger.broker.message import Columns
+from dledger.broker.produce import encode_produce
+from dledger.client import AppendStream, Client, Record
+from dledger.errors import DiskFull, InvalidArgument, Refused, Unavailable
+from dledger.rpc import producing
+from dledger.rpc.batches import checked_batch
+from dledger.rpc.pb import dledger_pb2 as pb
+from tests.rpc.memory_group import MemoryGroup, memory_group
+
+TOPIC = "orders"
+
+
+def batch(bodies: Sequence[bytes] = (b"x",), **changes: Any) -> bytes:
+    """Return the PRODUCE command of a batch."""
+    ids = changes.pop("message_ids", [f"id-{row}" for row in range(len(bodies))])
+    names = {"client_id": "c", "topic": TOPIC, "queue_id": 0} | {
+        key: changes.pop(key) for key in ("client_id", "topic", "queue_id") if key in changes
+    }
+    columns = Columns(message_ids=ids, bodies=bodies, born_at_ms=[0] * len(bodies), **changes)
+    return encode_produce(columns, **names)
+
+
+@pytest.fixture
+async def group() -> AsyncIterator[MemoryGroup]:
+    """Three nodes and a topic."""
+    async with memory_group(3) as group:
+        async with Client(f"127.0.0.1:{group.nodes[0].port}") as client:
+            await client.create_topic(TOPIC, queues=2)
+        yield group
+
+
+def addresses(group: MemoryGroup) -> list[str]:
+    """Return the client addresses of all nodes."""
+    return [f"127.0.0.1:{node.port}" for node in group.nodes]
+
+
+async def bodies_of(group: MemoryGroup, queue_id: int = 0) -> list[bytes]:
+    """Return what a queue holds, in order."""
+    async with Client(addresses(group)[0]) as client:
+        return [stored.record.body async for stored in client.read(TOPIC, queue_id)]
+
+
+async def test_a_batch_lies_in_the_log_as_it_was_encoded(group: MemoryGroup) -> None:
+    """One encoding from client to disk: the entry's data is the command."""
+    command = batch([b"a", b"b"])
+
+    async with grpc.aio.insecure_channel(addresses(group)[0]) as channel:
+        call = channel.stream_stream("/dledger.v1.Ledger/Produce")()
+        await call.write(pb.ProduceBatch(id=7, command=command).SerializeToString())
+        answers = pb.ProduceAnswers.FromString(await call.read()).answers
+        await call.done_writing()
+
+    assert group.log[-1].data == command
+    assert [(a.id, a.queue_id, a.first_offset, a.index) for a in answers] == [
+        (7, 0, 0, group.log[-1].index)
+    ]
+
+
+async def test_batches_under_way_at_once_keep_their_order(group: MemoryGroup) -> None:
+    """Nobody awaits one batch before the next, and the queue has them as they were appended."""
+    async with AppendStream(addresses(group)) as stream:
+        appended = await asyncio.gather(
+            *(stream.append(TOPIC, [b"%03d" % n], queue_id=0) for n in range(100))
+        )
+
+    assert [one.offsets for one in appended] == [(n,) for n in range(100)]
+    assert await bodies_of(group) == [b"%03d" % n for n in range(100)]
+
+
+async def test_a_follower_sends_the_stream_to_the_leader(group: MemoryGroup) -> None:
+    """One known address is enough, whichever node leads."""
+    group.elect(2)
+
+    async with AppendStream(addresses(group)[0]) as stream:
+        await stream.append(TOPIC, [b"a"], queue_id=0)
+
+    assert await bodies_of(group) == [b"a"]
+
+
+async def test_what_was_under_way_at_a_failover_is_stored_once_and_in_order(
+    group: MemoryGroup,
+) -> None:
+    """Outcomes are lost and leadership moves: each batch is there once, where it belongs."""
+    async with AppendStream(addresses(group)) as stream:
+        await stream.append(TOPIC, [b"000"], queue_id=0)
+        group.lose_outcomes = 3
+        appends = [
+            asyncio.ensure_future(stream.append(TOPIC, [b"%03d" % n], queue_id=0))
+            for n in range(1, 60)
+        ]
+        await asyncio.sleep(0)
+        group.elect(1)
+        await asyncio.gather(*appends)
+
+    assert await bodies_of(group) == [b"%03d" % n for n in range(60)]
+
+
+async def test_a_refused_batch_is_told_and_the_stream_goes_on(group: MemoryGroup) -> None:
+    """What breaks a rule does not hold up what does not."""
+    async with AppendStream(addresses(group)) as stream:
+        first, refused, last = await asyncio.gather(
+            stream.append(TOPIC, [b"a"], queue_id=0),
+            stream.append(TOPIC, [b""], queue_id=0),
+            stream.append(TOPIC, [b"b"], queue_id=0),
+            return_exceptions=True,
+        )
+
+    assert isinstance(refused, Refused)
+    assert "the message body is empty" in str(refused)
+    assert not isinstance(first, BaseException)
+    assert not isinstance(last, BaseException)
+    assert await bodies_of(group) == [b"a", b"b"]
+
+
+async def test_a_queue_that_the_topic_does_not_have_is_refused_in_turn(group: MemoryGroup) -> None:
+    """Also what only applying the batch finds out is a refusal of that batch alone."""
+    async with AppendStream(addresses(group)) as stream:
+        with pytest.raises(Refused, match="queues 0 to 1: 9"):
+            await stream.append(TOPIC, [b"a"], queue_id=9)
+        await stream.append(TOPIC, [b"b"], queue_id=0)
+
+    assert await bodies_of(group) == [b"b"]
+
+
+async def test_a_full_disk_is_its_own_error(group: MemoryGroup) -> None:
+    """Whoever appends is told at once; trying again does not help."""
+    group.refuse = DiskFull("no room")
+
+    async with AppendStream(addresses(group)) as stream:
+        with pytest.raises(DiskFull, match="no room"):
+            await stream.append(TOPIC, [b"a"], queue_id=0)
+
+
+async def test_without_a_leader_the_outcome_is_unknown_after_the_timeout(
+    group: MemoryGroup,
+) -> None:
+    """The error says that the batch may be stored; what comes later is not held up by it."""
+    group.elect(None)
+
+    async with AppendStream(addresses(group), timeout_s=0.5) as stream:
+        with pytest.raises(Unavailable, match="may be stored"):
+            await stream.append(TOPIC, [b"a"], queue_id=0)
+        group.elect(0)
+        await stream.append(TOPIC, [b"b"], queue_id=0)
+
+    assert (await bodies_of(group))[-1] == b"b"
+
+
+async def test_closing_tells_those_who_wait(group: MemoryGroup) -> None:
+    """A future is never left alone."""
+    group.elect(None)
+    async with AppendStream(addresses(group)) as stream:
+        waiting = asyncio.ensure_future(stream.append(TOPIC, [b"a"], queue_id=0))
+        await asyncio.sleep(0.05)
+
+    with pytest.raises(Unavailable, match="closed before"):
+        await waiting
+
+
+async def test_what_is_unanswered_is_bounded_at_the_client(group: MemoryGroup) -> None:
+    """Beyond its bytes an append waits, and memory does not grow."""
+    group.elect(None)
+    async with AppendStream(addresses(group), max_bytes=10_000) as stream:
+        appends = [
+            asyncio.ensure_future(stream.append(TOPIC, [b"x" * 4_000], queue_id=0))
+            for _ in range(10)
+        ]
+        await asyncio.sleep(0.05)
+
+        assert stream.unanswered_bytes < 10_000
+
+        group.elect(0)
+        await asyncio.gather(*appends)
+
+
+async def test_what_is_under_way_is_bounded_at_the_node(
+    group: MemoryGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream that is not answered is not read on."""
+    monkeypatch.setattr(producing, "MAX_BATCHES_UNDER_WAY", 4)
+    engine = group.nodes[0].engine
+    submitted: list[asyncio.Future[object]] = []
+
+    def submit(command: bytes) -> asyncio.Future[object]:
+        submitted.append(asyncio.get_running_loop().create_future())
+        return submitted[-1]
+
+    monkeypatch.setattr(engine, "submit", submit)
+    async with AppendStream(addresses(group)) as stream:
+        appends = [
+            asyncio.ensure_future(stream.append(TOPIC, [b"a"], queue_id=0)) for _ in range(20)
+        ]
+        await asyncio.sleep(0.3)
+
+        assert len(submitted) == 4
+
+    await asyncio.gather(*appends, return_exceptions=True)
+
+
+async def test_a_stream_that_lost_its_leader_stores_nothing_later(group: MemoryGroup) -> None:
+    """After an unknown outcome the node takes nothing more from the stream: order is kept."""
+    group.lose_outcomes = 1
+
+    async with grpc.aio.insecure_channel(addresses(group)[0]) as channel:
+        call = channel.stream_stream("/dledger.v1.Ledger/Produce")()
+        await call.write(pb.ProduceBatch(id=1, command=batch()).SerializeToString())
+        with pytest.raises(grpc.aio.AioRpcError) as ended:
+            async for _ in call:
+                pass
+
+    assert dict(ended.value.trailing_metadata() or ())["dledger-error"] == "NotLeader"
+    assert dict(ended.value.trailing_metadata() or ())["dledger-leader"] == addresses(group)[0]
+
+
+def _cut(command: bytes) -> bytes:
+    return command[:-1]
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (b"", "0 commands"),
+        (b"nonsense", "cut short|wants"),
+        (batch() + batch(), "2 commands"),
+        (frame(CommandType.ACK, b"{}"), "not one PRODUCE"),
+        (_cut(batch()), "wants"),
+        (frame(CommandType.PRODUCE, _cut(batch()[5:])), "end after the payload"),
+        (batch(topic="no spaces"), "topic"),
+        (batch(client_id=""), "client_id"),
+        (batch(queue_id=-2), "queue id -2"),
+        (batch([b"x", b""]), "body is empty"),
+        (batch([b"x" * ((4 << 20) + 1)]), "the limit is 4194304"),
+        (batch([b"x" * (4 << 20)] * 5), "the limit is 16777216"),
+        (batch([b"x"] * 4_097), "1 to 4096 records"),
+        (batch(message_ids=["i" * 256]), "message_id"),
+        (batch(tags=["a|b"]), "tag"),
+        (batch(keys=[[" "]]), "key is blank"),
+        (batch(properties=[{" ": "v"}]), "name of a property"),
+    ],
+)
+def test_a_batch_that_breaks_a_rule_is_refused(command: bytes, why: str) -> None:
+    """The rules are those of every other way in."""
+    with pytest.raises(Refused, match=why):
+        checked_batch(command)
+
+
+def test_any_damage_of_a_batch_is_refused_or_read_whole() -> None:
+    """A batch that passes has every message: nothing is left for readers to stumble on."""
+    good = batch([b"a", b"bb"], tags=["t", ""], keys=[["k"], []], properties=[{}, {"n": "v"}])
+
+    for at in range(len(good)):
+        for flip in (1, 0x80):
+            damaged = bytearray(good)
+            damaged[at] ^= flip
+            try:
+                checked = checked_batch(bytes(damaged))
+            except Refused:
+                continue
+            assert all(checked.message(row).body for row in range(checked.count))
+
+
+async def test_a_batch_without_records_is_refused_before_it_is_sent(group: MemoryGroup) -> None:
+    """The caller's own mistake costs no round."""
+    async with AppendStream(addresses(group)) as stream:
+        with pytest.raises(InvalidArgument, match="1 record at least"):
+            await stream.append(TOPIC, [])
+
+
+async def test_ids_of_the_caller_make_a_batch_idempotent(group: MemoryGroup) -> None:
+    """The same ids from the same client are stored once, and answered with the first place."""
+    records = [Record(body=b"a", message_id="1"), Record(body=b"b", message_id="2")]
+
+    async with AppendStream(addresses(group), client_id="me") as stream:
+        first = await stream.append(TOPIC, records, queue_id=1)
+        again = await stream.append(TOPIC, records, queue_id=1)
+
+    assert again.offsets == first.offsets
+    assert await bodies_of(group, 1) == [b"a", b"b"]
+
+
+async def test_an_answer_out_of_turn_is_no_nodes() -> None:
+    """Whoever answers something else is not believed: the batch is not taken for stored."""
+
+    async def answer(requests: Any, context: Any) -> AsyncIterator[bytes]:
+        async for _ in requests:
+            yield pb.ProduceAnswers(answers=[pb.ProduceAnswer(id=99)]).SerializeToString()
+
+    server = grpc.aio.server()
+    handler = grpc.stream_stream_rpc_method_handler(answer)
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("dledger.v1.Ledger", {"Produce": handler}),)
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+
+    async with AppendStream(f"127.0.0.1:{port}", timeout_s=0.5) as stream:
+        with pytest.raises(Unavailable, match="may be stored"):
+            await stream.append(TOPIC, [b"a"])
+    await server.stop(None)
