@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from dledger.broker.columns import MalformedStateError
@@ -34,6 +35,15 @@ _MAX_BACKLOG_BYTES: Final = 16 << 20
 
 _T = TypeVar("_T")
 Memberships = Sequence[tuple[int, Membership]]
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A whole snapshot from a leader, and the state in it."""
+
+    info: SnapshotInfo
+    snapshot: Snapshot
+    state: BrokerState
 
 
 class Snapshots:
@@ -58,16 +68,24 @@ class Snapshots:
         self._pieces: OrderedDict[tuple[SnapshotInfo, int], bytes] = OrderedDict()
         self._loading: set[tuple[SnapshotInfo, int]] = set()
         self._backlog_bytes = 0
+        self._applied_index: Callable[[], int] = lambda: 0
         self._on_loaded: Callable[[], None] = lambda: None
         self._on_error: Callable[[BaseException], None] = lambda _: None
         self.index = 0
         self.first_index = 0
 
     def attach(
-        self, *, on_loaded: Callable[[], None], on_error: Callable[[BaseException], None]
+        self,
+        *,
+        applied_index: Callable[[], int],
+        on_loaded: Callable[[], None],
+        on_error: Callable[[BaseException], None],
     ) -> None:
-        """Say whom to tell, on the event loop, that a piece was read or that the disk failed."""
-        self._on_loaded, self._on_error = on_loaded, on_error
+        """Say how far the state is, and whom to tell that a piece was read or the disk failed.
+
+        All three are called on the event loop.
+        """
+        self._applied_index, self._on_loaded, self._on_error = applied_index, on_loaded, on_error
 
     async def close(self) -> None:
         """Let what runs end."""
@@ -143,23 +161,44 @@ class Snapshots:
         first_index = self._log.first_index
         return [*(pair for pair in self._older if pair[0] < first_index), *kept]
 
+    @property
+    def now_ms(self) -> int:
+        """The log's time in the state, Unix milliseconds."""
+        return self._state.now_ms
+
     # -- taking ----------------------------------------------------------------------------------
 
-    async def take(self, applied_index: int) -> int:
-        """Write a snapshot of the state, which has applied *applied_index*; return its index.
+    async def take(self) -> int:
+        """Write a snapshot of the state, unless there is one already; return its last index.
 
         Raises:
             DiskFull: There is no room; the one before stays.
             StorageError: The disk failed.
         """
         async with self._busy:
-            if applied_index <= self.index:
-                return self.index
-            snapshot = self._describe(applied_index)
-            await self._run(self._save, snapshot, self._state.freeze())
-            self._older = snapshot.memberships
-            self.index, self.first_index = applied_index, snapshot.base.index + 1
-            return applied_index
+            applied_index = self._applied_index()
+            if applied_index > self.index:
+                await self._take(self._describe(applied_index))
+            return self.index
+
+    async def _take(self, snapshot: Snapshot) -> None:
+        began_s = time.perf_counter()
+        frozen = self._state.freeze()
+        frozen_s = time.perf_counter()
+        try:
+            size_bytes = await self._run(self._save, snapshot, frozen)
+        except StorageError as error:
+            self._on_error(error)
+            raise
+        self._older = snapshot.memberships
+        self.index, self.first_index = snapshot.applied.index, snapshot.base.index + 1
+        logger.info(
+            "snapshot of entry %d: %d bytes, frozen in %.0f ms, durable after %.0f ms",
+            self.index,
+            size_bytes,
+            (frozen_s - began_s) * 1000,
+            (time.perf_counter() - began_s) * 1000,
+        )
 
     def _describe(self, applied_index: int) -> Snapshot:
         base_index = max(self._state.first_index, self._log.first_index) - 1
@@ -174,8 +213,8 @@ class Snapshots:
     def _place(self, index: int) -> Base:
         return Base(index=index, term=self._log.term(index), chain=self._log.chain(index))
 
-    def _save(self, snapshot: Snapshot, state: FrozenState) -> None:
-        self._files.save(replace(snapshot, body=state.encode()))
+    def _save(self, snapshot: Snapshot, state: FrozenState) -> int:
+        return self._files.save(replace(snapshot, body=state.encode()))
 
     # -- sending ---------------------------------------------------------------------------------
 
@@ -186,7 +225,7 @@ class Snapshots:
 
     def read(self, info: SnapshotInfo, offset: int, max_bytes: int) -> bytes | None:
         """Return bytes from memory, or None and start reading them. Raises OffsetOutOfRange."""
-        if info != self._files.newest:
+        if not self._files.holds(info):
             raise OffsetOutOfRange(offset, first=0, last=-1)
         piece = self._pieces.get((info, offset))
         if piece is None:
@@ -237,39 +276,43 @@ class Snapshots:
         elif error is not None:
             self._on_error(error)
 
-    async def install(self, info: SnapshotInfo) -> Memberships | None:
+    async def received(self, info: SnapshotInfo) -> Received | None:
+        """Return what was received, if it is whole and of this group; else forget it.
+
+        Raises:
+            StorageError: The disk failed.
+        """
+        return await self._run(self._check, info)
+
+    def _check(self, info: SnapshotInfo) -> Received | None:
+        snapshot = self._files.received(info)
+        try:
+            if snapshot is not None and snapshot.group_id == self._group_id:
+                return Received(info, snapshot, self._decoded(snapshot))
+        except CorruptFile as error:
+            logger.error("the leader's snapshot is refused: %s", error)
+        self._files.discard()
+        return None
+
+    async def install(self, received: Received) -> Memberships:
         """Replace log and state by what was received; return its memberships up to the base.
 
-        No write of the log may be under way, and nobody may ask it until this returns. None: it
-        was not whole, or not this group's; nothing changed.
+        No write of the log may be under way, and nobody may ask it until this returns.
 
         Raises:
             StorageError: The disk failed.
         """
         async with self._busy:
-            installed = await self._run(self._install, info)
-            if installed is None:
-                return None
-            snapshot, state = installed
+            await self._run(self._install, received)
             self._pieces.clear()
-            self._adopt(snapshot, state)
-            return [pair for pair in snapshot.memberships if pair[0] <= info.last_index]
+            self._adopt(received.snapshot, received.state)
+            memberships = received.snapshot.memberships
+            return [pair for pair in memberships if pair[0] <= received.info.last_index]
 
-    def _install(self, info: SnapshotInfo) -> tuple[Snapshot, BrokerState] | None:
+    def _install(self, received: Received) -> None:
         """In this order: the snapshot is durable, then the log begins behind its base."""
-        snapshot = self._files.received(info)
-        if snapshot is None or snapshot.group_id != self._group_id:
-            self._files.discard()
-            return None
-        try:
-            state = self._decoded(snapshot)
-        except CorruptFile as error:
-            logger.error("the leader's snapshot is refused: %s", error)
-            self._files.discard()
-            return None
-        self._files.install(info, snapshot)
-        self._restart(snapshot)
-        return snapshot, state
+        self._files.install(received.info, received.snapshot)
+        self._restart(received.snapshot)
 
     async def _run(self, work: Callable[..., _T], *arguments: object) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)

@@ -20,7 +20,7 @@ from dledger.store.extent import Extent, RecordRange, cut, extent
 from dledger.store.files import Files, disk_full_on_enospc
 from dledger.store.format import Base, encode_records, record_size
 from dledger.store.identity import Identity
-from dledger.store.log_index import LogIndex
+from dledger.store.log_index import LogIndex, SealedSegment
 from dledger.store.recent import RecentEntries
 from dledger.store.recovery import Survey, check, repair, survey, write_index
 from dledger.store.segment import Segment, Span, span
@@ -157,6 +157,11 @@ class CommitLog:
         """
         with self._state:
             return self._index.chain(index)
+
+    def sealed(self) -> list[SealedSegment]:
+        """Return the segments that are not written any more, oldest first."""
+        with self._state:
+            return self._index.sealed()
 
     def memberships(self) -> list[tuple[int, Membership]]:
         """Return (index, membership) of all MEMBERSHIP entries kept, ascending."""

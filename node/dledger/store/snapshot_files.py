@@ -51,6 +51,10 @@ class SnapshotFiles:
         """The newest whole snapshot as a leader offers it, if there is one."""
         return self._whole[-1][0] if self._whole else None
 
+    def holds(self, info: SnapshotInfo) -> bool:
+        """Whether this snapshot is still kept."""
+        return any(known == info for known, _ in self._whole)
+
     def load(self, group_id: str) -> list[Snapshot]:
         """Return the whole snapshots, oldest first; remove what was being made.
 
@@ -85,8 +89,8 @@ class SnapshotFiles:
         self._whole.append((_info(snapshot, data), name))
         return snapshot
 
-    def save(self, snapshot: Snapshot) -> None:
-        """Keep a snapshot, durably, and remove all but the one before.
+    def save(self, snapshot: Snapshot) -> int:
+        """Keep a snapshot, durably, remove all but the one before; return its size in bytes.
 
         Raises:
             DiskFull: There is no room; nothing changed.
@@ -101,6 +105,7 @@ class SnapshotFiles:
             raise
         self._add(_info(snapshot, data), name)
         self._keep(_KEPT)
+        return len(data)
 
     def read(self, info: SnapshotInfo, offset: int, size: int) -> bytes:
         """Return bytes of a snapshot.
