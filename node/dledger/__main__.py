@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
-from dledger import dev, log_tool, node_command
+from dledger import dev, log_tool, member_command, node_command
 from dledger.client import AdminClient, Client
 from dledger.errors import DledgerError, Unavailable
 from dledger.version import VERSION
@@ -26,6 +26,7 @@ examples:
   dledger topic create orders --queues 8 --endpoint 127.0.0.1:18081
   dledger topic list --endpoint 127.0.0.1:18081 --json
   dledger status --endpoint 127.0.0.1:18281
+  dledger member list --endpoint 127.0.0.1:18281
   dledger log verify ./data/node-0
 
 exit codes: 0 done, 1 refused, 2 wrong usage or configuration, 3 the data directory is refused,
@@ -54,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _command(commands, "dev", "run a whole group on this machine", dev.add_arguments, dev.run)
     _add_topic(commands)
+    _add_member(commands)
     _command(commands, "status", "ask a node how it is", _add_status_arguments, _status)
     _command(commands, "log", "read a data directory offline", log_tool.add_arguments, log_tool.run)
     return parser
@@ -76,6 +78,34 @@ def _add_topic(commands: Any) -> None:
     actions = topic.add_subparsers(required=True, metavar="ACTION")
     _command(actions, "create", "create a topic", _add_create_arguments, _create_topic)
     _command(actions, "list", "list topics", _add_endpoint_arguments, _list_topics)
+
+
+def _add_member(commands: Any) -> None:
+    member = commands.add_parser(
+        "member",
+        help="list, add and remove members",
+        epilog=member_command.EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = member.add_subparsers(required=True, metavar="ACTION")
+    for name, help_text, add_arguments, work in (
+        ("list", "list the members", member_command.add_list_arguments, member_command.show),
+        ("add", "add a node as learner", member_command.add_add_arguments, member_command.add),
+        (
+            "remove",
+            "remove a member for good",
+            member_command.add_remove_arguments,
+            member_command.remove,
+        ),
+    ):
+        _command(actions, name, help_text, add_arguments, _asking(work))
+
+
+def _asking(
+    work: Callable[[argparse.Namespace], Coroutine[Any, Any, int]],
+) -> Callable[[argparse.Namespace], int]:
+    """Return *work* with its errors told and turned into exit codes."""
+    return lambda args: _run_client(work(args))
 
 
 def _add_endpoint_arguments(parser: argparse.ArgumentParser) -> None:

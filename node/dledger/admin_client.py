@@ -5,14 +5,21 @@ Frozen values in and out; users have it as `dledger.client.AdminClient`.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import itertools
 from collections.abc import Sequence
+from typing import Final
 
 from dledger.channel import Channel
+from dledger.errors import DledgerError, NotLeader, Unavailable
 from dledger.failover import FailoverRecord
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
 from dledger.status import MemberStatus, NodeStatus
-from dledger.types import Member, NodeId
+from dledger.types import Member, Membership, NodeId
+
+_RETRY_S: Final = 0.2
 
 
 class AdminClient(Channel):
@@ -33,11 +40,63 @@ class AdminClient(Channel):
             AlreadyBootstrapped: The node belongs to a group.
             InvalidArgument: The node is not among *members*, or they are malformed.
         """
-        request = pb.BootstrapRequest(
-            group_id=group_id,
-            members=[pb.Member(id=m.id, name=m.name, address=m.address) for m in members],
-        )
+        request = pb.BootstrapRequest(group_id=group_id, members=map(_to_pb, members))
         await self.call(self._stub.Bootstrap, request)
+
+    async def add_learner(self, member: Member) -> Membership:
+        """Add a learner, which becomes a voter once it has caught up; see `change_members`."""
+        return await self.change_members(add=(member,))
+
+    async def remove_member(self, node_id: str) -> Membership:
+        """Remove a member for good; see `change_members`."""
+        return await self.change_members(remove=(node_id,))
+
+    async def change_members(
+        self, *, add: Sequence[Member] = (), remove: Sequence[str] = ()
+    ) -> Membership:
+        """Add learners and remove members by one change; returns the members once committed.
+
+        Any member may be asked: the leader is followed, and tried again until the timeout while
+        another change is under way or there is no leader. Repeating it is harmless.
+
+        Raises:
+            InvalidArgument: A member is malformed, or one to remove never was one.
+            Refused: A name or an address is another member's, or a removed node would return.
+            Unavailable: It was not done within the timeout; it may be, later.
+        """
+        request = pb.ChangeMembersRequest(add=map(_to_pb, add), remove=remove)
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + self.timeout_s
+        known = await self._addresses()
+        others = itertools.cycle([*known.values(), self.address])
+        address = self.address
+        while True:
+            left_s = max(deadline_s - loop.time(), _RETRY_S)
+            try:
+                async with AdminClient(address, timeout_s=left_s) as node:
+                    return _membership(await node.call(node._stub.ChangeMembers, request))
+            except Unavailable as error:
+                if loop.time() + _RETRY_S >= deadline_s:
+                    raise
+                leader = known.get(error.leader or "") if isinstance(error, NotLeader) else None
+                address = leader or next(others)
+            await asyncio.sleep(_RETRY_S)
+
+    async def _addresses(self) -> dict[str, str]:
+        """Return where the asked node thinks each member is, by id; nothing if it does not say."""
+        with contextlib.suppress(DledgerError):
+            return {row.member.id: row.member.address for row in (await self.status()).members}
+        return {}
+
+    async def snapshot(self) -> int:
+        """Let the asked node write a snapshot of its state; return the newest entry in it.
+
+        Raises:
+            NotJoined: The node is in no group yet.
+            DiskFull: There is no room for it.
+        """
+        response = await self.call(self._stub.Snapshot, pb.SnapshotRequest())
+        return int(response.last_index)
 
     async def export_size(self, first_index: int = 1) -> tuple[int, int]:
         """Return the commit index of the asked node, and the bytes of records up to it.
@@ -62,6 +121,18 @@ class AdminClient(Channel):
         request = pb.TransferLeaderRequest(target_id=target_id)
         response = await self.call(self._stub.TransferLeader, request)
         return str(response.leader_id)
+
+
+def _to_pb(member: Member) -> pb.Member:
+    return pb.Member(id=member.id, name=member.name, address=member.address)
+
+
+def _member(member: pb.Member) -> Member:
+    return Member(id=NodeId(member.id), name=member.name, address=member.address)
+
+
+def _membership(response: pb.MembershipResponse) -> Membership:
+    return Membership.of(map(_member, response.voters), learners=map(_member, response.learners))
 
 
 def _status(response: pb.StatusResponse) -> NodeStatus:
@@ -90,13 +161,13 @@ def _status(response: pb.StatusResponse) -> NodeStatus:
 
 
 def _member_status(status: pb.MemberStatus) -> MemberStatus:
-    member = status.member
     return MemberStatus(
-        member=Member(id=NodeId(member.id), name=member.name, address=member.address),
+        member=_member(status.member),
         role=status.role,
         match_index=status.match_index,
         lag=status.lag,
         connected=status.connected,
+        voter=status.voter,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from random import Random
@@ -38,7 +38,16 @@ from dledger.signals import ChangeSignal
 from dledger.snapshots import Memberships, Snapshots
 from dledger.store.commit_log import CommitLog
 from dledger.store.hard_state import HardStateFile
-from dledger.types import Entry, EntryKind, HardState, Membership, NodeId, Role, SnapshotInfo
+from dledger.types import (
+    Entry,
+    EntryKind,
+    HardState,
+    Member,
+    Membership,
+    NodeId,
+    Role,
+    SnapshotInfo,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +73,11 @@ class DriverConfig:
 
 
 class Driver:
-    """Runs one Raft core on one commit log."""
+    """Runs one Raft core on one commit log.
+
+    It calls *on_fatal* when nothing it says can be trusted any more, and *on_removed*, once and
+    with the entry's index, when a committed change has removed this node from its group.
+    """
 
     def __init__(
         self,
@@ -82,11 +95,13 @@ class Driver:
         rng: Random,
         metrics: NodeMetrics,
         snapshots: Snapshots | None = None,
+        on_removed: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._config = config
         self._state = state
         self._on_membership = on_membership
         self._on_fatal = on_fatal
+        self._on_removed: Callable[[int], None] | None = on_removed
         self._clock = clock
         self._metrics = metrics
         self._readers = ThreadPoolExecutor(2, "log-reader")
@@ -268,8 +283,16 @@ class Driver:
         self._wake()
         return chosen
 
+    def change_membership(
+        self, *, voters: Collection[Member], learners: Collection[Member]
+    ) -> tuple[int, int]:
+        """Begin a change of members; see `Raft.change_membership`, also for what it raises."""
+        begun = self.core.change_membership(voters=voters, learners=learners)
+        self._wake()
+        return begun
+
     async def wait_change(self, timeout_s: float) -> None:
-        """Return when role, term, leader or readiness to serve changes, or after *timeout_s*."""
+        """Return when role, leader, readiness or members change, or after *timeout_s*."""
         await self._changes.wait(timeout_s)
 
     def on_applied(self, listener: Callable[[], None]) -> None:
@@ -427,6 +450,8 @@ class Driver:
         results = self._state.apply(entry) if applies else ()
         self._applied_index = entry.index
         self._waiters.applied(entry.term, entry.index, results)
+        if entry.kind is EntryKind.MEMBERSHIP:
+            self._changes.notify()
         if entry.term == self.core.term and entry.term != self._leader_term_applied:
             self._leader_term_applied = entry.term
             self._first_commit_of_term()
@@ -462,6 +487,10 @@ class Driver:
         if self.core.membership is not self._membership:
             self._membership = self.core.membership
             self._on_membership(self._membership)
+        removal_index = self.core.removal_index(self.core.id)
+        if removal_index is not None and self._on_removed is not None:
+            on_removed, self._on_removed = self._on_removed, None
+            on_removed(removal_index)
 
     def _note_role(self) -> None:
         role = (self.core.role, self.core.term, self.core.leader)

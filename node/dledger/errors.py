@@ -8,7 +8,7 @@
     │   ├── Unsupported         (not implemented yet; the message names the feature)
     │   ├── UnknownTopic / UnknownGroup / TopicTypeMismatch
     │   ├── InvalidReceiptHandle
-    │   ├── AlreadyBootstrapped / WrongGroup
+    │   ├── AlreadyBootstrapped / WrongGroup / MemberRemoved
     │   ├── OffsetOutOfRange
     │   └── MessageRejected     (a spooled message that the group refuses; kept in a file)
     ├── Unavailable             try again, here or at another node; nothing is known to be lost
@@ -22,6 +22,7 @@
         ├── CorruptRecord / CorruptFile
         ├── CorruptSpool        (reported, not raised: what is whole is replayed)
         ├── WrongIdentity
+        ├── NodeRemoved         (its group removed this node; the disk must be formatted)
         └── DirectoryLocked     (another process is using the data directory)
 """
 
@@ -88,6 +89,21 @@ class WrongGroup(Refused):
         super().__init__(f"this node belongs to group {ours}, not to {theirs}")
         self.ours = ours
         self.theirs = theirs
+
+
+class MemberRemoved(Refused):
+    """The caller was removed from the group by a committed change, and is refused for good.
+
+    Attributes:
+        index: The entry with the first membership without it.
+    """
+
+    def __init__(self, node_id: NodeId, *, group_id: str, index: int) -> None:
+        super().__init__(
+            f"node {node_id} was removed from group {group_id} by entry {index}; "
+            "its disk must be formatted and added to the group as a new member"
+        )
+        self.index = index
 
 
 class OffsetOutOfRange(Refused):
@@ -200,6 +216,18 @@ class WrongIdentity(StorageError):
     def __init__(self, what: str, *, expected: str, found: str) -> None:
         super().__init__(f"data directory belongs to {what} {found}, but this is {what} {expected}")
         self.what, self.expected, self.found = what, expected, found
+
+
+class NodeRemoved(StorageError):
+    """The group has removed this disk's node; it never votes or serves again."""
+
+    def __init__(self, node_id: NodeId, *, group_id: str, index: int, path: str) -> None:
+        super().__init__(
+            f"node {node_id} was removed from group {group_id} by entry {index} (see {path}) and "
+            "cannot return with this disk: start with an empty data directory, and add the new "
+            "node with `dledger member add`"
+        )
+        self.index = index
 
 
 class DirectoryLocked(StorageError):

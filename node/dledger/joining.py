@@ -11,14 +11,24 @@ import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from dledger.errors import AlreadyBootstrapped
+from dledger.errors import AlreadyBootstrapped, NodeRemoved
 from dledger.founding import Founding, FoundingFile, check_founding
+from dledger.raft.view import RaftView
 from dledger.rpc.hello import Hello, NodeAddress, check
 from dledger.store.files import Files
 from dledger.store.identity import Identity, join, load_or_format
-from dledger.types import Member, Membership, NodeId
+from dledger.store.tombstone import NAME as TOMBSTONE_NAME
+from dledger.store.tombstone import Tombstone, load_tombstone, save_tombstone
+from dledger.types import Member, Membership, NodeId, Role
 
 logger = logging.getLogger(__name__)
+
+
+def authoritative_membership(core: RaftView | None) -> Membership:
+    """Return the members if we lead, and so know them all; none otherwise: a follower may lag."""
+    if core is None or core.role is not Role.LEADER:
+        return Membership()
+    return core.membership
 
 
 class Joining:
@@ -38,7 +48,12 @@ class Joining:
         address: NodeAddress,
         on_joined: Callable[[], Awaitable[None]],
     ) -> None:
-        """Load or write the identity. Raises StorageError."""
+        """Load or write the identity.
+
+        Raises:
+            NodeRemoved: The group has removed this node.
+            StorageError: The directory is foreign or damaged.
+        """
         self._files = files
         self._directory = directory
         self._name = name
@@ -47,6 +62,9 @@ class Joining:
         self._lock = asyncio.Lock()
         self._founding = FoundingFile(files, directory)
         self.identity: Identity = load_or_format(files, directory, f"{group}/{name}")
+        tombstone = load_tombstone(files, directory)
+        if tombstone is not None:
+            raise self._removed(tombstone)
 
     @property
     def node_id(self) -> NodeId:
@@ -94,24 +112,49 @@ class Joining:
             endpoint=self._address,
         )
 
-    async def accept(self, hello: Hello, membership: Callable[[], Membership]) -> None:
+    async def accept(self, hello: Hello, view: Callable[[], RaftView | None]) -> None:
         """Accept a peer's greeting; an Unjoined node joins the group that knows its UUID.
 
         Args:
             hello: The greeting.
-            membership: Asks for what `hello.check` is to know of the members.
+            view: Gives the core, once there is one.
 
         Raises:
             Refused: See `hello.check`.
         """
         async with self._lock:
+            core = view()
             joins = check(
-                hello, node_id=self.node_id, group_id=self.group_id, membership=membership()
+                hello,
+                node_id=self.node_id,
+                group_id=self.group_id,
+                membership=authoritative_membership(core),
+                removal_index=core.removal_index(hello.sender_id) if core else None,
             )
             if joins:
                 await self._join(hello.group_id)
                 logger.info("joined group %s at %s's greeting", hello.group_id, hello.sender_name)
                 await self._on_joined()
+
+    async def bury(self, index: int, now_ms: int) -> NodeRemoved:
+        """Write the tombstone: the group has removed this node. Returns why the node must stop.
+
+        Raises:
+            DiskFull, StorageError: It could not be written; the node must stop all the same.
+        """
+        tombstone = Tombstone(
+            group_id=self.group_id, node_id=self.node_id, index=index, learned_at_ms=now_ms
+        )
+        await asyncio.to_thread(save_tombstone, self._files, self._directory, tombstone)
+        return self._removed(tombstone)
+
+    def _removed(self, tombstone: Tombstone) -> NodeRemoved:
+        return NodeRemoved(
+            tombstone.node_id,
+            group_id=tombstone.group_id,
+            index=tombstone.index,
+            path=str(self._directory / TOMBSTONE_NAME),
+        )
 
     async def _join(self, group_id: str) -> None:
         self.identity = await asyncio.to_thread(

@@ -26,7 +26,7 @@ from dledger.failover import CAUSES, FailoverRecord
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _COMMANDS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _BYTES: Final = tuple(1 << power for power in range(10, 24, 2))
-_ROLES: Final = ("unjoined", "follower", "pre-candidate", "candidate", "leader")
+_ROLES: Final = ("unjoined", "learner", "follower", "pre-candidate", "candidate", "leader")
 _PHASES: Final = ("detected", "elected", "first_ack")
 
 

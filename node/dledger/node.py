@@ -19,10 +19,11 @@ from dledger.broker.state import BrokerState
 from dledger.config import Settings
 from dledger.driver import Driver, DriverConfig
 from dledger.engine import NodeEngine
-from dledger.errors import NotJoined
+from dledger.errors import DiskFull, MemberRemoved, NotJoined, StorageError
 from dledger.founding import Founding
 from dledger.http import HealthServer
 from dledger.joining import Joining
+from dledger.member_change import Changed, MemberChange, carry_out
 from dledger.metrics import NodeMetrics
 from dledger.node_sample import node_sample
 from dledger.node_status import Facts, node_status
@@ -43,7 +44,7 @@ from dledger.store.hard_state import HardStateFile
 from dledger.store.identity import LOG_DIRECTORY, lock_directory
 from dledger.store.snapshot_files import SNAPSHOT_DIRECTORY, SnapshotFiles
 from dledger.tls import key_and_chain
-from dledger.types import HardState, Member, Membership, NodeId, Role
+from dledger.types import HardState, Member, NodeId, Role
 from dledger.upkeep import SnapshotPolicy, Upkeep
 from dledger.version import VERSION
 
@@ -55,6 +56,7 @@ _STALLED_S: Final = 5.0
 _RESERVE_BYTES: Final = 16 << 20
 """Free space that segments never take, so that hard state can always be saved."""
 _TRANSFER_DEADLINE_S: Final = 3.0
+_CALLS_GRACE_S: Final = 1.0
 
 
 class RealClock:
@@ -77,7 +79,8 @@ class Node:
 
         Args:
             settings: Checked settings.
-            on_fatal: Called once when storage fails while running; the process must end.
+            on_fatal: Called once when storage fails while running, or when the group has removed
+                this node (NodeRemoved); the process must end.
 
         Raises:
             StorageError: The directory is locked, foreign or corrupt.
@@ -118,6 +121,7 @@ class Node:
             address=self._address,
         )
         self._stopping = False
+        self._burial: asyncio.Task[None] | None = None
         self._usage = shutil.disk_usage(self._directory)
         self._tasks: list[asyncio.Task[None]] = []
         self._health = HealthServer(
@@ -198,7 +202,7 @@ class Node:
         self._stopping = True
         await self._hand_over()
         self._gateway.drain()
-        await self._servers.stop(grace_s=1.0)
+        await self._servers.stop(_CALLS_GRACE_S)
         await self._gateway.close()
         await self._peers.close()
         for task in self._tasks:
@@ -298,6 +302,7 @@ class Node:
             state=self._state,
             send=self._peers.send,
             on_membership=self._peers.connect,
+            on_removed=self.removed,
             on_fatal=self._on_fatal,
             clock=self._clock,
             rng=random.Random(),
@@ -319,7 +324,26 @@ class Node:
         """Accept a peer's greeting, which may make this node join its group; or raise."""
         if self._stopping:
             raise NotJoined
-        await self._joining.accept(hello, self._authoritative_membership)
+        await self._joining.accept(hello, lambda: self._driver.core if self._driver else None)
+
+    def check_sender(self, sender: NodeId) -> None:
+        """Refuse what a member that was removed since its greeting says. Raises MemberRemoved."""
+        index = self._driver.core.removal_index(sender) if self._driver is not None else None
+        if index is not None:
+            raise MemberRemoved(sender, group_id=self._joining.group_id, index=index)
+
+    def removed(self, index: int) -> None:
+        """Take note that committed entry *index* removed this node: it stops for good."""
+        if self._burial is None and not self._stopping:
+            self._burial = asyncio.get_running_loop().create_task(self._bury(index))
+
+    async def _bury(self, index: int) -> None:
+        try:
+            reason: StorageError | DiskFull = await self._joining.bury(index, self._clock.unix_ms())
+        except (DiskFull, StorageError) as error:
+            reason = error
+        logger.critical("removed by entry %d, this node stops: %s", index, reason)
+        self._on_fatal(reason)
 
     def receive(self, message: Message) -> None:
         """Take a peer's message."""
@@ -343,6 +367,12 @@ class Node:
             raise NotJoined
         return await self._upkeep.take_snapshot()
 
+    async def change_members(self, change: MemberChange, *, timeout_s: float) -> Changed:
+        """Add learners and remove members; see `member_change.carry_out`. Raises NotJoined too."""
+        if self._driver is None:
+            raise NotJoined
+        return await carry_out(self._driver, change, timeout_s=timeout_s)
+
     def committed_log(self) -> CommittedLog:
         """Return what is committed and on this disk. Raises NotJoined."""
         if self._driver is None or self._log is None:
@@ -353,12 +383,6 @@ class Node:
             log=self._log,
             last_index=min(self._driver.core.commit_index, self._log.synced_index),
         )
-
-    def _authoritative_membership(self) -> Membership:
-        """Return the members if we lead, and so know them all; a follower may lag behind."""
-        if self._driver is None or self._driver.core.role is not Role.LEADER:
-            return Membership()
-        return self._driver.core.membership
 
     # -- how it is ------------------------------------------------------------------------------
 

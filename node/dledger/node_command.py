@@ -19,7 +19,7 @@ import uvloop
 
 from dledger import config
 from dledger.config import ConfigError, Settings
-from dledger.errors import StorageError
+from dledger.errors import NodeRemoved, StorageError
 from dledger.node import Node
 
 logger = logging.getLogger(__name__)
@@ -74,6 +74,11 @@ def run(args: argparse.Namespace) -> int:
         return _EXIT_CONFIG
 
 
+def _exit_code(error: BaseException) -> int:
+    """Return how the process ends; a removed node's directory is of no use to the next start."""
+    return _EXIT_DATA if isinstance(error, NodeRemoved) else _EXIT_FATAL
+
+
 async def _serve(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
@@ -85,7 +90,7 @@ async def _serve(settings: Settings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end, 0)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    node = Node(settings, on_fatal=lambda _: end(_EXIT_FATAL))
+    node = Node(settings, on_fatal=lambda error: end(_exit_code(error)))
     await node.start()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)

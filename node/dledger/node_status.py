@@ -41,7 +41,7 @@ def node_status(
         name=facts.name,
         group=facts.group,
         group_id=facts.group_id,
-        role=core.role.value if core else "unjoined",
+        role=_own_role(core) if core else "unjoined",
         term=core.term if core else 0,
         leader_id=(core.leader or "") if core else "",
         commit_index=core.commit_index if core else 0,
@@ -76,9 +76,15 @@ def _members(
             match_index=match.get(member.id, 0),
             lag=core.last_index - match.get(member.id, 0) if leads else 0,
             connected=up,
+            voter=member.id not in core.membership.learner_ids,
         )
 
     return tuple(row(member) for member in core.membership.members)
+
+
+def _own_role(core: Raft) -> str:
+    learns = core.id in core.membership.learner_ids
+    return "learner" if learns and core.role is Role.FOLLOWER else core.role.value
 
 
 def _role(member: NodeId, core: Raft, up: bool) -> str:

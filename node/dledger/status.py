@@ -22,6 +22,7 @@ class MemberStatus:
     match_index: int
     lag: int
     connected: bool
+    voter: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

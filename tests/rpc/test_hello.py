@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dledger.errors import InvalidArgument, Refused, WrongGroup
+from dledger.errors import InvalidArgument, MemberRemoved, Refused, WrongGroup
 from dledger.rpc.hello import Hello, NodeAddress, check
 from dledger.types import Member, Membership, NodeId
 
@@ -57,6 +57,12 @@ def test_a_sender_that_is_no_member_is_refused() -> None:
 
     with pytest.raises(Refused, match="uuid-x"):
         check(stranger, node_id=B, group_id="g", membership=MEMBERS)
+
+
+def test_a_removed_sender_is_refused_for_good_by_followers_too() -> None:
+    """They pass no membership, since they may lag; a committed removal they know is certain."""
+    with pytest.raises(MemberRemoved, match="by entry 9"):
+        check(HELLO, node_id=B, group_id="g", membership=Membership(), removal_index=9)
 
 
 def test_another_group_is_refused_naming_both() -> None:

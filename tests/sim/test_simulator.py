@@ -1,18 +1,10 @@
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from dledger.raft.leading import Leadership
-from dledger_sim import __main__ as command_line
 from dledger_sim.checkers import ViolationError
 from dledger_sim.faults import Faults
 from dledger_sim.node import Bug
 from dledger_sim.simulator import Options, Simulation
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("first", [1, 11, 21, 31, 41])
@@ -32,21 +24,6 @@ def test_same_seed_is_the_same_run() -> None:
 
     assert first == again
     assert first.trace_hash != other.trace_hash
-
-
-def test_same_seed_is_the_same_run_in_another_process() -> None:
-    """The order of sets differs between processes; nothing may rest on it."""
-    outcomes = {
-        subprocess.run(
-            [sys.executable, "-m", "dledger_sim", "--seed", "5"],
-            env={**os.environ, "PYTHONHASHSEED": salt, "PYTHONPATH": str(ROOT / "node")},
-            check=True,
-            capture_output=True,
-        ).stdout
-        for salt in ("1", "2")
-    }
-
-    assert len(outcomes) == 1
 
 
 def broken_seeds(options: Options, seeds: int) -> list[int]:
@@ -125,32 +102,3 @@ def test_the_same_faults_break_nothing_without_a_planted_bug(faults: Faults) -> 
     """It is the bug that is caught, not the checker that is wrong."""
     for seed in range(1, 6):
         Simulation(seed, Options(nodes=3, faults=faults, faulty_s=20)).run()
-
-
-def test_failing_run_prints_how_to_replay_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One line to copy, and exit code 1."""
-
-    def fail(self: Simulation) -> None:
-        raise ViolationError("planted")
-
-    monkeypatch.setattr(Simulation, "run", fail)
-    monkeypatch.setattr(sys, "argv", ["dledger_sim", "--seeds", "3", "--first", "7"])
-
-    code = command_line.main()
-
-    assert code == 1
-    assert "python -m dledger_sim --seed 7 --trace" in capsys.readouterr().out
-
-
-def test_progress_is_printed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A long run shows that it lives, and what it did."""
-    monkeypatch.setattr(sys, "argv", ["dledger_sim", "--seeds", "2"])
-
-    code = command_line.main()
-
-    assert code == 0
-    assert "2 seeds ok" in capsys.readouterr().out

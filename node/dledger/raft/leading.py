@@ -79,9 +79,7 @@ class Leadership:
             self._broadcast_heartbeat()
         if self.transfer_target is not None and self._ticks >= self._transfer_deadline:
             self.transfer_target = None
-        for peer, until in list(self._leaving.items()):
-            if self._ticks >= until:
-                del self._leaving[peer], self.progress[peer]
+        self._see_off()
 
     @property
     def ticks(self) -> int:
@@ -117,6 +115,15 @@ class Leadership:
         self._leaving = {
             peer: self._leaving.get(peer, until) for peer in self.progress if peer not in ids
         }
+
+    def _see_off(self) -> None:
+        """Forget who was removed, an election timeout after that was committed."""
+        if self._memberships.index > self._log.commit_index:
+            until = self._ticks + self._config.election_timeout_ticks
+            self._leaving = dict.fromkeys(self._leaving, until)
+        for peer, until in list(self._leaving.items()):
+            if self._ticks >= until:
+                del self._leaving[peer], self.progress[peer]
 
     # Proposals
 

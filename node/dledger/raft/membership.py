@@ -73,13 +73,27 @@ class MembershipStack:
 
     def is_removed(self, node_id: NodeId, commit_index: int) -> bool:
         """Whether a node was a member, and a committed change has removed it for good."""
-        if self._current.get(node_id) is not None or self.index > commit_index:
+        if node_id in self._ids:
             return False
-        return self.was_member(node_id)
+        removal_index = self.removal_index(node_id)
+        return removal_index is not None and removal_index <= commit_index
+
+    def removal_index(self, node_id: NodeId) -> int | None:
+        """Return the index of the membership that removed a node, committed or not; None if none.
+
+        A removed node does not return, so there is one at most.
+        """
+        removed_by = None
+        for index, membership in reversed(self._stack):
+            if membership.get(node_id) is not None:
+                return removed_by
+            removed_by = index
+        return None
 
     def _refresh(self) -> None:
         self._current = self._stack[-1][1] if self._stack else _NONE
         self._electorate = Electorate(self._current.voter_ids, self._current.outgoing_ids)
+        self._ids = frozenset(member.id for member in self._current.members)
 
 
 def memberships_in(entries: Iterable[Entry]) -> list[tuple[int, Membership]]:

@@ -86,9 +86,23 @@ class RaftView:
         return self._memberships.current
 
     @property
+    def membership_index(self) -> int:
+        """The index of the entry with the membership in force; 0 before the founding entry."""
+        return self._memberships.index
+
+    @property
     def is_removed(self) -> bool:
         """Whether a committed change has removed this node from its group, for good."""
-        return self._memberships.is_removed(self.id, self.commit_index)
+        return self.removal_index(self.id) is not None
+
+    def removal_index(self, node_id: NodeId) -> int | None:
+        """Return the index of the committed entry that removed a node for good; None: none did."""
+        removed = self._memberships.is_removed(node_id, self.commit_index)
+        return self._memberships.removal_index(node_id) if removed else None
+
+    def was_member(self, node_id: NodeId) -> bool:
+        """Whether a node is or was a member, as far as the log goes back."""
+        return self._memberships.was_member(node_id)
 
     @property
     def may_campaign(self) -> bool:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import grpc
 
 from dledger.errors import DledgerError
+from dledger.member_change import Changed, MemberChange
 from dledger.rpc.export import CommittedLog, Export
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.status import abort
 from dledger.status import NodeStatus
 from dledger.types import Member, NodeId
+
+_NO_DEADLINE_S: Final = 10.0
+_ANSWER_MARGIN_S: Final = 0.2
 
 
 class AdminBackend(Protocol):
@@ -28,12 +32,18 @@ class AdminBackend(Protocol):
     def transfer_leadership(self, target: NodeId | None) -> NodeId:
         """Hand leadership over; return to whom."""
 
+    async def change_members(self, change: MemberChange, *, timeout_s: float) -> Changed:
+        """Add learners and remove members; return when that is committed."""
+
+    async def snapshot(self) -> int:
+        """Write a snapshot of the state; return its last index. Raises NotJoined, DiskFull."""
+
     def committed_log(self) -> CommittedLog:
         """Return what may be exported now. Raises NotJoined."""
 
 
 class AdminServicer:
-    """Bootstrap, Status, TransferLeader, ExportPlan and Export."""
+    """Founding, status, members, leadership and export."""
 
     def __init__(self, backend: AdminBackend) -> None:
         self._backend = backend
@@ -63,11 +73,8 @@ class AdminServicer:
 
     async def Bootstrap(self, request: pb.BootstrapRequest, context: Any) -> pb.BootstrapResponse:
         """Found a group on this node."""
-        members = tuple(
-            Member(id=NodeId(m.id), name=m.name, address=m.address) for m in request.members
-        )
         try:
-            await self._backend.bootstrap(request.group_id, members)
+            await self._backend.bootstrap(request.group_id, _members(request.members))
         except DledgerError as error:
             await abort(context, error)
         return pb.BootstrapResponse()
@@ -87,6 +94,45 @@ class AdminServicer:
         except DledgerError as error:
             await abort(context, error)
         return pb.TransferLeaderResponse(leader_id=chosen)
+
+    async def AddLearner(
+        self, request: pb.AddLearnerRequest, context: Any
+    ) -> pb.MembershipResponse:
+        """Add one learner."""
+        learner = Member(id=NodeId(request.id), name=request.name, address=request.address)
+        return await self._change(MemberChange(add=(learner,)), context)
+
+    async def RemoveMember(
+        self, request: pb.RemoveMemberRequest, context: Any
+    ) -> pb.MembershipResponse:
+        """Remove one member for good."""
+        return await self._change(MemberChange(remove=(NodeId(request.id),)), context)
+
+    async def ChangeMembers(
+        self, request: pb.ChangeMembersRequest, context: Any
+    ) -> pb.MembershipResponse:
+        """Add and remove several at once."""
+        remove = tuple(NodeId(node_id) for node_id in request.remove)
+        return await self._change(MemberChange(add=_members(request.add), remove=remove), context)
+
+    async def _change(self, change: MemberChange, context: Any) -> pb.MembershipResponse:
+        try:
+            changed = await self._backend.change_members(change, timeout_s=_patience_s(context))
+        except DledgerError as error:
+            await abort(context, error)
+        return pb.MembershipResponse(
+            index=changed.index,
+            voters=map(_member, changed.membership.voters),
+            learners=map(_member, changed.membership.learners),
+        )
+
+    async def Snapshot(self, request: pb.SnapshotRequest, context: Any) -> pb.SnapshotResponse:
+        """Write a snapshot of this node's state."""
+        del request
+        try:
+            return pb.SnapshotResponse(last_index=await self._backend.snapshot())
+        except DledgerError as error:
+            await abort(context, error)
 
     async def ExportPlan(
         self, request: pb.ExportPlanRequest, context: Any
@@ -130,13 +176,13 @@ def status_response(status: NodeStatus) -> pb.StatusResponse:
         recovered_to=status.recovered_to,
     )
     for row in status.members:
-        member = pb.Member(id=row.member.id, name=row.member.name, address=row.member.address)
         response.members.add(
-            member=member,
+            member=_member(row.member),
             role=row.role,
             match_index=row.match_index,
             lag=row.lag,
             connected=row.connected,
+            voter=row.voter,
         )
     if status.last_failover is not None:
         record = status.last_failover
@@ -153,3 +199,17 @@ def status_response(status: NodeStatus) -> pb.StatusResponse:
             )
         )
     return response
+
+
+def _patience_s(context: Any) -> float:
+    """Return how long the caller waits, less the time that the answer needs; at least 0."""
+    remaining_s = context.time_remaining()
+    return max((_NO_DEADLINE_S if remaining_s is None else remaining_s) - _ANSWER_MARGIN_S, 0.0)
+
+
+def _members(members: Iterable[pb.Member]) -> tuple[Member, ...]:
+    return tuple(Member(id=NodeId(m.id), name=m.name, address=m.address) for m in members)
+
+
+def _member(member: Member) -> pb.Member:
+    return pb.Member(id=member.id, name=member.name, address=member.address)

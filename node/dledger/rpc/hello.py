@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from dledger.errors import InvalidArgument, Refused, WrongGroup
+from dledger.errors import InvalidArgument, MemberRemoved, Refused, WrongGroup
 from dledger.types import Membership, NodeId
 
 METADATA_KEY = "dledger-hello"
@@ -55,7 +55,14 @@ class Hello:
             raise InvalidArgument(f"not a peer greeting: {text[:120]!r}") from error
 
 
-def check(hello: Hello, *, node_id: NodeId, group_id: str, membership: Membership) -> bool:
+def check(
+    hello: Hello,
+    *,
+    node_id: NodeId,
+    group_id: str,
+    membership: Membership,
+    removal_index: int | None = None,
+) -> bool:
     """Decide on a greeting; return whether an Unjoined node joins the caller's group by it.
 
     Args:
@@ -64,9 +71,12 @@ def check(hello: Hello, *, node_id: NodeId, group_id: str, membership: Membershi
         group_id: This node's group, empty while Unjoined.
         membership: The members, if this node leads; empty otherwise: a follower that lags may not
             know a member that was added since (Raft 6).
+        removal_index: The committed entry that removed the sender, if one did: removed is for good,
+            and even a follower that lags knows that.
 
     Raises:
         Refused: It means another disk, or the sender is no member.
+        MemberRemoved: The sender was one.
         WrongGroup: It comes from another group.
     """
     if hello.recipient_id != node_id:
@@ -78,6 +88,8 @@ def check(hello: Hello, *, node_id: NodeId, group_id: str, membership: Membershi
         raise InvalidArgument(f"{hello.sender_name} belongs to no group")
     if group_id and hello.group_id != group_id:
         raise WrongGroup(ours=group_id, theirs=hello.group_id)
+    if removal_index is not None:
+        raise MemberRemoved(hello.sender_id, group_id=group_id, index=removal_index)
     if membership.voters and membership.get(hello.sender_id) is None:
         raise Refused(
             f"{hello.sender_name} ({hello.sender_id}) is not a member of group {group_id}: "

@@ -12,12 +12,12 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 import grpc
 import grpc.aio
 
-from dledger.errors import DledgerError
+from dledger.errors import DledgerError, MemberRemoved
 from dledger.raft.messages import AppendRequest, InstallSnapshotRequest, Message
 from dledger.rpc import peer_codec
 from dledger.rpc.hello import METADATA_KEY, Hello, NodeAddress
@@ -26,10 +26,14 @@ from dledger.types import Member, Membership, NodeId
 logger = logging.getLogger(__name__)
 
 SERVICE: Final = "dledger.v1.Peer"
+_REMOVED_KEY: Final = "dledger-removed-by"
+"""Trailing metadata of a refusal: the index of the entry that removed the caller."""
 _MAX_QUEUED_FRAMES: Final = 1024
 _MAX_FRAMES_BEFORE_OPEN: Final = 64
 _RECONNECT_S: Final = 0.1
 _RECONNECT_MAX_S: Final = 1.0
+_FAREWELL_S: Final = 10.0
+"""A former member hears from us so much longer, so that it learns that it is one."""
 
 CHANNEL_OPTIONS: Final = (
     ("grpc.max_send_message_length", 64 << 20),
@@ -61,6 +65,12 @@ class PeerEvents(Protocol):
 
     def peer_disconnected(self, peer: NodeId) -> None:
         """Note that the peer's stream to this node broke."""
+
+    def check_sender(self, sender: NodeId) -> None:
+        """Raise MemberRemoved if the sender was removed since it greeted."""
+
+    def removed(self, index: int) -> None:
+        """Note that a peer refuses us: committed entry *index* removed this node."""
 
 
 class _Outbox:
@@ -98,6 +108,7 @@ class _Stream:
     Args:
         open_call: Opens the gRPC stream over an iterator of frames.
         peer: Who is at the other end, for the log.
+        on_removed: Called with the entry's index when the peer says that we were removed.
         frames_before_open: Frames that may wait for the peer to accept the stream.
     """
 
@@ -106,8 +117,10 @@ class _Stream:
         open_call: Callable[[AsyncIterator[bytes]], Any],
         peer: str,
         frames_before_open: int,
+        on_removed: Callable[[int], None],
     ) -> None:
         self._open_call = open_call
+        self._on_removed = on_removed
         self._peer = peer
         self._frames_before_open = frames_before_open
         self._outbox = _Outbox()
@@ -144,7 +157,7 @@ class _Stream:
             async for _ in call:
                 pass
         except grpc.aio.AioRpcError as error:
-            self._note_error(f"{error.code().name}: {error.details()}")
+            self._note_error(error.code(), error.details(), error.trailing_metadata())
         finally:
             opened, self.connected = self.connected, False
             self._outbox.close()
@@ -153,25 +166,29 @@ class _Stream:
         return opened
 
     async def _note_refusal(self, call: Any) -> None:
-        self._note_error(f"{(await call.code()).name}: {await call.details()}")
+        self._note_error(await call.code(), await call.details(), await call.trailing_metadata())
 
-    def _note_error(self, error: str) -> None:
+    def _note_error(self, code: grpc.StatusCode, details: str | None, metadata: Any) -> None:
+        error = f"{code.name}: {details}"
         if error != self._last_error:
             logger.info("stream to %s: %s", self._peer, error)
             self._last_error = error
+        removal_index = dict(metadata or ()).get(_REMOVED_KEY)
+        if removal_index is not None and str(removal_index).isdecimal():
+            self._on_removed(int(removal_index))
 
 
 class PeerLink:
     """The channel to one member and its two streams."""
 
-    def __init__(self, member: Member, address: str, greeting: Callable[[], str]) -> None:
+    def __init__(self, member: Member, address: str, events: PeerEvents) -> None:
         self.member = member
         self.address = address
-        self._greeting = greeting
+        self._events = events
         self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
         peer = f"{member.name} at {address}"
-        self._control = _Stream(self._opener("Control"), peer, _MAX_FRAMES_BEFORE_OPEN)
-        self._data = _Stream(self._opener("Data"), peer, 0)
+        self._control = self._stream("Control", peer, _MAX_FRAMES_BEFORE_OPEN)
+        self._data = self._stream("Data", peer, 0)
 
     @property
     def connected(self) -> bool:
@@ -193,11 +210,15 @@ class PeerLink:
         await self._data.close()
         await self._channel.close()
 
+    def _stream(self, name: str, peer: str, frames_before_open: int) -> _Stream:
+        return _Stream(self._opener(name), peer, frames_before_open, self._events.removed)
+
     def _opener(self, stream: str) -> Callable[[AsyncIterator[bytes]], Any]:
         call = self._channel.stream_stream(f"/{SERVICE}/{stream}")
 
         def open_call(frames: AsyncIterator[bytes]) -> Any:
-            return call(frames, metadata=((METADATA_KEY, self._greeting()),))
+            greeting = self._events.hello_to(self.member).encode()
+            return call(frames, metadata=((METADATA_KEY, greeting),))
 
         return open_call
 
@@ -209,14 +230,21 @@ class Peers:
         self._node_id = node_id
         self._events = events
         self._links: dict[NodeId, PeerLink] = {}
+        self._members: frozenset[NodeId] = frozenset()
+        self._farewells: dict[NodeId, asyncio.TimerHandle] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self.endpoints: dict[NodeId, NodeAddress] = {}
 
     def connect(self, membership: Membership) -> None:
-        """Keep a link to each member but this node; drop links to former members."""
+        """Keep a link to each member but this node; to former members for a moment longer."""
         others = {m.id: m for m in membership.members if m.id != self._node_id}
-        for node_id in self._links.keys() - others.keys():
-            self._drop(node_id)
+        self._members = frozenset(others)
+        for node_id in self._links.keys() - others.keys() - self._farewells.keys():
+            self._farewells[node_id] = asyncio.get_running_loop().call_later(
+                _FAREWELL_S, self._drop, node_id
+            )
+        for node_id in self._farewells.keys() & others.keys():
+            self._farewells.pop(node_id).cancel()
         for member in others.values():
             self._link(member)
 
@@ -254,11 +282,13 @@ class Peers:
             if current.address == address or current.connected:
                 return
             self._drop(member.id)
-        self._links[member.id] = PeerLink(
-            member, address, lambda: self._events.hello_to(member).encode()
-        )
+        self._links[member.id] = PeerLink(member, address, self._events)
 
     def _drop(self, node_id: NodeId) -> None:
+        farewell = self._farewells.pop(node_id, None)
+        if farewell is not None:
+            farewell.cancel()
+            self.endpoints.pop(node_id, None)
         task = asyncio.get_running_loop().create_task(self._links.pop(node_id).close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
@@ -272,12 +302,16 @@ class Peers:
         self._heard_from(hello)
         try:
             async for frame in frames:
+                if hello.sender_id not in self._members:
+                    self._events.check_sender(hello.sender_id)
                 self._events.receive(
                     peer_codec.decode(frame, sender=hello.sender_id, recipient=self._node_id)
                 )
         except peer_codec.BadFrame as error:
             logger.error("stream from %s: %s", hello.sender_name, error)
             await context.abort(grpc.StatusCode.DATA_LOSS, str(error))
+        except MemberRemoved as error:
+            await _refuse(context, error)
         finally:
             self._events.peer_disconnected(hello.sender_id)
 
@@ -287,11 +321,17 @@ class Peers:
             hello = Hello.decode(str(metadata.get(METADATA_KEY, "")))
             await self._events.hello_from(hello)
         except DledgerError as error:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-            raise
+            await _refuse(context, error)
         return hello
 
     def _heard_from(self, hello: Hello) -> None:
         self.endpoints[hello.sender_id] = hello.endpoint
         address = f"{hello.endpoint.peer_host}:{hello.endpoint.peer_port}"
         self._link(Member(id=hello.sender_id, name=hello.sender_name, address=address))
+
+
+async def _refuse(context: grpc.aio.ServicerContext[bytes, bytes], error: DledgerError) -> NoReturn:
+    """End a stream; a former member is told by which entry it was removed."""
+    metadata = ((_REMOVED_KEY, str(error.index)),) if isinstance(error, MemberRemoved) else ()
+    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error), metadata)
+    raise AssertionError("abort returned")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -44,8 +45,7 @@ class Servers:
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, give the running ones *grace_s*, then cancel them."""
-        for server in self._servers:
-            await server.stop(grace_s)
+        await asyncio.gather(*(server.stop(grace_s) for server in self._servers))
 
 
 def _build(listener: Listener) -> grpc.aio.Server:

@@ -204,9 +204,9 @@ class MemoryFiles:
 
     def list(self, directory: Path) -> list[str]:
         """Return the names of files and directories in *directory*, sorted."""
-        depth = len(directory.parts)
-        inside = (path.parts for path in self._names if directory in path.parents)
-        return sorted({parts[depth] for parts in inside})
+        inside = f"{directory}/"
+        names = (str(path) for path in self._names)
+        return sorted({n[len(inside) :].split("/", 1)[0] for n in names if n.startswith(inside)})
 
     def make_dirs(self, directory: Path) -> None:
         """Do nothing: directories exist when a file is in them."""

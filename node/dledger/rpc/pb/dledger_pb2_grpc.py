@@ -334,6 +334,21 @@ class AdminStub:
                 request_serializer=dledger__pb2.TransferLeaderRequest.SerializeToString,
                 response_deserializer=dledger__pb2.TransferLeaderResponse.FromString,
                 _registered_method=True)
+        self.AddLearner = channel.unary_unary(
+                '/dledger.v1.Admin/AddLearner',
+                request_serializer=dledger__pb2.AddLearnerRequest.SerializeToString,
+                response_deserializer=dledger__pb2.MembershipResponse.FromString,
+                _registered_method=True)
+        self.RemoveMember = channel.unary_unary(
+                '/dledger.v1.Admin/RemoveMember',
+                request_serializer=dledger__pb2.RemoveMemberRequest.SerializeToString,
+                response_deserializer=dledger__pb2.MembershipResponse.FromString,
+                _registered_method=True)
+        self.ChangeMembers = channel.unary_unary(
+                '/dledger.v1.Admin/ChangeMembers',
+                request_serializer=dledger__pb2.ChangeMembersRequest.SerializeToString,
+                response_deserializer=dledger__pb2.MembershipResponse.FromString,
+                _registered_method=True)
         self.ExportPlan = channel.unary_unary(
                 '/dledger.v1.Admin/ExportPlan',
                 request_serializer=dledger__pb2.ExportPlanRequest.SerializeToString,
@@ -343,6 +358,11 @@ class AdminStub:
                 '/dledger.v1.Admin/Export',
                 request_serializer=dledger__pb2.ExportRequest.SerializeToString,
                 response_deserializer=dledger__pb2.ExportChunk.FromString,
+                _registered_method=True)
+        self.Snapshot = channel.unary_unary(
+                '/dledger.v1.Admin/Snapshot',
+                request_serializer=dledger__pb2.SnapshotRequest.SerializeToString,
+                response_deserializer=dledger__pb2.SnapshotResponse.FromString,
                 _registered_method=True)
 
 
@@ -370,6 +390,30 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AddLearner(self, request, context):
+        """Adds a learner, which becomes a voter by itself once it has caught up. The three calls that
+        change members are for the leader (others name it), and are answered when the change is
+        committed; asking again for what is so already does nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveMember(self, request, context):
+        """Removes a member for good: its disk never votes again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChangeMembers(self, request, context):
+        """Several at once, by one change. A lost disk is replaced by removing the old id and adding the
+        new one under its name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ExportPlan(self, request, context):
         """Says how to cut committed entries into ranges; the same from every node of the group. Cheap.
         """
@@ -381,6 +425,13 @@ class AdminServicer:
         """Streams committed entries as the bytes of their records. Served by any node from its own disk.
         OUT_OF_RANGE past the commit index or below the oldest entry kept; FAILED_PRECONDITION for
         another group's id.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Snapshot(self, request, context):
+        """Writes a snapshot of the asked node's state now; it has one anyway from time to time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -404,6 +455,21 @@ def add_AdminServicer_to_server(servicer, server):
                     request_deserializer=dledger__pb2.TransferLeaderRequest.FromString,
                     response_serializer=dledger__pb2.TransferLeaderResponse.SerializeToString,
             ),
+            'AddLearner': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddLearner,
+                    request_deserializer=dledger__pb2.AddLearnerRequest.FromString,
+                    response_serializer=dledger__pb2.MembershipResponse.SerializeToString,
+            ),
+            'RemoveMember': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveMember,
+                    request_deserializer=dledger__pb2.RemoveMemberRequest.FromString,
+                    response_serializer=dledger__pb2.MembershipResponse.SerializeToString,
+            ),
+            'ChangeMembers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeMembers,
+                    request_deserializer=dledger__pb2.ChangeMembersRequest.FromString,
+                    response_serializer=dledger__pb2.MembershipResponse.SerializeToString,
+            ),
             'ExportPlan': grpc.unary_unary_rpc_method_handler(
                     servicer.ExportPlan,
                     request_deserializer=dledger__pb2.ExportPlanRequest.FromString,
@@ -413,6 +479,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Export,
                     request_deserializer=dledger__pb2.ExportRequest.FromString,
                     response_serializer=dledger__pb2.ExportChunk.SerializeToString,
+            ),
+            'Snapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.Snapshot,
+                    request_deserializer=dledger__pb2.SnapshotRequest.FromString,
+                    response_serializer=dledger__pb2.SnapshotResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -508,6 +579,87 @@ class Admin:
             _registered_method=True)
 
     @staticmethod
+    def AddLearner(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/AddLearner',
+            dledger__pb2.AddLearnerRequest.SerializeToString,
+            dledger__pb2.MembershipResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveMember(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/RemoveMember',
+            dledger__pb2.RemoveMemberRequest.SerializeToString,
+            dledger__pb2.MembershipResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeMembers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/ChangeMembers',
+            dledger__pb2.ChangeMembersRequest.SerializeToString,
+            dledger__pb2.MembershipResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ExportPlan(request,
             target,
             options=(),
@@ -551,6 +703,33 @@ class Admin:
             '/dledger.v1.Admin/Export',
             dledger__pb2.ExportRequest.SerializeToString,
             dledger__pb2.ExportChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Snapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/Snapshot',
+            dledger__pb2.SnapshotRequest.SerializeToString,
+            dledger__pb2.SnapshotResponse.FromString,
             options,
             channel_credentials,
             insecure,

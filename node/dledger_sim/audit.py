@@ -1,0 +1,68 @@
+"""The end of a run: every acknowledged message is there, once, where its producer was told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dledger.broker.consume_queue import Payload
+from dledger.broker.produce import ProduceFrame
+from dledger.types import Entry
+from dledger_sim.checkers import ViolationError
+from dledger_sim.process import Process
+from dledger_sim.producers import QUEUES, TOPIC, Producer
+
+Place = tuple[int, int]
+"""Queue id and queue offset."""
+
+_ALL_BYTES = 1 << 40
+
+
+def audit(processes: Sequence[Process], producers: Sequence[Producer]) -> None:
+    """Compare nodes that have applied the same entries with each other and with what was told.
+
+    Raises:
+        ViolationError: States differ, or a message is lost, doubled or elsewhere.
+    """
+    digests = {one.id: one.state.broker.digest() for one in processes}
+    if len(set(digests.values())) > 1:
+        raise ViolationError(f"the states differ: {digests}")
+    stored = _stored(processes[0])
+    for producer in producers:
+        for request in producer.acknowledged:
+            assert request.result is not None, "only what was answered is kept"  # noqa: S101
+            told = zip(request.result.queue_ids, request.result.offsets, strict=True)
+            for message_id, place in zip(request.ids, told, strict=True):
+                found = stored.get((producer.name, message_id))
+                if found != place:
+                    raise ViolationError(
+                        f"{producer.name} was told that {message_id} is at {place}; it is "
+                        f"{f'at {found}' if found else 'lost'}"
+                    )
+
+
+def _stored(process: Process) -> dict[tuple[str, str], Place]:
+    """Return where each message is; raises ViolationError if one is there twice."""
+    log = process.log
+    first, last = log.first_index, log.last_index
+    entries = {entry.index: entry for entry in log.read(first, last, _ALL_BYTES)}
+    places: dict[tuple[str, str], Place] = {}
+    for place, client, message_id in _messages(process, entries):
+        other = places.setdefault((client, message_id), place)
+        if other != place:
+            raise ViolationError(f"{client}'s {message_id} is at {other} and at {place}")
+    return places
+
+
+def _messages(process: Process, entries: dict[int, Entry]) -> Iterator[tuple[Place, str, str]]:
+    frames: dict[Payload, tuple[str, list[bytes]]] = {}
+    for queue_id in range(QUEUES):
+        queue = process.state.broker.topics.queue(TOPIC, queue_id)
+        for offset in range(queue.end):
+            position = queue.locate(offset)
+            payload = position.payload
+            if payload not in frames:
+                data = entries[payload.index].data
+                frame = ProduceFrame(data, payload.start, payload.end)
+                frames[payload] = frame.client_id, frame.message_ids()
+            client, ids = frames[payload]
+            yield (queue_id, offset), client, ids[position.row].decode()

@@ -1,0 +1,266 @@
+"""A simulated group: processes on one clock and one network, clients, and who watches them.
+
+Implements `process.World` for the nodes and `producers.Service` for the clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random
+from zlib import crc32
+
+from dledger.errors import DledgerError
+from dledger.raft.messages import AppendRequest, Message
+from dledger.types import Entry, NodeId, Role
+from dledger_sim.clock import Clock
+from dledger_sim.group_checkers import Commitment, ElectionSafety, OneHistory, check_step
+from dledger_sim.links import Links
+from dledger_sim.options import Options
+from dledger_sim.process import GROUP, Process
+from dledger_sim.producers import Answer, Producer, create_topic, is_error
+from dledger_sim.scenario import founding_entry, members
+
+MS = 1000
+S = 1000 * MS
+_CLIENT_DELAY_US = 2 * MS
+_CALM_JOB_US = 5 * MS
+
+
+class Cluster:
+    """Everything of one run that is not a fault."""
+
+    def __init__(
+        self, seed: int, options: Options, *, tell: Callable[[str], None] | None = None
+    ) -> None:
+        self.seed = seed
+        self.options = options
+        self.clock = Clock()
+        self.calm = False
+        self.steps = 0
+        self.trace_hash = 0
+        self.last_commit_us = 0
+        self._tell = tell
+        self._jobs = self.random("jobs")
+        self._network = self.random("network")
+        self._crashes = self.random("crashes")
+        self.links = Links(self.clock, options, self._network)
+        self.elections = ElectionSafety()
+        self.history = OneHistory()
+        self.processes: dict[NodeId, Process] = {}
+        self.commitment = Commitment(self.processes.values())
+        self._found()
+        self.producers = [
+            Producer(f"client-{n}", self, options, self.random(f"client {n}"))
+            for n in range(options.clients)
+        ]
+        self.kept_down: set[NodeId] = set()
+
+    def random(self, what: str) -> Random:
+        """Return the random numbers of one concern: others' use of theirs does not change them."""
+        return Random(f"{self.seed}/{what}")
+
+    def _found(self) -> None:
+        membership = replace(members(self.options.nodes), group_id=GROUP)
+        founding = founding_entry(membership)
+        founders = membership.voters[: self._crashes.choice((1, None))]
+        for one in membership.voters:
+            rng = self.random(f"node {one.id}")
+            first = founding if one in founders else None
+            self.processes[one.id] = Process(one, self, rng, founding=first)
+
+    def begin(self) -> None:
+        """Start all nodes; one campaigns, as after Bootstrap. Then the clients start."""
+        for process in self.processes.values():
+            self.start(process)
+        first = next(iter(self.processes.values()))
+        first.loop.run(first.driver.campaign)
+        self._make_topic()
+
+    def _make_topic(self) -> None:
+        """Make the topic, asking again and again; the producers wait for it."""
+
+        def answered(answer: Answer) -> None:
+            if not is_error(answer) and not started:
+                started.append(True)
+                for producer in self.producers:
+                    producer.start()
+
+        def ask() -> None:
+            if not started:
+                self.ask(self._crashes.choice(self.nodes()), create_topic(), answered)
+                self.clock.after(100 * MS, ask)
+
+        started: list[bool] = []
+        ask()
+
+    # Nodes
+
+    def up(self) -> list[Process]:
+        """Return the nodes whose process runs."""
+        return [one for one in self.processes.values() if one.is_up]
+
+    def leaders(self) -> list[Process]:
+        """Return the nodes that lead, or believe so."""
+        return [one for one in self.up() if one.driver.core.role is Role.LEADER]
+
+    def start(self, process: Process) -> None:
+        """Start a node that is down."""
+        if not process.is_up:
+            self.note(f"{process.id} starts")
+            process.start()
+
+    def crash(self, process: Process, *, kill: bool = False) -> None:
+        """Cut a node's power, or kill its process only."""
+        if not process.is_up:
+            return
+        self.note(f"{process.id} {'is killed' if kill else 'loses power'}")
+        (process.kill if kill else process.crash)()
+        for other in self.up():
+            if self._crashes.random() < 0.8:
+                delay_us = self._crashes.randint(0, 100 * MS)
+                self._hint_after(delay_us, other, process.id)
+
+    def _hint_after(self, delay_us: int, process: Process, peer: NodeId) -> None:
+        loop = process.loop
+        hint = process.driver.peer_disconnected
+        self.clock.after(delay_us, lambda: loop.run(hint, peer))
+
+    # What processes ask
+
+    def send(self, message: Message) -> None:
+        """Carry a message, or lose it."""
+        for delay_us in self.links.delays_us(message.sender, message.recipient):
+            self.clock.after(delay_us, lambda: self._deliver(message))
+
+    def _deliver(self, message: Message) -> None:
+        process = self.processes.get(message.recipient)
+        if process is None or not process.is_up:
+            return
+        if self.links.reaches(message.sender, message.recipient):
+            self.note(_sentence(message))
+            process.loop.run(process.driver.receive, message)
+
+    def job_us(self, process: Process) -> tuple[int, int]:
+        """Draw how long a job takes, and when within that time it runs."""
+        rng, options = self._jobs, self.options
+        total_us = rng.randint(100, options.sync_ms * MS)
+        if self.calm:
+            total_us = min(total_us, _CALM_JOB_US)
+        elif options.stall and rng.random() < options.stall:
+            total_us = rng.randint(0, 2 * S)
+        if not self.calm and options.crash_writing and rng.random() < options.crash_writing:
+            self.crash_after(rng.randint(1, total_us), process)
+        return total_us, rng.randint(0, total_us)
+
+    def crash_after(self, delay_us: int, process: Process, *, kill: bool = False) -> None:
+        """Crash a node after a delay, unless it ends before; it restarts some time later."""
+        life = process.lives
+
+        def crash() -> None:
+            if process.lives == life and process.is_up and not self.calm:
+                self.crash(process, kill=kill)
+                self.restart_later(process)
+
+        self.clock.after(delay_us, crash)
+
+    def restart_later(self, process: Process) -> None:
+        """Start a node that is down after a while."""
+        down_us = self._crashes.randint(1, self._crashes.choice((10 * MS, 500 * MS, 3 * S)))
+        self.clock.after(down_us, lambda: self._restart(process))
+
+    def _restart(self, process: Process) -> None:
+        if process.id not in self.kept_down:
+            self.start(process)
+
+    def opened(self, process: Process) -> None:
+        """Check what a starting process finds on its disk."""
+        self.history.opened(process)
+
+    def wrote(self, process: Process, entries: Sequence[Entry]) -> None:
+        """Check what is written to a log."""
+        self.history.wrote(process, entries)
+        self.commitment.wrote(entries)
+
+    def applied(self, process: Process, entry: Entry, results: Sequence[object]) -> None:
+        """Check what is applied."""
+        self.note(f"{process.id} applies {entry.index} of term {entry.term}")
+        self.commitment.applied(process, entry, results)
+
+    def stepped(self, process: Process) -> None:
+        """Check a process that has just done something."""
+        if not process.is_up:
+            return
+        self.steps += 1
+        before = check_step(process)
+        now = process.seen
+        if now.role is Role.LEADER and self.elections.elected(process.id, now.term):
+            self.note(f"{process.id} leads term {now.term}")
+            self.commitment.elected(process, now.term)
+            if self.options.crash_leader and self._crashes.random() < self.options.crash_leader:
+                self.crash_after(self._crashes.randint(1, 200 * MS), process)
+        if now.applied_index > before.applied_index:
+            self._advanced(process, before.applied_index, now.applied_index)
+
+    def _advanced(self, process: Process, before: int, after: int) -> None:
+        if after > self.commitment.last_index:
+            self.last_commit_us = self.clock.now_us
+        self.commitment.advanced(process, before, after, term=process.seen.term)
+
+    def died(self, process: Process, error: BaseException) -> None:
+        """Restart a process that ended itself, as whoever supervises it does."""
+        self.note(f"{process.id} ends: {error}")
+        self.crash(process, kill=True)
+        self.restart_later(process)
+
+    # What clients ask
+
+    def nodes(self) -> Sequence[NodeId]:
+        """Return who may be asked."""
+        return list(self.processes)
+
+    def ask(self, node: NodeId, command: bytes, answer: Callable[[Answer], None]) -> None:
+        """Send a command to a node, and its answer back; either may be lost."""
+        process = self.processes[node]
+        for delay_us in self._client_delays_us():
+            self.clock.after(delay_us, lambda: self._serve(process, command, answer))
+
+    def _client_delays_us(self) -> list[int]:
+        options, rng = self.options, self._network
+        if self.calm:
+            return [rng.randint(MS // 10, _CLIENT_DELAY_US)]
+        if options.loss and rng.random() < options.loss:
+            return []
+        copies = 2 if options.duplicate and rng.random() < options.duplicate else 1
+        return [rng.randint(MS // 10, options.delay_ms * MS) for _ in range(copies)]
+
+    def _serve(self, process: Process, command: bytes, answer: Callable[[Answer], None]) -> None:
+        if not process.is_up:
+            return
+        loop, driver = process.loop, process.driver
+
+        async def serve() -> None:
+            try:
+                got: Answer = await driver.propose(command, grows=True)
+            except DledgerError as error:
+                got = error
+            for delay_us in self._client_delays_us():
+                self.clock.after(delay_us, lambda: answer(got))
+
+        loop.run(lambda: loop.create_task(serve()))
+
+    # Telling
+
+    def note(self, line: str) -> None:
+        """Make a line part of what the run is compared by, and tell it."""
+        line = f"{self.clock.now_us} {line}"
+        self.trace_hash = crc32(line.encode(), self.trace_hash)
+        if self._tell is not None:
+            self._tell(line)
+
+
+def _sentence(message: Message) -> str:
+    text = f"{message.sender}>{message.recipient} {type(message).__name__} term {message.term}"
+    if isinstance(message, AppendRequest):
+        text += f" {len(message.entries)} behind {message.previous_index}"
+    return text

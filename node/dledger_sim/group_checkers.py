@@ -1,0 +1,161 @@
+"""What must be true of a group of real drivers as a whole (Raft figure 3), checked as it happens.
+
+A record's chain CRC covers everything before it, so that two logs are compared by one number. Each
+checker is told what happens and raises `ViolationError`; none looks at what it has seen before.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+from dledger.raft import invariants
+from dledger.raft.membership import memberships_in
+from dledger.raft.quorum import Electorate
+from dledger.types import Entry, Membership, NodeId
+from dledger_sim.checkers import ViolationError
+from dledger_sim.process import Process
+
+
+class OneHistory:
+    """Log matching: an (index, term) has one past, wherever it is written or found."""
+
+    def __init__(self) -> None:
+        self._chains: dict[tuple[int, int], int] = {}
+
+    def wrote(self, process: Process, entries: Sequence[Entry]) -> None:
+        """Check entries that were written to a log."""
+        for entry in entries:
+            self._check(process, entry.index, entry.term)
+
+    def opened(self, process: Process) -> None:
+        """Check what a starting process finds on its disk."""
+        last = process.log.last_index
+        if last >= process.log.first_index:
+            self._check(process, last, process.log.term(last))
+
+    def _check(self, process: Process, index: int, term: int) -> None:
+        chain = process.log.chain_at(index)
+        known = self._chains.setdefault((index, term), chain)
+        if known != chain:
+            raise ViolationError(f"entry {index} of term {term} has another past at {process.id}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    term: int
+    chain: int
+    committed_in: int
+    """No leader of a later term may lack it."""
+
+
+class Commitment:
+    """State machine safety, leader completeness, and durability of what is committed."""
+
+    def __init__(self, processes: Collection[Process]) -> None:
+        self._processes = processes
+        self._slots: list[_Slot] = []
+        self._results: dict[int, tuple[int, int]] = {}
+        self._electorates: set[Electorate] = set()
+        self.membership = Membership()
+        self.check_disks = True
+
+    @property
+    def last_index(self) -> int:
+        """The newest index that any node has applied."""
+        return len(self._slots)
+
+    def wrote(self, entries: Sequence[Entry]) -> None:
+        """Take note of the memberships that enter a log: from now on they may decide."""
+        for _, one in memberships_in(entries):
+            self._electorates.add(Electorate(one.voter_ids, one.outgoing_ids))
+
+    def advanced(self, process: Process, before: int, after: int, *, term: int) -> None:
+        """Check that *process*, in *term*, has applied what others did, after *before*."""
+        log = process.log
+        common = min(after, len(self._slots))
+        if common > before:
+            self._same(process, common)
+        if after <= len(self._slots):
+            return
+        highest = max([term, *(slot.committed_in for slot in self._slots[-1:])])
+        for index in range(len(self._slots) + 1, after + 1):
+            self._slots.append(_Slot(log.term(index), log.chain_at(index), highest))
+        self._on_disks(after)
+
+    def _same(self, process: Process, index: int) -> None:
+        slot = self._slots[index - 1]
+        if (process.log.term(index), process.log.chain_at(index)) != (slot.term, slot.chain):
+            raise ViolationError(f"{process.id} applies another entry {index} than others did")
+
+    def _on_disks(self, index: int) -> None:
+        """Check that a quorum's disks hold an entry when it is applied for the first time.
+
+        Which membership decided is only known to its leader; it must be one that was written.
+        """
+        term = self._slots[index - 1].term
+        holders = [one.id for one in self._processes if one.log.holds(index, term)]
+        if self.check_disks and not any(one.is_quorum(holders) for one in self._electorates):
+            raise ViolationError(f"entry {index} is applied, but only {holders} have it on disk")
+
+    def applied(self, process: Process, entry: Entry, results: Sequence[object]) -> None:
+        """Check that an entry has the same content and effect everywhere."""
+        effect = (entry.crc32c, crc32(repr(results).encode()))
+        known = self._results.setdefault(entry.index, effect)
+        if known != effect:
+            raise ViolationError(f"entry {entry.index} has another effect at {process.id}")
+
+    def elected(self, process: Process, term: int) -> None:
+        """Check that the leader of *term* has everything that was committed in earlier terms.
+
+        A vote may arrive so late that a later term has committed entries already.
+        """
+        needed = bisect_left(self._slots, term, key=lambda slot: slot.committed_in)
+        core = process.driver.core
+        if core.last_index < needed:
+            raise ViolationError(f"leader {process.id} lacks the committed entry {needed}")
+        if process.log.first_index <= needed <= process.log.last_index:
+            self._same(process, needed)
+
+
+class ElectionSafety:
+    """At most one leader in a term."""
+
+    def __init__(self) -> None:
+        self._leaders: dict[int, NodeId] = {}
+
+    def elected(self, node: NodeId, term: int) -> bool:
+        """Take note of a leader; returns whether it is news."""
+        if term not in self._leaders:
+            self._leaders[term] = node
+            return True
+        if self._leaders[term] != node:
+            raise ViolationError(f"term {term} has two leaders: {self._leaders[term]} and {node}")
+        return False
+
+    @property
+    def terms(self) -> int:
+        """How many terms had a leader."""
+        return len(self._leaders)
+
+
+def check_bounds(process: Process) -> None:
+    """Check that what a node keeps in memory has the bounds it was given (promise P11)."""
+    core, driver = process.driver.core, process.driver
+    largest = core.config.max_uncommitted_bytes
+    if core.uncommitted_bytes > largest + (1 << 20):
+        raise ViolationError(f"{process.id} has {core.uncommitted_bytes} bytes uncommitted")
+    if driver.queued_bytes > max(process.max_queued_bytes, 1 << 20):
+        raise ViolationError(f"{process.id} has {driver.queued_bytes} bytes of commands queued")
+
+
+def check_step(process: Process) -> invariants.Snapshot:
+    """Check one node's own invariants after an event; returns what it was before."""
+    core = process.driver.core
+    invariants.check(core)
+    before, process.seen = process.seen, invariants.snapshot(core)
+    invariants.check_step(before, process.seen)
+    check_bounds(process)
+    return before

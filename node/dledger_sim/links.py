@@ -1,0 +1,110 @@
+"""The simulated network between processes: who can reach whom, and what becomes of a message."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from random import Random
+
+from dledger.types import NodeId
+from dledger_sim.clock import Clock
+from dledger_sim.options import Options
+
+_MS = 1000
+_MIN_DELAY_US = 100
+
+
+class Links:
+    """Loses, delays, doubles, reorders, cuts and clogs; one direction of each pair on its own."""
+
+    def __init__(self, clock: Clock, options: Options, rng: Random) -> None:
+        self._clock = clock
+        self._options = options
+        self._rng = rng
+        self._cut: set[tuple[NodeId, NodeId]] = set()
+        self._free_us: dict[tuple[NodeId, NodeId], int] = {}
+        self._newest_us: dict[tuple[NodeId, NodeId], int] = {}
+        self.calm = False
+
+    def reaches(self, sender: NodeId, recipient: NodeId) -> bool:
+        """Whether messages get through at the moment."""
+        return (sender, recipient) not in self._cut
+
+    def talks(self, one: NodeId, other: NodeId) -> bool:
+        """Whether both ways are open."""
+        return self.reaches(one, other) and self.reaches(other, one)
+
+    def delays_us(self, sender: NodeId, recipient: NodeId) -> Sequence[int]:
+        """Return after how long a message arrives: not at all, once, or twice."""
+        if not self.reaches(sender, recipient):
+            return ()
+        if self.calm:
+            return (self._in_order(sender, recipient, self._rng.randint(_MIN_DELAY_US, 2 * _MS)),)
+        options, rng = self._options, self._rng
+        if options.loss and rng.random() < options.loss:
+            return ()
+        copies = 2 if options.duplicate and rng.random() < options.duplicate else 1
+        return [self._delay_us(sender, recipient) for _ in range(copies)]
+
+    def _delay_us(self, sender: NodeId, recipient: NodeId) -> int:
+        options, rng = self._options, self._rng
+        if options.straggle and rng.random() < options.straggle:
+            delay_us = rng.randint(0, 1000 * _MS)
+        else:
+            delay_us = rng.randint(_MIN_DELAY_US, options.delay_ms * _MS)
+        delay_us += max(0, self._free_us.get((sender, recipient), 0) - self._clock.now_us)
+        return delay_us if options.reorder else self._in_order(sender, recipient, delay_us)
+
+    def _in_order(self, sender: NodeId, recipient: NodeId, delay_us: int) -> int:
+        link = (sender, recipient)
+        at_us = max(self._clock.now_us + delay_us, self._newest_us.get(link, 0))
+        self._newest_us[link] = at_us
+        return at_us - self._clock.now_us
+
+    def clog(self, sender: NodeId, recipient: NodeId, duration_us: int) -> None:
+        """Let what is sent from now on arrive only after a while."""
+        self._free_us[(sender, recipient)] = self._clock.now_us + duration_us
+
+    def heal(self, nodes: Collection[NodeId] | None = None) -> None:
+        """Let everyone of *nodes* (all, by default) reach everyone of them again."""
+        self._cut = {
+            (a, b) for a, b in self._cut if nodes is not None and not (a in nodes and b in nodes)
+        }
+        self._free_us.clear()
+        self._newest_us.clear()
+
+    def cut(self, paths: Collection[tuple[NodeId, NodeId]]) -> None:
+        """Cut directions."""
+        self._cut.update(paths)
+
+    def partition(self, nodes: Sequence[NodeId]) -> str:
+        """Cut the group in one of several ways; returns which."""
+        self.heal()
+        shape, paths = draw_partition(nodes, self._rng)
+        self.cut(paths)
+        return shape
+
+
+def draw_partition(nodes: Sequence[NodeId], rng: Random) -> tuple[str, list[tuple[NodeId, NodeId]]]:
+    """Draw a partition: its name and the directions that are cut."""
+    order = list(nodes)
+    rng.shuffle(order)
+    first, last, rest = order[0], order[-1], order[1:]
+    half = len(order) // 2
+    some, others = order[:half], order[half:]
+    across = [(a, b) for a in some for b in others]
+    everyone = [(a, b) for a in order for b in order if a != b]
+    shapes = {
+        "split": across + [(b, a) for a, b in across],
+        "one way": across,
+        "one pair": [(first, last), (last, first)],
+        "one link": [(first, last)],
+        "deaf": [(other, first) for other in rest],
+        "mute": [(first, other) for other in rest],
+        "alone": [pair for other in rest for pair in ((other, first), (first, other))],
+        "bridge": [pair for a in some for b in others[1:] for pair in ((a, b), (b, a))],
+        "star": [(a, b) for a, b in everyone if first not in (a, b)],
+        "ring": [(order[i], order[(i + 1) % len(order)]) for i in range(len(order))],
+        "random": [pair for pair in everyone if rng.random() < 0.3],
+    }
+    shape = rng.choice(sorted(shapes))
+    return f"{shape} of {','.join(order)}", shapes[shape]

@@ -1,0 +1,262 @@
+"""A simulated asyncio event loop: one for each life of a process, all on one virtual clock.
+
+What the shipped driver asks of a loop, and nothing else: callbacks, timers, futures, tasks and
+jobs for executors. A job takes virtual time; it runs at one moment of that time and is reported
+at its end, so that effects on disk may be older than what the loop knows of them. `kill` ends
+everything at once, as the end of a process does; `pause` lets time pass without it (SIGSTOP).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio.events import _set_running_loop
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextvars import Context
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+from weakref import WeakSet
+
+from dledger_sim.clock import Clock
+
+T = TypeVar("T")
+_S = 1_000_000
+
+
+@dataclass(slots=True)
+class Job:
+    """Work of a thread: when it has run, *future* is told later."""
+
+    function: Callable[[], Any]
+    future: asyncio.Future[Any]
+    has_run: bool = False
+    result: Any = None
+    error: Exception | None = None
+
+    def run(self) -> None:
+        """Do the work, and keep what comes of it."""
+        self.has_run = True
+        try:
+            self.result = self.function()
+        except Exception as error:  # noqa: BLE001 - whatever a thread raises is its result
+            self.error = error
+
+    def report(self) -> None:
+        """Hand over what came of it."""
+        if self.future.done():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)
+
+
+class _Handle(asyncio.TimerHandle):
+    """A callback that can be cancelled; without contexts and debugging, which cost most."""
+
+    def __init__(
+        self, loop: ProcessLoop, callback: Callable[..., object], args: tuple[Any, ...], when: float
+    ) -> None:
+        self._loop: Any = loop
+        self._callback: Any = callback
+        self._args: Any = args
+        self._when = when
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = self._args = None
+
+    def step(self) -> None:
+        if not self._cancelled:
+            self._loop.step(self)
+
+    def call(self) -> None:
+        if not self._cancelled:
+            self._callback(*self._args)
+
+
+class ProcessLoop:
+    """The event loop of one process; of `asyncio.AbstractEventLoop` only what is asked of it.
+
+    Args:
+        clock: The time that all processes share.
+        job_us: Draws how long a job takes, and when within that time it runs, in microseconds.
+        after_step: Called after each callback, for whoever checks.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        job_us: Callable[[], tuple[int, int]],
+        after_step: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._clock = clock
+        self._job_us = job_us
+        self._after_step = after_step
+        self._asyncio = cast("asyncio.AbstractEventLoop", self)
+        self._alive = True
+        self._paused_until_us = 0
+        self._held: deque[_Handle] = deque()
+        self._jobs: dict[Executor, deque[Job]] = {}
+        self._loose_jobs: list[Job] = []
+        self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
+
+    # What the simulation asks
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing runs for the time being."""
+        return self._clock.now_us < self._paused_until_us or bool(self._held)
+
+    def run(self, callback: Callable[..., object], *args: Any) -> None:
+        """Let the process do something now, or when its pause is over."""
+        self.step(_Handle(self, callback, args, 0.0))
+
+    def pause(self, pause_us: int) -> None:
+        """Stop running for a while; what would have run then runs at its end, in order."""
+        self._paused_until_us = self._clock.now_us + pause_us
+        self._clock.after(pause_us, self._resume)
+
+    def resume(self) -> None:
+        """End a pause early."""
+        self._paused_until_us = self._clock.now_us
+        self._resume()
+
+    def kill(self) -> list[Job]:
+        """End the process; returns the jobs under way that have not run, in order."""
+        self._alive = False
+        self._held.clear()
+        for task in list(self._tasks):
+            task.get_coro().close()
+        begun = [jobs[0] for jobs in self._jobs.values() if jobs] + self._loose_jobs
+        return [job for job in begun if not job.has_run]
+
+    def step(self, handle: _Handle) -> None:
+        """Run one callback, if the process lives and does not pause."""
+        if not self._alive:
+            return
+        if self.is_paused:
+            self._held.append(handle)
+            return
+        _set_running_loop(self._asyncio)
+        try:
+            handle.call()
+        finally:
+            _set_running_loop(None)
+        self._after_step()
+
+    def _resume(self) -> None:
+        if self._clock.now_us < self._paused_until_us:
+            return
+        held, self._held = self._held, deque()
+        for handle in held:
+            self._clock.after(0, handle.step)
+
+    # What the driver asks
+
+    def time(self) -> float:
+        """Return seconds since the simulation began."""
+        return self._clock.now_us / _S
+
+    def call_soon(
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        """Run a callback after those that are due already."""
+        del context
+        handle = _Handle(self, callback, args, 0.0)
+        if self._alive:
+            self._clock.after(0, handle.step)
+        return handle
+
+    def call_soon_threadsafe(
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        """Run a callback soon; jobs are the only other threads, and run on the same clock."""
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Run a callback after *delay* seconds."""
+        del context
+        handle = _Handle(self, callback, args, self.time() + delay)
+        if self._alive:
+            self._clock.after(max(0, round(delay * _S)), handle.step)
+        return handle
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Run a callback at a time."""
+        return self.call_later(when - self.time(), callback, *args, context=context)
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """Return a new future."""
+        return asyncio.Future(loop=self._asyncio)
+
+    def create_task(self, coro: Any, *, name: str | None = None, **_: Any) -> asyncio.Task[Any]:
+        """Return a new task."""
+        task = asyncio.Task(coro, loop=self._asyncio, name=name)
+        self._tasks.add(task)
+        return task
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[..., T], *args: Any
+    ) -> asyncio.Future[T]:
+        """Let a thread do something; the jobs of one executor run one after the other."""
+        job = Job(lambda: func(*args), self.create_future())
+        if executor is None:
+            self._loose_jobs.append(job)
+            self._begin(job, lambda: self._loose_jobs.remove(job))
+        else:
+            jobs = self._jobs.setdefault(executor, deque())
+            jobs.append(job)
+            if len(jobs) == 1:
+                self._begin_next(jobs)
+        return job.future
+
+    def _begin_next(self, jobs: deque[Job]) -> None:
+        def ended() -> None:
+            jobs.popleft()
+            if jobs:
+                self._begin_next(jobs)
+
+        self._begin(jobs[0], ended)
+
+    def _begin(self, job: Job, ended: Callable[[], object]) -> None:
+        def report() -> None:
+            ended()
+            job.report()
+
+        total_us, until_run_us = self._job_us()
+        self._clock.after(until_run_us, _Handle(self, job.run, (), 0.0).step)
+        self._clock.after(total_us, _Handle(self, report, (), 0.0).step)
+
+    def get_debug(self) -> bool:
+        """Return False."""
+        return False
+
+    def is_running(self) -> bool:
+        """Whether the process lives."""
+        return self._alive
+
+    def is_closed(self) -> bool:
+        """Whether the process has ended."""
+        return not self._alive
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Raise what nobody took; what a dead process leaves behind is nobody's."""
+        error = context.get("exception")
+        if self._alive and error is not None:
+            raise error

@@ -1,0 +1,121 @@
+"""What one simulated run is: one value, drawn from its seed. 0 or False of a fault is never."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from random import Random
+from typing import Any, Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The group, its load, and what goes wrong. Times in the names' units, simulated.
+
+    Attributes:
+        nodes: Voters at the founding.
+        tight: Whether windows, batches and caches are so small that their bounds matter.
+        segment_bytes: Length of a segment file.
+        clients: Producers, each with its own idempotency keys.
+        window: Requests that a client has under way at once.
+        batch: Messages in a request, at most.
+        think_ms: The longest pause of a client between requests.
+        faulty_s: How long there are faults.
+        delay_ms: The longest ordinary delay of a message.
+        sync_ms: The longest ordinary job on a disk.
+        loss: Part of the messages that are lost.
+        duplicate: Part of the messages that arrive twice.
+        straggle: Part of the messages that take up to a second.
+        reorder: Whether messages between two nodes overtake each other.
+        clog_s: Mean seconds between times in which one direction between two nodes stands still.
+        partition_s: Mean seconds between partitions; some are partial, some in one direction.
+        stall: Part of the disk jobs that take up to two seconds.
+        crash_s: Mean seconds between power cuts of one node.
+        kill_s: Mean seconds between kills of one process; the page cache survives.
+        power_cut_s: Mean seconds between power cuts of all nodes.
+        crash_writing: Part of the disk jobs in the middle of which the node loses power.
+        crash_leader: Part of the new leaders that lose power soon.
+        pause_s: Mean seconds between pauses of a process (SIGSTOP).
+        clock_jump_s: Mean seconds between jumps of a wall clock.
+        hint_s: Mean seconds between broken connections.
+        order_s: Mean seconds between a hand-over, a step-down or a campaign that is asked for.
+    """
+
+    nodes: int = 3
+    tight: bool = False
+    segment_bytes: int = 64 << 10
+    clients: int = 2
+    window: int = 2
+    batch: int = 32
+    think_ms: int = 50
+    faulty_s: int = 8
+    delay_ms: int = 5
+    sync_ms: int = 10
+    loss: float = 0.0
+    duplicate: float = 0.0
+    straggle: float = 0.0
+    reorder: bool = False
+    clog_s: float = 0.0
+    partition_s: float = 0.0
+    stall: float = 0.0
+    crash_s: float = 0.0
+    kill_s: float = 0.0
+    power_cut_s: float = 0.0
+    crash_writing: float = 0.0
+    crash_leader: float = 0.0
+    pause_s: float = 0.0
+    clock_jump_s: float = 0.0
+    hint_s: float = 0.0
+    order_s: float = 0.0
+
+    @classmethod
+    def draw(cls, rng: Random) -> Options:
+        """Draw a mix: each kind of fault is absent, rare or frequent."""
+        return cls(
+            nodes=rng.choice((1, 3, 3, 3, 3, 5, 5)),
+            tight=rng.random() < 0.4,
+            segment_bytes=rng.choice((16, 64, 256)) << 10,
+            clients=rng.randint(1, 3),
+            window=rng.randint(1, 4),
+            batch=rng.choice((4, 32, 64)),
+            think_ms=rng.choice((30, 60, 120)),
+            delay_ms=rng.choice((2, 10, 60)),
+            sync_ms=rng.choice((2, 10, 80)),
+            loss=rng.choice((0.0, 0.01, 0.1)),
+            duplicate=rng.choice((0.0, 0.01, 0.1)),
+            straggle=rng.choice((0.0, 0.01, 0.05)),
+            reorder=rng.random() < 0.5,
+            clog_s=rng.choice((0.0, 5.0, 1.0)),
+            partition_s=rng.choice((0.0, 5.0, 1.5)),
+            stall=rng.choice((0.0, 0.0, 0.01, 0.05)),
+            crash_s=rng.choice((0.0, 5.0, 1.5)),
+            kill_s=rng.choice((0.0, 5.0, 2.0)),
+            power_cut_s=rng.choice((0.0, 6.0, 3.0)),
+            crash_writing=rng.choice((0.0, 0.0, 0.01)),
+            crash_leader=rng.choice((0.0, 0.0, 0.5)),
+            pause_s=rng.choice((0.0, 5.0, 1.5)),
+            clock_jump_s=rng.choice((0.0, 3.0)),
+            hint_s=rng.choice((0.0, 5.0, 0.5)),
+            order_s=rng.choice((0.0, 5.0, 1.5)),
+        )
+
+    def without(self, *faults: str) -> Options:
+        """Return the same with some faults turned off.
+
+        Raises:
+            ValueError: One is not a fault.
+        """
+        unknown = sorted(set(faults) - set(FAULTS))
+        if unknown:
+            raise ValueError(f"{', '.join(unknown)}: no fault; there are {', '.join(FAULTS)}")
+        calm: dict[str, Any] = {one.name: one.default for one in fields(self)}
+        return replace(self, **{name: calm[name] for name in faults})
+
+    def active(self) -> tuple[str, ...]:
+        """Return the names of the faults that may happen."""
+        return tuple(name for name in FAULTS if getattr(self, name))
+
+
+FAULTS: Final = tuple(
+    one.name for one in fields(Options) if one.default is False or one.default == 0.0
+)
+"""The fields of `Options` that are faults (or, as *tight*, make things harder)."""

@@ -1,0 +1,243 @@
+"""One node of a simulated group: its disk, and the life of its process.
+
+What `dledger.node` wires to real clocks, files and threads is wired to simulated ones here:
+the same driver, disk, log view, commit log, hard state file and broker state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Final, Protocol
+
+from dledger.broker.state import BrokerState
+from dledger.driver import Driver, DriverConfig
+from dledger.errors import StorageError
+from dledger.metrics import NodeMetrics
+from dledger.raft import invariants
+from dledger.raft.config import RaftConfig
+from dledger.raft.messages import Message
+from dledger.store.commit_log import CommitLog
+from dledger.store.hard_state import HardStateFile
+from dledger.store.identity import LOG_DIRECTORY, join, load_identity, load_or_format
+from dledger.types import Entry, Member, Membership, NodeId
+from dledger_sim.clock import Clock
+from dledger_sim.loop import ProcessLoop
+from dledger_sim.options import Options
+from dledger_sim.sim_files import SimFiles
+
+GROUP: Final = "simulated"
+_DIRECTORY: Final = Path("/data")
+_START_MS: Final = 1_700_000_000_000
+_HOUSEKEEPING_S: Final = 1.0
+_METRICS: Final = NodeMetrics(GROUP, "simulated")
+"""Nobody reads them here, so all nodes share one."""
+
+
+class World(Protocol):
+    """What is around a process."""
+
+    clock: Clock
+    options: Options
+
+    def send(self, message: Message) -> None:
+        """Carry a message, or lose it."""
+
+    def job_us(self, process: Process) -> tuple[int, int]:
+        """Draw how long a job takes, and when within that time it runs."""
+
+    def opened(self, process: Process) -> None:
+        """Take note of what a starting process finds on its disk."""
+
+    def wrote(self, process: Process, entries: Sequence[Entry]) -> None:
+        """Take note of entries that were written to a log."""
+
+    def applied(self, process: Process, entry: Entry, results: Sequence[object]) -> None:
+        """Take note of an entry that was applied, and what it gave."""
+
+    def stepped(self, process: Process) -> None:
+        """Check a process that has just done something."""
+
+    def died(self, process: Process, error: BaseException) -> None:
+        """Take note that a process ended itself."""
+
+
+class _ProcessClock:
+    """A process's own clocks: the wall clock may be wrong, and jump."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.offset_ms = 0
+
+    def monotonic_s(self) -> float:
+        return self._clock.now_us / 1_000_000
+
+    def unix_ms(self) -> int:
+        return _START_MS + self._clock.now_us // 1000 + self.offset_ms
+
+
+class ObservedLog(CommitLog):
+    """A commit log that tells what is written to it."""
+
+    on_written: Callable[[Sequence[Entry]], None]
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Write, then tell."""
+        super().append(entries)
+        self.on_written(entries)
+
+    def chain_at(self, index: int) -> int:
+        """Return the chain CRC at *index*: it covers that record and all before it."""
+        return self.chain(index)
+
+    def holds(self, index: int, term: int) -> bool:
+        """Whether the entry (index, term) is durable here."""
+        if index < self.first_index:
+            return True
+        return index <= self.synced_index and self.term(index) == term
+
+
+class ObservedState:
+    """A broker state that tells what is applied. Implements `driver.StateMachine`."""
+
+    def __init__(self, on_applied: Callable[[Entry, Sequence[object]], None]) -> None:
+        self.broker = BrokerState()
+        self._on_applied = on_applied
+
+    def apply(self, entry: Entry) -> Sequence[object]:
+        """Apply, then tell."""
+        results = self.broker.apply(entry)
+        self._on_applied(entry, results)
+        return results
+
+
+class Process:
+    """A node; between `crash` and `start` it has a disk only."""
+
+    def __init__(
+        self, member: Member, world: World, rng: Random, *, founding: Entry | None
+    ) -> None:
+        self.member = member
+        self.id: NodeId = member.id
+        self._world = world
+        self._rng = rng
+        self.files = SimFiles()
+        self.clock = _ProcessClock(world.clock)
+        self.is_up = False
+        self.lives = 0
+        self.max_queued_bytes = 16 << 10 if world.options.tight else 64 << 20
+        self._format(founding)
+
+    def _format(self, founding: Entry | None) -> None:
+        empty = load_or_format(self.files, _DIRECTORY, self.member.name, new_id=lambda: self.id)
+        self._identity = join(self.files, _DIRECTORY, empty, GROUP)
+        self.log = self._open_log()
+        if founding is not None:
+            self.log.append([founding])
+            self.log.sync()
+
+    def _open_log(self) -> ObservedLog:
+        options = self._world.options
+        log = ObservedLog.open(
+            self.files,
+            _DIRECTORY / LOG_DIRECTORY,
+            identity=self._identity,
+            segment_bytes=options.segment_bytes,
+            cache_bytes=2048 if options.tight else 64 << 20,
+            reserve_bytes=0,
+        )
+        assert isinstance(log, ObservedLog)  # noqa: S101 - open is a class method
+        log.on_written = lambda entries: self._world.wrote(self, entries)
+        return log
+
+    # Its life
+
+    def start(self) -> None:
+        """Start the process from what the disk holds.
+
+        Raises:
+            StorageError: It refuses to start.
+        """
+        self.lives += 1
+        self.loop = ProcessLoop(
+            self._world.clock,
+            job_us=lambda: self._world.job_us(self),
+            after_step=lambda: self._world.stepped(self),
+        )
+        identity = load_identity(self.files, _DIRECTORY)
+        if identity is None:
+            raise StorageError("the identity is gone")
+        self._identity = identity
+        hard_state_file = HardStateFile(self.files, _DIRECTORY)
+        hard_state = hard_state_file.load()
+        self.log = self._open_log()
+        self.state = ObservedState(lambda entry, got: self._world.applied(self, entry, got))
+        self.driver = Driver(
+            config=DriverConfig(
+                max_queued_bytes=self.max_queued_bytes,
+                min_free_bytes=0,
+            ),
+            raft=self._raft_config(),
+            hard_state_file=hard_state_file,
+            hard_state=hard_state,
+            log=self.log,
+            state=self.state,
+            send=self._world.send,
+            on_membership=_ignore_membership,
+            on_fatal=self._fatal,
+            clock=self.clock,
+            rng=Random(self._rng.random()),
+            metrics=_METRICS,
+        )
+        self.is_up = True
+        self.seen = invariants.snapshot(self.driver.core)
+        self._world.opened(self)
+        self.loop.run(self.driver.start)
+        self.loop.run(lambda: self.loop.create_task(self._keep_house()))
+
+    def _raft_config(self) -> RaftConfig:
+        if not self._world.options.tight:
+            return RaftConfig(id=self.id, group_id=self._identity.group_id)
+        return RaftConfig(
+            id=self.id,
+            group_id=self._identity.group_id,
+            max_append_bytes=1024,
+            max_inflight_appends=3,
+            max_inflight_bytes=4096,
+            max_uncommitted_bytes=16 << 10,
+            max_apply_bytes=2048,
+        )
+
+    async def _keep_house(self) -> None:
+        while True:
+            self.driver.set_free_bytes(self.files.disk_usage(_DIRECTORY).free_bytes)
+            await asyncio.to_thread(self.log.prepare)
+            await asyncio.sleep(_HOUSEKEEPING_S)
+
+    def crash(self) -> None:
+        """Cut the power: jobs under way may be done in part, and unsynced writes are lost."""
+        self._end()
+        self.files.crash(self._rng)
+
+    def kill(self) -> None:
+        """Kill the process; the operating system keeps what was written."""
+        self._end()
+        self.files.kill()
+
+    def _end(self) -> None:
+        self.is_up = False
+        for job in self.loop.kill():
+            if self._rng.random() < 0.7:
+                self.files.cut_after(self._rng.randint(0, 8))
+                job.run()
+        self.files.cut_after(0)
+
+    def _fatal(self, error: BaseException) -> None:
+        self._world.died(self, error)
+
+
+def _ignore_membership(membership: Membership) -> None:
+    """Links do not depend on who is a member: messages may come from anyone."""
+    del membership

@@ -1,0 +1,185 @@
+"""One seeded run: first faults, then a healed quorum that must make progress, then the audit."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from dledger_sim.audit import audit
+from dledger_sim.checkers import ViolationError
+from dledger_sim.cluster import Cluster, S
+from dledger_sim.nemesis import Nemesis
+from dledger_sim.options import Options
+from dledger_sim.process import Process
+
+_LEADER_S = 3
+_PROGRESS_S = 10
+_WHOLE_S = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a run that broke nothing came to; *acknowledged* counts messages."""
+
+    seed: int
+    trace_hash: int
+    nodes: int
+    steps: int
+    terms: int
+    committed: int
+    acknowledged: int
+
+
+class Run:
+    """A run of one seed."""
+
+    def __init__(
+        self,
+        seed: int,
+        options: Options | None = None,
+        *,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        self.options = options or Options.draw(Random(f"{seed}/options"))
+        self.cluster = Cluster(seed, self.options, tell=tell)
+        self._rng = self.cluster.random("run")
+
+    def run(self) -> Outcome:
+        """Run to the end.
+
+        Raises:
+            AssertionError: A promise is broken (`ViolationError`), or an invariant of one node.
+        """
+        cluster = self.cluster
+        cluster.begin()
+        Nemesis(cluster).start()
+        cluster.clock.run_until(self.options.faulty_s * S)
+        self._heal_quorum()
+        self._heal_all()
+        self._finish()
+        self._cut_power()
+        return Outcome(
+            seed=cluster.seed,
+            trace_hash=cluster.trace_hash,
+            nodes=self.options.nodes,
+            steps=cluster.steps,
+            terms=cluster.elections.terms,
+            committed=cluster.commitment.last_index,
+            acknowledged=sum(one.messages_acknowledged for one in cluster.producers),
+        )
+
+    def _heal_quorum(self) -> None:
+        """Heal a majority; the others stay down or cut off. A leader, then progress."""
+        cluster = self.cluster
+        everyone = list(cluster.processes.values())
+        self._rng.shuffle(everyone)
+        core = everyone[: len(everyone) // 2 + 1]
+        outside = everyone[len(core) :]
+        names = {one.id for one in core}
+        cluster.note(f"heal {','.join(sorted(names))}")
+        cluster.calm = cluster.links.calm = True
+        cluster.links.heal()
+        for process in outside:
+            self._leave_outside(process)
+        for process in core:
+            _revive(cluster, process)
+        self._demand_progress("the healed quorum", core)
+
+    def _leave_outside(self, process: Process) -> None:
+        """Let a node stay down, cut off, or cut off in one direction."""
+        cluster = self.cluster
+        others = [one for one in cluster.processes if one != process.id]
+        away = [(process.id, one) for one in others]
+        back = [(one, process.id) for one in others]
+        how = self._rng.choice(("down", "away", "back", "both"))
+        cluster.note(f"{process.id} stays outside: {how}")
+        if how == "down":
+            cluster.kept_down.add(process.id)
+            cluster.crash(process)
+        else:
+            _revive(cluster, process)
+        cluster.links.cut({"down": [], "away": away, "back": back, "both": away + back}[how])
+
+    def _heal_all(self) -> None:
+        cluster = self.cluster
+        cluster.note("heal all")
+        cluster.links.heal()
+        cluster.kept_down.clear()
+        everyone = list(cluster.processes.values())
+        for process in everyone:
+            _revive(cluster, process)
+        self._demand_progress("the healed group", everyone)
+
+    def _demand_progress(self, who: str, core: list[Process]) -> None:
+        cluster = self.cluster
+        stalled_us = 2 * S
+        cluster.clock.run_until(cluster.clock.now_us + stalled_us, lambda: _led(core))
+        self._within(_LEADER_S, lambda: _led(core), f"{who} has no leader")
+        before = cluster.commitment.last_index
+        self._within(
+            _PROGRESS_S,
+            lambda: all(one.driver.applied_index > before for one in core),
+            f"{who} makes no progress behind {before}",
+        )
+
+    def _finish(self) -> None:
+        """Let the clients end, all nodes apply everything, and compare."""
+        cluster = self.cluster
+        for producer in cluster.producers:
+            producer.stop()
+        self._within(
+            _WHOLE_S,
+            lambda: all(producer.is_idle for producer in cluster.producers),
+            "requests stay unanswered",
+        )
+        self._within(_WHOLE_S, self._is_whole, "the nodes do not apply the same entries")
+        audit(list(cluster.processes.values()), cluster.producers)
+
+    def _cut_power(self) -> None:
+        """Cut the power of all nodes under load, and audit once more."""
+        cluster = self.cluster
+        for producer in cluster.producers:
+            producer.resume()
+        cluster.clock.run_until(cluster.clock.now_us + self._rng.randint(0, S // 2))
+        for process in cluster.up():
+            cluster.crash(process)
+        for process in cluster.processes.values():
+            cluster.start(process)
+        self._demand_progress("the group after a power cut", list(cluster.processes.values()))
+        self._finish()
+
+    def _is_whole(self) -> bool:
+        processes = self.cluster.processes.values()
+        last = self.cluster.commitment.last_index
+        leaders = self.cluster.leaders()
+        return (
+            all(one.is_up and one.driver.applied_index == last for one in processes)
+            and len(leaders) == 1
+            and leaders[0].driver.core.last_index == last
+        )
+
+    def _within(self, seconds: int, reached: Callable[[], bool], what: str) -> None:
+        clock = self.cluster.clock
+        if reached() or clock.run_until(clock.now_us + seconds * S, reached):
+            return
+        raise ViolationError(f"{what} within {seconds} s")
+
+
+def _revive(cluster: Cluster, process: Process) -> None:
+    cluster.start(process)
+    process.loop.resume()
+
+
+def _led(core: list[Process]) -> bool:
+    return any(one.is_up and one.driver.is_serving_leader() for one in core)
+
+
+def run_seed(seed: int, options: Options | None = None) -> Outcome:
+    """Run one seed without the pauses of the garbage collector; see `Run.run`."""
+    gc.disable()
+    try:
+        return Run(seed, options).run()
+    finally:
+        gc.enable()

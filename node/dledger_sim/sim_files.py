@@ -1,0 +1,32 @@
+"""Files in memory whose process can be cut off in the middle of a job, between any two calls."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+from dledger.store.memory_files import MemoryFiles
+
+
+class SimFiles(MemoryFiles):
+    """`MemoryFiles` that count calls down to the moment the power fails."""
+
+    def __init__(self, *, capacity_bytes: int = 1 << 40) -> None:
+        super().__init__(capacity_bytes=capacity_bytes)
+        self._calls_left: int | None = None
+
+    def cut_after(self, calls: int) -> None:
+        """Let every call fail after the next *calls*, until `crash` or `kill`."""
+        self._calls_left = calls
+
+    def strike(self, operation: str, path: Path) -> None:
+        """Raise once the power is cut, or if an injected fault wants this call to fail."""
+        if self._calls_left is not None:
+            if self._calls_left == 0:
+                raise OSError(errno.EIO, "the power is cut", str(path))
+            self._calls_left -= 1
+        super().strike(operation, path)
+
+    def _forget_process(self) -> None:
+        self._calls_left = None
+        super()._forget_process()

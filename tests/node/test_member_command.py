@@ -1,0 +1,79 @@
+"""``dledger member`` against whole nodes: what it prints and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from live_nodes import LiveNodes
+
+from dledger import __main__ as command_line
+from dledger import node
+
+
+@pytest.fixture
+async def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LiveNodes]:
+    """Return a founded group of three that ends without ceremony."""
+    made = LiveNodes(tmp_path)
+    monkeypatch.setattr(node, "_CALLS_GRACE_S", 0)
+    await made.found(0, 1, 2)
+    yield made
+    monkeypatch.setattr(node, "_TRANSFER_DEADLINE_S", 0)
+    await made.stop()
+
+
+async def run(*words: str) -> int:
+    """Run the command in a thread: it has an event loop of its own."""
+    return await asyncio.to_thread(command_line.main, ["member", *words])
+
+
+async def test_members_are_listed_added_and_removed(
+    live: LiveNodes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By any member's peer port and by name; JSON for programs."""
+    await live.start(3)
+    endpoint = ("--endpoint", live.peer_address(1))
+
+    assert await run("add", live.peer_address(3), "--wait", "--json", *endpoint) == 0
+    added = json.loads(capsys.readouterr().out)
+    assert await run("list", "--json", *endpoint) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert await run("list", *endpoint) == 0
+    table = capsys.readouterr().out
+    assert await run("remove", "orders-3", *endpoint) == 0
+    said = capsys.readouterr().out
+
+    assert added["added"] == live.nodes[3].node_id
+    assert [(row["member"]["name"], row["voter"]) for row in rows] == [
+        (f"orders-{number}", True) for number in range(4)
+    ]
+    assert table.splitlines()[0].split() == ["NAME", "ROLE", "VOTER", "MATCH", "LAG", "ID"]
+    assert said == "orders-3 removed; members: orders-0, orders-1, orders-2\n"
+
+
+async def test_a_wiped_node_is_replaced_by_its_name(
+    live: LiveNodes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without --replace the refusal says what to do."""
+    number = ((await live.leader()) + 1) % 3
+    asked = ("--endpoint", live.peer_address(await live.leader()))
+    await live.stop(number)
+    live.wipe(number)
+    await live.start(number)
+
+    assert await run("add", live.peer_address(number), *asked) == 1
+    assert "remove that id" in capsys.readouterr().err
+    again = ("add", live.peer_address(number), "--replace", f"orders-{number}", "--wait", *asked)
+    assert await run(*again) == 0
+
+    assert capsys.readouterr().out.startswith(f"orders-{number} ({live.nodes[number].node_id})")
+
+
+async def test_nobody_at_the_endpoint_is_exit_code_4(capsys: pytest.CaptureFixture[str]) -> None:
+    """As for the other commands."""
+    assert await run("list", "--endpoint", "127.0.0.1:1", "--timeout", "1") == 4
+
+    assert "127.0.0.1:1" in capsys.readouterr().err

@@ -1,0 +1,109 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dledger.disk import Disk
+from dledger_sim import __main__ as command_line
+from dledger_sim import seeds as many
+from dledger_sim.checkers import ViolationError
+from dledger_sim.run import Outcome, Run, run_seed
+from dledger_sim.seeds import Failure, run_seeds, try_seed
+from dledger_sim.shrink import shrink
+
+ROOT = Path(__file__).parents[2]
+SEEDS = int(os.environ.get("SIM_SEEDS", "300"))
+JOBS = 2
+
+
+def test_no_seed_breaks_a_promise_and_each_is_the_same_run_twice() -> None:
+    """Safety at every event, progress of a healed quorum, nothing acknowledged is lost."""
+    acknowledged = 0
+    for result in run_seeds(range(1, SEEDS + 1), jobs=JOBS, twice=True):
+        assert isinstance(result, Outcome), f"{result.text}replay: {result.replay}"
+        acknowledged += result.acknowledged
+
+    assert acknowledged > 500 * SEEDS
+
+
+def test_another_seed_is_another_run() -> None:
+    """Or comparing two runs of one seed would say nothing."""
+    one, other = run_seed(3), run_seed(4)
+
+    assert one.trace_hash != other.trace_hash
+
+
+def test_hashes_of_strings_do_not_change_a_run() -> None:
+    """The order of sets differs between processes; nothing may rest on it."""
+    outcomes = {
+        subprocess.run(
+            [sys.executable, "-m", "dledger_sim", "--seed", "3"],
+            env={**os.environ, "PYTHONHASHSEED": salt, "PYTHONPATH": str(ROOT / "node")},
+            check=True,
+            capture_output=True,
+        ).stdout
+        for salt in ("1", "2")
+    }
+
+    assert len(outcomes) == 1
+
+
+def first_failure(seeds: int) -> Failure | None:
+    results = (try_seed(seed) for seed in range(1, seeds + 1))
+    return next((result for result in results if isinstance(result, Failure)), None)
+
+
+def test_ack_before_sync_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that speaks before its disk has the entries."""
+
+    def all_durable(self: Disk, *, clean: bool, durable: int) -> int:
+        return self._sequence
+
+    monkeypatch.setattr(Disk, "_durable_up_to", all_durable)
+
+    failure = first_failure(5)
+
+    assert failure is not None
+    assert "have it on disk" in failure.text
+
+
+def test_shrinking_keeps_the_faults_that_a_failure_needs() -> None:
+    """One by one, each only if the run still fails without it."""
+    off = shrink(["a", "b", "c", "d"], lambda off: not {"b", "d"} & set(off))
+
+    assert off == ("a", "c")
+
+
+def test_failing_run_prints_how_to_replay_it_with_as_few_faults_as_possible(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line to copy, and exit code 1."""
+
+    def fail(self: Run) -> Outcome:
+        if self.options.loss or self.options.nodes:
+            raise ViolationError("planted")
+        raise AssertionError
+
+    monkeypatch.setattr(Run, "run", fail)
+    argv = ["dledger_sim", "--seeds", "3", "--first", "7", "--jobs", "1", "--shrink"]
+    monkeypatch.setattr(sys, "argv", argv)
+
+    code = command_line.main()
+
+    active = ",".join(many.options_of(7).active())
+    assert code == 1
+    assert f"python -m dledger_sim --seed 7 --off {active} --trace" in capsys.readouterr().out
+
+
+def test_progress_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A long run shows that it lives, and what it did."""
+    monkeypatch.setattr(sys, "argv", ["dledger_sim", "--seeds", "2", "--jobs", "1"])
+
+    code = command_line.main()
+
+    assert code == 0
+    assert "2 seeds ok" in capsys.readouterr().out
