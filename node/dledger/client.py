@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +36,7 @@ from dledger.spool.counters import SpoolCollector, SpoolCounters
 from dledger.spool.format import Message
 from dledger.spool.lane import SendResult
 from dledger.spool.producer import DEFAULT_MAX_BYTES, DEFAULT_PATIENCE_S, Producer
+from dledger.stored_batch import StoredBatch
 
 __all__ = [
     "AdminClient",
@@ -47,6 +49,7 @@ __all__ = [
     "SpoolCollector",
     "SpoolCounters",
     "SpoolingProducer",
+    "StoredBatch",
     "StoredRecord",
     "TopicInfo",
     "error_of",
@@ -145,9 +148,33 @@ class Client(Channel):
         max_records: int = 0,
         follow: bool = False,
     ) -> AsyncIterator[StoredRecord]:
-        """Yield committed records of one queue from *start_offset* on.
+        """Yield committed records of one queue from *start_offset* on; see `read_batches`."""
+        batches = self.read_batches(
+            topic, queue_id, start_offset=start_offset, max_records=max_records, follow=follow
+        )
+        async with aclosing(batches):
+            async for batch in batches:
+                for stored in batch.records():
+                    yield stored
+
+    async def read_batches(
+        self,
+        topic: str,
+        queue_id: int,
+        *,
+        start_offset: int = 0,
+        max_records: int = 0,
+        follow: bool = False,
+    ) -> AsyncGenerator[StoredBatch]:
+        """Yield committed records of one queue in the batches they were appended in.
 
         Ends at the committed end of the asked node, or after *max_records*; never with *follow*.
+        What is not taken is not sent: a slow reader costs the node no memory.
+
+        Raises:
+            UnknownTopic: There is no such topic.
+            InvalidArgument: The queue has nothing at *start_offset* any more, or not yet.
+            Unavailable: The node is gone; go on from the last offset at another one.
         """
         request = pb.ReadRequest(
             topic=topic,
@@ -157,9 +184,9 @@ class Client(Channel):
             follow=follow,
         )
         try:
-            async for response in self._ledger.Read(request):
-                for stored in response.records:
-                    yield _stored(stored)
+            async for response in self._ledger.ReadBatches(request):
+                for batch in response.batches:
+                    yield _batch(batch)
         except grpc.aio.AioRpcError as error:
             raise error_of(error, self.address) from error
 
@@ -287,18 +314,12 @@ def _to_pb(record: Record | bytes) -> pb.Record:
     )
 
 
-def _stored(stored: pb.StoredRecord) -> StoredRecord:
-    record = stored.record
-    return StoredRecord(
-        record=Record(
-            body=record.body,
-            message_id=record.message_id,
-            tag=record.tag,
-            keys=tuple(record.keys),
-            properties=dict(record.properties),
-            born_at_ms=record.born_at_ms,
-        ),
-        offset=stored.offset,
-        index=stored.index,
-        stored_at_ms=stored.stored_at_ms,
+def _batch(batch: pb.StoredBatch) -> StoredBatch:
+    return StoredBatch(
+        first_offset=batch.first_offset,
+        count=batch.count,
+        index=batch.index,
+        stored_at_ms=batch.stored_at_ms,
+        payload=batch.payload,
+        first_row=batch.first_row,
     )

@@ -71,3 +71,22 @@ def test_a_deleted_queue_is_rebuilt_from_the_log_with_the_same_answers() -> None
 
     assert [[queue.locate(o) for o in range(queue.end)] for queue in rebuilt] == answers
     assert [queue.end for queue in rebuilt] == [3, 1]
+
+
+def test_a_stretch_ends_where_the_payload_or_its_rows_do() -> None:
+    """Tags cut runs, not stretches; another payload or a skipped row does."""
+    queue = ConsumeQueue()
+    first, second = Payload(1, 5, 90), Payload(2, 5, 90)
+    queue.append(first, range(4), [b"a", b"b", b"b", b"c"])
+    queue.append(first, range(5, 7), None)
+    queue.append(second, range(2), None)
+
+    stretches = [queue.stretch(offset) for offset in (0, 1, 3, 4, 6)]
+
+    assert [(place.payload, place.row, count) for place, count in stretches] == [
+        (first, 0, 4),
+        (first, 1, 3),
+        (first, 3, 1),
+        (first, 5, 2),
+        (second, 0, 2),
+    ]

@@ -309,3 +309,29 @@ async def test_an_answer_out_of_turn_is_no_nodes() -> None:
         with pytest.raises(Unavailable, match="may be stored"):
             await stream.append(TOPIC, [b"a"])
     await server.stop(None)
+
+
+async def test_a_batch_is_read_back_as_the_bytes_it_was_produced_in(group: MemoryGroup) -> None:
+    """No work a message: the payload in the answer is the one in the log, also in pieces."""
+    records = [Record(body=b"%d" % n, message_id=str(n), tag="t" * (n % 2)) for n in range(10)]
+    async with AppendStream(addresses(group), client_id="me") as stream:
+        await stream.append(TOPIC, records, queue_id=0)
+        await stream.append(TOPIC, [records[0], Record(body=b"new")], queue_id=0)
+
+    async with Client(addresses(group)[1]) as client:
+        whole = [batch async for batch in client.read_batches(TOPIC, 0)]
+        piece = [batch async for batch in client.read_batches(TOPIC, 0, start_offset=3)]
+        few = [
+            batch async for batch in client.read_batches(TOPIC, 0, start_offset=3, max_records=4)
+        ]
+
+    assert whole[0].payload == group.log[-2].data[5:]
+    assert [(one.first_offset, one.end_offset) for one in whole] == [(0, 10), (10, 11)]
+    assert whole[0].bodies() == [b"%d" % n for n in range(10)]
+    assert whole[1].bodies() == [b"new"]
+    assert [(one.first_offset, one.first_row, one.count) for one in piece] == [
+        (3, 3, 7),
+        (10, 1, 1),
+    ]
+    assert few[0].bodies() == [b"3", b"4", b"5", b"6"]
+    assert [stored.record for stored in few[0].records()] == records[3:7]

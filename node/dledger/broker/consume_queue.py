@@ -90,6 +90,28 @@ class ConsumeQueue:
         payload = Payload(self._indexes[run], self._starts[run], self._ends[run])
         return Position(payload, self._rows[run] + offset - self._firsts[run])
 
+    def stretch(self, offset: int) -> tuple[Position, int]:
+        """Return where the message at *offset* lies, and how many follow each other from there on.
+
+        All of them are in one payload, in consecutive rows. Raises OffsetOutOfRange.
+        """
+        position = self.locate(offset)
+        run = bisect_right(self._firsts, offset) - 1
+        last = run + 1
+        while last < len(self._firsts) and self._continues(run, last):
+            last += 1
+        end = self._firsts[last] if last < len(self._firsts) else self.end
+        return position, end - offset
+
+    def _continues(self, run: int, later: int) -> bool:
+        """Whether a later run's rows lie behind those of *run*, in the same payload."""
+        distance = self._firsts[later] - self._firsts[run]
+        return (
+            self._indexes[later] == self._indexes[run]
+            and self._starts[later] == self._starts[run]
+            and self._rows[later] == self._rows[run] + distance
+        )
+
     def code(self, offset: int) -> int:
         """Return the tag code of the message at *offset*, which must exist."""
         return self._codes[bisect_right(self._firsts, offset) - 1]

@@ -271,6 +271,10 @@ class ProduceFrame:
         """Return the bytes of every message's id. Raises MalformedCommandError."""
         return self._ids.sizes()
 
+    def bodies(self) -> list[bytes]:
+        """Return every body. Raises MalformedCommandError."""
+        return self._bodies.all()
+
     def body_sizes(self) -> list[int]:
         """Return the bytes of every body. Raises MalformedCommandError."""
         return self._bodies.sizes()

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import grpc
 
-from dledger.broker.message import Columns, Message
+from dledger.broker.message import Columns
 from dledger.broker.produce import NO_QUEUE, ProduceFrame, encode_produce
 from dledger.broker.results import Produced
 from dledger.broker.topics import check_name
 from dledger.channel import LEADER_KEY
-from dledger.errors import DledgerError, InvalidArgument, OffsetOutOfRange
+from dledger.errors import DledgerError, InvalidArgument
 from dledger.rpc.batches import check_client_id
 from dledger.rpc.checks import (
     born_at_ms,
@@ -26,17 +26,17 @@ from dledger.rpc.limits import MAX_ID_LENGTH, MAX_MESSAGES
 from dledger.rpc.native import NativeHandlers, bug, parsed
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.producing import Producing
-from dledger.types import Entry
+from dledger.rpc.reading import BatchReading
 
 logger = logging.getLogger(__name__)
 
 SERVICE_NAME: Final = "dledger.v1.Ledger"
 _READ: Final = "Ledger/Read"
+_READ_BATCHES: Final = "Ledger/ReadBatches"
 _PRODUCE: Final = "Ledger/Produce"
 _ELECTION_WAIT_S: Final = 1.0
 _RESPONSE_RECORDS: Final = 1_024
 _RESPONSE_BYTES: Final = 1 << 20
-_FOLLOW_POLL_S: Final = 5.0
 
 
 class LedgerHandlers(NativeHandlers):
@@ -51,6 +51,7 @@ class LedgerHandlers(NativeHandlers):
                 "Append": grpc.unary_unary_rpc_method_handler(append),
                 "Produce": grpc.stream_stream_rpc_method_handler(self._produce),
                 "Read": grpc.unary_stream_rpc_method_handler(self._read),
+                "ReadBatches": grpc.unary_stream_rpc_method_handler(self._read_batches),
             },
         )
 
@@ -81,61 +82,38 @@ class LedgerHandlers(NativeHandlers):
         return [(LEADER_KEY, f"{e.host}:{e.tls_port if self._tls else e.port}") for e in known]
 
     async def _read(self, raw: bytes, context: Any) -> AsyncIterator[bytes]:
+        async for response in self._stream(raw, context, _READ, self._records):
+            yield response
+
+    async def _read_batches(self, raw: bytes, context: Any) -> AsyncIterator[bytes]:
+        def responses(request: pb.ReadRequest) -> AsyncIterator[pb.ReadBatchesResponse]:
+            return BatchReading(self._gateway, request).responses()
+
+        async for response in self._stream(raw, context, _READ_BATCHES, responses):
+            yield response
+
+    async def _stream(
+        self,
+        raw: bytes,
+        context: Any,
+        method: str,
+        responses: Callable[[pb.ReadRequest], AsyncIterator[Any]],
+    ) -> AsyncIterator[bytes]:
         try:
-            async for response in self._responses(parsed(pb.ReadRequest, raw)):
+            async for response in responses(parsed(pb.ReadRequest, raw)):
                 yield response.SerializeToString()
-            self._answered(_READ)
+            self._answered(method)
         except DledgerError as error:
-            await self._refuse(context, _READ, error)
+            await self._refuse(context, method, error)
         except Exception as error:
-            logger.exception("group %s: Read failed", self._engine.group)
-            await self._refuse(context, _READ, bug(error))
+            logger.exception("group %s: %s failed", self._engine.group, method)
+            await self._refuse(context, method, bug(error))
 
-    async def _responses(self, request: pb.ReadRequest) -> AsyncIterator[pb.ReadResponse]:
-        """Yield the queue's messages in order; at its end wait for more if the caller follows.
-
-        A caller that follows may be ahead of this node, having read from one that applies faster.
-        """
-        queue = self._engine.state.topics.queue(request.topic, request.queue_id)
-        beyond = request.start_offset > queue.end and not request.follow
-        if request.start_offset < queue.first or beyond:
-            raise OffsetOutOfRange(request.start_offset, first=queue.first, last=queue.end)
-        offset, left = request.start_offset, request.max_records or None
-        while left is None or left > 0:
-            queue = self._engine.state.topics.queue(request.topic, request.queue_id)
-            if offset < queue.end:
-                limit = min(_RESPONSE_RECORDS, left or _RESPONSE_RECORDS)
-                response = await self._response(request, offset, limit)
-                offset = response.next_offset
-                left = left - len(response.records) if left is not None else None
-                yield response
-            elif request.follow:
-                await self._gateway.arrivals.wait(request.topic, request.queue_id, _FOLLOW_POLL_S)
-            else:
-                return
-
-    async def _response(self, request: pb.ReadRequest, offset: int, limit: int) -> pb.ReadResponse:
-        """Return the messages from *offset* on: at most *limit*, and about 1 MiB."""
-        queue = self._engine.state.topics.queue(request.topic, request.queue_id)
-        response = pb.ReadResponse()
-        size_bytes = 0
-        entry: Entry | None = None
-        frame: ProduceFrame | None = None
-        start = -1
-        while offset < queue.end and len(response.records) < limit and size_bytes < _RESPONSE_BYTES:
-            place = queue.locate(offset)
-            payload = place.payload
-            if entry is None or entry.index != payload.index:
-                entry = await self._engine.read_entry(payload.index)
-                frame = None
-            if frame is None or start != payload.start:
-                frame, start = ProduceFrame(entry.data, payload.start, payload.end), payload.start
-            message = frame.message(place.row)
-            response.records.append(_stored(message, offset=offset, entry=entry))
-            size_bytes += len(message.body)
-            offset += 1
-        response.next_offset = offset
-        return response
+    async def _records(self, request: pb.ReadRequest) -> AsyncIterator[pb.ReadResponse]:
+        """Yield the queue's messages one by one, for readers without the batch format."""
+        async for response in BatchReading(self._gateway, request).responses():
+            for part in _parts(record for batch in response.batches for record in _stored(batch)):
+                yield pb.ReadResponse(records=part, next_offset=part[-1].offset + 1)
 
 
 def command_of(request: pb.AppendRequest) -> bytes:
@@ -180,15 +158,35 @@ def _checked_columns(records: Sequence[pb.Record]) -> Columns:
     )
 
 
-def _stored(message: Message, *, offset: int, entry: Entry) -> pb.StoredRecord:
-    record = pb.Record(
-        message_id=message.message_id,
-        body=message.body,
-        tag=message.tag,
-        keys=message.keys,
-        properties=message.properties,
-        born_at_ms=message.born_at_ms,
-    )
-    return pb.StoredRecord(
-        offset=offset, index=entry.index, stored_at_ms=entry.timestamp_ms, record=record
-    )
+def _parts(records: Iterator[pb.StoredRecord]) -> Iterator[list[pb.StoredRecord]]:
+    """Cut *records* into answers: at most 1024 of them, and about 1 MiB."""
+    part: list[pb.StoredRecord] = []
+    size_bytes = 0
+    for record in records:
+        part.append(record)
+        size_bytes += len(record.record.body)
+        if len(part) == _RESPONSE_RECORDS or size_bytes >= _RESPONSE_BYTES:
+            yield part
+            part, size_bytes = [], 0
+    if part:
+        yield part
+
+
+def _stored(batch: pb.StoredBatch) -> Iterator[pb.StoredRecord]:
+    frame = ProduceFrame(batch.payload, 0, len(batch.payload))
+    for number in range(batch.count):
+        message = frame.message(batch.first_row + number)
+        record = pb.Record(
+            message_id=message.message_id,
+            body=message.body,
+            tag=message.tag,
+            keys=message.keys,
+            properties=message.properties,
+            born_at_ms=message.born_at_ms,
+        )
+        yield pb.StoredRecord(
+            offset=batch.first_offset + number,
+            index=batch.index,
+            stored_at_ms=batch.stored_at_ms,
+            record=record,
+        )

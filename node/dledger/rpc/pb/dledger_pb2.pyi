@@ -115,6 +115,30 @@ class StoredRecord(_message.Message):
     record: Record
     def __init__(self, offset: _Optional[int] = ..., index: _Optional[int] = ..., stored_at_ms: _Optional[int] = ..., record: _Optional[_Union[Record, _Mapping]] = ...) -> None: ...
 
+class ReadBatchesResponse(_message.Message):
+    __slots__ = ("batches", "next_offset")
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    batches: _containers.RepeatedCompositeFieldContainer[StoredBatch]
+    next_offset: int
+    def __init__(self, batches: _Optional[_Iterable[_Union[StoredBatch, _Mapping]]] = ..., next_offset: _Optional[int] = ...) -> None: ...
+
+class StoredBatch(_message.Message):
+    __slots__ = ("first_offset", "first_row", "count", "index", "stored_at_ms", "payload")
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    STORED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    first_offset: int
+    first_row: int
+    count: int
+    index: int
+    stored_at_ms: int
+    payload: bytes
+    def __init__(self, first_offset: _Optional[int] = ..., first_row: _Optional[int] = ..., count: _Optional[int] = ..., index: _Optional[int] = ..., stored_at_ms: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+
 class CreateTopicRequest(_message.Message):
     __slots__ = ("name", "type", "queues")
     NAME_FIELD_NUMBER: _ClassVar[int]

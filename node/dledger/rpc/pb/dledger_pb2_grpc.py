@@ -50,6 +50,11 @@ class LedgerStub:
                 request_serializer=dledger__pb2.ReadRequest.SerializeToString,
                 response_deserializer=dledger__pb2.ReadResponse.FromString,
                 _registered_method=True)
+        self.ReadBatches = channel.unary_stream(
+                '/dledger.v1.Ledger/ReadBatches',
+                request_serializer=dledger__pb2.ReadRequest.SerializeToString,
+                response_deserializer=dledger__pb2.ReadBatchesResponse.FromString,
+                _registered_method=True)
 
 
 class LedgerServicer:
@@ -82,6 +87,13 @@ class LedgerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadBatches(self, request, context):
+        """The same as batches that lie as they were produced: no work a message.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_LedgerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -99,6 +111,11 @@ def add_LedgerServicer_to_server(servicer, server):
                     servicer.Read,
                     request_deserializer=dledger__pb2.ReadRequest.FromString,
                     response_serializer=dledger__pb2.ReadResponse.SerializeToString,
+            ),
+            'ReadBatches': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadBatches,
+                    request_deserializer=dledger__pb2.ReadRequest.FromString,
+                    response_serializer=dledger__pb2.ReadBatchesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -183,6 +200,33 @@ class Ledger:
             '/dledger.v1.Ledger/Read',
             dledger__pb2.ReadRequest.SerializeToString,
             dledger__pb2.ReadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadBatches(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/dledger.v1.Ledger/ReadBatches',
+            dledger__pb2.ReadRequest.SerializeToString,
+            dledger__pb2.ReadBatchesResponse.FromString,
             options,
             channel_credentials,
             insecure,
