@@ -16,6 +16,7 @@
     │   ├── NotJoined
     │   ├── LeadershipLost      (outcome unknown: retry with the same key)
     │   ├── Overloaded
+    │   ├── FaultyEntry         (damaged on this node's disk; being fetched from its peers)
     │   └── SpoolFull           (no room on a producer's local disk, and no group to take writes)
     ├── DiskFull                writes are refused until space returns; reads go on
     └── StorageError            this node's disk is at fault; the node must not vote
@@ -159,6 +160,16 @@ class Overloaded(Unavailable):
     """A bounded queue is full; back off and retry."""
 
 
+class FaultyEntry(Unavailable):
+    """An entry is damaged on this node's disk, and not yet fetched from a peer."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(
+            f"entry {index} is damaged on this node's disk and is being fetched from its peers"
+        )
+        self.index = index
+
+
 class SpoolFull(Unavailable):
     """A producer's spool has no room, and the group takes no writes: the message is not kept."""
 
@@ -172,11 +183,17 @@ class StorageError(DledgerError):
 
 
 class CorruptRecord(StorageError):
-    """A record that was synced cannot be read back (rot)."""
+    """A record that was synced cannot be read back (rot).
 
-    def __init__(self, segment: str, offset: int, reason: str) -> None:
+    Attributes:
+        segment: The segment file.
+        offset: The byte in it.
+        index: The entry's index, where a single one is known to be damaged.
+    """
+
+    def __init__(self, segment: str, offset: int, reason: str, *, index: int | None = None) -> None:
         super().__init__(f"corrupt record in segment {segment} at byte offset {offset}: {reason}")
-        self.segment, self.offset, self.reason = segment, offset, reason
+        self.segment, self.offset, self.reason, self.index = segment, offset, reason, index
 
 
 class CorruptFile(StorageError):

@@ -16,12 +16,15 @@ from dledger.errors import DledgerError
 from dledger.store.files import Files, Mode, RealFiles
 from dledger.store.format import decode_index
 from dledger.store.identity import LOG_DIRECTORY, Identity, load_identity
-from dledger.store.recovery import Survey, check, survey
-from dledger.store.segment import Segment, span, to_index
+from dledger.store.recovery import check
+from dledger.store.scan import to_index
+from dledger.store.segment import Segment, span
+from dledger.store.survey import Survey, survey
 from dledger.store.watermark import Watermark
 from dledger.types import Entry, EntryKind
 
 _CHUNK_BYTES = 4 << 20
+_FAULTY = "damaged entries: {}; their identities are known, and a node fetches them from its peers"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +50,11 @@ def run(args: argparse.Namespace) -> int:
             for line in _dump(files, found, args.first, args.last):
                 print(line)
         check(found)
+        for damage in found.damages:
+            print(f"dledger log {args.action}: {damage}", file=sys.stderr)
+        if found.damages:
+            print(_FAULTY.format(len(found.faulty)), file=sys.stderr)
+            return 1
     except (DledgerError, OSError) as error:
         print(f"dledger log {args.action}: {error}", file=sys.stderr)
         return 1
@@ -59,8 +67,9 @@ def _survey(files: Files, directory: Path, *, full: bool) -> Survey:
     if files.list(inside):
         identity, directory = load_identity(files, directory), inside
     watermark = Watermark.open(files, directory, Mode.READ)
+    rows = watermark.rows()
     watermark.close()
-    return survey(files, directory, watermark.mark, identity, full=full)
+    return survey(files, directory, watermark.mark, identity, rows=rows, full=full)
 
 
 def _report(files: Files, found: Survey) -> Iterator[str]:
@@ -103,7 +112,13 @@ def _dump(files: Files, found: Survey, first: int, last: int | None) -> Iterator
         start, stop = max(first, segment.first_index), min(last, segment.last_index)
         file = files.open(segment.path, Mode.READ)
         while start <= stop:
-            records = span(segment, start, stop, _CHUNK_BYTES)
+            fault = found.faulty.next(start)
+            if fault == start:
+                yield _line_of_faulty(start, segment, found)
+                start += 1
+                continue
+            end = stop if fault is None else min(stop, fault - 1)
+            records = span(segment, start, end, _CHUNK_BYTES)
             for entry in records.read(file):
                 yield _line(entry, segment)
             start += len(records.offsets) - 1
@@ -124,4 +139,17 @@ def _line(entry: Entry, segment: Segment) -> str:
     }
     if entry.kind is EntryKind.MEMBERSHIP:
         fields["membership"] = json.loads(entry.data)
+    return json.dumps(fields)
+
+
+def _line_of_faulty(index: int, segment: Segment, found: Survey) -> str:
+    """Return what is known of an entry whose record is damaged."""
+    fields = {
+        "index": index,
+        "term": found.runs.term(index),
+        "chain": f"{segment.chain(index):08x}",
+        "segment": segment.name,
+        "position": segment.position(index),
+        "faulty": True,
+    }
     return json.dumps(fields)

@@ -69,7 +69,9 @@ def test_verify_names_rot_that_opening_does_not_look_for(
 
     assert run("verify", str(data)) == 1
 
-    assert "corrupt record in segment 00000000000000000001.seg" in capsys.readouterr().err
+    errors = capsys.readouterr().err
+    assert "record of index 3 at byte 4760 of 00000000000000000001.seg: body CRC32C is" in errors
+    assert "damaged entries: 1" in errors
 
 
 def test_verify_reports_index_files_that_are_not_good(

@@ -10,21 +10,24 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-from dledger.errors import CorruptRecord, DiskFull, NotJoined, StorageError
-from dledger.store.extent import Extent, RecordRange, cut, extent
+from dledger.errors import CorruptRecord, DiskFull, FaultyEntry, NotJoined, StorageError
 from dledger.store.files import Files, disk_full_on_enospc
 from dledger.store.format import Base, encode_records, record_size
 from dledger.store.identity import Identity
-from dledger.store.log_index import LogIndex, SealedSegment
+from dledger.store.identity_rows import encode_rows
+from dledger.store.log_index import LogIndex
+from dledger.store.log_reading import LogReading
 from dledger.store.recent import RecentEntries
-from dledger.store.recovery import Survey, check, repair, survey, write_index
-from dledger.store.segment import Segment, Span, span
+from dledger.store.recovery import check, has_room_for_rows, identities, repair, write_index
+from dledger.store.segment import Segment
 from dledger.store.segment_files import SegmentFiles
+from dledger.store.slot_repair import fitting, write_back
+from dledger.store.survey import Survey, survey
 from dledger.store.watermark import Watermark
 from dledger.types import Entry, EntryKind, Membership
 
@@ -33,7 +36,7 @@ _log = logging.getLogger(__name__)
 Durability = Literal["sync", "osBuffer"]
 
 
-class CommitLog:
+class CommitLog(LogReading):
     """An open commit log; see the module for which thread may call what."""
 
     def __init__(
@@ -42,6 +45,7 @@ class CommitLog:
         found: Survey,
         watermark: Watermark,
         *,
+        rows_index: int,
         identity: Identity,
         cache_bytes: int,
         durability: Durability,
@@ -50,8 +54,15 @@ class CommitLog:
         self._watermark = watermark
         self._identity = identity
         self._durability = durability
-        self._index = LogIndex(found.mark.base, found.last_index, found.segments, found.runs)
+        self._index = LogIndex(
+            found.mark.base,
+            found.segments,
+            found.runs,
+            special=found.memberships,
+            faulty=found.faulty,
+        )
         self._synced_index = found.last_index
+        self._rows_index = rows_index
         self._recent = RecentEntries(cache_bytes)
         self._truncations = 0
         self._failure: str | None = None
@@ -72,6 +83,9 @@ class CommitLog:
     ) -> CommitLog:
         """Recover the log in *directory*; everything it then holds is durable.
 
+        Records that were synced and are damaged, but known by a second copy of their identity,
+        are in the log as `faulty` ones.
+
         Args:
             files: The file system.
             directory: The ``log`` directory, as formatting the disk made it.
@@ -84,16 +98,16 @@ class CommitLog:
             durability: "osBuffer" lets `sync` return before the disk has the entries.
 
         Raises:
-            CorruptRecord: A record that was synced is damaged or missing.
+            CorruptRecord: A record that was synced is damaged or missing, and so is its identity.
             CorruptFile: The watermark is damaged or missing.
             WrongIdentity: The log belongs to another node or group.
             StorageError: The disk failed.
         """
         watermark = Watermark.open(files, directory)
         try:
-            found = survey(files, directory, watermark.mark, identity)
+            found = survey(files, directory, watermark.mark, identity, rows=watermark.rows())
             check(found)
-            repair(files, directory, found, watermark)
+            has_rows = repair(files, directory, found, watermark, identity)
         except OSError as error:
             raise StorageError(f"cannot recover the log in {directory}: {error}") from error
         disk = SegmentFiles(
@@ -103,156 +117,20 @@ class CommitLog:
             disk,
             found,
             watermark,
+            rows_index=found.last_index if has_rows else 0,
             identity=identity,
             cache_bytes=cache_bytes,
             durability=durability,
         )
-        log._index.memberships = [log._load_membership(index) for index in found.memberships]
+        log._load_memberships(found.memberships)
         return log
 
-    # What the event loop may ask.
-
-    @property
-    def first_index(self) -> int:
-        """The oldest entry kept; 1 while nothing was dropped, also when the log is empty."""
-        return self._index.first_index
-
-    @property
-    def last_index(self) -> int:
-        """The newest entry written; first_index - 1 if there is none."""
-        return self._index.last_index
-
-    @property
-    def synced_index(self) -> int:
-        """The newest entry that `sync` vouched for; all of them after opening."""
-        return self._synced_index
-
-    @property
-    def size_bytes(self) -> int:
-        """What the segment files take on disk, preallocated space included."""
-        with self._state:
-            return sum(segment.capacity_bytes for segment in self._index.segments)
-
-    @property
-    def failure(self) -> str | None:
-        """Why the log refuses to work (a write or sync failed), or None."""
-        return self._failure
-
-    def term(self, index: int) -> int:
-        """Return the term of the entry at *index*, or at first_index - 1; 0 for index 0.
-
-        Raises:
-            OffsetOutOfRange: There is no such entry.
-        """
-        with self._state:
-            return self._index.term(index)
-
-    def chain(self, index: int) -> int:
-        """Return the chain CRC of the entry at *index*, or at first_index - 1; 0 for index 0.
-
-        Equal chain values mean equal logs up to there.
-
-        Raises:
-            OffsetOutOfRange: There is no such entry.
-        """
-        with self._state:
-            return self._index.chain(index)
-
-    def sealed(self) -> list[SealedSegment]:
-        """Return the segments that are not written any more, oldest first."""
-        with self._state:
-            return self._index.sealed()
-
-    def memberships(self) -> list[tuple[int, Membership]]:
-        """Return (index, membership) of all MEMBERSHIP entries kept, ascending."""
-        with self._state:
-            return list(self._index.memberships)
-
-    def recent(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...] | None:
-        """Return entries [first, last] from memory, cut at *max_bytes* of data but at least one.
-
-        The answer also ends at the newest entry written. None if *first* is not in memory.
-        """
-        with self._state:
-            return self._recent.get(first, last, max_bytes)
-
-    # What reader threads may ask.
-
-    def read(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...]:
-        """Return entries [first, last] from disk, cut at *max_bytes* of data but at least one.
-
-        Raises:
-            OffsetOutOfRange: The log does not hold all of [first, last].
-            CorruptRecord: The disk does not give back what was written.
-            StorageError: The log has failed.
-        """
-        entries: list[Entry] = []
-        room = max_bytes
-        while first <= last and (room >= 0 or not entries):
-            for entry in self._read_span(first, last, room):
-                room -= entry.size_bytes
-                if room < 0 and entries:
-                    return tuple(entries)
-                entries.append(entry)
-            first = entries[-1].index + 1
-        return tuple(entries)
-
-    def _read_span(self, first: int, last: int, max_bytes: int) -> list[Entry]:
-        while True:
-            with self._state:
-                self._check_usable()
-                self._index.check_range(first, last)
-                truncations = self._truncations
-                wanted = self._span(first, last, max_bytes)
-            try:
-                return wanted.read(self._disk.open(wanted.segment))
-            except (CorruptRecord, FileNotFoundError) as error:
-                if truncations != self._truncations:
-                    continue  # the records were truncated while we read; look again
-                if isinstance(error, CorruptRecord):
-                    raise
-                raise CorruptRecord(wanted.segment.name, 0, "the segment is missing") from error
-
-    def _span(self, first: int, last: int, max_bytes: int) -> Span:
-        segment = self._index.segment_of(first)
-        return span(segment, first, min(last, segment.last_index), max_bytes)
-
-    def cut(self, first: int, last: int, target_bytes: int) -> list[RecordRange]:
-        """Cut [first, last] into ranges for export; see `extent.cut`. No I/O.
-
-        Raises:
-            OffsetOutOfRange: The log does not hold all of [first, last].
-        """
-        with self._state:
-            self._index.check_range(first, last)
-            return cut(self._index.segments, first, last, target_bytes)
-
-    def read_extent(self, first: int, last: int, max_bytes: int) -> tuple[Extent, bytes]:
-        """Return records from *first* on as they are on disk, unchecked: one segment's.
-
-        They end at *last* or before, with at most *max_bytes* but at least one record. For
-        committed entries only: others may be truncated while they are read.
-
-        Raises:
-            OffsetOutOfRange: The log does not hold all of [first, last].
-            CorruptRecord: The disk does not have them any more.
-            StorageError: The log has failed.
-        """
-        with self._state:
-            self._check_usable()
-            self._index.check_range(first, last)
-            wanted = extent(self._index.segment_of(first), first, last, max_bytes)
-        try:
-            return wanted, wanted.read(self._disk.open(wanted.segment))
-        except FileNotFoundError as error:
-            with self._state:
-                self._index.check_range(first, last)  # it may have been dropped meanwhile
-            raise CorruptRecord(wanted.segment.name, 0, "the segment is missing") from error
-
-    def _load_membership(self, index: int) -> tuple[int, Membership]:
-        segment = self._index.segment_of(index)
-        (entry,) = span(segment, index, index, 0).read(self._disk.open(segment))
-        return index, _membership(entry, segment)
+    def _load_memberships(self, indexes: Sequence[int]) -> None:
+        for index in indexes:
+            with suppress(FaultyEntry):
+                (entry,) = self.read(index, index, 0)
+                membership = _membership(entry, self._index.segment_of(index))
+                self._index.memberships.append((index, membership))
 
     # What the writer thread does.
 
@@ -295,6 +173,8 @@ class CommitLog:
     def _write(self, segment: Segment, entries: Sequence[Entry]) -> None:
         encoded = encode_records(entries, chain=segment.last_chain, position=segment.end)
         file = self._disk.open(segment)
+        with disk_full_on_enospc("keep the identities of records"):
+            self._watermark.reserve(len(segment.positions) + len(entries))
         segment.scrub(file)
         segment.dirty_end = segment.end + encoded.size_bytes
         with disk_full_on_enospc(f"write segment {segment.name}"):
@@ -323,12 +203,16 @@ class CommitLog:
         empty = [one for one in self._index.segments[-1:] if one.last_index < one.first_index]
         with self._state:
             del self._index.segments[len(self._index.segments) - len(empty) :]
-        self._disk.remove(empty, self._index.segments[-1:])
+        self._disk.remove(empty, ())
 
     def _seal(self, segment: Segment) -> None:
+        """Sync a segment and give its identities a place of their own: its index file.
+
+        The file's name becomes durable with that of the successor, before rows are written over.
+        """
         self._disk.open(segment).fdatasync()
-        indexes = [index for index, _ in self._index.memberships]
-        write_index(self._disk.files, segment, self._index.runs, indexes)
+        if not write_index(self._disk.files, segment, self._index.runs, self._index.special):
+            raise DiskFull(f"no room for the index file of segment {segment.name}")
 
     def _truncate(self, last: int) -> None:
         """Remove everything behind *last*, durably.
@@ -341,8 +225,9 @@ class CommitLog:
             self._index.forget_behind(last)
             self._synced_index = min(self._synced_index, last)
             self._recent.truncate(last)
-        if last < self._watermark.mark.index:
-            self._watermark.advance(index=last, chain=self._index.chain(last))
+        crossing = any(segment.first_index > last for segment in self._index.segments)
+        if last < self._watermark.mark.index or crossing:
+            self._lower_watermark(last, with_rows=crossing and last >= self.first_index)
         with self._state:
             dropped = self._index.cut_segments(last)
         self._disk.remove(dropped, self._index.segments[-1:])
@@ -350,6 +235,26 @@ class CommitLog:
             with self._state:
                 self._index.segments[-1].truncate(last)
             self._index.segments[-1].scrub(self._disk.open(self._index.segments[-1]))
+
+    def _lower_watermark(self, last: int, *, with_rows: bool) -> None:
+        """Promise entries up to *last* only; *with_rows* of the segment that becomes the last.
+
+        That segment's index file goes next.
+        """
+        index, rows = min(last, self._watermark.mark.index), b""
+        self._rows_index = min(self._rows_index, last)
+        if with_rows:
+            segment = self._index.segment_of(last)
+            has_room = has_room_for_rows(self._watermark, segment)
+            rows = self._rows(segment, segment.first_index) if has_room else b""
+            self._rows_index = last if has_room else 0
+        self._watermark.advance(index=index, chain=self._index.chain(index), rows=rows)
+
+    def _rows(self, segment: Segment, first: int) -> bytes:
+        """Return the identity rows of [first, last] as far as they are in *segment*."""
+        index = self._index
+        found = identities(segment, index.runs, index.special, first=first, last=index.last_index)
+        return encode_rows(found)
 
     def drop_before(self, index: int) -> int:
         """Remove the whole sealed segments below *index*, durably; return the new first index.
@@ -397,6 +302,7 @@ class CommitLog:
             self._watermark.rebase(base, index=index, chain=chain)
             with self._state:
                 self._truncations += 1
+                self._rows_index = index
                 dropped = self._index.restart(base)
                 self._recent.clear()
                 self._synced_index = index
@@ -421,7 +327,31 @@ class CommitLog:
             return
         last = self._index.segments[-1]
         self._disk.open(last).fdatasync()
-        self._watermark.advance(index=self._index.last_index, chain=last.last_chain)
+        first = max(last.first_index, self._rows_index + 1)
+        self._watermark.advance(
+            index=self._index.last_index,
+            chain=last.last_chain,
+            at=first - last.first_index,
+            rows=self._rows(last, first),
+        )
+        self._rows_index = self._index.last_index
+
+    def repair(self, entries: Iterable[Entry]) -> int:
+        """Write those of *entries* that are exactly what a faulty slot held; return how many.
+
+        Others are ignored, so that it does not matter who sent them. Durable on return.
+
+        Raises:
+            DiskFull: A file system that copies on write has no room.
+            StorageError: A write or sync failed, now or earlier.
+        """
+        with self._writing, self._poisoning():
+            self._check_usable()
+            slots = write_back(self._disk, fitting(self._index, entries))
+            with self._state:
+                for slot in slots:
+                    self._index.mend(slot.entry.index, slot.membership)
+            return len(slots)
 
     def prepare(self) -> bool:
         """Make the next segment file ready, so that `append` need not wait for it.
@@ -457,10 +387,6 @@ class CommitLog:
             raise ValueError(f"entry {first} does not fit behind {self._index.last_index}")
         if [entry.index for entry in entries] != list(range(first, first + len(entries))):
             raise ValueError(f"entries behind {first} do not follow each other")
-
-    def _check_usable(self) -> None:
-        if self._failure:
-            raise StorageError(f"the log has failed: {self._failure}")
 
     @contextmanager
     def _poisoning(self) -> Iterator[None]:

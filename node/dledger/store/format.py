@@ -51,7 +51,7 @@ Index file ``<first index, 20 digits>.idx``, columns so that it is read without 
           16r  term runs: first index (u64), term (u64)
           8m   indexes of the MEMBERSHIP entries (u64)
 
-Watermark slot, 512 bytes, two per file at bytes 0 and 4096::
+Watermark slot, 512 bytes, two per file at bytes 0 and 4096; `identity_rows` follow from 8192 on::
 
     0     8    magic "DLGRWMK\0"
     8     4    format version (u32)

@@ -49,6 +49,10 @@ class Identity:
         restored = group_id == self.recovered_from and first_index <= self.recovered_to
         return node_id == self.node_id and (group_id == self.group_id or restored)
 
+    def group_of(self, first_index: int) -> str:
+        """Return whose id the header of a segment that begins so carries."""
+        return self.recovered_from if first_index <= self.recovered_to else self.group_id
+
 
 def lock_directory(files: Files, directory: Path) -> File:
     """Lock the data directory for this process until the returned file is closed.

@@ -5,11 +5,12 @@ No I/O and no locks: owned by `CommitLog`, which guards every call.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
+from bisect import bisect_right, insort
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from dledger.errors import OffsetOutOfRange
+from dledger.store.fault_set import FaultSet
 from dledger.store.format import Base, EncodedRecords
 from dledger.store.segment import Segment, TermRuns
 from dledger.types import Entry, Membership
@@ -30,17 +31,27 @@ class LogIndex:
         base: The entry before the first one that is kept.
         last_index: The newest entry written; that of the base if there is none.
         segments: Ascending; the last may be empty.
-        memberships: (index, membership) of all MEMBERSHIP entries, ascending.
+        memberships: (index, membership) of all MEMBERSHIP entries that could be read, ascending.
+        special: The indexes of all MEMBERSHIP entries, damaged ones too.
+        faulty: The entries whose records are damaged.
     """
 
     def __init__(
-        self, base: Base, last_index: int, segments: list[Segment], runs: TermRuns
+        self,
+        base: Base,
+        segments: list[Segment],
+        runs: TermRuns,
+        *,
+        special: Iterable[int],
+        faulty: FaultSet,
     ) -> None:
         self.base = base
-        self.last_index = last_index
+        self.last_index = segments[-1].last_index if segments else base.index
         self.segments = segments
         self.runs = runs
         self.memberships: list[tuple[int, Membership]] = []
+        self.special = set(special)
+        self.faulty = faulty
 
     @property
     def first_index(self) -> int:
@@ -84,6 +95,12 @@ class LogIndex:
         firsts = bisect_right(self.segments, index, key=lambda segment: segment.first_index)
         return self.segments[firsts - 1]
 
+    def mend(self, index: int, membership: Membership | None) -> None:
+        """Note that the record at *index* is whole again, and which membership it holds, if any."""
+        self.faulty.discard(index, index)
+        if membership is not None and index not in dict(self.memberships):
+            insort(self.memberships, (index, membership), key=lambda pair: pair[0])
+
     def add(
         self,
         encoded: EncodedRecords,
@@ -95,6 +112,7 @@ class LogIndex:
         for entry in entries:
             self.runs.append(entry.index, entry.term)
         self.memberships += memberships
+        self.special.update(index for index, _ in memberships)
         self.last_index = entries[-1].index
 
     def forget_behind(self, last: int) -> None:
@@ -102,6 +120,8 @@ class LogIndex:
         self.last_index = last
         self.runs.truncate(last)
         self.memberships = [pair for pair in self.memberships if pair[0] <= last]
+        self.special = {index for index in self.special if index <= last}
+        self.faulty.truncate(last)
 
     def cut_segments(self, last: int) -> list[Segment]:
         """Forget the segments that begin behind *last*, and return them."""
@@ -127,6 +147,8 @@ class LogIndex:
         """Forget everything up to *base*, the end of a segment; return the segments that go."""
         self.runs.forget_before(base.index + 1)
         self.memberships = [pair for pair in self.memberships if pair[0] > base.index]
+        self.special = {index for index in self.special if index > base.index}
+        self.faulty.forget_before(base.index + 1)
         self.base = base
         keep = [segment for segment in self.segments if segment.first_index > base.index]
         dropped = self.segments[: len(self.segments) - len(keep)]
@@ -137,6 +159,6 @@ class LogIndex:
         """Forget everything: the log is empty behind *base*; return the segments that go."""
         dropped, self.segments = self.segments, []
         self.runs = TermRuns()
-        self.memberships = []
+        self.memberships, self.special, self.faulty = [], set(), FaultSet()
         self.base, self.last_index = base, base.index
         return dropped

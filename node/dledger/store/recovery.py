@@ -1,213 +1,29 @@
-"""Opening a commit log: find its records, tell a torn tail from rot, leave a clean tail.
+"""Opening a commit log: refuse what cannot be trusted, leave a clean tail and whole copies.
 
-The log ends at the first record that is not valid. At or below the durable watermark that is
-rot, and refused; above it, it was never acknowledged, and is cut. Called by `CommitLog.open`;
-`survey` changes nothing and serves ``dledger log verify`` too.
+The log ends at the first record that is neither valid nor known (`survey`). At or below the durable
+watermark that is damage of both copies, and refused; above it, it was never acknowledged, and is
+cut. Called by `CommitLog.open`.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
-from dataclasses import dataclass, field
+from collections.abc import Collection
 from pathlib import Path
 
-from dledger.errors import CorruptRecord, WrongIdentity
-from dledger.store.files import File, Files, Mode
-from dledger.store.format import (
-    RECORD_HEADER_BYTES,
-    SEGMENT_HEADER_BYTES,
-    Mark,
-    SegmentHeader,
-    SegmentIndex,
-    decode_index,
-    decode_record_header,
-    decode_segment_header,
-    encode_index,
-)
+from dledger.errors import CorruptRecord
+from dledger.store.files import Files, Mode
+from dledger.store.format import SegmentHeader, encode_index, encode_segment_header
 from dledger.store.identity import Identity
-from dledger.store.segment import (
-    INDEX_SUFFIX,
-    NEW_SUFFIX,
-    SUFFIX,
-    Scan,
-    Segment,
-    TermRuns,
-    adopt,
-    scan,
-    segment_name,
-    to_index,
-)
+from dledger.store.identity_rows import RecordIdentity, encode_rows
+from dledger.store.scan import to_index
+from dledger.store.segment import INDEX_SUFFIX, NEW_SUFFIX, SUFFIX, Segment, TermRuns
+from dledger.store.survey import Survey, load_index
 from dledger.store.watermark import Watermark
 
 _log = logging.getLogger(__name__)
 _REWRITE_BYTES = 1 << 20
-
-
-@dataclass(slots=True)
-class Survey:
-    """What a log directory holds.
-
-    Attributes:
-        mark: The durable watermark it was held against.
-        firsts: First indexes of all segment files behind the mark's base, ascending.
-        segments: Those that belong to the log; the last may be empty or have remains.
-        fault: Why the log ends where it does; "" if it ends cleanly.
-        fault_segment: The name of the segment file with the fault.
-        fault_offset: The byte in it.
-    """
-
-    mark: Mark
-    firsts: list[int]
-    segments: list[Segment] = field(default_factory=list)
-    runs: TermRuns = field(default_factory=TermRuns)
-    memberships: list[int] = field(default_factory=list)
-    fault: str = ""
-    fault_segment: str = ""
-    fault_offset: int = 0
-
-    @property
-    def last_index(self) -> int:
-        """The last valid record; the log's first index - 1 if there is none."""
-        return self.segments[-1].last_index if self.segments else self.mark.first_index - 1
-
-    @property
-    def last_chain(self) -> int:
-        """The chain CRC of the last valid record."""
-        return self.segments[-1].last_chain if self.segments else self.mark.base.chain
-
-    def blame(self, first_index: int, offset: int, fault: str) -> None:
-        """End the log at this byte of the segment that begins with *first_index*."""
-        self.fault, self.fault_offset = fault, offset
-        self.fault_segment = segment_name(first_index)
-
-    def include(self, found: Scan) -> None:
-        """Take in the next segment."""
-        self.segments.append(found.segment)
-        self.runs.extend(found.runs.within(found.segment.first_index, found.segment.last_index))
-        self.memberships += found.memberships
-        if found.fault:
-            self.blame(found.segment.first_index, found.segment.end, found.fault)
-
-
-def survey(
-    files: Files, directory: Path, mark: Mark, identity: Identity | None, *, full: bool = False
-) -> Survey:
-    """Read the log up to its end; *full* checks all bodies and ignores the index files.
-
-    It must be the log of *identity*; None accepts any.
-
-    Raises:
-        WrongIdentity: A segment was written by another node or for another group.
-        CorruptRecord: The disk cannot read a segment back.
-    """
-    firsts = segment_firsts(files, directory)
-    result = Survey(mark, [first for first in firsts if first >= mark.first_index])
-    for first in result.firsts:
-        if first != result.last_index + 1:
-            _blame_gap(result)
-            return result
-        result.fault = ""  # remains behind a last record that the next segment continues
-        if not _survey_segment(files, directory, result, identity, full=full):
-            return result
-    if result.last_index < mark.index:
-        _blame_gap(result)
-    return result
-
-
-def _blame_gap(result: Survey) -> None:
-    """End the log for want of a next record, unless an invalid one is known to be there."""
-    if result.fault:
-        return
-    index, fault = result.last_index + 1, "the segment is missing"
-    if result.segments:
-        last = result.segments[-1]
-        fault += f", or the record of index {index} at byte {last.end} of {last.name} is"
-    result.blame(index, 0, fault)
-
-
-def segment_firsts(files: Files, directory: Path) -> list[int]:
-    """Return the first indexes of the segment files, ascending."""
-    stems = (name.removesuffix(SUFFIX) for name in files.list(directory) if name.endswith(SUFFIX))
-    return sorted(int(stem) for stem in stems if stem.isdecimal())
-
-
-def _survey_segment(
-    files: Files, directory: Path, result: Survey, identity: Identity | None, *, full: bool
-) -> bool:
-    """Take in the segment that continues the log; False if it does not."""
-    first = result.last_index + 1
-    file = files.open(directory / segment_name(first), Mode.READ)
-    try:
-        header = decode_segment_header(file.pread(SEGMENT_HEADER_BYTES, 0))
-        _check_owner(header, identity)
-        _check_continues(header, first, result.last_chain)
-        segment = Segment(directory, first, header.previous_chain, file.size())
-        index = None if full or first == result.firsts[-1] else _sealed(files, file, segment)
-        result.include(adopt(index, segment) if index else scan(_contents(file), segment))
-    except ValueError as error:
-        result.blame(first, 0, str(error))
-        return False
-    except OSError as error:
-        raise CorruptRecord(segment_name(first), 0, f"cannot be read: {error}") from error
-    finally:
-        file.close()
-    return True
-
-
-def _contents(file: File) -> bytes:
-    return file.pread(file.size(), 0)
-
-
-def _check_owner(header: SegmentHeader, identity: Identity | None) -> None:
-    if identity is None or identity.owns(
-        group_id=header.group_id, node_id=header.node_id, first_index=header.first_index
-    ):
-        return
-    if header.group_id == identity.group_id:
-        raise WrongIdentity("node", expected=identity.node_id, found=header.node_id)
-    raise WrongIdentity("group", expected=identity.group_id, found=header.group_id)
-
-
-def _check_continues(header: SegmentHeader, first: int, chain: int) -> None:
-    if header.first_index != first:
-        raise ValueError(f"first index is {header.first_index}, the name says {first}")
-    if header.previous_chain != chain:
-        raise ValueError(
-            f"continues chain CRC {header.previous_chain:#010x}, the log has {chain:#010x}"
-        )
-
-
-def _sealed(files: Files, file: File, segment: Segment) -> SegmentIndex | None:
-    """Return the segment's index file if it is whole and agrees with the last record."""
-    try:
-        index = _load_index(files, segment)
-        if not index.positions or not _same_start(index, segment):
-            return None
-        last = adopt(index, Segment(segment.directory, index.first_index, 0, 0)).segment
-        position = last.position(last.last_index)
-        header = decode_record_header(
-            file.pread(RECORD_HEADER_BYTES, position),
-            0,
-            chain=last.chain(last.last_index - 1),
-            index=last.last_index,
-        )
-        return index if header.chain == last.last_chain else None
-    except (ValueError, FileNotFoundError):
-        return None
-
-
-def _same_start(index: SegmentIndex, segment: Segment) -> bool:
-    expected = (segment.first_index, segment.previous_chain)
-    return (index.first_index, index.previous_chain) == expected
-
-
-def _load_index(files: Files, segment: Segment) -> SegmentIndex:
-    file = files.open(segment.index_path, Mode.READ)
-    try:
-        return decode_index(_contents(file))
-    finally:
-        file.close()
 
 
 def check(found: Survey) -> None:
@@ -235,15 +51,34 @@ def check(found: Survey) -> None:
         )
 
 
-def repair(files: Files, directory: Path, found: Survey, watermark: Watermark) -> None:
-    """Cut what follows the last valid record and make the rest durable.
+def repair(
+    files: Files, directory: Path, found: Survey, watermark: Watermark, identity: Identity
+) -> bool:
+    """Cut what follows the last record, make the rest durable and both copies whole again.
 
     Everything above the watermark is written again before it is synced: after an earlier failed
-    sync the page cache may hold, as clean, bytes that never reached the disk.
+    sync the page cache may hold, as clean, bytes that never reached the disk. So are the
+    watermark and the identity rows. Faulty records stay as they are.
+
+    Returns:
+        Whether the identity rows of the last segment are on disk; a full disk goes without.
 
     Raises:
         OSError: A write or sync failed.
     """
+    _tell(found)
+    _remove_leftovers(files, directory, found)
+    _restore_files(files, directory, found, identity)
+    for segment in found.segments:
+        if segment.last_index > found.mark.index or segment is found.segments[-1]:
+            _settle(files, segment, found.mark.index)
+    free = _restore_indexes(files, directory, found)
+    return not found.segments or _renew_watermark(found, watermark, with_rows=free)
+
+
+def _tell(found: Survey) -> None:
+    for damage in found.damages:
+        _log.error("rot: %s; to be fetched from peers", damage)
     if found.fault:
         _log.warning(
             "cut the log behind index %d at %s byte %d, above the synced index %d: %s",
@@ -253,14 +88,100 @@ def repair(files: Files, directory: Path, found: Survey, watermark: Watermark) -
             found.mark.index,
             found.fault,
         )
-    _remove_leftovers(files, directory, found)
-    for segment in found.segments:
-        if segment.last_index > found.mark.index or segment is found.segments[-1]:
-            _settle(files, segment, found.mark.index)
-    if found.last_index > found.mark.index:
-        watermark.advance(index=found.last_index, chain=found.last_chain)
-    for segment in found.segments[:-1]:
-        write_index(files, segment, found.runs, found.memberships, replace=False)
+
+
+def _restore_files(files: Files, directory: Path, found: Survey, identity: Identity) -> None:
+    """Write headers that are damaged, and files, without records, where they are missing."""
+    for segment in found.headerless:
+        file = files.open(segment.path, Mode.UPDATE)
+        file.pwritev([_header(segment, identity)], 0)
+        file.fdatasync()
+        file.close()
+    for segment in found.lost:
+        temporary = segment.path.with_name(segment.name + NEW_SUFFIX)
+        file = files.open(temporary, Mode.CREATE)
+        file.preallocate(segment.capacity_bytes)
+        file.pwritev([_header(segment, identity)], 0)
+        file.fdatasync()
+        file.close()
+        files.rename(temporary, segment.path)
+    if found.lost:
+        files.fsync_dir(directory)
+
+
+def _header(segment: Segment, identity: Identity) -> bytes:
+    return encode_segment_header(
+        SegmentHeader(
+            group_id=identity.group_of(segment.first_index),
+            node_id=identity.node_id,
+            first_index=segment.first_index,
+            previous_chain=segment.previous_chain,
+        )
+    )
+
+
+def _restore_indexes(files: Files, directory: Path, found: Survey) -> bool:
+    """Write missing and damaged index files; return whether all are there, durably.
+
+    Before that, the identity rows of a segment without one are its only second copy.
+    """
+    lacking = [
+        segment
+        for segment in found.segments[:-1]
+        if load_index(files, segment.index_path) != to_index(segment, found.runs, found.memberships)
+    ]
+    written = [write_index(files, each, found.runs, found.memberships) for each in lacking]
+    if any(written):
+        files.fsync_dir(directory)
+    return all(written)
+
+
+def _renew_watermark(found: Survey, watermark: Watermark, *, with_rows: bool) -> bool:
+    """Write the watermark, and the last segment's identity rows if there is room for them."""
+    last, rows = found.segments[-1], b""
+    with_rows = with_rows and has_room_for_rows(watermark, last)
+    if with_rows:
+        rows = encode_rows(identities(last, found.runs, frozenset(found.memberships)))
+    watermark.advance(index=found.last_index, chain=found.last_chain, rows=rows)
+    return with_rows
+
+
+def has_room_for_rows(watermark: Watermark, segment: Segment) -> bool:
+    """Make room for the identity rows of a segment's records; False if the disk is full.
+
+    Raises:
+        OSError: The disk failed.
+    """
+    try:
+        watermark.reserve(len(segment.positions))
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return False
+    return True
+
+
+def identities(
+    segment: Segment,
+    runs: TermRuns,
+    memberships: Collection[int],
+    *,
+    first: int = 0,
+    last: int | None = None,
+) -> list[RecordIdentity]:
+    """Return the identities of [first, last], as far as a segment holds them."""
+    stop = segment.last_index if last is None else min(last, segment.last_index)
+    return [
+        RecordIdentity(
+            entry_index=index,
+            term=runs.term(index),
+            chain=segment.chain(index),
+            start=segment.position(index),
+            end=segment.position(index + 1),
+            is_membership=index in memberships,
+        )
+        for index in range(max(first, segment.first_index), stop + 1)
+    ]
 
 
 def _remove_leftovers(files: Files, directory: Path, found: Survey) -> None:
@@ -292,16 +213,14 @@ def _settle(files: Files, segment: Segment, synced: int) -> None:
 
 
 def write_index(
-    files: Files, segment: Segment, runs: TermRuns, memberships: list[int], *, replace: bool = True
-) -> None:
-    """Write the index file of a sealed segment, atomically. A full disk goes without.
+    files: Files, segment: Segment, runs: TermRuns, memberships: Collection[int]
+) -> bool:
+    """Write the index file of a sealed segment, atomically; False if the disk has no room for it.
 
     Raises:
         OSError: It failed for another reason than lack of space.
     """
     path = segment.index_path
-    if not replace and path.name in files.list(segment.directory):
-        return
     temporary = path.with_name(path.name + NEW_SUFFIX)
     file = files.open(temporary, Mode.CREATE)
     try:
@@ -312,5 +231,7 @@ def write_index(
         if error.errno != errno.ENOSPC:
             raise
         files.remove(temporary)
+        return False
     finally:
         file.close()
+    return True

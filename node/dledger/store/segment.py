@@ -1,4 +1,4 @@
-"""One segment in memory (where its records are) and the scan that rebuilds it from bytes.
+"""One segment in memory: where its records are, and reading some of them back.
 
 Owned by `CommitLog` and `recovery`. Eight bytes of memory per record, no object per record.
 """
@@ -18,17 +18,18 @@ from dledger.store.format import (
     RECORD_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     EncodedRecords,
-    SegmentIndex,
     decode_body,
     decode_record_header,
     record_size,
 )
-from dledger.types import Entry, EntryKind
+from dledger.types import Entry
 
 ZEROS = bytes(1 << 20)
 SUFFIX = ".seg"
 INDEX_SUFFIX = ".idx"
 NEW_SUFFIX = ".new"
+MAX_RECORDS = 1 << 18
+"""A segment takes no more, so that the identity rows of the last one stay below 8 MiB."""
 
 
 def write_zeros(file: File, start: int, stop: int) -> None:
@@ -152,9 +153,10 @@ class Segment:
     def room_for(self, entries: Iterable[Entry]) -> int:
         """Return how many of *entries* still fit."""
         room, count = self.capacity_bytes - self.end, 0
+        records = MAX_RECORDS - len(self.positions)
         for entry in entries:
             room -= record_size(len(entry.data))
-            if room < 0:
+            if room < 0 or count == records:
                 break
             count += 1
         return count
@@ -187,86 +189,6 @@ class Segment:
         self.dirty_end = self.end
 
 
-@dataclass(slots=True)
-class Scan:
-    """What the bytes of one segment file hold.
-
-    Attributes:
-        segment: Its records up to the first that is not valid.
-        fault: Why the scan ended at `segment.end`; "" if only zeros follow.
-    """
-
-    segment: Segment
-    runs: TermRuns
-    memberships: list[int]
-    fault: str = ""
-
-
-def scan(data: bytes, segment: Segment) -> Scan:
-    """Fill the empty *segment* from the file's bytes, checking every header and body.
-
-    Remains behind the last valid record are found too: they set `dirty_end`.
-    """
-    result = Scan(segment, TermRuns(), [])
-    view = memoryview(data)
-    try:
-        while _more(view, segment.end):
-            _take(view, result)
-    except ValueError as error:
-        result.fault = str(error)
-    segment.dirty_end = _remains_end(data, segment.end)
-    if segment.dirty_end > segment.end and not result.fault:
-        result.fault = "bytes that are not zero follow the last record"
-    return result
-
-
-def _more(view: memoryview, end: int) -> bool:
-    header = view[end : end + RECORD_HEADER_BYTES]
-    return any(header)
-
-
-def _take(view: memoryview, result: Scan) -> None:
-    segment = result.segment
-    at, index = segment.end, segment.last_index + 1
-    header = decode_record_header(view, at, chain=segment.last_chain, index=index)
-    decode_body(view, at, header)
-    segment.positions.append(at // ALIGNMENT_BYTES)
-    segment.chains.append(header.chain)
-    segment.end = min(at + record_size(header.length), len(view))
-    result.runs.append(index, header.term)
-    if header.kind is EntryKind.MEMBERSHIP:
-        result.memberships.append(index)
-
-
-def _remains_end(data: bytes, end: int) -> int:
-    for stop in range(len(data), end, -len(ZEROS)):
-        start = max(end, stop - len(ZEROS))
-        if data[start:stop] != ZEROS[: stop - start]:
-            return stop
-    return end
-
-
-def adopt(index: SegmentIndex, segment: Segment) -> Scan:
-    """Fill the empty *segment* from its index file instead of from its bytes."""
-    segment.positions, segment.chains = index.positions, index.chains
-    segment.end = segment.dirty_end = index.end
-    return Scan(segment, TermRuns(index.runs), list(index.memberships))
-
-
-def to_index(segment: Segment, runs: TermRuns, memberships: Iterable[int]) -> SegmentIndex:
-    """Return the index of a segment that will not grow any more."""
-    first, last = segment.first_index, segment.last_index
-    return SegmentIndex(
-        first_index=first,
-        previous_chain=segment.previous_chain,
-        end=segment.end,
-        positions=segment.positions,
-        chains=segment.chains,
-        runs=runs.within(first, last),
-        memberships=tuple(i for i in memberships if first <= i <= last),
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
     """Records next to each other in one segment: a snapshot that a reader works from.
@@ -291,7 +213,9 @@ class Span:
         try:
             data = memoryview(file.pread(stop - start, start))
         except OSError as error:
-            raise CorruptRecord(self.segment.name, start, f"cannot be read: {error}") from error
+            only = self.first_index if len(self.offsets) == 2 else None
+            reason = f"cannot be read: {error}"
+            raise CorruptRecord(self.segment.name, start, reason, index=only) from error
         return [self._entry(data, number) for number in range(len(self.offsets) - 1)]
 
     def _entry(self, data: memoryview, number: int) -> Entry:
@@ -305,7 +229,8 @@ class Span:
                 )
             body = decode_body(data, at, header)
         except ValueError as error:
-            raise CorruptRecord(self.segment.name, self.offsets[number], str(error)) from error
+            offset = self.offsets[number]
+            raise CorruptRecord(self.segment.name, offset, str(error), index=index) from error
         return Entry(
             term=header.term,
             index=index,

@@ -1,7 +1,9 @@
 """The durable watermark: how far the log was synced, so that rot is never taken for a torn tail.
 
-A preallocated file of two slots that are written alternately, each on a page of its own. A crash
-while one slot is written leaves the other. Owned by `CommitLog`; its writer calls are serial.
+A file of two slots that are written alternately, each on a page of its own: a crash while one is
+written leaves the other. Behind them are the identity rows of the last segment (`identity_rows`),
+which become durable with the slot, by the same sync. Owned by `CommitLog`; its writer calls are
+serial.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ from dledger.store.format import (
     decode_mark,
     encode_mark,
 )
+from dledger.store.identity_rows import ROW_BYTES
 
 NAME = "watermark"
+_GROWTH_BYTES = 1 << 16
 EMPTY = Mark(sequence=0, base=Base(), index=0, chain=0)
 
 
@@ -63,12 +67,34 @@ class Watermark:
             raise CorruptFile(str(path), "missing; formatting the disk created it") from error
         return cls(file, _newest(file, path))
 
-    def advance(self, *, index: int, chain: int) -> None:
-        """Move the mark, durably. Lower is allowed: that precedes a truncation.
+    def rows(self) -> bytes:
+        """Return what is in the place of the rows; where the disk cannot read it, nothing."""
+        try:
+            return self._file.pread(max(0, self._file.size() - WATERMARK_BYTES), WATERMARK_BYTES)
+        except OSError:
+            return b""
+
+    def reserve(self, count: int) -> None:
+        """Have room for *count* rows, written as zeros, so that no sync has to find any.
+
+        Raises:
+            OSError: There is no room (ENOSPC), or the disk failed.
+        """
+        size = max(self._file.size(), WATERMARK_BYTES)
+        needed = WATERMARK_BYTES + count * ROW_BYTES
+        if needed > size:
+            self._file.pwritev([bytes(-(-(needed - size) // _GROWTH_BYTES) * _GROWTH_BYTES)], size)
+
+    def advance(self, *, index: int, chain: int, at: int = 0, rows: bytes = b"") -> None:
+        """Move the mark, durably, and with it *rows* from row number *at* on.
+
+        Lower is allowed: that precedes a truncation.
 
         Raises:
             OSError: The write or sync failed; nothing may be assumed about the disk.
         """
+        if rows:
+            self._file.pwritev([rows], WATERMARK_BYTES + at * ROW_BYTES)
         self._write(self.mark.base, index=index, chain=chain)
 
     def rebase(self, base: Base, *, index: int, chain: int) -> None:

@@ -1,0 +1,235 @@
+"""What may be asked of an open commit log: without I/O by the event loop, with I/O by readers.
+
+The base of `CommitLog`, which does all that changes the log. `_state` guards the metadata and is
+never held during I/O.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from dledger.errors import CorruptRecord, FaultyEntry, StorageError
+from dledger.store.extent import Extent, RecordRange, cut, extent
+from dledger.store.log_index import LogIndex, SealedSegment
+from dledger.store.recent import RecentEntries
+from dledger.store.segment import Span, span
+from dledger.store.segment_files import SegmentFiles
+from dledger.types import Entry, Membership
+
+_log = logging.getLogger(__name__)
+
+
+class LogReading:
+    """The part of a commit log that changes nothing on the disk."""
+
+    _disk: SegmentFiles
+    _index: LogIndex
+    _recent: RecentEntries
+    _state: threading.Lock
+    _synced_index: int
+    _truncations: int
+    _failure: str | None
+
+    # What the event loop may ask.
+
+    @property
+    def first_index(self) -> int:
+        """The oldest entry kept; 1 while nothing was dropped, also when the log is empty."""
+        return self._index.first_index
+
+    @property
+    def last_index(self) -> int:
+        """The newest entry written; first_index - 1 if there is none."""
+        return self._index.last_index
+
+    @property
+    def synced_index(self) -> int:
+        """The newest entry that `sync` vouched for; all of them after opening."""
+        return self._synced_index
+
+    @property
+    def size_bytes(self) -> int:
+        """What the segment files take on disk, preallocated space included."""
+        with self._state:
+            return sum(segment.capacity_bytes for segment in self._index.segments)
+
+    @property
+    def failure(self) -> str | None:
+        """Why the log refuses to work (a write or sync failed), or None."""
+        return self._failure
+
+    @property
+    def faulty(self) -> tuple[range, ...]:
+        """The entries that are in the log, but damaged on disk, ascending; until `repair`."""
+        with self._state:
+            return self._index.faulty.ranges
+
+    @property
+    def faulty_count(self) -> int:
+        """How many they are."""
+        with self._state:
+            return len(self._index.faulty)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no entry is known to be damaged."""
+        with self._state:
+            return not self._index.faulty
+
+    def is_faulty(self, index: int) -> bool:
+        """Whether the entry at *index* is known to be damaged."""
+        with self._state:
+            return index in self._index.faulty
+
+    def term(self, index: int) -> int:
+        """Return the term of the entry at *index*, or at first_index - 1; 0 for index 0.
+
+        Raises:
+            OffsetOutOfRange: There is no such entry.
+        """
+        with self._state:
+            return self._index.term(index)
+
+    def chain(self, index: int) -> int:
+        """Return the chain CRC of the entry at *index*, or at first_index - 1; 0 for index 0.
+
+        Equal chain values mean equal logs up to there.
+
+        Raises:
+            OffsetOutOfRange: There is no such entry.
+        """
+        with self._state:
+            return self._index.chain(index)
+
+    def sealed(self) -> list[SealedSegment]:
+        """Return the segments that are not written any more, oldest first."""
+        with self._state:
+            return self._index.sealed()
+
+    def memberships(self) -> list[tuple[int, Membership]]:
+        """Return (index, membership) of all MEMBERSHIP entries kept and not faulty, ascending."""
+        with self._state:
+            return list(self._index.memberships)
+
+    def recent(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...] | None:
+        """Return entries [first, last] from memory, cut at *max_bytes* of data but at least one.
+
+        The answer also ends at the newest entry written. None if *first* is not in memory.
+        """
+        with self._state:
+            return self._recent.get(first, last, max_bytes)
+
+    def cut(self, first: int, last: int, target_bytes: int) -> list[RecordRange]:
+        """Cut [first, last] into ranges for export; see `extent.cut`. No I/O.
+
+        Raises:
+            OffsetOutOfRange: The log does not hold all of [first, last].
+        """
+        with self._state:
+            self._index.check_range(first, last)
+            return cut(self._index.segments, first, last, target_bytes)
+
+    def mark_faulty(self, first: int, last: int, reason: str) -> None:
+        """Take the records of [first, last] for damaged from now on, as far as they are kept."""
+        with self._state:
+            first, last = max(first, self.first_index), min(last, self.last_index)
+            if first <= last:
+                self._index.faulty.add(first, last)
+                _log.error("rot: entries [%d, %d]: %s", first, last, reason)
+
+    # What reader threads may ask.
+
+    def read(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...]:
+        """Return entries [first, last] from disk, cut at *max_bytes* of data but at least one.
+
+        They also end before one that is damaged, which is noted: see `faulty`.
+
+        Raises:
+            OffsetOutOfRange: The log does not hold all of [first, last].
+            FaultyEntry: The record of *first* is damaged.
+            CorruptRecord: A segment's file is gone.
+            StorageError: The log has failed.
+        """
+        entries: list[Entry] = []
+        room = max_bytes
+        while first <= last and (room >= 0 or not entries):
+            if entries and self.is_faulty(first):
+                break
+            for entry in self._read_span(first, last, room, keep_trying=not entries):
+                room -= entry.size_bytes
+                if room < 0 and entries:
+                    return tuple(entries)
+                entries.append(entry)
+            if not entries or entries[-1].index < first:
+                break
+            first = entries[-1].index + 1
+        return tuple(entries)
+
+    def _read_span(
+        self, first: int, last: int, max_bytes: int, *, keep_trying: bool
+    ) -> list[Entry]:
+        """Return at least one entry; none if *first* is damaged and *keep_trying* is off."""
+        while True:
+            with self._state:
+                self._check_usable()
+                self._index.check_range(first, last)
+                truncations = self._truncations
+                fault = self._index.faulty.next(first)
+                if fault == first:
+                    if keep_trying:
+                        raise FaultyEntry(first)
+                    return []
+                end = last if fault is None else min(last, fault - 1)
+                wanted = self._span(first, end, max_bytes)
+            try:
+                return wanted.read(self._disk.open(wanted.segment))
+            except CorruptRecord as error:
+                last = self._note_damage(error, truncations, first, last)
+            except FileNotFoundError as error:
+                if truncations == self._truncations:
+                    raise CorruptRecord(wanted.segment.name, 0, "the segment is missing") from error
+
+    def _note_damage(self, error: CorruptRecord, truncations: int, first: int, last: int) -> int:
+        """Mark the damaged record; return up to where to read next."""
+        if truncations != self._truncations:
+            return last  # the records were truncated while we read; look again
+        if error.index is None:
+            return first  # not known which: one by one
+        self.mark_faulty(error.index, error.index, str(error))
+        return last
+
+    def _span(self, first: int, last: int, max_bytes: int) -> Span:
+        segment = self._index.segment_of(first)
+        return span(segment, first, min(last, segment.last_index), max_bytes)
+
+    def read_extent(self, first: int, last: int, max_bytes: int) -> tuple[Extent, bytes]:
+        """Return records from *first* on as they are on disk, unchecked: one segment's.
+
+        They end at *last* or before, with at most *max_bytes* but at least one record. For
+        committed entries only: others may be truncated while they are read.
+
+        Raises:
+            OffsetOutOfRange: The log does not hold all of [first, last].
+            FaultyEntry: The record of *first* is known to be damaged.
+            CorruptRecord: The disk does not have them any more.
+            StorageError: The log has failed.
+        """
+        with self._state:
+            self._check_usable()
+            self._index.check_range(first, last)
+            fault = self._index.faulty.next(first)
+            if fault == first:
+                raise FaultyEntry(first)
+            end = last if fault is None else min(last, fault - 1)
+            wanted = extent(self._index.segment_of(first), first, end, max_bytes)
+        try:
+            return wanted, wanted.read(self._disk.open(wanted.segment))
+        except FileNotFoundError as error:
+            with self._state:
+                self._index.check_range(first, last)  # it may have been dropped meanwhile
+            raise CorruptRecord(wanted.segment.name, 0, "the segment is missing") from error
+
+    def _check_usable(self) -> None:
+        if self._failure:
+            raise StorageError(f"the log has failed: {self._failure}")
