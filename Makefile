@@ -4,6 +4,7 @@ SHELL := /bin/bash
 CLUSTER ?= auto
 SEEDS ?= 300
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -53,8 +54,8 @@ demo-down: $(STAMP) ## Remove everything that demo and e2e put on this machine
 bench-pipeline: $(STAMP) ## Parse, backup and restore beside a raw read, pyarrow and Spark's writer
 	$(PY) -m e2e.bench_pipeline
 
-bench: $(STAMP) ## First figures: SDK sends, batched appends, failover gap
-	$(PY) -m e2e.bench
+bench: $(STAMP) ## What a group does here beside Java DLedger and etcd: make bench BENCH_ARGS="--full"
+	$(PY) -m e2e.bench $(BENCH_ARGS)
 
 bench-restart: $(STAMP) ## A node with a log of 10 GiB: seconds until it votes (needs 11 GiB under build/)
 	$(PY) -m e2e.bench_restart

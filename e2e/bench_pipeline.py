@@ -38,7 +38,8 @@ from dledger_pipeline.segments import read_log
 from dledger_pipeline.session import spark_session
 from dledger_pipeline.source import FORMAT, View, register
 from dledger_pipeline.store import Store
-from e2e.bench import machine_facts
+from e2e.bench.machine import facts as machine_facts
+from e2e.bench.machine import synced_rate
 from e2e.devgroup import DevGroup, free_port_range
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -47,6 +48,8 @@ _TOPIC: Final = "bench"
 _BATCH: Final = 256
 _BODY_BYTES: Final = 1024
 _READ_BYTES: Final = 4 << 20
+_SYNC_BYTES: Final = 256 << 10
+_PROBE_S: Final = 1.0
 _TARGET_BYTES: Final = 64 << 20
 _WORDS: Final = ("paid", "shipped", "returned", "EUR", "USD", "express", "standard", "pending")
 
@@ -101,7 +104,8 @@ def main() -> int:
     args = parser.parse_args()
     (ROOT / "build").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=args.data or ROOT / "build", prefix="bench-") as scratch:
-        facts = machine_facts(Path(scratch))
+        facts = machine_facts()
+        facts["syncedMBs"] = round(synced_rate(Path(scratch, "probe"), _SYNC_BYTES, _PROBE_S), 1)
         with group(Path(scratch), args.mib << 20) as (data, admin), session() as (spark, start_s):
             subject = prepared(data, admin, spark)
             facts |= {"recordBytes": subject.record_bytes, "sparkStartS": round(start_s, 1)}
@@ -275,9 +279,9 @@ def remove(path: Path) -> None:
 
 def print_facts(facts: dict[str, Any]) -> None:
     """Print the machine and the log."""
-    print(f"{facts['cpu']}, {facts['cores']} cores, {facts['memoryGiB']} GiB, ", end="")
-    print(f"Linux {facts['kernel']}, Python {facts['python']}, load {facts['loadBefore']}")
-    print(f"disk, write + fdatasync: {facts['syncedMBs']} MB/s")
+    print(f"{facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']} GiB, ", end="")
+    print(f"Linux {facts['kernel']}, Python {facts['python']}, load {facts['load_before']}")
+    print(f"disk, 256 KiB write + fdatasync: {facts['syncedMBs']} MB/s")
     print(f"log: {facts['recordBytes'] / 1e6:,.0f} MB of records; ", end="")
     print(f"Spark was there after {facts['sparkStartS']} s, which no figure includes\n", flush=True)
 

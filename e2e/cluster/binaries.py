@@ -22,3 +22,13 @@ def promtool() -> Path:
 def versitygw() -> Path:
     """Return versitygw, an S3 server over a directory."""
     return golang.ensure(default_layout(), golang.VERSITYGW, Steps())
+
+
+def etcd_peer() -> Path:
+    """Return the etcd that the bench compares with."""
+    return golang.ensure(default_layout(), golang.ETCD_PEER, Steps())
+
+
+def etcd_load() -> Path:
+    """Return the bench's load on an etcd cluster, by etcd's own Go client."""
+    return golang.ensure(default_layout(), golang.ETCD_LOAD, Steps())

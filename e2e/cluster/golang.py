@@ -77,6 +77,9 @@ PROMTOOL = Program(
     "github.com/prometheus/prometheus/cmd/promtool",
     tags=PROMETHEUS_TAGS,
 )
+# What the bench measures beside: newer than the one in the cluster, which is Kubernetes' choice.
+ETCD_PEER = Program("etcd-peer", "etcdload", "go.etcd.io/etcd/server/v3")
+ETCD_LOAD = Program("etcd-load", "etcdload")
 VERSITYGW = Program("versitygw", "versitygw", "github.com/versity/versitygw/cmd/versitygw")
 CLUSTER_PROGRAMS = (PAUSE, ETCD, COREDNS, KUBERNETES)
 

@@ -37,7 +37,7 @@ class OneHistory:
             self._check(process, last, process.log.term(last))
 
     def _check(self, process: Process, index: int, term: int) -> None:
-        chain = process.log.chain_at(index)
+        chain = process.log.chain(index)
         known = self._chains.setdefault((index, term), chain)
         if known != chain:
             raise ViolationError(f"entry {index} of term {term} has another past at {process.id}")
@@ -82,12 +82,12 @@ class Commitment:
             return
         highest = max([term, *(slot.committed_in for slot in self._slots[-1:])])
         for index in range(len(self._slots) + 1, after + 1):
-            self._slots.append(_Slot(log.term(index), log.chain_at(index), highest))
+            self._slots.append(_Slot(log.term(index), log.chain(index), highest))
         self._on_disks(after)
 
     def _same(self, process: Process, index: int) -> None:
         slot = self._slots[index - 1]
-        if (process.log.term(index), process.log.chain_at(index)) != (slot.term, slot.chain):
+        if (process.log.term(index), process.log.chain(index)) != (slot.term, slot.chain):
             raise ViolationError(f"{process.id} applies another entry {index} than others did")
 
     def _on_disks(self, index: int) -> None:

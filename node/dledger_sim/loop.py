@@ -72,6 +72,9 @@ class _Handle(asyncio.TimerHandle):
         if not self._cancelled:
             self._loop.step(self)
 
+    def step_aside(self) -> None:
+        self._loop.step(self, aside=True)
+
     def call(self) -> None:
         if not self._cancelled:
             self._callback(*self._args)
@@ -134,8 +137,11 @@ class ProcessLoop:
         begun = [jobs[0] for jobs in self._jobs.values() if jobs] + self._loose_jobs
         return [job for job in begun if not job.has_run]
 
-    def step(self, handle: _Handle) -> None:
-        """Run one callback, if the process lives and does not pause."""
+    def step(self, handle: _Handle, *, aside: bool = False) -> None:
+        """Run one callback, if the process lives and does not pause.
+
+        What happens *aside*, in threads, is not followed by a check: the loop cannot see it yet.
+        """
         if not self._alive:
             return
         if self.is_paused:
@@ -146,7 +152,8 @@ class ProcessLoop:
             handle.call()
         finally:
             _set_running_loop(None)
-        self._after_step()
+        if not aside:
+            self._after_step()
 
     def _resume(self) -> None:
         if self._clock.now_us < self._paused_until_us:
@@ -240,8 +247,8 @@ class ProcessLoop:
             job.report()
 
         total_us, until_run_us = self._job_us()
-        self._clock.after(until_run_us, _Handle(self, job.run, (), 0.0).step)
-        self._clock.after(total_us, _Handle(self, report, (), 0.0).step)
+        self._clock.after(until_run_us, _Handle(self, job.run, (), 0.0).step_aside)
+        self._clock.after(total_us, _Handle(self, report, (), 0.0).step_aside)
 
     def get_debug(self) -> bool:
         """Return False."""

@@ -88,10 +88,6 @@ class ObservedLog(CommitLog):
         super().append(entries)
         self.on_written(entries)
 
-    def chain_at(self, index: int) -> int:
-        """Return the chain CRC at *index*: it covers that record and all before it."""
-        return self.chain(index)
-
     def holds(self, index: int, term: int) -> bool:
         """Whether the entry (index, term) is durable here."""
         if index < self.first_index:

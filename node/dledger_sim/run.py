@@ -10,6 +10,7 @@ from random import Random
 from dledger_sim.audit import audit
 from dledger_sim.checkers import ViolationError
 from dledger_sim.cluster import Cluster, S
+from dledger_sim.liveness import LEADER_US, LeaderWatch, partition_with_hub
 from dledger_sim.nemesis import Nemesis
 from dledger_sim.options import Options
 from dledger_sim.process import Process
@@ -17,6 +18,8 @@ from dledger_sim.process import Process
 _LEADER_S = 3
 _PROGRESS_S = 10
 _WHOLE_S = 30
+_LEAST_FOR_HUBS = 3
+_PARTIAL_PARTITIONS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,7 @@ class Run:
         cluster.clock.run_until(self.options.faulty_s * S)
         self._heal_quorum()
         self._heal_all()
+        self._partition_partly()
         self._finish()
         self._cut_power()
         return Outcome(
@@ -111,6 +115,17 @@ class Run:
         for process in everyone:
             _revive(cluster, process)
         self._demand_progress("the healed group", everyone)
+
+    def _partition_partly(self) -> None:
+        """Cut a healthy group so that there can be a leader: there must be one."""
+        cluster = self.cluster
+        if len(cluster.processes) < _LEAST_FOR_HUBS:
+            return
+        watch = LeaderWatch(cluster)
+        for _ in range(_PARTIAL_PARTITIONS):
+            cluster.note(f"partition with a hub: {partition_with_hub(cluster, watch)}")
+            watch.watch(LEADER_US + S)
+        self._heal_all()
 
     def _demand_progress(self, who: str, core: list[Process]) -> None:
         cluster = self.cluster

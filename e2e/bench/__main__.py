@@ -1,0 +1,118 @@
+"""``make bench``: measure, print, and write one JSON file."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from e2e.bench import machine
+from e2e.bench.contest import Turns, contest, contestants
+from e2e.bench.processes import BenchError
+from e2e.bench.rows import Row, Run, by_identity, to_json
+
+RESULTS: Final = machine.ROOT / "bench" / "results"
+BUILD: Final = machine.ROOT / "build" / "bench"
+LOGS: Final = BUILD / "logs"
+SECTIONS: Final = ("disk", "ours", "sdk", "java", "java-push", "etcd")
+_CONTEST: Final = frozenset({"ours", "sdk", "java", "java-push", "etcd"})
+_DISK_S: Final = 1.0
+_HEADLINES: Final = {
+    "per_s": "/s",
+    "total_mb_s": "MB/s",
+    "p50_ms": "ms p50",
+    "p99_ms": "ms p99",
+    "failures": "failed",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the chosen sections; return the exit code."""
+    args = parser().parse_args(arguments)
+    LOGS.mkdir(parents=True, exist_ok=True)
+    at = time.gmtime()
+    facts, commit = machine.facts(), machine.commit()
+    print(f"{facts}\ncommit {commit}", flush=True)
+    rows: list[Row] = []
+    try:
+        with tempfile.TemporaryDirectory(dir=args.data or BUILD, prefix="data-") as scratch:
+            for row in measure(args, Path(scratch)):
+                print(line(row), flush=True)
+                rows.append(row)
+    except BenchError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    run = Run(
+        at=time.strftime("%Y-%m-%dT%H:%M:%SZ", at),
+        commit=commit,
+        machine=facts,
+        rows=by_identity(rows),
+    )
+    path = write(run, RESULTS if args.record else BUILD)
+    print(f"\nas JSON: {path.relative_to(machine.ROOT)}")
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    made = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    made.add_argument("--full", action="store_true", help="all cases instead of a telling few")
+    made.add_argument("--seconds", type=float, default=8, help="length of a row (default 8)")
+    made.add_argument("--rounds", type=int, default=3, help="rounds of a row (default 3)")
+    made.add_argument(
+        "--warm-up", type=float, help="seconds before anything counts (default: JVMs 30, others 5)"
+    )
+    made.add_argument(
+        "--only",
+        type=lambda text: text.split(","),
+        default=list(SECTIONS),
+        metavar="SECTION,…",
+        help=f"of {', '.join(SECTIONS)}",
+    )
+    made.add_argument("--data", type=Path, help="where the nodes' disks are (default: build/bench)")
+    made.add_argument(
+        "--record", action="store_true", help="write to bench/results, the history, to be committed"
+    )
+    return made
+
+
+def measure(args: argparse.Namespace, scratch: Path) -> Iterator[Row]:
+    """Yield every row as it is measured."""
+    if unknown := set(args.only) - set(SECTIONS):
+        raise BenchError(f"no such section: {', '.join(sorted(unknown))}")
+    if "disk" in args.only:
+        yield from machine.disk_rows(scratch, _DISK_S)
+    turns = Turns(full=args.full, seconds=args.seconds, rounds=args.rounds, warm_up_s=args.warm_up)
+    known = contestants(turns, LOGS)
+    chosen = {name: known[name] for name in args.only if name in _CONTEST}
+    if chosen:
+        yield from contest(chosen, turns, scratch, LOGS)
+
+
+def line(row: Row) -> str:
+    """Return a row for the terminal."""
+    figures = "  ".join(
+        f"{row.figures[name]:,.1f} {unit}"
+        for name, unit in _HEADLINES.items()
+        if name in row.figures
+    )
+    return f"{row.system:14.14} {row.kind:9} {row.name:48} {figures}"
+
+
+def write(run: Run, directory: Path) -> Path:
+    """Write the run as ``<date>-<commit>.json``; one more of the same day gets its time, too."""
+    directory.mkdir(parents=True, exist_ok=True)
+    commit = run.commit.rstrip("+")
+    path = directory / f"{run.at[:10]}-{commit}.json"
+    if path.exists():
+        path = directory / f"{run.at[:19].replace(':', '')}-{commit}.json"
+    path.write_text(to_json(run), "utf-8")
+    return path
+
+
+if __name__ == "__main__":
+    sys.exit(main())

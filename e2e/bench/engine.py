@@ -1,0 +1,95 @@
+"""Appends in a closed loop, latencies of an open one, and reads: rows of any system's group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from e2e.bench.cases import Case
+from e2e.bench.groups import Group
+from e2e.bench.loads import Load, Loaded
+from e2e.bench.processes import Usage
+from e2e.bench.rows import Row
+
+APPEND: Final = "append"
+LATENCY: Final = "latency"
+READ: Final = "read"
+LATENCY_CASE: Final = Case(batch=64, window=16)
+"""Whose rate in a closed loop is the load of 100 % for the open loop."""
+LOAD_SHARES: Final = (0.5, 0.8)
+_SETTLE_S: Final = 1.0
+_READERS: Final = 4
+
+
+def append_row(group: Group, case: Case, seconds: float) -> Row:
+    """Measure a closed loop of appends through the leader."""
+
+    def load() -> Loaded:
+        return group.load.run(case, seconds, node=group.wait_whole())
+
+    group.load.run(case, _SETTLE_S, node=group.wait_whole())
+    return measured(group, group.load, case, load, kind=APPEND, name=case.name)
+
+
+def latency_rows(group: Group, seconds: float) -> list[Row]:
+    """Measure an open loop at shares of the rate that the closed loop reaches right before."""
+    case, leader = LATENCY_CASE, group.wait_whole()
+    group.load.run(case, _SETTLE_S, node=leader)
+    closed = group.load.run(case, seconds, node=leader)
+    most = closed.requests / closed.seconds
+    return [_open_row(group, case, seconds, share, most * share) for share in LOAD_SHARES]
+
+
+def _open_row(group: Group, case: Case, seconds: float, share: float, rate: float) -> Row:
+    def load() -> Loaded:
+        return group.load.run(case, seconds, node=group.wait_whole(), rate=rate)
+
+    name = f"{case.name} at {share:.0%} of its rate"
+    return measured(group, group.load, case, load, kind=LATENCY, name=name)
+
+
+def read_row(group: Group, seconds: float) -> Row:
+    """Measure the native read of committed messages through one node that follows."""
+    follower = (group.wait_whole() + 1) % len(group.seats)
+    case = Case(batch=1, window=_READERS)
+
+    def load() -> Loaded:
+        return group.load.run(case, seconds, mode="read", node=follower)
+
+    return measured(group, group.load, case, load, kind=READ, name=f"{_READERS} readers, 1 node")
+
+
+def measured(
+    group: Group, load: Load, case: Case, work: Callable[[], Loaded], *, kind: str, name: str
+) -> Row:
+    """Run *work* and return its row, with what each node and *load* took meanwhile."""
+    before = [*group.usages(), load.child.usage()]
+    loaded = work()
+    after = [*group.usages(), load.child.usage()]
+    figures = loaded.figures(case.batch)
+    return Row(
+        kind=kind,
+        system=group.system.name,
+        name=name,
+        size_bytes=case.size_bytes,
+        batch=case.batch,
+        window=case.window,
+        figures=figures | usage_figures(before, after),
+        samples=(figures["per_s"],),
+    )
+
+
+def usage_figures(
+    before: Sequence[Usage | None], after: Sequence[Usage | None]
+) -> dict[str, float]:
+    """Return processor seconds and memory of each node, and of the client, which is the last.
+
+    A process that ended between the two has no figures.
+    """
+    names = [*(f"node{number}" for number in range(len(before) - 1)), "client"]
+    figures: dict[str, float] = {}
+    for name, earlier, later in zip(names, before, after, strict=True):
+        if earlier is not None and later is not None:
+            figures[f"{name}_cpu_s"] = later.cpu_s - earlier.cpu_s
+            figures[f"{name}_rss_mb"] = later.rss_mb
+    return figures

@@ -1,0 +1,76 @@
+"""etcd, the version that `e2e.cluster.golang` pins: every put is synced on a majority."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Sequence
+from typing import Any
+
+from e2e.bench.groups import Standing
+from e2e.bench.processes import Command
+from e2e.bench.seats import HOST, Seat
+from e2e.cluster import binaries
+
+_ASK_S = 0.5
+_QUOTA_BYTES = 8 << 30
+"""Room for the history of all rows, so that no compaction costs it anything."""
+
+
+class Etcd:
+    """See `System`."""
+
+    name = "etcd"
+    warm_up_s = 5.0
+
+    def __init__(self) -> None:
+        self._server = binaries.etcd_peer()
+        self._load = binaries.etcd_load()
+
+    def node(self, seat: Seat, seats: Sequence[Seat]) -> Command:
+        """See `System`. Its peers' addresses are advertised, so each is a link that can be cut."""
+        cluster = ",".join(f"{each.name}=http://{HOST}:{each.link_port}" for each in seats)
+        clients, peers = f"http://{HOST}:{seat.client_port}", f"http://{HOST}:{seat.peer_port}"
+        options = {
+            "name": seat.name,
+            "data-dir": str(seat.directory / "data"),
+            "listen-client-urls": clients,
+            "advertise-client-urls": clients,
+            "listen-peer-urls": peers,
+            "initial-advertise-peer-urls": f"http://{HOST}:{seat.link_port}",
+            "initial-cluster": cluster,
+            "initial-cluster-state": "new",
+            "quota-backend-bytes": str(_QUOTA_BYTES),
+            "log-level": "warn",
+        }
+        argv = [f"--{name}={value}" for name, value in options.items()]
+        return Command((self._server, *argv))
+
+    def load(self, seats: Sequence[Seat]) -> Command:
+        """See `System`."""
+        endpoints = ",".join(f"http://{HOST}:{seat.client_port}" for seat in seats)
+        return Command((self._load, endpoints), answers=True)
+
+    def found(self, seats: Sequence[Seat]) -> None:
+        """See `System`. Its command line founds the cluster."""
+
+    def standing(self, seat: Seat) -> Standing | None:
+        """See `System`."""
+        url = f"http://{HOST}:{seat.client_port}/v3/maintenance/status"
+        request = urllib.request.Request(url, b"{}", {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=_ASK_S) as response:  # noqa: S310
+                return parse_status(json.load(response))
+        except (OSError, ValueError):
+            return None
+
+
+def parse_status(told: dict[str, Any]) -> Standing:
+    """Read the answer of Maintenance.Status, numbers in strings as its gateway writes them."""
+    leader = told.get("leader", "0")
+    return Standing(
+        leads=leader == told["header"]["member_id"],
+        term=int(told.get("raftTerm", 0)),
+        is_ready=leader != "0" and not told.get("errors"),
+        last_index=int(told.get("raftIndex", 0)),
+    )

@@ -1,0 +1,177 @@
+"""A group of three nodes under measurement, whatever system it is of.
+
+What differs between systems is in `System`: how a node is started, how it is asked who leads, how
+it is loaded. Freezing a group (`pause`) takes it off the processor while others are measured.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+from e2e.bench.loads import Load
+from e2e.bench.processes import BenchError, Child, Command, Usage
+from e2e.bench.seats import Seat
+
+_WHOLE_S: Final = 90.0
+_POLL_S: Final = 0.05
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What a node says of itself.
+
+    Attributes:
+        leads: Whether it believes that it leads.
+        term: In which term.
+        is_ready: Whether it takes part: it follows a leader or is one.
+        last_index: The newest entry of its log, where the system tells; else 0.
+    """
+
+    leads: bool
+    term: int
+    is_ready: bool
+    last_index: int = 0
+
+
+class System(Protocol):
+    """What the bench has to know of a system to measure it."""
+
+    @property
+    def name(self) -> str:
+        """As it stands in the rows."""
+
+    @property
+    def warm_up_s(self) -> float:
+        """How long it is loaded before anything counts."""
+
+    def node(self, seat: Seat, seats: Sequence[Seat]) -> Command:
+        """Return how the node of *seat* is started."""
+
+    def load(self, seats: Sequence[Seat]) -> Command:
+        """Return the program that loads the group."""
+
+    def found(self, seats: Sequence[Seat]) -> None:
+        """Make a group of nodes that run for the first time, if that takes an act."""
+
+    def standing(self, seat: Seat) -> Standing | None:
+        """Ask the node of *seat*; None when it does not answer."""
+
+
+class Group:
+    """Three running nodes of a system and the program that loads them."""
+
+    def __init__(self, system: System, seats: Sequence[Seat], logs: Path) -> None:
+        self.system = system
+        self.seats = seats
+        self._logs = logs
+        self._nodes: list[Child] = []
+        self._load: Load | None = None
+
+    @property
+    def nodes(self) -> Sequence[Child]:
+        """The nodes' processes, by index."""
+        return self._nodes
+
+    @property
+    def load(self) -> Load:
+        """The program that loads the group."""
+        assert self._load is not None
+        return self._load
+
+    def start(self) -> None:
+        """Start all nodes, found the group, wait for a leader, start the load program."""
+        self._logs.mkdir(parents=True, exist_ok=True)
+        self._nodes = [self._spawn(seat) for seat in self.seats]
+        self.system.found(self.seats)
+        self.wait_whole()
+        command = self.system.load(self.seats)
+        self._load = Load(Child(command, self._logs / "load.log"))
+
+    def _spawn(self, seat: Seat) -> Child:
+        seat.directory.mkdir(parents=True, exist_ok=True)
+        return Child(self.system.node(seat, self.seats), self._logs / f"{seat.name}.log")
+
+    def restart(self, index: int) -> None:
+        """Start a node that has ended again, on what it left."""
+        if self._nodes[index].is_running():
+            raise BenchError(f"{self.system.name} node {index} still runs")
+        self._nodes[index] = self._spawn(self.seats[index])
+
+    def standings(self) -> list[Standing | None]:
+        """Ask every node that runs."""
+        return [
+            self.system.standing(seat) if node.is_running() else None
+            for seat, node in zip(self.seats, self._nodes, strict=True)
+        ]
+
+    def leader(self) -> int | None:
+        """Return the index of the node that leads in the newest term."""
+        leading = [(s.term, i) for i, s in enumerate(self.standings()) if s and s.leads]
+        return max(leading)[1] if leading else None
+
+    def whole(self) -> int | None:
+        """Return the leader when every node takes part, else None."""
+        standings = self.standings()
+        whole = all(standing and standing.is_ready for standing in standings)
+        return self.leader() if whole else None
+
+    def wait_whole(self, timeout_s: float = _WHOLE_S) -> int:
+        """Wait until every node takes part and one leads; return which. Raises BenchError."""
+        what = f"{self.system.name} is whole (logs: {self._logs})"
+        return until(what, self.whole, timeout_s)
+
+    def pause(self) -> None:
+        """Freeze every process of the group."""
+        for child in self._children():
+            child.send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let every process go on, and wait until the group has found itself."""
+        for child in self._children():
+            child.send(signal.SIGCONT)
+        self.wait_whole()
+
+    def _children(self) -> list[Child]:
+        return [*self._nodes, *([self._load.child] if self._load else [])]
+
+    def usages(self) -> list[Usage | None]:
+        """Return what each node took so far."""
+        return [node.usage() for node in self._nodes]
+
+    def disk_bytes(self) -> int:
+        """Return what the nodes' directories take on the disk."""
+        files = (path for seat in self.seats for path in seat.directory.rglob("*"))
+        return sum(path.stat().st_blocks * 512 for path in files if path.is_file())
+
+    def stop(self) -> None:
+        """End every process."""
+        for child in reversed(self._children()):
+            child.stop()
+        self._nodes, self._load = [], None
+
+    def discard(self) -> None:
+        """End every process and remove what they wrote, mount points excepted."""
+        self.stop()
+        for path in (path for seat in self.seats for path in seat.directory.glob("*")):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+
+def until(what: str, probe: Callable[[], _T | None], timeout_s: float) -> _T:
+    """Return the first answer of *probe* that is not None. Raises BenchError."""
+    deadline_s = time.monotonic() + timeout_s
+    while time.monotonic() < deadline_s:
+        answer = probe()
+        if answer is not None:
+            return answer
+        time.sleep(_POLL_S)
+    raise BenchError(f"{what}: not within {timeout_s:g} s")

@@ -1,0 +1,136 @@
+"""Java DLedger from Maven Central, started and loaded by the sources in ``java/``.
+
+It acknowledges from the page cache: its commit log is mapped memory that a thread flushes now and
+then. Jars are fetched by Maven and compared with ``java/jars.sha256`` before anything runs them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from e2e.bench.groups import Standing
+from e2e.bench.processes import BenchError, Command
+from e2e.bench.seats import HOST, Seat
+from e2e.cluster import packages
+from e2e.cluster.layout import Layout, default_layout
+from e2e.cluster.shell import run
+from e2e.cluster.steps import Steps
+
+NAME: Final = "java-dledger"
+DEFAULT_HEARTBEAT_MS: Final = 2000
+_SOURCES: Final = Path(__file__).parent / "java"
+_PACKAGES: Final = {"maven": "/usr/bin/mvn", "default-jdk-headless": "/usr/bin/javac"}
+_COPY: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+_FETCH_S: Final = 600.0
+_JVM: Final = ("-Xms512m", "-Xmx1g", "-XX:+UseG1GC")
+
+
+class JavaDLedger:
+    """See `System`.
+
+    Args:
+        heartbeat_ms: Its own default is 2 s; three missed ones start an election.
+        batch_push: Whether its leader sends followers several entries at once; off by default.
+    """
+
+    warm_up_s = 30.0
+
+    def __init__(
+        self, *, heartbeat_ms: int = DEFAULT_HEARTBEAT_MS, batch_push: bool = False
+    ) -> None:
+        self._heartbeat_ms = heartbeat_ms
+        self._batch_push = batch_push
+        self._class_path = ensure_built(default_layout())
+
+    @property
+    def name(self) -> str:
+        """See `System`: settings that are not its defaults are part of the name."""
+        changed = [f"heartbeat {self._heartbeat_ms} ms"] * (
+            self._heartbeat_ms != DEFAULT_HEARTBEAT_MS
+        ) + ["batch push"] * self._batch_push
+        return NAME + (f" ({', '.join(changed)})" if changed else "")
+
+    def node(self, seat: Seat, seats: Sequence[Seat]) -> Command:
+        """See `System`."""
+        (seat.directory / "role.json").unlink(missing_ok=True)
+        peers = ";".join(f"{e.name}-{HOST}:{e.known_to(seat)}" for e in seats)
+        push = str(self._batch_push).lower()
+        arguments = (seat.name, peers, str(seat.directory), str(self._heartbeat_ms), push)
+        return self._java("Server", *arguments)
+
+    def load(self, seats: Sequence[Seat]) -> Command:
+        """See `System`. Its clients come through the peers' port, which no cut link leads to."""
+        return self._java("Client", ";".join(f"{e.name}-{HOST}:{e.peer_port}" for e in seats))
+
+    def _java(self, main: str, *arguments: str) -> Command:
+        argv = ("java", *_JVM, "-cp", self._class_path, main, "bench", *arguments)
+        return Command(argv, answers=True)
+
+    def found(self, seats: Sequence[Seat]) -> None:
+        """See `System`. The nodes' arguments found the group."""
+
+    def standing(self, seat: Seat) -> Standing | None:
+        """See `System`: the server notes its role in a file."""
+        try:
+            told = json.loads((seat.directory / "role.json").read_text("utf-8"))
+        except (FileNotFoundError, ValueError):
+            return None
+        leads = told["role"] == "LEADER"
+        return Standing(
+            leads=leads, term=told["term"], is_ready=leads or told["role"] == "FOLLOWER"
+        )
+
+
+def ensure_built(layout: Layout) -> str:
+    """Fetch the jars and compile our sources, unless both are cached; return the class path.
+
+    Raises:
+        BenchError: A jar is not the one that was pinned.
+    """
+    built = layout.cache / f"java-peer-{_key()}"
+    if not built.exists():
+        steps = Steps()
+        packages.ensure(layout, _PACKAGES, steps)
+        with steps.step("fetch Java DLedger and compile the load programs"):
+            _build(built)
+    return f"{built / 'classes'}:{built / 'lib' / '*'}"
+
+
+def _key() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(_SOURCES.iterdir()):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def _build(built: Path) -> None:
+    partial = built.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    (partial / "classes").mkdir(parents=True)
+    lib = partial / "lib"
+    fetch = ("mvn", "-B", "-q", "-f", _SOURCES / "pom.xml", _COPY, f"-DoutputDirectory={lib}")
+    run(*fetch, "-DincludeScope=runtime", timeout_s=_FETCH_S)
+    check_jars(lib, (_SOURCES / "jars.sha256").read_text("ascii"))
+    sources = sorted(_SOURCES.glob("*.java"))
+    run("javac", "-d", partial / "classes", "-cp", f"{lib}/*", *sources, timeout_s=_FETCH_S)
+    partial.rename(built)
+
+
+def check_jars(lib: Path, pinned: str) -> None:
+    """Compare what was fetched with the pinned digests, one ``digest  name`` a line.
+
+    Raises:
+        BenchError: One is missing, differs, or is not pinned.
+    """
+    wanted = {name: digest for digest, name in (line.split() for line in pinned.splitlines())}
+    found = {jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in lib.glob("*.jar")}
+    for name in sorted(wanted.keys() | found.keys()):
+        if wanted.get(name) != found.get(name):
+            raise BenchError(
+                f"{name}: SHA-256 {found.get(name)}, but java/jars.sha256 has {wanted.get(name)}"
+            )

@@ -1,0 +1,93 @@
+"""The programs that load a group, and the one language in which all of them are asked.
+
+One JSON object a line on standard input, one a line in answer:
+
+- ``{"mode": "append", "node", "size_bytes", "batch", "window", "seconds", "rate"}``: *window*
+  requests under way at once, through node *node*, for *seconds*; with a *rate* above 0, requests
+  are due at fixed times instead and their latency counts from then. Answers
+  ``{"requests", "failures", "seconds", "latencies_us"}``. A program that knows further modes of
+  this shape (``read``, SDK calls) documents them itself.
+- ``{"mode": "steady", "node", "size_bytes", "pace_s"}``: one writer in the background, one request
+  at a time, trying again until it is stopped. ``acks`` takes ``{"acks_ns", "failures"}`` since
+  the last question, on the machine's monotonic clock; ``stop`` ends it and does the same.
+
+A program ends when its input does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from e2e.bench.cases import Case
+from e2e.bench.figures import latency_figures
+from e2e.bench.processes import Child
+
+_ANSWER_S: Final = 60.0
+PACE_S: Final = 0.002
+"""Between an acknowledgement and the steady writer's next request: how fine a gap can be seen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """What came of a load.
+
+    Attributes:
+        requests: Answered in time (closed loop) or at all (open loop).
+        failures: Requests that failed.
+        seconds: How long it was loaded.
+        latencies_us: Of each request that was answered.
+    """
+
+    requests: int
+    failures: int
+    seconds: float
+    latencies_us: Sequence[float]
+
+    def figures(self, batch: int) -> dict[str, float]:
+        """Return messages a second, failures and latencies."""
+        rate = {"per_s": self.requests * batch / self.seconds, "failures": float(self.failures)}
+        return rate | latency_figures(self.latencies_us)
+
+
+class Load:
+    """A running load program."""
+
+    def __init__(self, child: Child) -> None:
+        self.child = child
+
+    def run(
+        self, case: Case, seconds: float, *, mode: str = "append", node: int = 0, rate: float = 0
+    ) -> Loaded:
+        """Load the group; *rate* is in requests a second, 0 for a closed loop."""
+        answer = self._ask(
+            mode=mode,
+            node=node,
+            size_bytes=case.size_bytes,
+            batch=case.batch,
+            window=case.window,
+            seconds=seconds,
+            rate=rate,
+            timeout_s=seconds + _ANSWER_S,
+        )
+        return Loaded(**answer)
+
+    def start_steady(self, *, node: int, size_bytes: int = 128) -> None:
+        """Start the steady writer, through *node* if the system's client lets one choose."""
+        self._ask(mode="steady", node=node, size_bytes=size_bytes, pace_s=PACE_S)
+
+    def acks_s(self) -> list[float]:
+        """Return when the steady writer had acknowledgements, since the last question."""
+        return _seconds(self._ask(mode="acks"))
+
+    def stop_steady(self) -> list[float]:
+        """End the steady writer; return the acknowledgements since the last question."""
+        return _seconds(self._ask(mode="stop"))
+
+    def _ask(self, *, timeout_s: float = _ANSWER_S, **request: Any) -> dict[str, Any]:
+        return self.child.ask(request, timeout_s=timeout_s)
+
+
+def _seconds(answer: dict[str, Any]) -> list[float]:
+    return [ns / 1e9 for ns in answer["acks_ns"]]

@@ -1,0 +1,87 @@
+"""Facts of the machine that bound every figure: processor, memory, versions, the disk's limit."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+from e2e.bench.rows import Row
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+_SPAN_BYTES: Final = 64 << 20
+_WRITE_BYTES: Final = (64 << 10, 256 << 10, 1 << 20)
+_WRITERS: Final = (1, 3)
+DISK: Final = "disk"
+
+
+def facts() -> dict[str, Any]:
+    """Return what a reader has to know of the machine."""
+    return {
+        "cpu": _cpu_model(Path("/proc/cpuinfo").read_text("utf-8")),
+        "cores": os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "load_before": round(os.getloadavg()[0], 2),
+    }
+
+
+def _cpu_model(cpuinfo: str) -> str:
+    names = (line.split(":")[1].strip() for line in cpuinfo.splitlines() if "model name" in line)
+    return next(names, "unknown")
+
+
+def commit() -> str:
+    """Return the checked-out commit, ``+`` behind it when files were changed."""
+    short = _git("rev-parse", "--short=12", "HEAD").strip()
+    return short + ("+" if _git("status", "--porcelain", "--untracked-files=no").strip() else "")
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(
+        ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True
+    ).stdout
+
+
+def disk_rows(directory: Path, seconds: float) -> list[Row]:
+    """Measure the disk: one writer, and three at once as the nodes on this machine are."""
+    cases = [(size, writers) for writers in _WRITERS for size in _WRITE_BYTES]
+    return [_disk_row(directory, size, writers, seconds) for size, writers in cases]
+
+
+def _disk_row(directory: Path, size: int, writers: int, seconds: float) -> Row:
+    with ThreadPoolExecutor(writers) as pool:
+        files = [directory / f"disk-probe-{number}" for number in range(writers)]
+        rates = list(pool.map(lambda path: synced_rate(path, size, seconds), files))
+    for path in files:
+        path.unlink()
+    who = "one writer" if writers == 1 else f"{writers} writers, each"
+    return Row(
+        kind=DISK,
+        system="machine",
+        name=f"write + fdatasync, {size >> 10} KiB, {who}",
+        size_bytes=size,
+        window=writers,
+        figures={"each_mb_s": sum(rates) / writers, "total_mb_s": sum(rates)},
+    )
+
+
+def synced_rate(path: Path, size: int, seconds: float) -> float:
+    """Return MB/s of writes of *size* bytes, each followed by fdatasync, in preallocated space."""
+    fd = os.open(path, os.O_CREAT | os.O_RDWR)
+    try:
+        os.pwrite(fd, bytes(_SPAN_BYTES), 0)
+        os.fsync(fd)
+        data, written, began_s = os.urandom(size), 0, time.monotonic()
+        while time.monotonic() < began_s + seconds:
+            os.pwrite(fd, data, written % _SPAN_BYTES)
+            os.fdatasync(fd)
+            written += size
+        return written / (time.monotonic() - began_s) / 1e6
+    finally:
+        os.close(fd)

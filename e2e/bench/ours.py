@@ -1,0 +1,92 @@
+"""Our own system: ``dledger node`` processes, founded through the public client."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+
+from dledger.client import AdminClient
+from dledger.errors import DledgerError
+from dledger.status import NodeStatus
+from dledger.types import Member, NodeId
+from e2e.bench.groups import Standing, until
+from e2e.bench.processes import Command
+from e2e.bench.rows import OURS
+from e2e.bench.seats import HOST, Seat
+
+_FOUNDED_S = 60.0
+
+
+class Ours:
+    """See `System`; *settings* go to every node, by their names in the node's config."""
+
+    name = OURS
+    warm_up_s = 2.0
+
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        self._settings = dict(settings or {})
+
+    def node(self, seat: Seat, seats: Sequence[Seat]) -> Command:  # noqa: ARG002 - founding tells
+        """See `System`."""
+        settings = {
+            "name": seat.name,
+            "group": "bench",
+            "data_dir": str(seat.directory / "data"),
+            "advertise_host": HOST,
+            "listen_host": HOST,
+            "client_port": str(seat.client_port),
+            "client_tls_port": "0",
+            "peer_port": str(seat.peer_port),
+            "http_port": str(seat.http_port),
+            **self._settings,
+        }
+        argv = (sys.executable, "-m", "dledger", "node", "--exit-with-parent")
+        return Command(argv, {f"DLEDGER_{key.upper()}": value for key, value in settings.items()})
+
+    def load(self, seats: Sequence[Seat]) -> Command:
+        """See `System`."""
+        endpoints = ",".join(f"{HOST}:{seat.client_port}" for seat in seats)
+        return Command((sys.executable, "-m", "e2e.bench.native_load", endpoints), answers=True)
+
+    def found(self, seats: Sequence[Seat]) -> None:
+        """See `System`."""
+        statuses = [until("our nodes answer", lambda s=s: status(s), _FOUNDED_S) for s in seats]  # type: ignore[misc]
+        if any(status.group_id for status in statuses):
+            return
+        members = [
+            Member(id=NodeId(s.node_id), name=s.name, address=f"{HOST}:{seat.link_port}")
+            for s, seat in zip(statuses, seats, strict=True)
+        ]
+        asyncio.run(_bootstrap(seats[0], members))
+
+    def standing(self, seat: Seat) -> Standing | None:
+        """See `System`."""
+        told = status(seat)
+        if told is None:
+            return None
+        return Standing(
+            leads=told.role == "leader",
+            term=told.term,
+            is_ready=told.ready,
+            last_index=told.last_index,
+        )
+
+
+def status(seat: Seat) -> NodeStatus | None:
+    """Ask the node of *seat* through its own port, cut links or not."""
+    try:
+        return asyncio.run(_status(seat))
+    except DledgerError:
+        return None
+
+
+async def _status(seat: Seat) -> NodeStatus:
+    async with AdminClient(f"{HOST}:{seat.peer_port}", timeout_s=1.0) as admin:
+        return await admin.status()
+
+
+async def _bootstrap(seat: Seat, members: list[Member]) -> None:
+    async with AdminClient(f"{HOST}:{seat.peer_port}") as admin:
+        await admin.bootstrap(str(uuid.uuid4()), members)

@@ -1,0 +1,181 @@
+"""Load through the unmodified RocketMQ Python SDK, as `e2e.bench.loads` asks for it.
+
+Its modes, all in a closed loop of single messages: ``sync`` (*window* threads), ``async``
+(*window* sends under way from one thread) and ``consume`` (receive and acknowledge what there is,
+in *window* threads).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from rocketmq.v5.client import ClientConfiguration, Credentials
+from rocketmq.v5.consumer import SimpleConsumer
+from rocketmq.v5.model import FilterExpression, Message
+from rocketmq.v5.producer import Producer
+
+TOPIC: Final = "bench-sdk"
+GROUP: Final = "bench-sdk"
+_RECEIVE: Final = 32
+_INVISIBLE_S: Final = 30
+_POLL_S: Final = 1
+
+
+def main() -> int:
+    """Answer until the input ends."""
+    endpoints = sys.argv[1]
+    answers = sys.stdout
+    sys.stdout = sys.stderr  # the SDK prints
+    modes: dict[str, Callable[[str, dict[str, Any]], Tally]] = {
+        "sync": send_sync,
+        "async": send_async,
+        "consume": consume,
+    }
+    for line in sys.stdin:
+        asked = json.loads(line)
+        print(json.dumps(modes[asked["mode"]](endpoints, asked).answer()), file=answers, flush=True)
+    return 0
+
+
+class Tally:
+    """What is counted while a load runs; threads share it."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.end_s = time.monotonic() + seconds
+        self._lock = threading.Lock()
+        self._latencies_us: list[int] = []
+        self._failures = 0
+
+    def is_running(self) -> bool:
+        """Whether the load goes on."""
+        return time.monotonic() < self.end_s
+
+    def note(self, began_s: float, messages: int = 1) -> None:
+        """Count messages that one call brought, unless the end has passed."""
+        now_s = time.monotonic()
+        if now_s <= self.end_s:
+            with self._lock:
+                self._latencies_us += [round((now_s - began_s) * 1e6)] * messages
+
+    def note_failure(self) -> None:
+        """Count a failed call."""
+        with self._lock:
+            self._failures += 1
+
+    def answer(self) -> dict[str, Any]:
+        """Return it in the bench's language."""
+        return {
+            "requests": len(self._latencies_us),
+            "failures": self._failures,
+            "seconds": self._seconds,
+            "latencies_us": self._latencies_us,
+        }
+
+
+def send_sync(endpoints: str, asked: dict[str, Any]) -> Tally:
+    """Send from so many threads, each waiting for its answer."""
+    with _producer(endpoints) as producer:
+        producer.send(_message(asked))  # finds the route
+        tally = Tally(asked["seconds"])
+
+        def work() -> None:
+            while tally.is_running():
+                began_s = time.monotonic()
+                try:
+                    producer.send(_message(asked))
+                    tally.note(began_s)
+                except Exception:  # noqa: BLE001 - the SDK raises many kinds
+                    tally.note_failure()
+
+        _in_threads(asked["window"], work)
+    return tally
+
+
+def send_async(endpoints: str, asked: dict[str, Any]) -> Tally:
+    """Send from one thread, so many under way at once."""
+    with _producer(endpoints) as producer:
+        producer.send(_message(asked))
+        tally = Tally(asked["seconds"])
+        free = threading.Semaphore(asked["window"])
+
+        def done(began_s: float, future: Any) -> None:
+            free.release()
+            if future.exception() is None:
+                tally.note(began_s)
+            else:
+                tally.note_failure()
+
+        while tally.is_running():
+            free.acquire()
+            began_s = time.monotonic()
+            future = producer.send_async(_message(asked))
+            future.add_done_callback(lambda f, began_s=began_s: done(began_s, f))
+        for _ in range(asked["window"]):
+            free.acquire()
+    return tally
+
+
+def consume(endpoints: str, asked: dict[str, Any]) -> Tally:
+    """Receive in batches and acknowledge each message; a call's latency is the batch's."""
+    consumer = SimpleConsumer(
+        _configuration(endpoints), GROUP, {TOPIC: FilterExpression()}, await_duration=_POLL_S
+    )
+    consumer.startup()
+    try:
+        tally = Tally(asked["seconds"])
+
+        def work() -> None:
+            while tally.is_running():
+                began_s = time.monotonic()
+                try:
+                    received = consumer.receive(_RECEIVE, _INVISIBLE_S)
+                    for message in received:
+                        consumer.ack(message)
+                    tally.note(began_s, len(received))
+                except Exception:  # noqa: BLE001 - the SDK raises many kinds
+                    tally.note_failure()
+
+        _in_threads(asked["window"], work)
+    finally:
+        consumer.shutdown()
+    return tally
+
+
+def _in_threads(count: int, work: Callable[[], None]) -> None:
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+@contextlib.contextmanager
+def _producer(endpoints: str) -> Any:
+    producer = Producer(_configuration(endpoints), (TOPIC,))
+    producer.startup()
+    try:
+        yield producer
+    finally:
+        producer.shutdown()
+
+
+def _configuration(endpoints: str) -> ClientConfiguration:
+    return ClientConfiguration(endpoints, Credentials())
+
+
+def _message(asked: dict[str, Any]) -> Message:
+    message = Message()
+    message.topic, message.body = TOPIC, os.urandom(asked["size_bytes"])
+    return message
+
+
+if __name__ == "__main__":
+    sys.exit(main())
