@@ -56,6 +56,8 @@ class Installation:
     async def _install(self, info: SnapshotInfo) -> None:
         try:
             await self._disk.drained()
+            if not self._disk.idle:
+                return  # stopped meanwhile; the running write ends, the leader sends it again
             memberships = await self._replace(info)
         except StorageError as error:
             self._failed(error)
