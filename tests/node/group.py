@@ -163,6 +163,7 @@ class TestGroup:
         self.nodes: dict[NodeId, TestNode] = {}
         self.cut: set[NodeId] = set()
         self.sent: list[Message] = []
+        self.tamper: Callable[[Message], Message] = lambda message: message
         self._stopped: list[TestNode] = []
 
     def start(self, *ids: NodeId) -> None:
@@ -182,6 +183,7 @@ class TestGroup:
 
     def _deliver(self, message: Message) -> None:
         self.sent.append(message)
+        message = self.tamper(message)
         if message.sender in self.cut or message.recipient in self.cut:
             return
         if message.recipient in self.nodes and message.sender in self.nodes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from dledger.broker.produce import ProduceFrame, encode_produce
 from dledger.broker.results import Produced, Received, Retained
 from dledger.broker.state import BrokerState
 from dledger.errors import CorruptFile
-from dledger.raft.messages import InstallSnapshotRequest
+from dledger.raft.messages import InstallSnapshotRequest, Message
 from dledger.retention import RetentionPolicy
 from dledger.snapshots import Snapshots
 from dledger.store.files import DiskUsage
@@ -239,6 +240,37 @@ async def test_an_installation_that_was_cut_short_is_finished_at_the_next_start(
     assert back.log.first_index == stored[6].index
     await eventually(lambda: back.log.last_index == leader.log.last_index)
     await _digests_agree(group)
+    await group.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_snapshot_that_arrives_damaged_is_asked_for_anew(tmp_path: Path) -> None:
+    """Nothing of it is used, and the next one is whole."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    away = next(node.id for node in group.followers())
+    await group.stop(away)
+    leader = await group.leader()
+    stored = await _produce(leader, *range(12))
+    await _shorten(group, stored[6].index)
+    damaged: list[Message] = []
+
+    def damage(message: Message) -> Message:
+        if isinstance(message, InstallSnapshotRequest) and message.data and not damaged:
+            damaged.append(message)
+            return replace(message, data=bytes(len(message.data)))
+        return message
+
+    group.tamper = damage
+    group.start(away)
+    back = group.nodes[away]
+
+    await eventually(lambda: back.log.last_index == leader.log.last_index)
+    await _digests_agree(group)
+    assert damaged
+    assert not back.fatal
     await group.stop()
 
 
