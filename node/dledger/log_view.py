@@ -38,11 +38,16 @@ class LogView:
         self._chunks: OrderedDict[int, tuple[Entry, ...]] = OrderedDict()
         self._loading: dict[int, asyncio.Future[tuple[Entry, ...]]] = {}
         self._truncations = 0
+        self._hidden_before = 0
 
     @property
     def first_index(self) -> int:
         """The oldest index that is kept."""
-        return self._log.first_index
+        return max(self._log.first_index, self._hidden_before)
+
+    def hide_before(self, index: int) -> None:
+        """Say that the log begins with *index*, before a thread drops what is below."""
+        self._hidden_before = max(self._hidden_before, index)
 
     @property
     def last_index(self) -> int:
@@ -124,8 +129,8 @@ class LogView:
         error = done.exception()
         if isinstance(error, FaultyEntry):
             return
-        if isinstance(error, OffsetOutOfRange):  # dropped meanwhile: a snapshot takes its place
-            self._on_loaded()
+        if isinstance(error, OffsetOutOfRange):
+            self._on_loaded()  # dropped, or replaced by a snapshot, before it was read
             return
         if error is not None:
             self._on_error(error)
