@@ -226,6 +226,20 @@ def test_committed_data_counts_until_it_is_durable_here() -> None:
     node.propose(b"x")
 
 
+def test_too_many_uncommitted_entries_are_overload() -> None:
+    """However small they are; room returns with the commit."""
+    node = leading(max_uncommitted_entries=3)
+    for _ in range(3):
+        node.propose(b"")
+
+    with pytest.raises(Overloaded, match="3 entries wait for commit; at most 3 may"):
+        node.propose(b"")
+    node.settle()
+    node.ack(node.raft.last_index)
+
+    node.propose(b"")
+
+
 def test_one_large_proposal_is_let_in_alone() -> None:
     """The bound is on what waits, not on one entry."""
     node = leading(max_uncommitted_bytes=100)
