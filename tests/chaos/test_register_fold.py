@@ -9,18 +9,13 @@ from e2e.chaos.history import Outcome
 from e2e.chaos.register_clients import Fold
 
 
-def folded(*asked: dict[str, object]) -> tuple[Fold, list[tuple[Outcome, int]]]:
+def folded(*asked: dict[str, object]) -> tuple[Fold, list[tuple[Outcome, int] | None]]:
     """Return the fold of a queue with these operations on key k, and their answers."""
-    fold = Fold()
-    answers = [
-        fold.apply(
-            StoredRecord(
-                record=Record(body=json.dumps({"key": "k", **one}).encode()),
-                offset=offset, index=offset + 1, stored_at_ms=0,
-            )
-        )
-        for offset, one in enumerate(asked)
-    ]  # fmt: skip
+    fold, answers = Fold(), []
+    for offset, one in enumerate(asked):
+        record = Record(body=json.dumps({"key": "k", **one}).encode())
+        fold.apply(StoredRecord(record=record, offset=offset, index=offset + 1, stored_at_ms=0))
+        answers.append(fold.answer)
     return fold, answers
 
 
