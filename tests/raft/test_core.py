@@ -1,6 +1,7 @@
 """What the core promises beyond the paper."""
 
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -169,6 +170,24 @@ def test_node_of_low_priority_campaigns_if_nobody_else_does() -> None:
 
 
 # Windows
+
+
+def test_failed_pre_votes_back_off() -> None:
+    """A node that cannot win asks less and less often, up to a bound, and changes no term by it."""
+    node = Alone(election_timeout_ticks=20)
+    asked = []
+    for tick in range(600):
+        node.tick()
+        if any(isinstance(m, PreVoteRequest) for m in node.settle()):
+            asked.append(tick)
+            for peer in ("2", "3"):
+                node.hear(PreVoteResponse, sender=peer, term=1, granted=False)
+    waits = [later - earlier for earlier, later in pairwise(asked)]
+
+    assert waits[0] <= TIMEOUT // 2
+    assert all(TIMEOUT <= wait <= 2 * TIMEOUT for wait in waits[2:])
+    assert len(set(waits)) > 3
+    assert node.raft.term == 1
 
 
 def test_windows_are_bounded_for_every_follower() -> None:
