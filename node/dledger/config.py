@@ -99,12 +99,15 @@ class Settings:
             value = getattr(self, key)
             if value not in choices:
                 raise ConfigError(key, f"{value!r} is none of {', '.join(choices)}")
+        self._check_elections()
+        if bool(self.tls_cert_file) != bool(self.tls_key_file):
+            raise ConfigError("tls_key_file", "goes together with tls_cert_file")
+
+    def _check_elections(self) -> None:
         if self.election_timeout_ticks < 4 * self.heartbeat_ticks:
             raise ConfigError("election_timeout_ticks", "must be at least 4 heartbeat_ticks")
         if not 0 <= self.election_handicap_ticks <= 4 * self.election_timeout_ticks:
             raise ConfigError("election_handicap_ticks", "must be 0 to 4 election_timeout_ticks")
-        if bool(self.tls_cert_file) != bool(self.tls_key_file):
-            raise ConfigError("tls_key_file", "goes together with tls_cert_file")
 
 
 _PORT: Final = (1, 65535)
