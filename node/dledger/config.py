@@ -47,6 +47,8 @@ class Settings:
         tick_ms: Length of a Raft tick.
         heartbeat_ticks: Ticks between a leader's heartbeats.
         election_timeout_ticks: Least ticks without a leader before an election; up to twice.
+        election_handicap_ticks: How much longer than others this node waits before it campaigns:
+            its election priority; 0 is the highest.
         segment_bytes: Size of a commit log segment.
         scrub_bytes_per_s: How fast the log is read to look for rot; 0 turns that off.
         durability: ``sync``, or ``osBuffer`` to acknowledge from the page cache.
@@ -78,6 +80,7 @@ class Settings:
     tick_ms: int = 50
     heartbeat_ticks: int = 2
     election_timeout_ticks: int = 20
+    election_handicap_ticks: int = 0
     segment_bytes: int = 64 << 20
     scrub_bytes_per_s: int = 8 << 20
     durability: Durability = "sync"
@@ -108,10 +111,15 @@ class Settings:
             value = getattr(self, key)
             if value not in choices:
                 raise ConfigError(key, f"{value!r} is none of {', '.join(choices)}")
-        if self.election_timeout_ticks < 4 * self.heartbeat_ticks:
-            raise ConfigError("election_timeout_ticks", "must be at least 4 heartbeat_ticks")
+        self._check_elections()
         if bool(self.tls_cert_file) != bool(self.tls_key_file):
             raise ConfigError("tls_key_file", "goes together with tls_cert_file")
+
+    def _check_elections(self) -> None:
+        if self.election_timeout_ticks < 4 * self.heartbeat_ticks:
+            raise ConfigError("election_timeout_ticks", "must be at least 4 heartbeat_ticks")
+        if not 0 <= self.election_handicap_ticks <= 4 * self.election_timeout_ticks:
+            raise ConfigError("election_handicap_ticks", "must be 0 to 4 election_timeout_ticks")
 
 
 _PORT: Final = (1, 65535)

@@ -263,6 +263,8 @@ class Driver:
             Unavailable: The leader is too new to know what is committed.
             Overloaded: Too many reads wait.
         """
+        if not self._running:
+            raise NotLeader(None)
         context, confirmed = self._reads.begin()
         try:
             self.core.read_index(context)

@@ -317,6 +317,7 @@ class Node:
                 group_id=self._joining.group_id,
                 heartbeat_ticks=settings.heartbeat_ticks,
                 election_timeout_ticks=settings.election_timeout_ticks,
+                handicap_ticks=settings.election_handicap_ticks,
             ),
             hard_state_file=hard_state_file,
             hard_state=hard_state,
