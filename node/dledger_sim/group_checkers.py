@@ -59,7 +59,7 @@ class Commitment:
         self._slots: list[_Slot] = []
         self._results: dict[int, tuple[int, int]] = {}
         self._electorates: set[Electorate] = set()
-        self.membership = Membership()
+        self.membership: tuple[int, Membership] = (0, Membership())
         self.check_disks = True
 
     @property
@@ -83,6 +83,11 @@ class Commitment:
         highest = max([term, *(slot.committed_in for slot in self._slots[-1:])])
         for index in range(len(self._slots) + 1, after + 1):
             self._slots.append(_Slot(log.term(index), log.chain(index), highest))
+        self.membership = max(
+            self.membership,
+            *(pair for pair in log.memberships() if pair[0] <= after),
+            key=lambda pair: pair[0],
+        )
         self._on_disks(after)
 
     def _same(self, process: Process, index: int) -> None:
