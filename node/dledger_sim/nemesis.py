@@ -108,7 +108,9 @@ class Nemesis:
             skip=self._rng.randint(0, 5),
             partial_bytes=self._rng.randint(0, 600),
         )
-        self._any().files.inject(fault)
+        process = self._any()
+        if process.is_up:
+            process.files.inject(fault)
 
     def _fill(self) -> None:
         files = self._any().files
