@@ -5,11 +5,12 @@ Implements `process.World` for the nodes and `producers.Service` for the clients
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from random import Random
 from zlib import crc32
 
+from dledger.driver import Driver
 from dledger.errors import DledgerError, StorageError
 from dledger.raft.messages import AppendRequest, Message
 from dledger.raft.quorum import Electorate
@@ -49,7 +50,8 @@ class Cluster:
         self.elections = ElectionSafety()
         self.history = OneHistory()
         self.processes: dict[NodeId, Process] = {}
-        self.commitment = Commitment(self.processes.values())
+        self._ever: list[Process] = []
+        self.commitment = Commitment(self._ever)
         self._found()
         self.producers = [
             Producer(f"client-{n}", self, options, self.random(f"client {n}"))
@@ -69,7 +71,7 @@ class Cluster:
         for one in membership.voters:
             rng = self.random(f"node {one.id}")
             first = founding if one in founders else None
-            self.processes[one.id] = Process(one, self, rng, founding=first)
+            self._add(Process(one, self, rng, founding=first))
         self._made = len(self.processes)
 
     def begin(self) -> None:
@@ -105,9 +107,13 @@ class Cluster:
         fresh = member(str(self._made))
         one = replace(fresh, name=name or fresh.name)
         process = Process(one, self, self.random(f"node {one.id}"), founding=None)
-        self.processes[one.id] = process
+        self._add(process)
         self.start(process)
         return process
+
+    def _add(self, process: Process) -> None:
+        self.processes[process.id] = process
+        self._ever.append(process)
 
     def discard(self, process: Process) -> None:
         """Take a node away for good, with its disk."""
@@ -271,11 +277,17 @@ class Cluster:
 
     def ask(self, node: NodeId, command: bytes, answer: Callable[[Answer], None]) -> None:
         """Send a command to a node, and its answer back; either may be lost."""
-        process = self.processes.get(node)
-        if process is None:
-            return
+        self.call(node, lambda driver: driver.propose(command, grows=True), answer)
+
+    def call(
+        self,
+        node: NodeId,
+        work: Callable[[Driver], Awaitable[object]],
+        answer: Callable[[Answer], None],
+    ) -> None:
+        """Have a node do something for a client, and send back what came of it."""
         for delay_us in self._client_delays_us():
-            self.clock.after(delay_us, lambda: self._serve(node, command, answer))
+            self.clock.after(delay_us, lambda: self._serve(node, work, answer))
 
     def _client_delays_us(self) -> list[int]:
         options, rng = self.options, self._network
@@ -286,7 +298,12 @@ class Cluster:
         copies = 2 if options.duplicate and rng.random() < options.duplicate else 1
         return [rng.randint(MS // 10, options.delay_ms * MS) for _ in range(copies)]
 
-    def _serve(self, node: NodeId, command: bytes, answer: Callable[[Answer], None]) -> None:
+    def _serve(
+        self,
+        node: NodeId,
+        work: Callable[[Driver], Awaitable[object]],
+        answer: Callable[[Answer], None],
+    ) -> None:
         process = self.processes.get(node)
         if process is None or not process.is_up:
             return
@@ -294,7 +311,7 @@ class Cluster:
 
         async def serve() -> None:
             try:
-                got: Answer = await driver.propose(command, grows=True)
+                got: Answer = await work(driver)
             except DledgerError as error:
                 got = error
             for delay_us in self._client_delays_us():

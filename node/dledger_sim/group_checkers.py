@@ -96,9 +96,10 @@ class Commitment:
             raise ViolationError(f"{process.id} applies another entry {index} than others did")
 
     def _on_disks(self, index: int) -> None:
-        """Check that a quorum's disks hold an entry when it is applied for the first time.
+        """Check that a quorum's disks held an entry when it is applied for the first time.
 
-        Which membership decided is only known to its leader; it must be one that was written.
+        A disk that was wiped since counts: it had what was committed then. Which membership
+        decided is only known to its leader; it must be one that was written.
         """
         term = self._slots[index - 1].term
         holders = [one.id for one in self._processes if one.log.holds(index, term)]

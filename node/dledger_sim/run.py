@@ -15,6 +15,7 @@ from dledger_sim.liveness import LEADER_US, LeaderWatch, partition_with_hub
 from dledger_sim.nemesis import Nemesis
 from dledger_sim.options import Options
 from dledger_sim.process import Process
+from dledger_sim.readers import Reader
 
 _LEADER_S = 3
 _PROGRESS_S = 10
@@ -35,6 +36,7 @@ class Outcome:
     terms: int
     committed: int
     acknowledged: int
+    reads: int
 
 
 class Run:
@@ -60,6 +62,8 @@ class Run:
         """
         cluster = self.cluster
         cluster.begin()
+        reader = Reader(cluster)
+        reader.start()
         Nemesis(cluster).start()
         cluster.clock.run_until(self.options.faulty_s * S)
         self._heal_quorum()
@@ -75,6 +79,7 @@ class Run:
             terms=cluster.elections.terms,
             committed=cluster.commitment.last_index,
             acknowledged=sum(one.messages_acknowledged for one in cluster.producers),
+            reads=reader.answered,
         )
 
     def _heal_quorum(self) -> None:
