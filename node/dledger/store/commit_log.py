@@ -102,8 +102,8 @@ class CommitLog(LogScrubbing):
             WrongIdentity: The log belongs to another node or group.
             StorageError: The disk failed.
         """
-        watermark = Watermark.open(files, directory)
         try:
+            watermark = Watermark.open(files, directory)
             found = survey(files, directory, watermark.mark, identity, rows=watermark.rows())
             check(found)
             has_rows = repair(files, directory, found, watermark, identity)
@@ -121,7 +121,10 @@ class CommitLog(LogScrubbing):
             cache_bytes=cache_bytes,
             durability=durability,
         )
-        log._load_memberships(found.memberships)
+        try:
+            log._load_memberships(found.memberships)
+        except OSError as error:
+            raise StorageError(f"cannot read the log in {directory}: {error}") from error
         return log
 
     def _load_memberships(self, indexes: Sequence[int]) -> None:
