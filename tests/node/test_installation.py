@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import threading
 from pathlib import Path
 
 from crc32c import crc32c
@@ -28,6 +30,16 @@ from tests.node.group import GROUP_ID, eventually
 _DATA = Path("/data")
 
 
+class GatedHardState(HardStateFile):
+    """A hard state whose saving waits for a gate."""
+
+    gate = threading.Event()
+
+    def save(self, state: HardState) -> None:
+        assert self.gate.wait(20)
+        super().save(state)
+
+
 class Bench:
     """One node's disk and what installs snapshots on it; events are remembered."""
 
@@ -38,7 +50,9 @@ class Bench:
         identity = load_or_format(self.files, _DATA, "node", new_id=lambda: NodeId("n1"))
         identity = join(self.files, _DATA, identity, GROUP_ID)
         self.log = CommitLog.open(self.files, _DATA / LOG_DIRECTORY, identity=identity)
-        self.hard_state_file = HardStateFile(self.files, _DATA)
+        self.hard_state_file = GatedHardState(self.files, _DATA)
+        self.hard_state_file.gate = threading.Event()
+        self.hard_state_file.gate.set()
         self.state = BrokerState()
         self.snapshots = Snapshots(
             SnapshotFiles(self.files, _DATA / SNAPSHOT_DIRECTORY, reserve_bytes=0),
@@ -111,6 +125,7 @@ def _entry(index: int, data: bytes = b"x") -> Entry:
 async def test_the_writes_under_way_end_before_the_log_is_replaced() -> None:
     """Entries and hard state: otherwise an older leader could append below the snapshot."""
     bench, (info, encoded) = Bench(), _snapshot()
+    bench.hard_state_file.gate.clear()
 
     bench.take(
         Ready(
@@ -120,11 +135,15 @@ async def test_the_writes_under_way_end_before_the_log_is_replaced() -> None:
             install=info,
         )
     )
+    await eventually(lambda: bench.events)
+    await asyncio.sleep(0.05)
+    before = (list(bench.events), bench.log.first_index)
+    bench.hard_state_file.gate.set()
     await eventually(lambda: bench.finished)
     await bench.close()
 
-    assert bench.events[-1] == "finished"
-    assert sorted(bench.events[:-1]) == ["entry 1 durable", "term 2 durable"]
+    assert before == (["entry 1 durable"], 1)
+    assert bench.events == ["entry 1 durable", "term 2 durable", "finished"]
     assert (bench.log.first_index, bench.log.last_index) == (7, 6)
     assert bench.state.topics.get("t") is not None
     assert bench.snapshots.index == 9
