@@ -45,6 +45,9 @@ _SETTINGS: Final = {
     "listen_host": _HOST,
     "client_tls_port": "0",
     "segment_bytes": str(1 << 20),
+    "snapshot_bytes": str(1 << 20),
+    "retention_hours": "0",  # what goes by policy would look like a loss
+    "disk_watermark_percent": "0",
     "shutdown_grace_s": "10",
 }
 
