@@ -19,6 +19,7 @@ from dledger_sim.clock import Clock
 from dledger_sim.group_checkers import Commitment, ElectionSafety, OneHistory, check_step
 from dledger_sim.links import Links
 from dledger_sim.options import Options
+from dledger_sim.peer_records import PeerRecords
 from dledger_sim.process import GROUP, Process
 from dledger_sim.producers import Answer, Producer, create_topic, is_error
 from dledger_sim.scenario import founding_entry, member, members
@@ -228,6 +229,10 @@ class Cluster:
     def _restart(self, process: Process) -> None:
         if process.id not in self.kept_down:
             self.start(process)
+
+    def records(self, process: Process) -> PeerRecords:
+        """Return where a node can ask for entries that its disk has lost."""
+        return PeerRecords(process, self.processes, self.links, self.clock)
 
     def opened(self, process: Process) -> None:
         """Check what a starting process finds on its disk."""

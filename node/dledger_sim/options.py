@@ -42,6 +42,9 @@ class Options:
         wipe_s: Mean seconds between wiped disks; each is replaced before the next.
         eio_s: Mean seconds between failing reads, writes, syncs and renames.
         full_s: Mean seconds between times in which a disk is full.
+        rot_s: Mean seconds between flipped bits, on a minority of the disks for each entry.
+        misdirect_s: Mean seconds between records that another's bytes are written over.
+        lie_s: Mean seconds between power cuts that take what was synced last.
     """
 
     nodes: int = 3
@@ -74,10 +77,24 @@ class Options:
     wipe_s: float = 0.0
     eio_s: float = 0.0
     full_s: float = 0.0
+    rot_s: float = 0.0
+    misdirect_s: float = 0.0
+    lie_s: float = 0.0
 
     @classmethod
     def draw(cls, rng: Random) -> Options:
-        """Draw a mix: each kind of fault is absent, rare or frequent."""
+        """Draw a mix: each kind of fault is absent, rare or frequent.
+
+        Disks are damaged, or members come and go, not both: a copy lost with a disk and one lost
+        to rot may be all that there were.
+        """
+        drawn = cls._draw(rng)
+        damage = ("rot_s", "misdirect_s", "lie_s")
+        change = ("change_s", "wipe_s")
+        return drawn.without(*(damage if rng.random() < 0.5 else change))
+
+    @classmethod
+    def _draw(cls, rng: Random) -> Options:
         return cls(
             nodes=rng.choice((1, 3, 3, 3, 3, 5, 5)),
             tight=rng.random() < 0.4,
@@ -104,10 +121,13 @@ class Options:
             clock_jump_s=rng.choice((0.0, 3.0)),
             hint_s=rng.choice((0.0, 5.0, 0.5)),
             order_s=rng.choice((0.0, 5.0, 1.5)),
-            change_s=rng.choice((0.0, 0.0, 3.0, 1.0)),
-            wipe_s=rng.choice((0.0, 0.0, 4.0)),
+            change_s=rng.choice((0.0, 3.0, 1.0)),
+            wipe_s=rng.choice((0.0, 4.0)),
             eio_s=rng.choice((0.0, 0.0, 4.0, 1.5)),
             full_s=rng.choice((0.0, 0.0, 4.0)),
+            rot_s=rng.choice((0.0, 2.0, 0.5)),
+            misdirect_s=rng.choice((0.0, 4.0)),
+            lie_s=rng.choice((0.0, 0.0, 3.0)),
         )
 
     def without(self, *faults: str) -> Options:
@@ -121,6 +141,11 @@ class Options:
             raise ValueError(f"{', '.join(unknown)}: no fault; there are {', '.join(FAULTS)}")
         calm: dict[str, Any] = {one.name: one.default for one in fields(self)}
         return replace(self, **{name: calm[name] for name in faults})
+
+    @property
+    def damages(self) -> bool:
+        """Whether disks lose what they had synced."""
+        return bool(self.rot_s or self.misdirect_s or self.lie_s)
 
     def active(self) -> tuple[str, ...]:
         """Return the names of the faults that may happen."""

@@ -19,6 +19,7 @@ from dledger.metrics import NodeMetrics
 from dledger.raft import invariants
 from dledger.raft.config import RaftConfig
 from dledger.raft.messages import Message
+from dledger.refetch import Refetcher, Source
 from dledger.store.commit_log import CommitLog
 from dledger.store.hard_state import HardStateFile
 from dledger.store.identity import LOG_DIRECTORY, join, load_identity, load_or_format
@@ -30,6 +31,7 @@ from dledger_sim.sim_files import SimFiles
 
 GROUP: Final = "simulated"
 _DIRECTORY: Final = Path("/data")
+LOG: Final = _DIRECTORY / LOG_DIRECTORY
 _START_MS: Final = 1_700_000_000_000
 _HOUSEKEEPING_S: Final = 1.0
 _METRICS: Final = NodeMetrics(GROUP, "simulated")
@@ -47,6 +49,9 @@ class World(Protocol):
 
     def job_us(self, process: Process) -> tuple[int, int]:
         """Draw how long a job takes, and when within that time it runs."""
+
+    def records(self, process: Process) -> Source:
+        """Return where a node can ask for entries that its disk has lost."""
 
     def opened(self, process: Process) -> None:
         """Take note of what a starting process finds on its disk."""
@@ -139,7 +144,7 @@ class Process:
         options = self._world.options
         log = ObservedLog.open(
             self.files,
-            _DIRECTORY / LOG_DIRECTORY,
+            LOG,
             identity=self._identity,
             segment_bytes=options.segment_bytes,
             cache_bytes=2048 if options.tight else 64 << 20,
@@ -194,6 +199,14 @@ class Process:
         self._world.opened(self)
         self.loop.run(self.driver.start)
         self.loop.run(lambda: self.loop.create_task(self._keep_house()))
+        refetcher = Refetcher(
+            self.log,
+            self._world.records(self),
+            self.driver,
+            now_s=self.clock.monotonic_s,
+            metrics=_METRICS,
+        )
+        self.loop.run(lambda: self.loop.create_task(refetcher.run()))
 
     def _raft_config(self) -> RaftConfig:
         if not self._world.options.tight:
@@ -211,7 +224,10 @@ class Process:
     async def _keep_house(self) -> None:
         while True:
             self.driver.set_free_bytes(self.files.disk_usage(_DIRECTORY).free_bytes)
-            await asyncio.to_thread(self.log.prepare)
+            try:
+                await asyncio.to_thread(self.log.prepare)
+            except StorageError as error:
+                self.driver.disk_failed(error)
             await asyncio.sleep(_HOUSEKEEPING_S)
 
     def crash(self) -> None:
