@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from dledger.broker.consume_queue import Payload
 from dledger.broker.produce import ProduceFrame
-from dledger.errors import StorageError
+from dledger.errors import DledgerError
 from dledger.types import Entry
 from dledger_sim.checkers import ViolationError
 from dledger_sim.process import Process
@@ -70,7 +70,7 @@ def _read(process: Process, first: int, last: int) -> tuple[Entry, ...]:
     for size_bytes in (_ALL_BYTES, 0):
         try:
             return process.log.read(first, last, size_bytes)
-        except StorageError:
+        except DledgerError:
             continue
     return ()
 
