@@ -51,6 +51,12 @@ class Settings:
         durability: ``sync``, or ``osBuffer`` to acknowledge from the page cache.
         auto_create_topics: Whether topics and consumer groups are created on first use.
         default_queues: Queues of a topic that is created on first use.
+        snapshot_bytes: Log between two snapshots of the broker's state; a restart replays at most
+            about that much.
+        snapshot_entries: Entries that there must be between two, too.
+        retention_hours: Age at which messages go, whole segments at a time; 0: they never do.
+        disk_watermark_percent: How full the disk may be before the oldest segments go early; 0: no
+            such limit.
         leader_follows_clients: Whether leadership goes to the node that most requests come to.
         shutdown_grace_s: Longest time SIGTERM may take.
         tls_cert_file: PEM certificate chain; empty: self-signed.
@@ -75,6 +81,10 @@ class Settings:
     durability: Durability = "sync"
     auto_create_topics: bool = True
     default_queues: int = 8
+    snapshot_bytes: int = 256 << 20
+    snapshot_entries: int = 1000
+    retention_hours: int = 72
+    disk_watermark_percent: int = 85
     leader_follows_clients: bool = True
     shutdown_grace_s: int = 20
     tls_cert_file: str = ""
@@ -113,6 +123,10 @@ _BOUNDS: Final[dict[str, tuple[int, int]]] = {
     "election_timeout_ticks": (4, 1000),
     "segment_bytes": (1 << 20, 1 << 30),
     "default_queues": (1, 1024),
+    "snapshot_bytes": (1 << 20, 1 << 40),
+    "snapshot_entries": (1, 1 << 40),
+    "retention_hours": (0, 1_000_000),
+    "disk_watermark_percent": (0, 99),
     "shutdown_grace_s": (1, 600),
 }
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {

@@ -77,6 +77,7 @@ class Disk:
         self._log_durable = 0
         self._votes: deque[tuple[int, tuple[Message, ...]]] = deque()
         self._acks: deque[tuple[int, tuple[AppendResponse, ...]]] = deque()
+        self._drained: asyncio.Future[None] | None = None
         self.retrying = False
         self.busy_since_s: float | None = None
 
@@ -84,6 +85,12 @@ class Disk:
     def idle(self) -> bool:
         """Whether no entries are being written or wait to be."""
         return self.busy_since_s is None and not self._batches
+
+    async def drained(self) -> None:
+        """Return when no entries are being written nor wait to be, or when nothing is any more."""
+        while not self.idle and self._open:
+            self._drained = asyncio.get_running_loop().create_future()
+            await self._drained
 
     def submit(self, ready: Ready) -> None:
         """Take one Ready; its messages leave in the order and at the times it asks for."""
@@ -106,6 +113,7 @@ class Disk:
     def stop(self) -> None:
         """Start no more writes and say nothing more; the running ones end."""
         self._open = False
+        self._tell_drained()
 
     async def close(self) -> None:
         """Stop, and wait for the running writes."""
@@ -176,6 +184,12 @@ class Disk:
             self._events.entries_durable(entries[-1].term, entries[-1].index)
         self._write_log()
         self._release()
+        self._tell_drained()
+
+    def _tell_drained(self) -> None:
+        done, self._drained = self._drained, None
+        if done is not None and not done.done():
+            done.set_result(None)
 
     def _keep_for_retry(
         self, error: DiskFull, batches: list[tuple[int, tuple[Entry, ...]]]
