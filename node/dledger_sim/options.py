@@ -19,6 +19,8 @@ class Options:
         window: Requests that a client has under way at once.
         batch: Messages in a request, at most.
         think_ms: The longest pause of a client between requests.
+        snapshot_entries: Entries behind which a snapshot is due.
+        kept_kib: How much of the log retention keeps; 0: all.
         faulty_s: How long there are faults.
         delay_ms: The longest ordinary delay of a message.
         sync_ms: The longest ordinary job on a disk.
@@ -54,6 +56,8 @@ class Options:
     window: int = 2
     batch: int = 32
     think_ms: int = 50
+    snapshot_entries: int = 1 << 20
+    kept_kib: int = 0
     faulty_s: int = 8
     delay_ms: int = 5
     sync_ms: int = 10
@@ -103,6 +107,8 @@ class Options:
             window=rng.randint(1, 4),
             batch=rng.choice((4, 32, 64)),
             think_ms=rng.choice((30, 60, 120)),
+            snapshot_entries=rng.choice((20, 200)),
+            kept_kib=rng.choice((0, 32, 128)),
             delay_ms=rng.choice((2, 10, 60)),
             sync_ms=rng.choice((2, 10, 80)),
             loss=rng.choice((0.0, 0.01, 0.1)),
@@ -153,6 +159,6 @@ class Options:
 
 
 FAULTS: Final = tuple(
-    one.name for one in fields(Options) if one.default is False or one.default == 0.0
+    one.name for one in fields(Options) if one.default is False or isinstance(one.default, float)
 )
 """The fields of `Options` that are faults (or, as *tight*, make things harder)."""

@@ -30,7 +30,9 @@ class PeerRecords:
 
     def peers(self) -> Sequence[NodeId]:
         """Return who can be asked now."""
-        return [one.id for one in self._processes.values() if one is not self._process and one.is_up]
+        return [
+            one.id for one in self._processes.values() if one is not self._process and one.is_up
+        ]
 
     async def fetch(self, peer: NodeId, first: int, last: int) -> tuple[Entry, ...]:
         """Return entries of [first, last], as far as the peer has them; Unavailable, if lost."""

@@ -7,7 +7,7 @@ the same driver, disk, log view, commit log, hard state file and broker state.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from random import Random
 from typing import Final, Protocol
@@ -20,10 +20,15 @@ from dledger.raft import invariants
 from dledger.raft.config import RaftConfig
 from dledger.raft.messages import Message
 from dledger.refetch import Refetcher, Source
+from dledger.retention import RetentionPolicy
+from dledger.snapshots import Snapshots
 from dledger.store.commit_log import CommitLog
+from dledger.store.files import DiskUsage
 from dledger.store.hard_state import HardStateFile
 from dledger.store.identity import LOG_DIRECTORY, join, load_identity, load_or_format
+from dledger.store.snapshot_files import SNAPSHOT_DIRECTORY, SnapshotFiles
 from dledger.types import Entry, Member, Membership, NodeId
+from dledger.upkeep import SnapshotPolicy, Upkeep
 from dledger_sim.clock import Clock
 from dledger_sim.loop import ProcessLoop
 from dledger_sim.options import Options
@@ -176,6 +181,13 @@ class Process:
         hard_state = hard_state_file.load()
         self.log = self._open_log()
         self.state = ObservedState(lambda entry, got: self._world.applied(self, entry, got))
+        snapshots = Snapshots(
+            SnapshotFiles(self.files, _DIRECTORY / SNAPSHOT_DIRECTORY, reserve_bytes=0),
+            group_id=self._identity.group_id,
+            log=self.log,
+            state=self.state.broker,
+        )
+        snapshots.load()
         self.driver = Driver(
             config=DriverConfig(
                 max_queued_bytes=self.max_queued_bytes,
@@ -193,12 +205,24 @@ class Process:
             clock=self.clock,
             rng=Random(self._rng.random()),
             metrics=_METRICS,
+            snapshots=snapshots,
+        )
+        self._upkeep = Upkeep(
+            self.driver,
+            self.log,
+            self.state.broker,
+            snapshots,
+            retention=RetentionPolicy(
+                hours=0, disk_watermark_percent=80 if self._world.options.kept_kib else 0
+            ),
+            policy=SnapshotPolicy(size_bytes=4096, entries=self._world.options.snapshot_entries),
         )
         self.is_up = True
         self.seen = invariants.snapshot(self.driver.core)
         self._world.opened(self)
         self.loop.run(self.driver.start)
-        self.loop.run(lambda: self.loop.create_task(self._keep_house()))
+        self._keep_doing(self._keep_house)
+        self._keep_doing(self._keep_log_short)
         refetcher = Refetcher(
             self.log,
             self._world.records(self),
@@ -206,7 +230,10 @@ class Process:
             now_s=self.clock.monotonic_s,
             metrics=_METRICS,
         )
-        self.loop.run(lambda: self.loop.create_task(refetcher.run()))
+        self._keep_doing(refetcher.run)
+
+    def _keep_doing(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        self.loop.run(lambda: self.loop.create_task(work()))
 
     def _raft_config(self) -> RaftConfig:
         if not self._world.options.tight:
@@ -229,6 +256,16 @@ class Process:
             except StorageError as error:
                 self.driver.disk_failed(error)
             await asyncio.sleep(_HOUSEKEEPING_S)
+
+    async def _keep_log_short(self) -> None:
+        while True:
+            await self._upkeep.run(self._usage())
+            await asyncio.sleep(_HOUSEKEEPING_S)
+
+    def _usage(self) -> DiskUsage:
+        """Return how full the disk is, had it room for *kept_kib* of log only."""
+        total_bytes = self._world.options.kept_kib << 10
+        return DiskUsage(total_bytes, max(0, total_bytes - self.log.size_bytes))
 
     def crash(self) -> None:
         """Cut the power: jobs under way may be done in part, and unsynced writes are lost."""

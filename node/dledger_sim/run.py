@@ -196,7 +196,10 @@ class Run:
         leaders = self.cluster.leaders()
         return (
             not self.cluster.replacing
-            and all(one.is_up and one.log.is_whole and one.driver.applied_index == last for one in processes)
+            and all(
+                one.is_up and one.log.is_whole and one.driver.applied_index == last
+                for one in processes
+            )
             and len(leaders) == 1
             and leaders[0].driver.core.last_index == last
         )
