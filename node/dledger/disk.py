@@ -25,6 +25,8 @@ from dledger.types import Entry, HardState
 logger = logging.getLogger(__name__)
 
 _RETRY_S: Final = 0.5
+MAX_HELD: Final = 1024
+"""Answers that wait for a write, by Ready; beyond it the oldest are lost, as messages may be."""
 _M = TypeVar("_M", bound=Message)
 
 
@@ -70,13 +72,13 @@ class Disk:
         self._hard_state_writer = ThreadPoolExecutor(1, "hard-state-writer")
         self._open = True
         self._sequence = 0
-        self._hard_states: deque[tuple[int, HardState]] = deque()
+        self._hard_states: deque[tuple[int, HardState]] = deque(maxlen=1)  # the newest covers all
         self._hard_state_busy = False
         self._hard_state_durable = 0
         self._batches: list[tuple[int, tuple[Entry, ...]]] = []
         self._log_durable = 0
-        self._votes: deque[tuple[int, tuple[Message, ...]]] = deque()
-        self._acks: deque[tuple[int, tuple[AppendResponse, ...]]] = deque()
+        self._votes: deque[tuple[int, tuple[Message, ...]]] = deque(maxlen=MAX_HELD)
+        self._acks: deque[tuple[int, tuple[AppendResponse, ...]]] = deque(maxlen=MAX_HELD)
         self._drained: asyncio.Future[None] | None = None
         self.retrying = False
         self.busy_since_s: float | None = None
@@ -126,8 +128,7 @@ class Disk:
     def _write_hard_state(self) -> None:
         if self._hard_state_busy or not self._hard_states or not self._open:
             return
-        sequence, hard_state = self._hard_states[-1]  # the newest covers the older ones
-        self._hard_states.clear()
+        sequence, hard_state = self._hard_states.pop()
         self._hard_state_busy = True
         future = asyncio.get_running_loop().run_in_executor(
             self._hard_state_writer, self._hard_state_file.save, hard_state
@@ -141,7 +142,8 @@ class Disk:
         error = done.exception()
         if isinstance(error, DiskFull):
             logger.error("disk full while writing the hard state: %s", error)
-            self._hard_states.appendleft((sequence, hard_state))
+            if not self._hard_states:
+                self._hard_states.append((sequence, hard_state))
             asyncio.get_running_loop().call_later(_RETRY_S, self._write_hard_state)
         elif error is not None:
             self._fail(error)
@@ -227,7 +229,7 @@ class Disk:
         """
         if any(ack.match_index >= first for _, acks in self._acks for ack in acks):
             kept = ((n, [a for a in acks if a.match_index < first]) for n, acks in self._acks)
-            self._acks = deque((n, tuple(acks)) for n, acks in kept if acks)
+            self._acks = deque(((n, tuple(acks)) for n, acks in kept if acks), MAX_HELD)
 
     def _send_held(self, held: deque[tuple[int, tuple[_M, ...]]], up_to: int) -> None:
         while held and held[0][0] <= up_to and self._open:

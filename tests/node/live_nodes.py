@@ -43,7 +43,7 @@ class LiveNodes:
             client_tls_port=0,
             peer_port=self._port + 200 + number,
             http_port=self._port + 300 + number,
-            tick_ms=20,
+            tick_ms=40,
             segment_bytes=4 << 20,
             leader_follows_clients=False,
         )
