@@ -21,6 +21,7 @@ from dledger.raft.config import RaftConfig
 from dledger.raft.messages import Message
 from dledger.refetch import Refetcher, Source
 from dledger.retention import RetentionPolicy
+from dledger.scrubber import Scrubber
 from dledger.snapshots import Snapshots
 from dledger.store.commit_log import CommitLog
 from dledger.store.files import DiskUsage
@@ -231,6 +232,10 @@ class Process:
             metrics=_METRICS,
         )
         self._keep_doing(refetcher.run)
+        scrubber = Scrubber(
+            self.log, bytes_per_s=1 << 20, on_failed=self.driver.disk_failed, metrics=_METRICS
+        )
+        self._keep_doing(scrubber.run)
 
     def _keep_doing(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
         self.loop.run(lambda: self.loop.create_task(work()))
