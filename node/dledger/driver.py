@@ -12,30 +12,24 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from random import Random
-from typing import Final, Protocol
-
-from crc32c import crc32c
+from typing import Protocol
 
 from dledger.disk import Disk
+from dledger.disk_room import DiskRoom
 from dledger.errors import DiskFull, DledgerError, NotLeader, StorageError
-from dledger.failover import FailoverRecord, FailoverTimer
+from dledger.failover import FailoverRecord
 from dledger.installation import Installation
 from dledger.last_words import last_words
 from dledger.log_clock import Clock, LogClock
 from dledger.log_view import LogView
 from dledger.metrics import NodeMetrics
-from dledger.proposals import Proposal, ProposalQueue, Waiters
+from dledger.proposing import Proposing
 from dledger.raft.config import RaftConfig
 from dledger.raft.core import Raft
-from dledger.raft.messages import (
-    AppendRequest,
-    HeartbeatRequest,
-    InstallSnapshotRequest,
-    Message,
-    TimeoutNow,
-)
+from dledger.raft.messages import InstallSnapshotRequest, Message
 from dledger.raft.ready import Ready
 from dledger.reads import AppliedWaiters, PendingReads
+from dledger.role_watch import RoleWatch
 from dledger.signals import ChangeSignal
 from dledger.snapshots import Memberships, Snapshots
 from dledger.store.commit_log import CommitLog
@@ -52,9 +46,6 @@ from dledger.types import (
 )
 
 logger = logging.getLogger(__name__)
-
-_PIPELINE_ENTRIES: Final = 4
-_EARLY_BATCH_BYTES: Final = 256 << 10
 
 
 class StateMachine(Protocol):
@@ -132,11 +123,19 @@ class Driver:
         self._log = log
         self.core.log_repaired(whole=log.is_whole)
         self._membership = self.core.membership
-        self._queue = ProposalQueue(config.max_queued_bytes)
-        self._waiters = Waiters(self._applied_command)
+        self._log_clock = LogClock(clock)
+        self._log_clock.applied(snapshots.now_ms if snapshots is not None else 0)
+        self._proposing = Proposing(
+            self.core,
+            clock=clock,
+            log_clock=self._log_clock,
+            metrics=metrics,
+            max_queued_bytes=config.max_queued_bytes,
+        )
+        self._roles = RoleWatch(self.core, clock=clock, log_clock=self._log_clock, metrics=metrics)
+        self._room = DiskRoom(config.min_free_bytes)
         self._reads = PendingReads()
         self._applied = AppliedWaiters()
-        self._timer = FailoverTimer(raft.id)
         self._wake_scheduled = False
         self._tick_handle: asyncio.TimerHandle | None = None
         self._running = False
@@ -155,15 +154,10 @@ class Driver:
             if snapshots is not None
             else None
         )
-        self._leader_term_applied = 0
         self.applied_bytes = 0
-        self._log_clock = LogClock(clock)
-        self._log_clock.applied(snapshots.now_ms if snapshots is not None else 0)
-        self._role: tuple[Role, int, NodeId | None] = (Role.FOLLOWER, 0, None)
         self._changes = ChangeSignal()
         self._applied_listeners: list[Callable[[], None]] = []
         self.last_tick_s = clock.monotonic_s()
-        self.writes_refused: DiskFull | None = None
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -179,9 +173,8 @@ class Driver:
         self._running = False
         if self._tick_handle is not None:
             self._tick_handle.cancel()
-        self._queue.fail_all(NotLeader(None))
+        self._proposing.refuse(NotLeader(None))
         self._reads.fail_all(NotLeader(None))
-        self._waiters.fail_all()
         await self._disk.close()
         if self._installation is not None:
             await self._installation.close()
@@ -202,7 +195,12 @@ class Driver:
     @property
     def queued_bytes(self) -> int:
         """Bytes of commands that wait to become part of an entry."""
-        return self._queue.size_bytes
+        return self._proposing.queued_bytes
+
+    @property
+    def writes_refused(self) -> DiskFull | None:
+        """Why this node takes no user data; None: it does, when it leads."""
+        return self._room.refusal
 
     def sync_running_s(self) -> float:
         """Return how long the write and sync under way has taken so far; 0 if none is."""
@@ -212,15 +210,14 @@ class Driver:
     @property
     def last_failover(self) -> FailoverRecord | None:
         """The newest change of leader that this node won."""
-        return self._timer.record
+        return self._roles.last_failover
 
     def is_serving_leader(self) -> bool:
         """Whether this node leads and has applied an entry of its own term.
 
         Before that its state machine may lack entries that the old leader acknowledged.
         """
-        leads = self._running and self.core.role is Role.LEADER
-        return leads and self._leader_term_applied == self.core.term
+        return self._running and self._roles.serves
 
     def now_ms(self) -> int:
         """Return the leader's log clock: Unix milliseconds that never go back."""
@@ -244,10 +241,9 @@ class Driver:
         """
         if not self.is_serving_leader():
             raise NotLeader(self.core.leader)
-        if grows and self.writes_refused is not None:
-            raise DiskFull(str(self.writes_refused))
-        result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        self._queue.push(Proposal(command, result, self._clock.monotonic_s()))
+        if grows:
+            self._room.check()
+        result = self._proposing.push(command)
         self._wake()
         return result
 
@@ -282,10 +278,7 @@ class Driver:
         """Take one message from a peer."""
         if not self._takes_steps or self._is_backlogged(message):
             return
-        if isinstance(message, AppendRequest | HeartbeatRequest) and message.term >= self.core.term:
-            self._timer.heard_from_leader(message.sender, self._clock.monotonic_s())
-        elif isinstance(message, TimeoutNow):
-            self._timer.leader_lost("Transfer", self._clock.monotonic_s())
+        self._roles.receiving(message)
         self.core.step(message)
         self._wake()
 
@@ -304,13 +297,13 @@ class Driver:
         if not self._running:
             return
         if peer == self.core.leader:
-            self._timer.leader_lost("ConnectionLost", self._clock.monotonic_s())
+            self._roles.leader_lost("ConnectionLost")
         self.core.peer_disconnected(peer)
         self._wake()
 
     def campaign(self) -> None:
         """Start an election now: the group was just founded here."""
-        self._timer.leader_lost("Bootstrap", self._clock.monotonic_s())
+        self._roles.leader_lost("Bootstrap")
         self.core.campaign()
         self._wake()
 
@@ -338,17 +331,7 @@ class Driver:
 
     def set_free_bytes(self, free_bytes: int) -> None:
         """Refuse or take user data, by the room that is left on the disk."""
-        minimum = self._config.min_free_bytes
-        if free_bytes < minimum:
-            if self.writes_refused is None:
-                logger.warning("disk full: %d bytes free, %d needed", free_bytes, minimum)
-            self.writes_refused = DiskFull(
-                f"the disk of the leader has {free_bytes} bytes free and keeps {minimum} in "
-                "reserve; free some space or grow the volume, writes resume by themselves"
-            )
-        elif self.writes_refused is not None and not self._disk.retrying:
-            logger.warning("disk has room again: %d bytes free; writes resume", free_bytes)
-            self.writes_refused = None
+        self._room.measured(free_bytes, retrying=self._disk.retrying)
 
     # -- the loop --------------------------------------------------------------------------------
 
@@ -384,39 +367,9 @@ class Driver:
         self._wake_scheduled = False
         if not self._takes_steps:
             return
-        self._propose_queued()
+        self._proposing.propose(disk_idle=self._disk.idle)
         while self._takes_steps and self.core.has_ready():
             self._handle(self.core.ready())
-
-    def _propose_queued(self) -> None:
-        while self._queue and self._may_propose():
-            batch = self._queue.take_batch()
-            if not batch:
-                continue
-            data = b"".join([proposal.command for proposal in batch])
-            try:
-                term, index = self.core.propose(
-                    kind=EntryKind.DATA,
-                    data=data,
-                    crc32c=crc32c(data),
-                    timestamp_ms=self.now_ms(),
-                )
-            except DledgerError as error:
-                for proposal in batch:
-                    if not proposal.result.done():
-                        proposal.result.set_exception(error)
-                return
-            self._waiters.add(term, index, batch)
-            self._metrics.batch(len(batch), len(data))
-
-    def _may_propose(self) -> bool:
-        if self.core.transfer_target is not None:
-            return False
-        if self._disk.idle:
-            return not self.core.has_ready()
-        return (
-            self._queue.size_bytes >= _EARLY_BATCH_BYTES and len(self._waiters) < _PIPELINE_ENTRIES
-        )
 
     def _handle(self, ready: Ready) -> None:
         self._disk.submit(ready)
@@ -437,8 +390,7 @@ class Driver:
 
     def entries_durable(self, term: int, index: int) -> None:
         """Count ourselves towards the majority of these entries."""
-        if self.writes_refused is not None and not self._disk.retrying:
-            self.writes_refused = None
+        self._room.write_succeeded(retrying=self._disk.retrying)
         self.core.persisted(term=term, index=index)
         self._wake()
 
@@ -452,10 +404,8 @@ class Driver:
         Whoever waits for an entry is told that its outcome is unknown; asking again, it is told
         why. A follower that has everything on disk has room, and is asked to lead instead.
         """
-        if self.writes_refused is None:
-            logger.error("disk full while writing the log: %s", error)
-        self.writes_refused = error
-        self._waiters.fail_all()
+        self._room.write_refused(error)
+        self._proposing.outcome_lost()
         if self.core.role is Role.LEADER:
             progress = self.core.progress().values()
             if any(peer.match_index >= self.core.last_index for peer in progress):
@@ -473,9 +423,8 @@ class Driver:
             farewell = last_words(self.core)
             if farewell is not None:
                 self._send(farewell)
-            self._queue.fail_all(StorageError(str(error)))
+            self._proposing.refuse(StorageError(str(error)))
             self._reads.fail_all(NotLeader(None))
-            self._waiters.fail_all()
             self._on_fatal(error)
 
     def log_repaired(self, entries: Sequence[Entry]) -> None:
@@ -512,24 +461,11 @@ class Driver:
         applies = entry.kind is EntryKind.DATA and not known
         results = self._state.apply(entry) if applies else ()
         self._applied_index = entry.index
-        self._waiters.applied(entry.term, entry.index, results)
+        self._proposing.applied(entry.term, entry.index, results)
         if entry.kind is EntryKind.MEMBERSHIP:
             self._changes.notify()
-        if entry.term == self.core.term and entry.term != self._leader_term_applied:
-            self._leader_term_applied = entry.term
-            self._first_commit_of_term()
-
-    def _applied_command(self, proposed_s: float) -> None:
-        self._metrics.append_seconds.observe(self._clock.monotonic_s() - proposed_s)
-
-    def _first_commit_of_term(self) -> None:
-        if self.core.role is not Role.LEADER:
-            return
-        record = self._timer.first_commit(self._clock.monotonic_s())
-        if record is not None:
-            self._metrics.elected(record)
-            logger.info("failover complete: %s", record)
-        self._changes.notify()
+        if self._roles.applied(entry.term):
+            self._changes.notify()
 
     def _snapshot_finished(self, info: SnapshotInfo, memberships: Memberships | None) -> None:
         """The log begins anew behind *info*; the state may be ahead of it (`snapshots`)."""
@@ -557,24 +493,12 @@ class Driver:
             on_removed(removal_index)
 
     def _note_role(self) -> None:
-        role = (self.core.role, self.core.term, self.core.leader)
-        if role == self._role:
+        before = self._roles.changed()
+        if before is None:
             return
-        before, self._role = self._role, role
-        now_s = self._clock.monotonic_s()
-        logger.info(
-            "node %s: %s -> %s, term %d, leader %s, last index %d",
-            self.core.id, before[0].value, role[0].value, role[1], role[2], self.core.last_index,
-        )  # fmt: skip
-        if role[0] is Role.LEADER:
-            self._log_clock.lead()
-            self._timer.elected(role[1], now_s, self._clock.unix_ms())
-        elif role[0] is Role.PRE_CANDIDATE:
-            self._timer.leader_lost("ElectionTimeout", now_s)
-        if before[0] is Role.LEADER:
+        if before is Role.LEADER:
             self._reads.fail_all(NotLeader(self.core.leader))
-            self._queue.fail_all(NotLeader(self.core.leader))
-            self._waiters.fail_all()
+            self._proposing.refuse(NotLeader(self.core.leader))
         self._changes.notify()
 
     def _entries_loaded(self) -> None:

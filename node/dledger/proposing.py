@@ -1,0 +1,101 @@
+"""How commands become entries: queued, joined while a sync runs, and answered when applied.
+
+Owned by the driver, on the event loop. Send at once when idle, else when the previous sync has
+ended; a full entry goes early, a few of them beside each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from crc32c import crc32c
+
+from dledger.errors import DledgerError
+from dledger.log_clock import Clock, LogClock
+from dledger.metrics import NodeMetrics
+from dledger.proposals import Proposal, ProposalQueue, Waiters
+from dledger.raft.core import Raft
+from dledger.types import EntryKind
+
+_PIPELINE_ENTRIES: Final = 4
+_EARLY_BATCH_BYTES: Final = 256 << 10
+
+
+class Proposing:
+    """What one node was asked to commit and has not answered yet."""
+
+    def __init__(
+        self,
+        core: Raft,
+        *,
+        clock: Clock,
+        log_clock: LogClock,
+        metrics: NodeMetrics,
+        max_queued_bytes: int,
+    ) -> None:
+        self._core, self._clock, self._log_clock, self._metrics = core, clock, log_clock, metrics
+        self._queue = ProposalQueue(max_queued_bytes)
+        self._waiters = Waiters(self._answered)
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes of commands that wait to become part of an entry."""
+        return self._queue.size_bytes
+
+    def push(self, command: bytes) -> asyncio.Future[object]:
+        """Queue one framed command; the future gives what applying it gave. Raises Overloaded."""
+        result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self._queue.push(Proposal(command, result, self._clock.monotonic_s()))
+        return result
+
+    def propose(self, *, disk_idle: bool) -> None:
+        """Make entries of what is queued, as far as it is their turn."""
+        while self._queue and self._may_propose(disk_idle=disk_idle):
+            batch = self._queue.take_batch()
+            if batch and not self._propose(batch):
+                return
+
+    def _propose(self, batch: Sequence[Proposal]) -> bool:
+        data = b"".join([proposal.command for proposal in batch])
+        try:
+            term, index = self._core.propose(
+                kind=EntryKind.DATA,
+                data=data,
+                crc32c=crc32c(data),
+                timestamp_ms=self._log_clock.now_ms(),
+            )
+        except DledgerError as error:
+            for proposal in batch:
+                if not proposal.result.done():
+                    proposal.result.set_exception(error)
+            return False
+        self._waiters.add(term, index, batch)
+        self._metrics.batch(len(batch), len(data))
+        return True
+
+    def _may_propose(self, *, disk_idle: bool) -> bool:
+        if self._core.transfer_target is not None:
+            return False
+        if disk_idle:
+            return not self._core.has_ready()
+        return (
+            self._queue.size_bytes >= _EARLY_BATCH_BYTES and len(self._waiters) < _PIPELINE_ENTRIES
+        )
+
+    def applied(self, term: int, index: int, results: Sequence[object]) -> None:
+        """Hand out an applied entry's results, one a command."""
+        self._waiters.applied(term, index, results)
+
+    def _answered(self, proposed_s: float) -> None:
+        self._metrics.append_seconds.observe(self._clock.monotonic_s() - proposed_s)
+
+    def outcome_lost(self) -> None:
+        """Tell those whose command is in an entry that nobody here will know what became of it."""
+        self._waiters.fail_all()
+
+    def refuse(self, error: DledgerError) -> None:
+        """End all of it: refuse what is queued with *error*; the rest has an unknown outcome."""
+        self._queue.fail_all(error)
+        self._waiters.fail_all()
