@@ -13,7 +13,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.synced
 
-.PHONY: help setup check proto unit coverage mutants sim chaos e2e test demo demo-backup demo-down bench bench-pipeline clean
+.PHONY: help setup check proto unit coverage mutants sim chaos e2e test demo demo-backup demo-down bench bench-pipeline bench-restart clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -73,6 +73,9 @@ bench-pipeline: $(STAMP) ## Parse, backup and restore beside a raw read, pyarrow
 
 bench: $(STAMP) ## What a group does here beside Java DLedger and etcd: make bench BENCH_ARGS="--full"
 	$(PY) -m e2e.bench $(BENCH_ARGS)
+
+bench-restart: $(STAMP) ## A node with a log of 10 GiB: seconds until it votes (needs 11 GiB under build/)
+	$(PY) -m e2e.bench_restart
 
 clean: ## Remove build products of this checkout
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache

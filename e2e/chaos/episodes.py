@@ -86,10 +86,19 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What is drawn from: the classes, and how long faults stay."""
+    """What is drawn from: the classes, and how long faults stay.
+
+    Attributes:
+        classes: These only.
+        hold_s: Least and most.
+        network_hold_s: The same for faults under which there must be a leader within 3 s: so
+            long that there would be time to miss one.
+        longest_pause_s: Most for a pause, which is Pareto distributed from 1 s on.
+    """
 
     classes: Sequence[Class] = field(default_factory=lambda: tuple(Class))
     hold_s: tuple[float, float] = (1.5, 4.0)
+    network_hold_s: tuple[float, float] = (3.0, 8.0)
     longest_pause_s: float = 60.0
 
 
@@ -100,6 +109,9 @@ _FIXED_TARGETS: Final = {
     Class.PAUSE_FOLLOWER: Target.FOLLOWER,
 }
 _PAUSES: Final = frozenset({Class.PAUSE_LEADER, Class.PAUSE_FOLLOWER})
+_NETWORK: Final = frozenset(
+    {Class.ONE_WAY, Class.BRIDGE, Class.ISOLATE, Class.DELAY, Class.SLOW_SYNC}
+)
 _FREE_BYTES: Final = (0, 4096, 1 << 20, 16 << 20)
 _DAY_MS: Final = 86_400_000
 _JUMPS_MS: Final = (1_000, 60_000, 3_600_000, _DAY_MS)
@@ -116,7 +128,7 @@ def draw(rng: random.Random, outlook: Outlook) -> Iterator[Episode]:
 
 def _episode(rng: random.Random, outlook: Outlook, number: int, fault: Class) -> Episode:
     """Draw one; every field is drawn every time, so that a class more or less changes little."""
-    low_s, high_s = outlook.hold_s
+    low_s, high_s = outlook.network_hold_s if fault in _NETWORK else outlook.hold_s
     target = rng.choice(list(Target))
     hold_s = rng.uniform(low_s, high_s)
     pause_s = min(rng.paretovariate(1.0), outlook.longest_pause_s)

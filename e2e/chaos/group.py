@@ -256,18 +256,16 @@ class Group:
         return max(leading, key=lambda s: s.term).name if leading else None
 
     async def whole(self) -> dict[str, NodeStatus] | None:
-        """Return the statuses when all nodes vote, are ready and follow one leader closely."""
+        """Return the statuses when all nodes vote, are connected, and follow one leader closely."""
         statuses = await self.statuses()
         if len(statuses) < len(self.nodes) or not all(s.ready for s in statuses.values()):
             return None
         leaders = {(s.term, s.leader_id) for s in statuses.values()}
         commits = [s.commit_index for s in statuses.values()]
-        voters = [sum(row.voter for row in s.members) for s in statuses.values()]
         if len(leaders) > 1 or max(commits) - min(commits) > _NEAR_ENTRIES:
             return None
-        if set(voters) != {len(self.nodes)}:
-            return None
-        return statuses
+        present = [sum(row.voter and row.connected for row in s.members) for s in statuses.values()]
+        return statuses if set(present) == {len(self.nodes)} else None
 
     async def replace_disk(self, name: str, old_id: str, deadline_s: float) -> None:
         """Make the wiped node *name* a member again, in place of *old_id*. Raises GroupError."""

@@ -1,8 +1,9 @@
 """Registers over the log: an operation is a message, and its place in the log decides it.
 
 A client appends its operation and then reads the queue up to the operation's own offset, from any
-node; folding what it reads gives the answer. All clients fold the same rules, so they agree exactly
-if the log is one log: the same on every node, in real-time order, nothing twice.
+node; folding what it reads gives the answer. Half of the reads append nothing: a linearizable read
+of any node must show all that was acknowledged before. All clients fold the same rules, so they
+agree exactly if the log is one log: the same on every node, in real-time order, nothing twice.
 """
 
 from __future__ import annotations
@@ -31,13 +32,17 @@ _READ_S: Final = 2.0
 
 @dataclass(slots=True)
 class Fold:
-    """The registers of one queue after the messages before *next_offset*."""
+    """The registers of one queue after the messages before *next_offset*.
+
+    *answer* is what the newest of them answers, and its register's value afterwards.
+    """
 
     next_offset: int = 0
     values: dict[str, int] = field(default_factory=dict)
+    answer: tuple[Outcome, int] | None = None
 
-    def apply(self, stored: StoredRecord) -> tuple[Outcome, int]:
-        """Take the next message; return what it answers and the value afterwards."""
+    def apply(self, stored: StoredRecord) -> None:
+        """Take the next message."""
         asked = json.loads(stored.record.body)
         key, kind = asked["key"], Kind(asked["kind"])
         value = self.values.get(key, INITIAL)
@@ -47,7 +52,7 @@ class Fold:
         elif kind is not Kind.READ:
             value = self.values[key] = asked["value"]
         self.next_offset = stored.offset + 1
-        return outcome, value
+        self.answer = outcome, value
 
 
 class RegisterClient:
@@ -99,6 +104,8 @@ class RegisterClient:
 
     async def _operate(self, queue: int, asked: dict[str, object]) -> tuple[Outcome, int] | None:
         """Return the answer and the value afterwards, or None if they are unknown."""
+        if asked["kind"] == Kind.READ.value and self._rng.random() < 0.5:
+            return await self._look(queue, str(asked["key"]))
         self._done += 1
         message_id = f"{self._name}-{self._done}"
         record = Record(body=json.dumps(asked).encode(), message_id=message_id)
@@ -110,27 +117,38 @@ class RegisterClient:
         return await self._answer(queue, appended.offsets[0]) if appended else None
 
     async def _answer(self, queue: int, offset: int) -> tuple[Outcome, int] | None:
-        """Fold the queue up to *offset*, from whichever node answers."""
+        """Fold the queue up to *offset*, from whichever nodes answer in time."""
+        fold = self._folds[queue]
         end_s = asyncio.get_running_loop().time() + _PATIENCE_S
-        answer = None
-        while asyncio.get_running_loop().time() < end_s:
-            client = self._rng.choice(self._group.clients)
-            fold = self._folds[queue]
-            try:
-                async with asyncio.timeout(_READ_S):
-                    async for stored in client.read(
-                        TOPIC,
-                        queue,
-                        start_offset=fold.next_offset,
-                        max_records=offset + 1 - fold.next_offset,
-                        follow=True,
-                    ):
-                        answer = fold.apply(stored)
-            except (DledgerError, TimeoutError):
-                continue
-            if fold.next_offset > offset:
-                return answer
-        return None
+        while fold.next_offset <= offset and asyncio.get_running_loop().time() < end_s:
+            await self._read(queue, max_records=offset + 1 - fold.next_offset, follow=True)
+        return fold.answer if fold.next_offset > offset else None
+
+    async def _look(self, queue: int, key: str) -> tuple[Outcome, int] | None:
+        """Fold all that some node has once it has asked the leader; None if it could not."""
+        complete = await self._read(queue, linearizable=True)
+        return (Outcome.OK, self._folds[queue].values.get(key, INITIAL)) if complete else None
+
+    async def _read(
+        self, queue: int, *, max_records: int = 0, follow: bool = False, linearizable: bool = False
+    ) -> bool:
+        """Fold what some node has; return whether it ended as asked, not with an error."""
+        fold = self._folds[queue]
+        client = self._rng.choice(self._group.clients)
+        try:
+            async with asyncio.timeout(_READ_S):
+                async for stored in client.read(
+                    TOPIC,
+                    queue,
+                    start_offset=fold.next_offset,
+                    max_records=max_records,
+                    follow=follow,
+                    linearizable=linearizable,
+                ):
+                    fold.apply(stored)
+        except (DledgerError, TimeoutError):
+            return False
+        return True
 
     def _note(
         self,

@@ -19,19 +19,36 @@ from crc32c import crc32c
 from dledger.disk import Disk
 from dledger.errors import DiskFull, DledgerError, NotLeader, StorageError
 from dledger.failover import FailoverRecord, FailoverTimer
+from dledger.installation import Installation
 from dledger.log_clock import Clock, LogClock
 from dledger.log_view import LogView
 from dledger.metrics import NodeMetrics
 from dledger.proposals import Proposal, ProposalQueue, Waiters
 from dledger.raft.config import RaftConfig
 from dledger.raft.core import Raft
-from dledger.raft.messages import AppendRequest, HeartbeatRequest, Message, TimeoutNow
+from dledger.raft.messages import (
+    AppendRequest,
+    HeartbeatRequest,
+    InstallSnapshotRequest,
+    Message,
+    TimeoutNow,
+)
 from dledger.raft.ready import Ready
 from dledger.reads import AppliedWaiters, PendingReads
 from dledger.signals import ChangeSignal
+from dledger.snapshots import Memberships, Snapshots
 from dledger.store.commit_log import CommitLog
 from dledger.store.hard_state import HardStateFile
-from dledger.types import Entry, EntryKind, HardState, Member, Membership, NodeId, Role
+from dledger.types import (
+    Entry,
+    EntryKind,
+    HardState,
+    Member,
+    Membership,
+    NodeId,
+    Role,
+    SnapshotInfo,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +95,7 @@ class Driver:
         clock: Clock,
         rng: Random,
         metrics: NodeMetrics,
+        snapshots: Snapshots | None = None,
         on_removed: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._config = config
@@ -91,12 +109,23 @@ class Driver:
         self.view = LogView(
             log, self._readers, on_loaded=self._entries_loaded, on_error=self.disk_failed
         )
+        self._snapshots = snapshots
+        self._applied_index = 0
+        if snapshots is not None:
+            snapshots.attach(
+                applied_index=lambda: self._applied_index,
+                on_loaded=self._entries_loaded,
+                on_error=self.disk_failed,
+            )
+            self._applied_index = min(snapshots.index, log.last_index)
         self.core = Raft(
             raft,
             hard_state=hard_state,
             log=self.view,
-            memberships=log.memberships(),
+            memberships=log.memberships() if snapshots is None else snapshots.memberships(),
             rng=rng,
+            applied_index=self._applied_index,
+            snapshots=snapshots,
         )
         self._membership = self.core.membership
         self._queue = ProposalQueue(config.max_queued_bytes)
@@ -115,9 +144,17 @@ class Driver:
             now_s=clock.monotonic_s,
             metrics=metrics,
         )
-        self._applied_index = 0
+        self._installation = (
+            Installation(
+                snapshots, self._disk, finished=self._snapshot_finished, failed=self.disk_failed
+            )
+            if snapshots is not None
+            else None
+        )
         self._leader_term_applied = 0
+        self.applied_bytes = 0
         self._log_clock = LogClock(clock)
+        self._log_clock.applied(snapshots.now_ms if snapshots is not None else 0)
         self._role: tuple[Role, int, NodeId | None] = (Role.FOLLOWER, 0, None)
         self._changes = ChangeSignal()
         self._applied_listeners: list[Callable[[], None]] = []
@@ -142,6 +179,8 @@ class Driver:
         self._reads.fail_all(NotLeader(None))
         self._waiters.fail_all()
         await self._disk.close()
+        if self._installation is not None:
+            await self._installation.close()
         await asyncio.to_thread(self._readers.shutdown)
 
     # -- what the servicers see ------------------------------------------------------------------
@@ -214,6 +253,8 @@ class Driver:
             Unavailable: The leader is too new to know what is committed.
             Overloaded: Too many reads wait.
         """
+        if not self._running:
+            raise NotLeader(None)
         context, confirmed = self._reads.begin()
         try:
             self.core.read_index(context)
@@ -229,7 +270,7 @@ class Driver:
 
     def receive(self, message: Message) -> None:
         """Take one message from a peer."""
-        if not self._running:
+        if not self._takes_steps or self._is_backlogged(message):
             return
         if isinstance(message, AppendRequest | HeartbeatRequest) and message.term >= self.core.term:
             self._timer.heard_from_leader(message.sender, self._clock.monotonic_s())
@@ -237,6 +278,16 @@ class Driver:
             self._timer.leader_lost("Transfer", self._clock.monotonic_s())
         self.core.step(message)
         self._wake()
+
+    @property
+    def _takes_steps(self) -> bool:
+        installing = self._installation is not None and self._installation.replaces_log
+        return self._running and not installing
+
+    def _is_backlogged(self, message: Message) -> bool:
+        """Whether a piece of a snapshot comes faster than the disk takes it; it comes again."""
+        is_piece = isinstance(message, InstallSnapshotRequest)
+        return is_piece and self._snapshots is not None and self._snapshots.is_backlogged
 
     def peer_disconnected(self, peer: NodeId) -> None:
         """Pass on that a peer's connection broke; if it leads, an election starts early."""
@@ -302,7 +353,8 @@ class Driver:
         now_s = self._clock.monotonic_s()
         self.last_tick_s = now_s
         self._watch_disk(now_s)
-        self.core.tick()
+        if self._takes_steps:
+            self.core.tick()
         self._wake()
 
     def _watch_disk(self, now_s: float) -> None:
@@ -320,10 +372,10 @@ class Driver:
 
     def _run(self) -> None:
         self._wake_scheduled = False
-        if not self._running:
+        if not self._takes_steps:
             return
         self._propose_queued()
-        while self.core.has_ready():
+        while self._takes_steps and self.core.has_ready():
             self._handle(self.core.ready())
 
     def _propose_queued(self) -> None:
@@ -359,6 +411,8 @@ class Driver:
     def _handle(self, ready: Ready) -> None:
         self._disk.submit(ready)
         self._apply(ready.committed)
+        if self._installation is not None:
+            self._installation.take(ready)
         self._applied.applied(self._applied_index)
         self._reads.confirmed(ready.reads)
         self._note_membership()
@@ -420,7 +474,10 @@ class Driver:
 
     def _apply_one(self, entry: Entry) -> None:
         self._log_clock.applied(entry.timestamp_ms)
-        results = self._state.apply(entry) if entry.kind is EntryKind.DATA else ()
+        self.applied_bytes += entry.size_bytes
+        known = self._snapshots is not None and entry.index <= self._snapshots.index
+        applies = entry.kind is EntryKind.DATA and not known
+        results = self._state.apply(entry) if applies else ()
         self._applied_index = entry.index
         self._waiters.applied(entry.term, entry.index, results)
         if entry.kind is EntryKind.MEMBERSHIP:
@@ -440,6 +497,20 @@ class Driver:
             self._metrics.elected(record)
             logger.info("failover complete: %s", record)
         self._changes.notify()
+
+    def _snapshot_finished(self, info: SnapshotInfo, memberships: Memberships | None) -> None:
+        """The log begins anew behind *info*; the state may be ahead of it (`snapshots`)."""
+        if memberships is not None and self._snapshots is not None:
+            self.view.forget_from(0)
+            self._applied_index = info.last_index
+            self._applied.applied(info.last_index)
+            self._log_clock.applied(self._snapshots.now_ms)
+        self.core.snapshot_finished(
+            info, installed=memberships is not None, memberships=memberships or ()
+        )
+        for listener in self._applied_listeners:
+            listener()
+        self._wake()
 
     # -- membership and role ---------------------------------------------------------------------
 

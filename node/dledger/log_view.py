@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Final
 
+from dledger.errors import OffsetOutOfRange
 from dledger.store.commit_log import CommitLog
 from dledger.types import Entry
 
@@ -37,11 +38,16 @@ class LogView:
         self._chunks: OrderedDict[int, tuple[Entry, ...]] = OrderedDict()
         self._loading: dict[int, asyncio.Future[tuple[Entry, ...]]] = {}
         self._truncations = 0
+        self._hidden_before = 0
 
     @property
     def first_index(self) -> int:
         """The oldest index that is kept."""
-        return self._log.first_index
+        return max(self._log.first_index, self._hidden_before)
+
+    def hide_before(self, index: int) -> None:
+        """Say that the log begins with *index*, before a thread drops what is below."""
+        self._hidden_before = max(self._hidden_before, index)
 
     @property
     def last_index(self) -> int:
@@ -116,6 +122,9 @@ class LogView:
             return
         self._loading.pop(first, None)
         error = done.exception()
+        if isinstance(error, OffsetOutOfRange):
+            self._on_loaded()  # dropped, or replaced by a snapshot, before it was read
+            return
         if error is not None:
             self._on_error(error)
             return

@@ -52,3 +52,11 @@ def test_a_class_that_names_its_target_hits_it() -> None:
     named = {episode.target for episode in drawn(2, 200) if episode.fault is Class.KILL_LEADER}
 
     assert named == {Target.LEADER}
+
+
+def test_partitions_last_long_enough_to_miss_a_leader() -> None:
+    """A livelock that ends with the partition after a second would not be seen."""
+    holds_s = [episode.hold_s for episode in drawn(4, 400) if episode.fault is Class.BRIDGE]
+
+    assert min(holds_s) >= 3
+    assert max(holds_s) > 7

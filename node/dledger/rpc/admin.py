@@ -35,6 +35,9 @@ class AdminBackend(Protocol):
     async def change_members(self, change: MemberChange, *, timeout_s: float) -> Changed:
         """Add learners and remove members; return when that is committed."""
 
+    async def snapshot(self) -> int:
+        """Write a snapshot of the state; return its last index. Raises NotJoined, DiskFull."""
+
     def committed_log(self) -> CommittedLog:
         """Return what may be exported now. Raises NotJoined."""
 
@@ -122,6 +125,14 @@ class AdminServicer:
             voters=map(_member, changed.membership.voters),
             learners=map(_member, changed.membership.learners),
         )
+
+    async def Snapshot(self, request: pb.SnapshotRequest, context: Any) -> pb.SnapshotResponse:
+        """Write a snapshot of this node's state."""
+        del request
+        try:
+            return pb.SnapshotResponse(last_index=await self._backend.snapshot())
+        except DledgerError as error:
+            await abort(context, error)
 
     async def ExportPlan(
         self, request: pb.ExportPlanRequest, context: Any

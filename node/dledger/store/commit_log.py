@@ -103,8 +103,8 @@ class CommitLog(LogReading):
             WrongIdentity: The log belongs to another node or group.
             StorageError: The disk failed.
         """
-        watermark = Watermark.open(files, directory)
         try:
+            watermark = Watermark.open(files, directory)
             found = survey(files, directory, watermark.mark, identity, rows=watermark.rows())
             check(found)
             has_rows = repair(files, directory, found, watermark, identity)
@@ -122,7 +122,10 @@ class CommitLog(LogReading):
             cache_bytes=cache_bytes,
             durability=durability,
         )
-        log._load_memberships(found.memberships)
+        try:
+            log._load_memberships(found.memberships)
+        except OSError as error:
+            raise StorageError(f"cannot read the log in {directory}: {error}") from error
         return log
 
     def _load_memberships(self, indexes: Sequence[int]) -> None:

@@ -11,7 +11,7 @@ import threading
 
 from dledger.errors import CorruptRecord, FaultyEntry, StorageError
 from dledger.store.extent import Extent, RecordRange, cut, extent
-from dledger.store.log_index import LogIndex
+from dledger.store.log_index import LogIndex, SealedSegment
 from dledger.store.recent import RecentEntries
 from dledger.store.segment import Span, span
 from dledger.store.segment_files import SegmentFiles
@@ -101,6 +101,11 @@ class LogReading:
         """
         with self._state:
             return self._index.chain(index)
+
+    def sealed(self) -> list[SealedSegment]:
+        """Return the segments that are not written any more, oldest first."""
+        with self._state:
+            return self._index.sealed()
 
     def memberships(self) -> list[tuple[int, Membership]]:
         """Return (index, membership) of all MEMBERSHIP entries kept and not faulty, ascending."""

@@ -408,3 +408,13 @@ class ExportChunk(_message.Message):
     segment: str
     offset: int
     def __init__(self, first_index: _Optional[int] = ..., last_index: _Optional[int] = ..., previous_chain: _Optional[int] = ..., positions: _Optional[bytes] = ..., records: _Optional[bytes] = ..., segment: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class SnapshotRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SnapshotResponse(_message.Message):
+    __slots__ = ("last_index",)
+    LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    last_index: int
+    def __init__(self, last_index: _Optional[int] = ...) -> None: ...
