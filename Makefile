@@ -13,7 +13,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.synced
 
-.PHONY: help setup check proto unit coverage mutants sim chaos e2e test demo demo-backup demo-down bench bench-pipeline bench-restart clean
+.PHONY: help setup check proto unit coverage mutants sim chaos e2e test demo demo-backup demo-down bench bench-pipeline clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -53,6 +53,10 @@ sim: $(STAMP) ## Seeded simulator: make sim SEEDS=1000
 chaos: $(STAMP) ## Real nodes under kills, cuts, I/O errors: make chaos MINUTES=20 [CHAOS_ARGS=...]
 	$(PY) -m e2e.chaos --minutes $(MINUTES) $(CHAOS_ARGS)
 
+.PHONY: bench-restart
+bench-restart: $(STAMP) ## A node with a log of 10 GiB: seconds until it votes (needs 11 GiB under build/)
+	$(PY) -m e2e.bench_restart
+
 e2e: $(STAMP) ## Stories on a real Kubernetes cluster: make e2e [CLUSTER=auto|local|kind|current]
 	E2E_CLUSTER=$(CLUSTER) $(PY) -m pytest e2e $(PYTEST_ARGS)
 
@@ -73,9 +77,6 @@ bench-pipeline: $(STAMP) ## Parse, backup and restore beside a raw read, pyarrow
 
 bench: $(STAMP) ## What a group does here beside Java DLedger and etcd: make bench BENCH_ARGS="--full"
 	$(PY) -m e2e.bench $(BENCH_ARGS)
-
-bench-restart: $(STAMP) ## A node with a log of 10 GiB: seconds until it votes (needs 11 GiB under build/)
-	$(PY) -m e2e.bench_restart
 
 clean: ## Remove build products of this checkout
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache

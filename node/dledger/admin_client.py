@@ -157,6 +157,7 @@ def _status(response: pb.StatusResponse) -> NodeStatus:
         storage_capacity_bytes=response.storage_capacity_bytes,
         writes_refused_reason=response.writes_refused_reason,
         recovered_to=response.recovered_to,
+        faulty_entries=response.faulty_entries,
     )
 
 

@@ -50,6 +50,7 @@ class Settings:
         election_handicap_ticks: How much longer than others this node waits before it campaigns:
             its election priority; 0 is the highest.
         segment_bytes: Size of a commit log segment.
+        scrub_bytes_per_s: How fast the log is read to look for rot; 0 turns that off.
         durability: ``sync``, or ``osBuffer`` to acknowledge from the page cache.
         auto_create_topics: Whether topics and consumer groups are created on first use.
         default_queues: Queues of a topic that is created on first use.
@@ -81,6 +82,7 @@ class Settings:
     election_timeout_ticks: int = 20
     election_handicap_ticks: int = 0
     segment_bytes: int = 64 << 20
+    scrub_bytes_per_s: int = 8 << 20
     durability: Durability = "sync"
     auto_create_topics: bool = True
     default_queues: int = 8
@@ -130,6 +132,7 @@ _BOUNDS: Final[dict[str, tuple[int, int]]] = {
     "heartbeat_ticks": (1, 100),
     "election_timeout_ticks": (4, 1000),
     "segment_bytes": (1 << 20, 1 << 30),
+    "scrub_bytes_per_s": (0, 1 << 30),
     "default_queues": (1, 1024),
     "snapshot_bytes": (1 << 20, 1 << 40),
     "snapshot_entries": (1, 1 << 40),

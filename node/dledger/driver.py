@@ -20,6 +20,7 @@ from dledger.disk import Disk
 from dledger.errors import DiskFull, DledgerError, NotLeader, StorageError
 from dledger.failover import FailoverRecord, FailoverTimer
 from dledger.installation import Installation
+from dledger.last_words import last_words
 from dledger.log_clock import Clock, LogClock
 from dledger.log_view import LogView
 from dledger.metrics import NodeMetrics
@@ -100,6 +101,7 @@ class Driver:
     ) -> None:
         self._config = config
         self._state = state
+        self._send = send
         self._on_membership = on_membership
         self._on_fatal = on_fatal
         self._on_removed: Callable[[int], None] | None = on_removed
@@ -127,6 +129,8 @@ class Driver:
             applied_index=self._applied_index,
             snapshots=snapshots,
         )
+        self._log = log
+        self.core.log_repaired(whole=log.is_whole)
         self._membership = self.core.membership
         self._queue = ProposalQueue(config.max_queued_bytes)
         self._waiters = Waiters(self._applied_command)
@@ -186,6 +190,11 @@ class Driver:
     # -- what the servicers see ------------------------------------------------------------------
 
     @property
+    def is_running(self) -> bool:
+        """Whether this node speaks: it was started, not stopped, and its disk has not failed."""
+        return self._running
+
+    @property
     def applied_index(self) -> int:
         """The newest index whose effects are in the state machine."""
         return self._applied_index
@@ -210,7 +219,8 @@ class Driver:
 
         Before that its state machine may lack entries that the old leader acknowledged.
         """
-        return self.core.role is Role.LEADER and self._leader_term_applied == self.core.term
+        leads = self._running and self.core.role is Role.LEADER
+        return leads and self._leader_term_applied == self.core.term
 
     def now_ms(self) -> int:
         """Return the leader's log clock: Unix milliseconds that never go back."""
@@ -452,15 +462,38 @@ class Driver:
                 self.transfer_leadership(None)
 
     def disk_failed(self, error: BaseException) -> None:
-        """Stop speaking: after a failed write or rot nothing this node says can be trusted."""
+        """Stop speaking: after a failed write or sync nothing this node says can be trusted.
+
+        Except that another should lead, which rests on no disk.
+        """
         if self._running:
             self._running = False
             self._disk.stop()
             logger.critical("storage failed, this node stops: %s", error)
+            farewell = last_words(self.core)
+            if farewell is not None:
+                self._send(farewell)
             self._queue.fail_all(StorageError(str(error)))
             self._reads.fail_all(NotLeader(None))
             self._waiters.fail_all()
             self._on_fatal(error)
+
+    def log_repaired(self, entries: Sequence[Entry]) -> None:
+        """Note entries that can be read again, and look whether the log is whole."""
+        if self._installation is not None and self._installation.replaces_log:
+            asyncio.get_running_loop().call_later(self._config.tick_s, self.log_repaired, entries)
+        elif self._running:
+            self.core.log_repaired(entries, whole=self._log.is_whole)
+            self._note_membership()
+            self._wake()
+
+    def hand_over_damaged(self) -> None:
+        """Give leadership away, if there is anyone: our log stays damaged."""
+        if self._running and self.core.role is Role.LEADER and self.core.transfer_target is None:
+            try:
+                self.transfer_leadership(None)
+            except DledgerError as error:
+                logger.warning("the log is damaged, but leadership stays: %s", error)
 
     # -- apply -----------------------------------------------------------------------------------
 

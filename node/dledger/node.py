@@ -29,13 +29,16 @@ from dledger.node_sample import node_sample
 from dledger.node_status import Facts, node_status
 from dledger.raft.config import RaftConfig
 from dledger.raft.messages import Message
+from dledger.refetch import Refetcher
 from dledger.retention import RetentionPolicy
 from dledger.rpc.admin import AdminServicer
 from dledger.rpc.export import CommittedLog
 from dledger.rpc.gateway import Gateway, GatewayConfig
 from dledger.rpc.hello import Hello, NodeAddress
 from dledger.rpc.peers import Peers
+from dledger.rpc.records import RecordsClient, RecordsServicer
 from dledger.rpc.servers import Listener, Servers
+from dledger.scrubber import Scrubber
 from dledger.snapshots import Snapshots
 from dledger.status import NodeStatus
 from dledger.store.commit_log import CommitLog
@@ -158,6 +161,7 @@ class Node:
                 handlers=[
                     self._peers.handlers(),
                     AdminServicer(self).handler(),
+                    RecordsServicer(self._open_records).handler(),
                     *self._gateway.handlers(peer_port=True),
                 ],
             ),
@@ -192,7 +196,7 @@ class Node:
             logger.info("node %s is Unjoined: waiting for Bootstrap", self.node_id)
         loop = asyncio.get_running_loop()
         duties = (self._keep_house(), self._keep_log_short(), self._show())
-        self._tasks = [loop.create_task(duty) for duty in duties]
+        self._tasks += [loop.create_task(duty) for duty in duties]
         self._health.start()
         self._gateway.start()
         await self._servers.start()
@@ -216,7 +220,7 @@ class Node:
 
     async def _hand_over(self) -> None:
         driver = self._driver
-        if driver is None or driver.core.role is not Role.LEADER:
+        if driver is None or not driver.is_running or driver.core.role is not Role.LEADER:
             return
         if len(driver.core.membership.voters) == 1:
             return
@@ -250,6 +254,24 @@ class Node:
         self._driver.start()
         if founding is not None:
             self._driver.campaign()
+        self._look_after(log, self._driver)
+
+    def _look_after(self, log: CommitLog, driver: Driver) -> None:
+        """Look for rot, and repair what is found from peers, as long as the node runs."""
+        source = RecordsClient(self._peers, self._joining.group_id)
+        refetcher = Refetcher(
+            log, source, driver, now_s=self._clock.monotonic_s, metrics=self._metrics
+        )
+        work = [refetcher.run()]
+        if self._settings.scrub_bytes_per_s:
+            scrubber = Scrubber(
+                log,
+                bytes_per_s=self._settings.scrub_bytes_per_s,
+                on_failed=driver.disk_failed,
+                metrics=self._metrics,
+            )
+            work.append(scrubber.run())
+        self._tasks += [asyncio.get_running_loop().create_task(each) for each in work]
 
     def _build_upkeep(self, driver: Driver, log: CommitLog, snapshots: Snapshots) -> Upkeep:
         settings = self._settings
@@ -374,6 +396,12 @@ class Node:
             raise NotJoined
         return await carry_out(self._driver, change, timeout_s=timeout_s)
 
+    def _open_records(self) -> tuple[str, CommitLog]:
+        """Return the group's id and the log, for peers that lack records. Raises NotJoined."""
+        if self._log is None:
+            raise NotJoined
+        return self._joining.group_id, self._log
+
     def committed_log(self) -> CommittedLog:
         """Return what is committed and on this disk. Raises NotJoined."""
         if self._driver is None or self._log is None:
@@ -422,8 +450,14 @@ class Node:
             self._usage = await asyncio.to_thread(shutil.disk_usage, self._directory)
             if self._driver is not None and self._log is not None:
                 self._driver.set_free_bytes(self._usage.free)
-                await asyncio.to_thread(self._log.prepare)
+                await self._prepare(self._driver, self._log)
             await asyncio.sleep(_HOUSEKEEPING_S)
+
+    async def _prepare(self, driver: Driver, log: CommitLog) -> None:
+        try:
+            await asyncio.to_thread(log.prepare)
+        except StorageError as error:
+            driver.disk_failed(error)
 
     async def _keep_log_short(self) -> None:
         """Every second: take a snapshot and drop old segments, if they are due."""

@@ -63,8 +63,8 @@ NODE_MUTANTS = (
     Mutant(
         name="serve before the own term is applied",
         file="driver.py",
-        old="return self.core.role is Role.LEADER and self._leader_term_applied == self.core.term",
-        new="return self.core.role is Role.LEADER",
+        old="return leads and self._leader_term_applied == self.core.term",
+        new="return leads",
         why="a new leader answers from a state that lacks acknowledged entries",
         checks=(_DRIVER, _SIM),
     ),

@@ -121,7 +121,7 @@ STORE_MUTANTS = (
     ),
     Mutant(
         name="go on after a failed sync",
-        file="store/commit_log.py",
+        file="store/log_reading.py",
         old="self._failure = self._failure or str(error)",
         new="self._failure = self._failure or None",
         why="a later sync succeeds without writing, and entries are acknowledged",

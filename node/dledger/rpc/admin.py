@@ -174,6 +174,7 @@ def status_response(status: NodeStatus) -> pb.StatusResponse:
         storage_capacity_bytes=status.storage_capacity_bytes,
         writes_refused_reason=status.writes_refused_reason,
         recovered_to=status.recovered_to,
+        faulty_entries=status.faulty_entries,
     )
     for row in status.members:
         response.members.add(

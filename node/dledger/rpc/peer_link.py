@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 import grpc
 import grpc.aio
 
+from dledger.errors import Unavailable
 from dledger.raft.messages import AppendRequest, InstallSnapshotRequest, Message
 from dledger.rpc import peer_codec
 from dledger.rpc.hello import METADATA_KEY, Hello
@@ -219,6 +220,18 @@ class PeerLink:
             else self._control
         )
         stream.send(peer_codec.encode(message))
+
+    async def ask(self, method: str, request: bytes, timeout_s: float) -> bytes:
+        """Call a unary method of the peer's port.
+
+        Raises:
+            Unavailable: There was no answer.
+        """
+        call = self._channel.unary_unary(method)
+        try:
+            return bytes(await call(request, timeout=timeout_s))
+        except grpc.aio.AioRpcError as error:
+            raise Unavailable(f"{self.member.name}: {error.details()}") from error
 
     async def close(self) -> None:
         """Close both streams and the channel."""

@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 import grpc
 import grpc.aio
 
-from dledger.errors import DledgerError, MemberRemoved
+from dledger.errors import DledgerError, MemberRemoved, Unavailable
 from dledger.raft.messages import Message
 from dledger.rpc import peer_codec
 from dledger.rpc.hello import METADATA_KEY, Hello, NodeAddress
@@ -63,6 +63,21 @@ class Peers:
         """Whether the link to a member is up."""
         link = self._links.get(node_id)
         return link is not None and link.connected
+
+    def connected_ids(self) -> list[NodeId]:
+        """Return the nodes whose link is up, sorted."""
+        return sorted(node_id for node_id in self._links if self.connected(node_id))
+
+    async def ask(self, node_id: NodeId, method: str, request: bytes, timeout_s: float) -> bytes:
+        """Call a unary method of a peer's port, beside the streams.
+
+        Raises:
+            Unavailable: There is no link, or no answer.
+        """
+        link = self._links.get(node_id)
+        if link is None:
+            raise Unavailable(f"no link to {node_id}")
+        return await link.ask(method, request, timeout_s)
 
     def address(self, member: Member) -> str:
         """Return where the member was last heard from, else its configured address."""

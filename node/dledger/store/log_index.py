@@ -12,6 +12,7 @@ from typing import NamedTuple
 from dledger.errors import OffsetOutOfRange
 from dledger.store.fault_set import FaultSet
 from dledger.store.format import Base, EncodedRecords
+from dledger.store.identity_rows import encode_rows, identities
 from dledger.store.segment import Segment, TermRuns
 from dledger.types import Entry, Membership
 
@@ -100,6 +101,10 @@ class LogIndex:
         self.faulty.discard(index, index)
         if membership is not None and index not in dict(self.memberships):
             insort(self.memberships, (index, membership), key=lambda pair: pair[0])
+
+    def rows(self, segment: Segment, first: int, last: int) -> bytes:
+        """Return the identity rows of [first, last] as far as *segment* holds them."""
+        return encode_rows(identities(segment, self.runs, self.special, first=first, last=last))
 
     def add(
         self,
