@@ -202,7 +202,7 @@ def test_repair_that_the_disk_loses_does_not_count(monkeypatch: pytest.MonkeyPat
     log = disk.open()
     monkeypatch.setattr(MemoryFile, "pwritev", lambda *_: None)
 
-    assert log.repair(entries(5, 5)) == 0
+    assert log.repair(entries(5, 5)) == ()
 
     assert log.faulty == (range(5, 6),)
 
