@@ -6,27 +6,44 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from e2e.bench import machine
+from e2e.bench.catch_up import CATCH_UP, catch_up_rows
 from e2e.bench.contest import Turns, contest, contestants
+from e2e.bench.etcd import Etcd
+from e2e.bench.failover import Trials, failover_rows
+from e2e.bench.groups import System
+from e2e.bench.java import JavaDLedger
+from e2e.bench.ours import Ours
 from e2e.bench.processes import BenchError
 from e2e.bench.rows import Row, Run, by_identity, to_json
 
 RESULTS: Final = machine.ROOT / "bench" / "results"
 BUILD: Final = machine.ROOT / "build" / "bench"
 LOGS: Final = BUILD / "logs"
-SECTIONS: Final = ("disk", "ours", "sdk", "java", "java-push", "etcd")
-_CONTEST: Final = frozenset({"ours", "sdk", "java", "java-push", "etcd"})
+FAILOVERS: Final[Mapping[str, Callable[[], System]]] = {
+    "ours-failover": lambda: Ours({"leader_follows_clients": "false"}),
+    "java-failover": JavaDLedger,
+    "java-fast-failover": lambda: JavaDLedger(heartbeat_ms=200),
+    "etcd-failover": Etcd,
+}
+SECTIONS: Final = ("disk", "ours", "sdk", "java", "java-push", "etcd", CATCH_UP, *FAILOVERS)
 _DISK_S: Final = 1.0
 _HEADLINES: Final = {
     "per_s": "/s",
+    "mb_s": "MB/s",
     "total_mb_s": "MB/s",
     "p50_ms": "ms p50",
     "p99_ms": "ms p99",
+    "max_ms": "ms max",
+    "moved": "moved",
+    "unrecovered": "unrecovered",
     "failures": "failed",
+    "calm_p99_ms": "ms p99 before",
+    "busy_p99_ms": "ms p99 meanwhile",
 }
 
 
@@ -66,6 +83,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--warm-up", type=float, help="seconds before anything counts (default: JVMs 30, others 5)"
     )
+    made.add_argument("--trials", type=int, default=5, help="of each fault (default 5)")
+    made.add_argument(
+        "--behind-mib", type=int, default=256, help="what a lagging follower misses (default 256)"
+    )
     made.add_argument(
         "--only",
         type=lambda text: text.split(","),
@@ -88,9 +109,15 @@ def measure(args: argparse.Namespace, scratch: Path) -> Iterator[Row]:
         yield from machine.disk_rows(scratch, _DISK_S)
     turns = Turns(full=args.full, seconds=args.seconds, rounds=args.rounds, warm_up_s=args.warm_up)
     known = contestants(turns, LOGS)
-    chosen = {name: known[name] for name in args.only if name in _CONTEST}
+    chosen = {name: known[name] for name in args.only if name in known}
     if chosen:
         yield from contest(chosen, turns, scratch, LOGS)
+    if CATCH_UP in args.only:
+        behind = args.behind_mib << 20
+        yield from catch_up_rows(Ours(), behind, args.seconds, scratch / CATCH_UP, LOGS / CATCH_UP)
+    for name in (name for name in args.only if name in FAILOVERS):
+        trials = Trials(count=args.trials)
+        yield from failover_rows(FAILOVERS[name](), trials, scratch / name, LOGS / name)
 
 
 def line(row: Row) -> str:

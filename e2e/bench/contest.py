@@ -111,7 +111,7 @@ def contest(
     with contextlib.ExitStack() as stack:
         groups: dict[str, Group] = {}
         for name, contestant in chosen.items():
-            seats = take_seats(scratch / name, linked=False)
+            seats = take_seats(scratch / name)
             groups[name] = Group(contestant.make(), seats, logs / name)
             stack.callback(groups[name].discard)
             _start(groups[name], turns)
