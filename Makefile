@@ -3,14 +3,16 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 CLUSTER ?= auto
 SEEDS ?= 300
+MINUTES ?= 20
 PYTEST_ARGS ?=
+CHAOS_ARGS ?=
 BENCH_ARGS ?=
 
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.synced
 
-.PHONY: help setup check proto unit sim e2e test demo demo-backup demo-down bench bench-pipeline clean
+.PHONY: help setup check proto unit sim chaos e2e test demo demo-backup demo-down bench bench-pipeline clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,6 +37,9 @@ unit: $(STAMP) ## Tests without a cluster
 
 sim: $(STAMP) ## Seeded simulator: make sim SEEDS=1000
 	$(PY) -m dledger_sim --seeds $(SEEDS)
+
+chaos: $(STAMP) ## Real nodes under kills, cuts, I/O errors: make chaos MINUTES=20 [CHAOS_ARGS=...]
+	$(PY) -m e2e.chaos --minutes $(MINUTES) $(CHAOS_ARGS)
 
 e2e: $(STAMP) ## Stories on a real Kubernetes cluster: make e2e [CLUSTER=auto|local|kind|current]
 	E2E_CLUSTER=$(CLUSTER) $(PY) -m pytest e2e $(PYTEST_ARGS)

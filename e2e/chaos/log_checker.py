@@ -35,6 +35,8 @@ class Fault(Enum):
     """A message stands before one that was acknowledged before it was sent."""
     HOLE = "hole"
     """Offsets or indexes are not consecutive."""
+    TIME = "time"
+    """An entry is older, by its timestamp, than one in front of it."""
     DIVERGENCE = "divergence"
     """Two nodes differ at the same place."""
 
@@ -63,6 +65,7 @@ class LogEntry:
 
     index: int
     term: int
+    timestamp_ms: int
     crc32c: str
     chain: str
 
@@ -100,6 +103,7 @@ def check_entries(nodes: Mapping[str, Sequence[LogEntry]]) -> list[Finding]:
             if entry.index != before.index + 1:
                 text = f"entry {entry.index} follows entry {before.index}"
                 findings.append(Finding(Fault.HOLE, node, text))
+        findings += _times(node, entries)
         for entry in entries:
             other, known = reference.setdefault(entry.index, (node, entry))
             if known != entry:
@@ -107,6 +111,15 @@ def check_entries(nodes: Mapping[str, Sequence[LogEntry]]) -> list[Finding]:
                 findings.append(Finding(Fault.DIVERGENCE, node, text))
                 break
     return findings
+
+
+def _times(node: str, entries: Sequence[LogEntry]) -> Iterator[Finding]:
+    """Find timestamps that go back; entries of the core itself have none."""
+    timed = [entry for entry in entries if entry.timestamp_ms]
+    for before, entry in pairwise(timed):
+        if entry.timestamp_ms < before.timestamp_ms:
+            text = f"entry {entry.index} is {before.timestamp_ms - entry.timestamp_ms} ms older"
+            yield Finding(Fault.TIME, node, f"{text} than entry {before.index}")
 
 
 def _holes(node: str, queues: Queues) -> Iterator[Finding]:

@@ -147,10 +147,16 @@ class Client(Channel):
         start_offset: int = 0,
         max_records: int = 0,
         follow: bool = False,
+        linearizable: bool = False,
     ) -> AsyncIterator[StoredRecord]:
         """Yield committed records of one queue from *start_offset* on; see `read_batches`."""
         batches = self.read_batches(
-            topic, queue_id, start_offset=start_offset, max_records=max_records, follow=follow
+            topic,
+            queue_id,
+            start_offset=start_offset,
+            max_records=max_records,
+            follow=follow,
+            linearizable=linearizable,
         )
         async with aclosing(batches):
             async for batch in batches:
@@ -165,16 +171,19 @@ class Client(Channel):
         start_offset: int = 0,
         max_records: int = 0,
         follow: bool = False,
+        linearizable: bool = False,
     ) -> AsyncGenerator[StoredBatch]:
         """Yield committed records of one queue in the batches they were appended in.
 
         Ends at the committed end of the asked node, or after *max_records*; never with *follow*.
+        With *linearizable*, whichever node is asked, all that was acknowledged before is there.
         What is not taken is not sent: a slow reader costs the node no memory.
 
         Raises:
             UnknownTopic: There is no such topic.
             InvalidArgument: The queue has nothing at *start_offset* any more, or not yet.
-            Unavailable: The node is gone; go on from the last offset at another one.
+            Unavailable: The node is gone: go on from the last offset at another one. Or the leader
+                could not be asked for a linearizable read.
         """
         request = pb.ReadRequest(
             topic=topic,
@@ -182,6 +191,7 @@ class Client(Channel):
             start_offset=start_offset,
             max_records=max_records,
             follow=follow,
+            linearizable=linearizable,
         )
         try:
             async for response in self._ledger.ReadBatches(request):

@@ -12,11 +12,11 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from dledger.errors import DiskFull
 from dledger.metrics import NodeMetrics
-from dledger.raft.messages import Message
+from dledger.raft.messages import AppendResponse, Message
 from dledger.raft.ready import Ready
 from dledger.store.commit_log import CommitLog
 from dledger.store.hard_state import HardStateFile
@@ -25,6 +25,7 @@ from dledger.types import Entry, HardState
 logger = logging.getLogger(__name__)
 
 _RETRY_S: Final = 0.5
+_M = TypeVar("_M", bound=Message)
 
 
 class DiskEvents(Protocol):
@@ -75,7 +76,7 @@ class Disk:
         self._batches: list[tuple[int, tuple[Entry, ...]]] = []
         self._log_durable = 0
         self._votes: deque[tuple[int, tuple[Message, ...]]] = deque()
-        self._acks: deque[tuple[int, tuple[Message, ...]]] = deque()
+        self._acks: deque[tuple[int, tuple[AppendResponse, ...]]] = deque()
         self.retrying = False
         self.busy_since_s: float | None = None
 
@@ -91,6 +92,7 @@ class Disk:
             self._hard_states.append((self._sequence, ready.hard_state))
             self._write_hard_state()
         if ready.entries:
+            self._withdraw_acks(ready.entries[0].index)
             self._batches.append((self._sequence, ready.entries))
             self._write_log()
         for message in ready.messages:
@@ -169,8 +171,9 @@ class Disk:
         started_s, self.busy_since_s = self.busy_since_s, None
         self._metrics.sync_seconds.observe(self._now_s() - (started_s or 0.0))
         self._metrics.sync_bytes.inc(sum(e.size_bytes for _, entries in batches for e in entries))
-        self._log_durable, newest = batches[-1][0], batches[-1][1][-1]
-        self._events.entries_durable(newest.term, newest.index)
+        self._log_durable = batches[-1][0]
+        for _, entries in batches:  # each by itself: the same entry may be among them twice
+            self._events.entries_durable(entries[-1].term, entries[-1].index)
         self._write_log()
         self._release()
 
@@ -203,7 +206,16 @@ class Disk:
     def _durable_up_to(self, *, clean: bool, durable: int) -> int:
         return self._sequence if clean else durable
 
-    def _send_held(self, held: deque[tuple[int, tuple[Message, ...]]], up_to: int) -> None:
+    def _withdraw_acks(self, first: int) -> None:
+        """Drop acks for entries at *first* and above, which are replaced now.
+
+        They may go down in one sync with what replaces them, and so never be on disk themselves.
+        """
+        if any(ack.match_index >= first for _, acks in self._acks for ack in acks):
+            kept = ((n, [a for a in acks if a.match_index < first]) for n, acks in self._acks)
+            self._acks = deque((n, tuple(acks)) for n, acks in kept if acks)
+
+    def _send_held(self, held: deque[tuple[int, tuple[_M, ...]]], up_to: int) -> None:
         while held and held[0][0] <= up_to and self._open:
             for message in held.popleft()[1]:
                 self._send(message)

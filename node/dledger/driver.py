@@ -27,6 +27,7 @@ from dledger.raft.config import RaftConfig
 from dledger.raft.core import Raft
 from dledger.raft.messages import AppendRequest, HeartbeatRequest, Message, TimeoutNow
 from dledger.raft.ready import Ready
+from dledger.reads import AppliedWaiters, PendingReads
 from dledger.signals import ChangeSignal
 from dledger.store.commit_log import CommitLog
 from dledger.store.hard_state import HardStateFile
@@ -100,6 +101,8 @@ class Driver:
         self._membership = self.core.membership
         self._queue = ProposalQueue(config.max_queued_bytes)
         self._waiters = Waiters(self._applied_command)
+        self._reads = PendingReads()
+        self._applied = AppliedWaiters()
         self._timer = FailoverTimer(raft.id)
         self._wake_scheduled = False
         self._tick_handle: asyncio.TimerHandle | None = None
@@ -136,6 +139,7 @@ class Driver:
         if self._tick_handle is not None:
             self._tick_handle.cancel()
         self._queue.fail_all(NotLeader(None))
+        self._reads.fail_all(NotLeader(None))
         self._waiters.fail_all()
         await self._disk.close()
         await asyncio.to_thread(self._readers.shutdown)
@@ -201,6 +205,27 @@ class Driver:
     async def propose(self, command: bytes, *, grows: bool) -> object:
         """Commit one framed command and return what applying it gave; raises as `submit` does."""
         return await self.submit(command, grows=grows)
+
+    async def read_index(self) -> int:
+        """Return an index at which a read is linearizable: it covers all acknowledged so far.
+
+        Raises:
+            NotLeader: This node does not lead, or does no more.
+            Unavailable: The leader is too new to know what is committed.
+            Overloaded: Too many reads wait.
+        """
+        context, confirmed = self._reads.begin()
+        try:
+            self.core.read_index(context)
+            self._wake()
+            return await confirmed
+        finally:
+            self._reads.end(context)
+
+    async def wait_applied(self, index: int, timeout_s: float) -> None:
+        """Return when *index* is applied here. Raises Unavailable after *timeout_s*, Overloaded."""
+        if self._applied_index < index:
+            await self._applied.wait(index, timeout_s)
 
     def receive(self, message: Message) -> None:
         """Take one message from a peer."""
@@ -334,6 +359,8 @@ class Driver:
     def _handle(self, ready: Ready) -> None:
         self._disk.submit(ready)
         self._apply(ready.committed)
+        self._applied.applied(self._applied_index)
+        self._reads.confirmed(ready.reads)
         self._note_membership()
         self._note_role()
 
@@ -377,6 +404,7 @@ class Driver:
             self._disk.stop()
             logger.critical("storage failed, this node stops: %s", error)
             self._queue.fail_all(StorageError(str(error)))
+            self._reads.fail_all(NotLeader(None))
             self._waiters.fail_all()
             self._on_fatal(error)
 
@@ -440,6 +468,7 @@ class Driver:
         elif role[0] is Role.PRE_CANDIDATE:
             self._timer.leader_lost("ElectionTimeout", now_s)
         if before[0] is Role.LEADER:
+            self._reads.fail_all(NotLeader(self.core.leader))
             self._queue.fail_all(NotLeader(self.core.leader))
             self._waiters.fail_all()
         self._changes.notify()

@@ -96,6 +96,14 @@ class NodeEngine:
         """Return a committed entry. Raises OffsetOutOfRange, CorruptRecord."""
         return await self._joined().view.entry(index)
 
+    async def read_index(self) -> int:
+        """Return an index at which a read is linearizable; see `Driver.read_index`."""
+        return await self._joined().read_index()
+
+    async def wait_applied(self, index: int, timeout_s: float) -> None:
+        """Return when *index* is applied here; see `Driver.wait_applied`."""
+        await self._joined().wait_applied(index, timeout_s)
+
     async def wait_leader_change(self, timeout_s: float) -> None:
         """Return when role, leader or readiness changes, or after *timeout_s*."""
         if self._driver is None:

@@ -166,7 +166,7 @@ def test_a_node_that_differs_from_the_others_diverges() -> None:
 def entries(*terms: int, first: int = 1, chain: str = "") -> list[LogEntry]:
     """Return consecutive entries of these terms."""
     return [
-        LogEntry(index, term, f"{index}", chain or f"{index}.{term}")
+        LogEntry(index, term, 0, f"{index}", chain or f"{index}.{term}")
         for index, term in enumerate(terms, first)
     ]
 
@@ -197,3 +197,11 @@ def test_a_log_without_one_of_its_entries_has_a_hole() -> None:
     findings = check_entries({"a": [entry for entry in entries(1, 1, 1) if entry.index != 2]})
 
     assert faults(findings) == {(Fault.HOLE, "a")}
+
+
+def test_a_timestamp_that_goes_back_is_found() -> None:
+    """The log's clock never does, whatever the wall clocks of the nodes do."""
+    times_ms = (1000, 0, 2000, 1999)
+    log = [LogEntry(index, 1, ms, "", "") for index, ms in enumerate(times_ms, 1)]
+
+    assert faults(check_entries({"a": log})) == {(Fault.TIME, "a")}

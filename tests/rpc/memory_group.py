@@ -78,6 +78,14 @@ class MemoryEngine:
     async def read_entry(self, index: int) -> Entry:
         return self._members.log[index - 1]
 
+    async def read_index(self) -> int:
+        if not self.is_leader():
+            raise NotLeader(None)
+        return len(self._members.log)
+
+    async def wait_applied(self, index: int, timeout_s: float) -> None:
+        assert index <= len(self._members.log)
+
     async def wait_leader_change(self, timeout_s: float) -> None:
         change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._changes.add(change)

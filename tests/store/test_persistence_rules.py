@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from dledger.errors import CorruptFile, CorruptRecord, WrongIdentity
+from dledger.errors import CorruptFile, CorruptRecord, StorageError, WrongIdentity
 from dledger.store.commit_log import CommitLog
 from dledger.store.format import decode_segment_header
 from dledger.store.hard_state import HardStateFile
@@ -310,6 +310,51 @@ def test_log_that_lost_a_write_behind_the_watermark_is_faulty_or_refused() -> No
     disk.contents("watermark")[8192:] = b""
     with pytest.raises(CorruptRecord, match="the watermark says"):
         disk.open()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_vote_that_a_killed_process_saved_is_durable_once_it_is_read(seed: int) -> None:
+    """Rule 20: the process died between rename and directory fsync; the next one tells the vote."""
+    files = MemoryFiles()
+    format_disk(files)
+    files.inject(Fault("fsync_dir", errno.EIO))
+    with pytest.raises(StorageError):
+        HardStateFile(files, DATA).save(HardState(3, NodeId("voted")))
+    files.kill()
+    assert HardStateFile(files, DATA).load() == HardState(3, NodeId("voted"))
+
+    files.crash(Random(seed))
+
+    assert HardStateFile(files, DATA).load() == HardState(3, NodeId("voted"))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_segment_that_a_killed_process_made_is_durable_once_it_is_used(seed: int) -> None:
+    """Rule 20: entries are acknowledged from a segment whose name nobody had synced."""
+    disk = Disk()
+    log = disk.open()
+    disk.files.inject(Fault("fsync_dir", errno.EIO))
+    with pytest.raises(StorageError):
+        log.append([entry(1)])
+    disk.files.kill()
+
+    disk.with_entries([entry(1)])
+
+    assert everything(disk.crash(seed)) == [entry(1)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_base_that_a_killed_process_wrote_is_durable_before_segments_go(seed: int) -> None:
+    """Rule 20: a start removes what a snapshot replaced, by a slot that nobody had synced."""
+    disk = Disk()
+    log = disk.with_entries(entries(1, 60, size=150))
+    disk.files.inject(Fault("fdatasync", errno.EIO, "watermark"))
+    with pytest.raises(StorageError):
+        log.restart_behind(index=70, term=2, chain=5)
+    disk.files.kill()
+    assert disk.open().last_index == 70
+
+    assert disk.crash(seed).last_index == 70
 
 
 def test_calls_of_the_log_and_the_hard_state(request: pytest.FixtureRequest) -> None:

@@ -65,7 +65,8 @@ class Ready:
     1. Make *hard_state* durable if there is one, then call `Raft.hard_state_persisted`.
     2. Write and sync *entries* in order; a first index at or below an earlier last index
        means: truncate there first. Then call `Raft.persisted` with the last one's term and
-       index. Completions come in the order of writing; several may be reported as the last.
+       index. Completions come in the order of writing; several may be reported as the last, but
+       where the same term and index is among them twice, each is reported.
     3. Send *messages* now, without waiting for 1 and 2.
     4. Send *after_hard_state* once this and every earlier Ready's hard state is durable.
     5. Send *after_entries* once this and every earlier Ready's hard state and entries are.
@@ -84,7 +85,7 @@ class Ready:
     entries: tuple[Entry, ...] = ()
     messages: tuple[Message, ...] = ()
     after_hard_state: tuple[Message, ...] = ()
-    after_entries: tuple[Message, ...] = ()
+    after_entries: tuple[AppendResponse, ...] = ()
     committed: tuple[Entry, ...] = ()
     reads: tuple[ConfirmedRead, ...] = ()
     chunks: tuple[SnapshotChunk, ...] = ()

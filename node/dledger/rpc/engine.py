@@ -78,6 +78,23 @@ class Engine(Protocol):
     async def read_entry(self, index: int) -> Entry:
         """Return a committed entry."""
 
+    async def read_index(self) -> int:
+        """Return an index at which a read is linearizable, once a quorum says that we lead.
+
+        Raises:
+            NotLeader: This node does not lead.
+            Unavailable: The leader is too new to know what is committed.
+            Overloaded: Too many reads wait.
+        """
+
+    async def wait_applied(self, index: int, timeout_s: float) -> None:
+        """Return when the state has entry *index*.
+
+        Raises:
+            Unavailable: Not within *timeout_s*.
+            Overloaded: Too many wait already.
+        """
+
     async def wait_leader_change(self, timeout_s: float) -> None:
         """Return when role, term, leader or readiness to lead changes, or after the timeout."""
 

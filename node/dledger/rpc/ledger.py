@@ -22,6 +22,7 @@ from dledger.rpc.checks import (
     check_tag,
     check_total,
 )
+from dledger.rpc.forward import Caller
 from dledger.rpc.limits import MAX_ID_LENGTH, MAX_MESSAGES
 from dledger.rpc.native import NativeHandlers, bug, parsed
 from dledger.rpc.pb import dledger_pb2 as pb
@@ -32,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 SERVICE_NAME: Final = "dledger.v1.Ledger"
 _READ: Final = "Ledger/Read"
+_READ_INDEX: Final = f"/{SERVICE_NAME}/ReadIndex"
 _READ_BATCHES: Final = "Ledger/ReadBatches"
 _PRODUCE: Final = "Ledger/Produce"
 _ELECTION_WAIT_S: Final = 1.0
@@ -45,6 +47,7 @@ class LedgerHandlers(NativeHandlers):
     def generic_handler(self) -> grpc.GenericRpcHandler:
         """Return the handler to add to a server."""
         append = self._at_leader(f"/{SERVICE_NAME}/Append", pb.AppendRequest, self._append)
+        read_index = self._at_leader(_READ_INDEX, pb.ReadIndexRequest, self._read_index)
         return grpc.method_handlers_generic_handler(
             SERVICE_NAME,
             {
@@ -52,6 +55,7 @@ class LedgerHandlers(NativeHandlers):
                 "Produce": grpc.stream_stream_rpc_method_handler(self._produce),
                 "Read": grpc.unary_stream_rpc_method_handler(self._read),
                 "ReadBatches": grpc.unary_stream_rpc_method_handler(self._read_batches),
+                "ReadIndex": grpc.unary_unary_rpc_method_handler(read_index),
             },
         )
 
@@ -100,7 +104,10 @@ class LedgerHandlers(NativeHandlers):
         responses: Callable[[pb.ReadRequest], AsyncIterator[Any]],
     ) -> AsyncIterator[bytes]:
         try:
-            async for response in responses(parsed(pb.ReadRequest, raw)):
+            request = parsed(pb.ReadRequest, raw)
+            if request.linearizable:
+                await self._catch_up(context)
+            async for response in responses(request):
                 yield response.SerializeToString()
             self._answered(method)
         except DledgerError as error:
@@ -108,6 +115,23 @@ class LedgerHandlers(NativeHandlers):
         except Exception as error:
             logger.exception("group %s: %s failed", self._engine.group, method)
             await self._refuse(context, method, bug(error))
+
+    async def _read_index(self, request: pb.ReadIndexRequest) -> pb.ReadIndexResponse:
+        del request
+        return pb.ReadIndexResponse(index=await self._engine.read_index())
+
+    async def _catch_up(self, context: Any) -> None:
+        """Wait until this node has applied all that was acknowledged before the call."""
+        caller = Caller.of(context, tls=self._tls, peer_port=self._peer_port)
+
+        async def ask() -> int:
+            if self._engine.is_leader():
+                return await self._engine.read_index()
+            answer = await self._gateway.relay.unary(_READ_INDEX, b"", caller)
+            return int(pb.ReadIndexResponse.FromString(answer).index)
+
+        index = await self._gateway.relay.run(caller, 0, ask)
+        await self._engine.wait_applied(index, caller.remaining_s())
 
     async def _records(self, request: pb.ReadRequest) -> AsyncIterator[pb.ReadResponse]:
         """Yield the queue's messages one by one, for readers without the batch format."""

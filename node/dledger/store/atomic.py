@@ -10,21 +10,30 @@ from dledger.store.files import Files, Mode
 
 
 def load_file(files: Files, path: Path) -> bytes | None:
-    """Return the contents, or None if there is no such file.
+    """Return the contents, or None if there is no such file. What it returns is durable.
+
+    The process that wrote it may have been killed between rename and directory fsync. Then the
+    name is there, but a power cut would take it back: a vote told from such a file is forgotten.
 
     Raises:
         CorruptFile: The disk cannot read it back.
+        StorageError: The disk cannot sync its name.
     """
     try:
         file = files.open(path, Mode.READ)
     except FileNotFoundError:
         return None
     try:
-        return file.pread(file.size(), 0)
+        data = file.pread(file.size(), 0)
     except OSError as error:
         raise CorruptFile(str(path), f"cannot be read: {error}") from error
     finally:
         file.close()
+    try:
+        files.fsync_dir(path.parent)
+    except OSError as error:
+        raise StorageError(f"cannot sync the name of {path}: {error}") from error
+    return data
 
 
 def replace_file(files: Files, path: Path, data: bytes) -> None:

@@ -67,13 +67,14 @@ def repair(
         OSError: A write or sync failed.
     """
     _tell(found)
+    watermark.settle()
     _remove_leftovers(files, directory, found)
     _restore_files(files, directory, found, identity)
     for segment in found.segments:
         if segment.last_index > found.mark.index or segment is found.segments[-1]:
             _settle(files, segment, found.mark.index)
     free = _restore_indexes(files, directory, found)
-    return not found.segments or _renew_watermark(found, watermark, with_rows=free)
+    return _renew_watermark(found, watermark, with_rows=free)
 
 
 def _tell(found: Survey) -> None:
@@ -138,10 +139,11 @@ def _restore_indexes(files: Files, directory: Path, found: Survey) -> bool:
 
 def _renew_watermark(found: Survey, watermark: Watermark, *, with_rows: bool) -> bool:
     """Write the watermark, and the last segment's identity rows if there is room for them."""
-    last, rows = found.segments[-1], b""
-    with_rows = with_rows and has_room_for_rows(watermark, last)
-    if with_rows:
-        rows = encode_rows(identities(last, found.runs, frozenset(found.memberships)))
+    rows = b""
+    for last in found.segments[-1:]:
+        with_rows = with_rows and has_room_for_rows(watermark, last)
+        if with_rows:
+            rows = encode_rows(identities(last, found.runs, frozenset(found.memberships)))
     watermark.advance(index=found.last_index, chain=found.last_chain, rows=rows)
     return with_rows
 
@@ -185,6 +187,10 @@ def identities(
 
 
 def _remove_leftovers(files: Files, directory: Path, found: Survey) -> None:
+    """Remove what is not the log's, and make all names durable: those, too, that were found.
+
+    The process before may have been killed between a rename or removal and its directory fsync.
+    """
     kept = {segment.name for segment in found.segments}
     kept |= {segment.index_path.name for segment in found.segments[:-1]}
     names = [
@@ -194,8 +200,7 @@ def _remove_leftovers(files: Files, directory: Path, found: Survey) -> None:
     ]
     for name in reversed(names):
         files.remove(directory / name)
-    if names:
-        files.fsync_dir(directory)
+    files.fsync_dir(directory)
 
 
 def _settle(files: Files, segment: Segment, synced: int) -> None:
@@ -206,8 +211,7 @@ def _settle(files: Files, segment: Segment, synced: int) -> None:
         for position in range(start, segment.end, _REWRITE_BYTES):
             size = min(_REWRITE_BYTES, segment.end - position)
             file.pwritev([file.pread(size, position)], position)
-        if start < segment.end:
-            file.fdatasync()
+        file.fdatasync()  # also what was zeroed by a process that was killed before its sync
     finally:
         file.close()
 

@@ -108,11 +108,24 @@ class Watermark:
         for _ in range(2):
             self._write(base, index=index, chain=chain)
 
+    def settle(self) -> None:
+        """Make durable what was read, before anything is removed or promised on its word.
+
+        The process that wrote it may have been killed before its sync, or its sync may have failed.
+
+        Raises:
+            OSError: The write or sync failed; nothing may be assumed about the disk.
+        """
+        self._put(self.mark)
+
     def _write(self, base: Base, *, index: int, chain: int) -> None:
         mark = Mark(sequence=self.mark.sequence + 1, base=base, index=index, chain=chain)
+        self._put(mark)
+        self.mark = mark
+
+    def _put(self, mark: Mark) -> None:
         self._file.pwritev([encode_mark(mark)], mark.sequence % 2 * SLOT_STRIDE_BYTES)
         self._file.fdatasync()
-        self.mark = mark
 
     def close(self) -> None:
         """Close the file."""

@@ -50,6 +50,11 @@ class LedgerStub:
                 request_serializer=dledger__pb2.ReadRequest.SerializeToString,
                 response_deserializer=dledger__pb2.ReadResponse.FromString,
                 _registered_method=True)
+        self.ReadIndex = channel.unary_unary(
+                '/dledger.v1.Ledger/ReadIndex',
+                request_serializer=dledger__pb2.ReadIndexRequest.SerializeToString,
+                response_deserializer=dledger__pb2.ReadIndexResponse.FromString,
+                _registered_method=True)
         self.ReadBatches = channel.unary_stream(
                 '/dledger.v1.Ledger/ReadBatches',
                 request_serializer=dledger__pb2.ReadRequest.SerializeToString,
@@ -87,6 +92,14 @@ class LedgerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadIndex(self, request, context):
+        """Names an index that covers every write acknowledged before the call, without writing an entry:
+        the leader asks a quorum whether it still leads. Followers forward.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReadBatches(self, request, context):
         """The same as batches that lie as they were produced: no work a message.
         """
@@ -111,6 +124,11 @@ def add_LedgerServicer_to_server(servicer, server):
                     servicer.Read,
                     request_deserializer=dledger__pb2.ReadRequest.FromString,
                     response_serializer=dledger__pb2.ReadResponse.SerializeToString,
+            ),
+            'ReadIndex': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadIndex,
+                    request_deserializer=dledger__pb2.ReadIndexRequest.FromString,
+                    response_serializer=dledger__pb2.ReadIndexResponse.SerializeToString,
             ),
             'ReadBatches': grpc.unary_stream_rpc_method_handler(
                     servicer.ReadBatches,
@@ -200,6 +218,33 @@ class Ledger:
             '/dledger.v1.Ledger/Read',
             dledger__pb2.ReadRequest.SerializeToString,
             dledger__pb2.ReadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadIndex(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Ledger/ReadIndex',
+            dledger__pb2.ReadIndexRequest.SerializeToString,
+            dledger__pb2.ReadIndexResponse.FromString,
             options,
             channel_credentials,
             insecure,

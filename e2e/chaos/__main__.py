@@ -1,0 +1,103 @@
+"""``python -m e2e.chaos``: real nodes under faults for some minutes, and what became of the data.
+
+    python -m e2e.chaos --minutes 20
+    python -m e2e.chaos --minutes 2 --classes bridge,one-way-cut --seed 7
+
+exit codes: 0 nothing is wrong, 1 something is (docs/chaos.md says how to read it), 2 wrong usage
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import uvloop
+
+from e2e.chaos.episodes import Class, Outlook
+from e2e.chaos.group import GroupError
+from e2e.chaos.run import Options, run
+from e2e.chaos.verdict import Report, table
+from e2e.chaos.volume import Volume
+
+_BUILD: Final = Path(__file__).resolve().parents[2] / "build" / "chaos"
+_SHOWN: Final = 20
+
+
+def main() -> int:
+    """Run what the command line asks for."""
+    args = _arguments()
+    seed = args.seed if args.seed is not None else random.randrange(1 << 31)
+    directory = args.out or _BUILD / f"{time.strftime('%Y%m%d-%H%M%S')}-{seed}"
+    options = Options(
+        directory=directory.absolute(),
+        seed=seed,
+        duration_s=args.minutes * 60,
+        nodes=args.nodes,
+        own_volume=not args.no_volume and Volume.is_possible(_BUILD / "mount"),
+        outlook=Outlook(classes=args.classes),
+        factor=args.factor,
+        max_episodes=args.episodes,
+    )
+    print(f"seed {seed}: {' '.join(c.value for c in options.outlook.classes)}", flush=True)
+    try:
+        report = uvloop.run(run(options, lambda line: print(line, flush=True)))
+    except GroupError as error:
+        print(f"chaos: {error}; see {options.directory}", file=sys.stderr)
+        return 1
+    _show(report, options)
+    return 1 if report.problems else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m e2e.chaos",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--minutes", type=float, default=20.0, help="how long (default 20)")
+    parser.add_argument("--episodes", type=int, default=100_000, help="end after so many")
+    parser.add_argument("--seed", type=int, help="draws episodes and load (default: random)")
+    parser.add_argument("--nodes", type=int, default=3, choices=(3, 5), help="(default 3)")
+    parser.add_argument(
+        "--classes", type=_classes, default=tuple(Class), metavar="A,B", help="only these faults"
+    )
+    parser.add_argument(
+        "--factor", type=float, default=3.0,
+        help="how much longer than 3 s there may be no leader on a loaded machine (default 3)",
+    )  # fmt: skip
+    parser.add_argument("--no-volume", action="store_true", help="mount no tmpfs for a full disk")
+    parser.add_argument("--out", type=Path, help="where to keep everything (default build/chaos)")
+    return parser.parse_args()
+
+
+def _classes(text: str) -> tuple[Class, ...]:
+    try:
+        return tuple(Class(name) for name in text.split(","))
+    except ValueError as error:
+        known = " ".join(fault.value for fault in Class)
+        raise argparse.ArgumentTypeError(f"{error}; known: {known}") from error
+
+
+def _show(report: Report, options: Options) -> None:
+    print()
+    print(table(report.classes))
+    print()
+    for name, count in report.counts.items():
+        print(f"{name:22s} {count}")
+    for checker, kinds in report.findings.items():
+        found = ", ".join(f"{kind} {count}" for kind, count in kinds.items()) or "nothing"
+        print(f"{checker:22s} {found}")
+    for problem in report.problems[:_SHOWN]:
+        print(f"PROBLEM {problem}")
+    if len(report.problems) > _SHOWN:
+        print(f"PROBLEM and {len(report.problems) - _SHOWN} more")
+    again = f"python -m e2e.chaos --seed {options.seed} --minutes {options.duration_s / 60:g}"
+    print(f"{'FAILED' if report.problems else 'passed'}: {options.directory}; again: {again}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

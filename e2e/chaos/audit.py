@@ -1,0 +1,103 @@
+"""What every node holds at the end: its queues as clients read them, its log as it is on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from dledger.client import Client
+from dledger.errors import DledgerError, UnknownTopic
+from dledger.status import NodeStatus
+from e2e.chaos.clients import QUEUES, TOPIC, digest_of
+from e2e.chaos.group import Group
+from e2e.chaos.log_checker import LogEntry, Queues, Stored
+
+_SETTLE_S: Final = 60.0
+
+
+async def settled(group: Group) -> int:
+    """Wait until nobody writes and all nodes have applied the same; return that index.
+
+    Raises:
+        GroupError: They do not come to the same.
+    """
+
+    async def equal() -> Sequence[NodeStatus] | None:
+        statuses = await group.whole()
+        if statuses is None:
+            return None
+        places = {
+            index
+            for s in statuses.values()
+            for index in (s.commit_index, s.applied_index, s.last_index)
+        }
+        return list(statuses.values()) if len(places) == 1 else None
+
+    statuses = await group.wait_for("all nodes to hold the same", equal, _SETTLE_S)
+    return statuses[0].commit_index
+
+
+async def least_committed(group: Group) -> int:
+    """Return the index up to which all nodes that answer have committed; 0 if none answers."""
+    return min((s.commit_index for s in (await group.statuses()).values()), default=0)
+
+
+async def read_queues(group: Group) -> dict[str, Queues]:
+    """Read every queue of the log's topic from every node. Raises DledgerError."""
+    return {
+        name: {queue: await _read(node.endpoint, queue) for queue in range(QUEUES)}
+        for name, node in group.nodes.items()
+    }
+
+
+async def _read(endpoint: str, queue: int) -> Sequence[Stored]:
+    async with Client(endpoint) as client:
+        try:
+            return [
+                Stored(s.offset, s.record.message_id, digest_of(s.record.body))
+                async for s in client.read(TOPIC, queue)
+            ]
+        except UnknownTopic:
+            return []
+
+
+async def read_logs(group: Group, commit_index: int) -> dict[str, Sequence[LogEntry]]:
+    """Read the log of every node from its disk, up to *commit_index*. The nodes have ended.
+
+    Raises:
+        DledgerError: A log does not verify.
+    """
+    return {
+        name: [e for e in await _entries(node.data) if e.index <= commit_index]
+        for name, node in group.nodes.items()
+    }
+
+
+async def _entries(data: Path) -> Sequence[LogEntry]:
+    await _run("verify", data)
+    return list(_parsed(await _run("dump", data)))
+
+
+def _parsed(lines: bytes) -> Iterator[LogEntry]:
+    for line in lines.splitlines():
+        fields = json.loads(line)
+        yield LogEntry(
+            fields["index"], fields["term"], fields["timestampMs"], fields["crc32c"],
+            fields["chain"],
+        )  # fmt: skip
+
+
+async def _run(action: str, data: Path) -> bytes:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "dledger", "log", action, str(data),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, errors = await process.communicate()
+    if process.returncode != 0:
+        raise DledgerError(f"log {action} {data}: {errors.decode('utf-8', 'replace').strip()}")
+    return out

@@ -1,0 +1,309 @@
+"""Does what an episode says to a group, undoes it, and waits for the recovery."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dledger.client import Client, Record
+from dledger.errors import DledgerError
+from e2e.chaos.availability import first_leader_s, is_able, longest_gap_s
+from e2e.chaos.episodes import Class, Episode, Shape, Target
+from e2e.chaos.group import Group, GroupError
+from e2e.chaos.history import Probe
+from e2e.chaos.proxy import Direction
+from e2e.chaos.shim import RENAME, SYNC, WRITE, Control
+
+_WHOLE_S: Final = 60.0
+_STOP_S: Final = 10.0
+_FILL_BYTES: Final = 256 << 10
+_FAILING: Final = {Class.FAIL_WRITE: WRITE, Class.FAIL_SYNC: SYNC, Class.FAIL_RENAME: RENAME}
+_KILLS: Final = frozenset(
+    {Class.KILL_LEADER, Class.KILL_FOLLOWER, Class.KILL_MAJORITY, Class.KILL_ALL}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """One episode and its figures; times are seconds of the run.
+
+    Attributes:
+        episode: What was done.
+        nodes: To whom.
+        started_s: When the fault began.
+        healed_s: When it was undone.
+        able_s: Since when some node could talk both ways with a majority, without a break.
+        gap_s: The longest time without a leader from then until everything was whole.
+        leader_s: How long after `able_s` a leader took its first new write.
+        whole_s: How long after the healing all nodes were ready and had caught up.
+        fired: Whether the fault is known to have hit (an I/O error that nothing ran into did not).
+        problem: What is wrong with the recovery; empty if nothing is.
+    """
+
+    episode: Episode
+    nodes: tuple[str, ...]
+    started_s: float
+    healed_s: float
+    able_s: float
+    gap_s: float
+    leader_s: float
+    whole_s: float
+    fired: bool
+    problem: str = ""
+
+
+@dataclass(slots=True)
+class _Fault:
+    """A fault that is on: who is down for others, what is cut, and how it ends.
+
+    *settle* waits for its effect and says whether there was one; *undo* ends it; *repair* does what
+    nodes do not do by themselves.
+    """
+
+    nodes: Sequence[str]
+    down: Sequence[str] = ()
+    cuts: Sequence[Direction] = ()
+    writable: bool = True
+    undo: Callable[[], None] = lambda: None
+    settle: Callable[[], Awaitable[bool]] | None = None
+    repair: Callable[[], Awaitable[None]] | None = None
+
+
+class Nemesis:
+    """Plays episodes on one group, one at a time."""
+
+    def __init__(self, group: Group, probes: Sequence[Probe]) -> None:
+        self._group = group
+        self._probes = probes
+
+    async def play(self, episode: Episode) -> Played:
+        """Play one episode to its recovery. A recovery that fails is a problem, not an error."""
+        group = self._group
+        leader = await group.wait_for("a leader to aim at", group.leader, _WHOLE_S)
+        names = list(group.nodes)
+        others = [name for name in names if name != leader]
+        target = leader if episode.target is Target.LEADER else others[episode.number % len(others)]
+        started_s = group.now_s()
+        fault = await self._begin(episode, target, [n for n in names if n != target])
+        await asyncio.sleep(episode.hold_s)
+        fired, problem = True, ""
+        if fault.settle is not None:
+            try:
+                fired = await fault.settle()
+            except GroupError as error:
+                problem = str(error)
+        able = fault.writable and is_able(names, fault.down, fault.cuts)
+        healed_s = group.now_s()
+        group.network.heal()
+        fault.undo()
+        group.release()
+        return await self._recovered(
+            episode, fault, (started_s, healed_s), able=able, fired=fired, problem=problem
+        )
+
+    async def _recovered(
+        self,
+        episode: Episode,
+        fault: _Fault,
+        times_s: tuple[float, float],
+        *,
+        able: bool,
+        fired: bool,
+        problem: str,
+    ) -> Played:
+        """Wait until a majority answers, a leader takes writes, and all nodes are whole."""
+        group = self._group
+        started_s, healed_s = times_s
+        able_s = started_s
+        try:
+            if not able:
+                await group.wait_for("a majority to answer", group.majority_answers, _WHOLE_S)
+                able_s = group.now_s()
+            leader_s = await group.wait_for("a leader", lambda: self._leader(able_s), _WHOLE_S)
+            if fault.repair is not None:
+                await fault.repair()
+            await group.wait_for("all nodes to be whole", group.whole, _WHOLE_S)
+        except GroupError as error:
+            leader_s, problem = _WHOLE_S, problem or str(error)
+        whole_s = group.now_s()
+        return Played(
+            episode=episode,
+            nodes=tuple(fault.nodes),
+            started_s=started_s,
+            healed_s=healed_s,
+            able_s=able_s,
+            gap_s=longest_gap_s(self._probes, able_s, whole_s),
+            leader_s=leader_s,
+            whole_s=whole_s - healed_s,
+            fired=fired,
+            problem=problem,
+        )
+
+    async def _leader(self, since_s: float) -> float | None:
+        found_s = first_leader_s(self._probes, since_s)
+        return None if found_s is None else found_s - since_s
+
+    # -- faults ---------------------------------------------------------------------------------
+
+    async def _begin(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
+        if episode.fault in _KILLS:
+            return await self._kill(episode, target, others)
+        if episode.fault in _FAILING:
+            return await self._fail(episode, target)
+        if episode.fault is Class.WIPE:
+            return await self._wipe(target)
+        begin = {
+            Class.PAUSE_LEADER: self._pause,
+            Class.PAUSE_FOLLOWER: self._pause,
+            Class.ONE_WAY: self._one_way,
+            Class.BRIDGE: self._bridge,
+            Class.ISOLATE: self._isolate,
+            Class.DELAY: self._delay,
+            Class.SLOW_SYNC: self._slow_sync,
+            Class.DISK_FULL: self._disk_full,
+            Class.CLOCK_JUMP: self._clock_jump,
+        }[episode.fault]
+        return begin(episode, target, others)
+
+    async def _kill(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
+        count = {
+            Class.KILL_MAJORITY: (len(others) + 1) // 2 + 1,
+            Class.KILL_ALL: len(others) + 1,
+        }.get(episode.fault, 1)
+        victims = [target, *others][:count]
+        await self._group.kill(victims)
+        return _Fault(victims, down=victims)
+
+    async def _wipe(self, target: str) -> _Fault:
+        """Empty a node's disk; it comes back as another node, which must be let in (promise P6)."""
+        node = self._group.nodes[target]
+        before = await node.status()
+        await self._group.kill([target])
+        node.wipe()
+
+        async def replace() -> None:
+            if before is None:
+                raise GroupError(f"{target} did not say who it was before it was wiped")
+            await self._group.replace_disk(target, before.node_id, _WHOLE_S)
+
+        return _Fault([target], down=[target], repair=replace)
+
+    def _pause(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
+        del episode, others
+        self._group.pause(target)
+        return _Fault([target], down=[target])
+
+    def _one_way(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
+        if episode.shape is Shape.SPEECH:
+            cuts = [(target, other) for other in others]
+        elif episode.shape is Shape.HEARING:
+            cuts = [(other, target) for other in others]
+        else:
+            cuts = [(target, others[episode.number % len(others)])]
+        return self._cut(episode, target, cuts)
+
+    def _bridge(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
+        """Let the last of the others talk with both ends, which cannot talk with each other."""
+        *ends, _ = others
+        side = [target, *ends[: (len(ends) - 1) // 2]]
+        far = [name for name in ends if name not in side]
+        return self._cut(episode, target, _both_ways(side, far))
+
+    def _isolate(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
+        return self._cut(episode, target, _both_ways([target], others))
+
+    def _cut(self, episode: Episode, target: str, cuts: Sequence[Direction]) -> _Fault:
+        self._group.network.cut(cuts, reset=episode.reset, both_layers=episode.both_layers)
+        return _Fault([target], cuts=cuts)
+
+    def _delay(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
+        self._group.network.delay(episode.delay_s, episode.jitter_s)
+        return _Fault([target, *others])
+
+    def _slow_sync(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
+        del others
+        self._group.nodes[target].control.set(Control(slow_s=episode.slow_s))
+        return _Fault([target])
+
+    def _clock_jump(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
+        """Let the wall clock jump, and leadership move, since that is when the clock is read."""
+        del others
+        self._group.nodes[target].control.set(Control(jump_ms=episode.jump_ms))
+        return _Fault([target], settle=self._handed_over)
+
+    def _disk_full(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
+        """Fill the disk, then write: a real file system where there is one, else the shim's."""
+        del others
+        node = self._group.nodes[target]
+        undo: Callable[[], None] = lambda: None  # noqa: E731 - what a shim leaves to undo
+        if node.volume is not None:
+            node.volume.fill(episode.free_bytes)
+            undo = node.volume.empty
+        else:
+            node.control.set(Control(full=True))
+        writer = asyncio.create_task(self._fill(node.endpoint))
+        before = node.control.fired()
+
+        def end() -> None:
+            writer.cancel()
+            undo()
+
+        async def hit() -> bool:
+            status = await node.status()
+            refused = status is not None and bool(status.writes_refused_reason)
+            return refused or node.control.fired() > before
+
+        return _Fault([target], writable=False, undo=end, settle=hit)
+
+    async def _fill(self, endpoint: str) -> None:
+        """Write big messages, so that the log needs new segments."""
+        async with Client(endpoint) as client:
+            while True:
+                with contextlib.suppress(DledgerError):
+                    record = Record(body=bytes(_FILL_BYTES))
+                    await client.append_once("filler", [record], queue_id=0, timeout_s=1.0)
+                await asyncio.sleep(0.3)
+
+    # -- I/O errors -----------------------------------------------------------------------------
+
+    async def _fail(self, episode: Episode, target: str) -> _Fault:
+        """Let one call fail; the node must end by itself, and stays down until it is healed."""
+        node = self._group.nodes[target]
+        call = _FAILING[episode.fault]
+        path = "hard_state" if call == RENAME else "/log/"
+        before = node.control.fired()
+        node.may_run.clear()
+        node.control.set(Control(fail=call, path=path, loses=episode.loses))
+
+        async def settle() -> bool:
+            if call == RENAME:
+                await self._handed_over()
+            if node.control.fired() == before:
+                return False
+            await self._group.wait_ended([target], _STOP_S)
+            code = node.process.returncode if node.process else None
+            if code == 0:
+                raise GroupError(f"{target} ended with 0 after a failed {call}")
+            return True
+
+        if call == RENAME:
+            await self._handed_over()
+        return _Fault([target], down=[target], settle=settle)
+
+    async def _handed_over(self) -> bool:
+        """Ask the leader to hand over; whether one did."""
+        leader = await self._group.leader()
+        if leader is None:
+            return False
+        with contextlib.suppress(DledgerError):
+            await self._group.nodes[leader].admin.transfer_leader()
+            return True
+        return False
+
+
+def _both_ways(one_side: Sequence[str], other_side: Sequence[str]) -> list[Direction]:
+    pairs = [(a, b) for a in one_side for b in other_side]
+    return [*pairs, *((b, a) for a, b in pairs)]

@@ -1,0 +1,49 @@
+"""``python -m e2e.chaos.node``: the shipped node on faulty files, a jumping clock, and proxies.
+
+Takes what ``dledger node`` takes, and two variables: CHAOS_CONTROL, the control file of `shim`, and
+CHAOS_ROUTES, a JSON object that says by which address each peer is dialled, by its name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from unittest import mock
+
+from dledger import node_command
+from dledger.rpc.peers import Peers
+from dledger.types import Member
+from e2e.chaos.shim import Faults, FaultyFiles, JumpingClock
+
+
+class RoutedPeers(Peers):
+    """Peers that are dialled through proxies, whatever address they greet with."""
+
+    routes: dict[str, str] = {}  # noqa: RUF012 - set once, before there is an instance
+
+    def address(self, member: Member) -> str:
+        """Return the proxy in front of *member*."""
+        return self.routes.get(member.name) or super().address(member)
+
+
+def main() -> int:
+    """Run one node; return its exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    node_command.add_arguments(parser)
+    faults = Faults(Path(os.environ["CHAOS_CONTROL"]))
+    RoutedPeers.routes = json.loads(os.environ["CHAOS_ROUTES"])
+    with mock.patch.multiple(
+        "dledger.node",
+        RealFiles=partial(FaultyFiles, faults),
+        RealClock=partial(JumpingClock, faults),
+        Peers=RoutedPeers,
+    ):
+        return node_command.run(parser.parse_args())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,219 @@
+"""The network between nodes: one TCP proxy for each ordered pair, steered by direction.
+
+A node dials each peer through the proxy of (itself, peer), and its messages travel in that
+direction only; what comes back on the same connection acknowledges. A direction that is cut holds
+its bytes back until it is healed, as a network does that loses packets, or breaks the connections
+and refuses new ones, as a firewall does. Bounded: at most `_CHUNKS` pieces wait, then TCP does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+import struct
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+Direction: TypeAlias = tuple[str, str]
+
+_HOST: Final = "127.0.0.1"
+_CHUNK_BYTES: Final = 64 << 10
+_CHUNKS: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """How one direction is.
+
+    Attributes:
+        cut: Nothing passes.
+        reset: Being cut, it breaks connections instead of holding bytes back.
+        both_layers: It also governs what acknowledges the opposite direction.
+        delay_s: Each piece arrives so much later.
+        jitter_s: And up to so much more; the order stays.
+    """
+
+    cut: bool = False
+    reset: bool = False
+    both_layers: bool = False
+    delay_s: float = 0.0
+    jitter_s: float = 0.0
+
+
+GOOD: Final = Condition()
+
+
+class Network:
+    """All proxies of a group, and how each direction is now."""
+
+    def __init__(self, peer_ports: dict[str, int], rng: random.Random) -> None:
+        self._peer_ports = peer_ports
+        self._rng = rng
+        self._conditions: dict[Direction, Condition] = {}
+        self._changed = asyncio.Event()
+        self._servers: list[asyncio.Server] = []
+        self._connections: dict[Direction, set[asyncio.StreamWriter]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.ports: dict[Direction, int] = {}
+
+    async def start(self) -> None:
+        """Listen for every ordered pair."""
+        for dialler in self._peer_ports:
+            for listener in self._peer_ports:
+                if dialler != listener:
+                    await self._listen((dialler, listener))
+
+    async def close(self) -> None:
+        """Break everything."""
+        for server in self._servers:
+            server.close()
+        for direction in self._connections:
+            self._break(direction)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def routes(self, dialler: str) -> dict[str, str]:
+        """Return by which address *dialler* reaches each peer."""
+        return {b: f"{_HOST}:{port}" for (a, b), port in self.ports.items() if a == dialler}
+
+    def cut(
+        self, directions: Sequence[Direction], *, reset: bool = False, both_layers: bool = False
+    ) -> None:
+        """Let nothing pass in these directions."""
+        for direction in directions:
+            self._set(direction, Condition(cut=True, reset=reset, both_layers=both_layers))
+
+    def delay(self, delay_s: float, jitter_s: float) -> None:
+        """Delay all directions."""
+        for direction in self.ports:
+            self._set(direction, Condition(delay_s=delay_s, jitter_s=jitter_s))
+
+    def heal(self) -> None:
+        """Let everything pass; what was held back arrives now."""
+        self._conditions.clear()
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _set(self, direction: Direction, condition: Condition) -> None:
+        self._conditions[direction] = condition
+        self._changed.set()
+        self._changed = asyncio.Event()
+        if condition.reset:
+            self._break(direction)
+
+    def _break(self, direction: Direction) -> None:
+        for writer in tuple(self._connections.get(direction, ())):
+            _reset(writer)
+
+    # -- connections ----------------------------------------------------------------------------
+
+    async def _listen(self, direction: Direction) -> None:
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.get_running_loop().create_task(self._carry(direction, reader, writer))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        server = await asyncio.start_server(accept, _HOST, 0, limit=_CHUNK_BYTES)
+        self._servers.append(server)
+        self.ports[direction] = server.sockets[0].getsockname()[1]
+
+    async def _carry(
+        self, direction: Direction, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Join one accepted connection with one to the listener until either ends."""
+        condition = self._conditions.get(direction, GOOD)
+        port = self._peer_ports[direction[1]]
+        try:
+            if condition.cut and condition.reset:
+                raise ConnectionResetError
+            upstream, out = await asyncio.open_connection(_HOST, port, limit=_CHUNK_BYTES)
+        except OSError:
+            _reset(writer)
+            return
+        pair = {writer, out}
+        connections = self._connections.setdefault(direction, set())
+        connections |= pair
+        try:
+            await self._both(
+                self._pump(reader, out, direction, acknowledges=False),
+                self._pump(upstream, writer, direction[::-1], acknowledges=True),
+            )
+        finally:
+            connections -= pair
+            for each in pair:
+                each.transport.abort()
+
+    async def _both(self, *pumps: Coroutine[None, None, None]) -> None:
+        """Run both ways until one of them ends."""
+        tasks = [asyncio.create_task(pump) for pump in pumps]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _pump(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        direction: Direction,
+        *,
+        acknowledges: bool,
+    ) -> None:
+        """Pass bytes on in order, each piece when its direction lets it."""
+        waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_CHUNKS)
+        filler = asyncio.create_task(self._fill(reader, waiting, direction))
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                due_s, data = await waiting.get()
+                await asyncio.sleep(max(0.0, due_s - loop.time()))
+                await self._passable(direction, acknowledges=acknowledges)
+                if not data:
+                    return
+                writer.write(data)
+                await writer.drain()
+        except OSError:
+            return
+        finally:
+            filler.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await filler
+
+    async def _fill(
+        self,
+        reader: asyncio.StreamReader,
+        waiting: asyncio.Queue[tuple[float, bytes]],
+        direction: Direction,
+    ) -> None:
+        """Read pieces, with the time at which each is due; an empty one is the end."""
+        loop = asyncio.get_running_loop()
+        data = b"-"
+        while data:
+            try:
+                data = await reader.read(_CHUNK_BYTES)
+            except OSError:
+                data = b""
+            condition = self._conditions.get(direction, GOOD)
+            delay_s = condition.delay_s + self._rng.uniform(0, condition.jitter_s)
+            await waiting.put((loop.time() + delay_s, data))
+
+    async def _passable(self, direction: Direction, *, acknowledges: bool) -> None:
+        while True:
+            condition = self._conditions.get(direction, GOOD)
+            if not condition.cut or (acknowledges and not condition.both_layers):
+                return
+            await self._changed.wait()
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """Close with a reset rather than an orderly end."""
+    socket_ = writer.get_extra_info("socket")
+    with contextlib.suppress(OSError):
+        socket_.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()

@@ -1,0 +1,153 @@
+"""What a run comes to: the three checkers over its history, the figures of its episodes. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from e2e.chaos.episodes import Class
+from e2e.chaos.history import Event, Kind, Operation, Outcome, Seen, Write
+from e2e.chaos.linearizability import Verdict, check_keys
+from e2e.chaos.log_checker import LogEntry, Queues, check_entries, check_messages
+from e2e.chaos.nemesis import Played
+from e2e.chaos.register_checker import check_registers
+
+_CHAIN = "chain-"
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What all nodes held at the end."""
+
+    commit_index: int
+    queues: Mapping[str, Queues]
+    logs: Mapping[str, Sequence[LogEntry]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Everything that a run found.
+
+    Attributes:
+        problems: One sentence for each thing that is wrong; a run without any has passed.
+        findings: How many findings of which kind each checker has.
+        counts: How much was done.
+        classes: One row of figures for each class of faults.
+    """
+
+    problems: Sequence[str]
+    findings: Mapping[str, Mapping[str, int]]
+    counts: Mapping[str, int]
+    classes: Sequence[Mapping[str, Any]]
+
+
+def judge(
+    events: Sequence[Event],
+    audit: Audit,
+    played: Sequence[Played],
+    *,
+    leader_limit_s: float,
+    problems: Sequence[str] = (),
+) -> Report:
+    """Run all checkers.
+
+    Args:
+        events: The history.
+        audit: What the nodes held.
+        played: The episodes.
+        leader_limit_s: The longest time without a leader that is no problem.
+        problems: What went wrong already.
+    """
+    writes = [e for e in events if isinstance(e, Write)]
+    seen = [e for e in events if isinstance(e, Seen)]
+    operations = [e for e in events if isinstance(e, Operation)]
+    messages = [*check_messages(writes, seen, audit.queues), *check_entries(audit.logs)]
+    registers = check_registers(o for o in operations if o.key.startswith(_CHAIN))
+    judgements = check_keys(o for o in operations if not o.key.startswith(_CHAIN))
+    violations = [j for j in judgements if j.verdict is Verdict.VIOLATION]
+    return Report(
+        problems=[
+            *problems,
+            *(f"log: {f.fault.value} on {f.node}: {f.text}" for f in messages),
+            *(f"register {f.key}: {f.fault.value}: {f.text}" for f in registers),
+            *(f"register {j.key}: not linearizable: {j.text}" for j in violations),
+            *_late(played, leader_limit_s),
+        ],
+        findings={
+            "log": dict(Counter(f.fault.value for f in messages)),
+            "registers": dict(Counter(f.fault.value for f in registers)),
+            "linearizability": dict(Counter(j.verdict.value for j in judgements)),
+        },
+        counts=_counts(writes, seen, operations, audit, len(played)),
+        classes=[_row(fault, played) for fault in Class if any(_of(fault, played))],
+    )
+
+
+def _late(played: Sequence[Played], leader_limit_s: float) -> list[str]:
+    late = []
+    for one in played:
+        name = f"episode {one.episode.number} ({one.episode.fault.value})"
+        if one.problem:
+            late.append(f"{name}: {one.problem}")
+        elif one.gap_s > leader_limit_s:
+            late.append(f"{name}: {one.gap_s:.1f} s without a leader, from {one.able_s:.1f} s on")
+    return late
+
+
+def _counts(
+    writes: Sequence[Write],
+    seen: Sequence[Seen],
+    operations: Sequence[Operation],
+    audit: Audit,
+    episodes: int,
+) -> dict[str, int]:
+    outcomes = Counter(write.outcome for write in writes)
+    return {
+        "episodes": episodes,
+        "messagesAcknowledged": outcomes[Outcome.OK],
+        "messagesUnknown": outcomes[Outcome.UNKNOWN],
+        "messagesRefused": outcomes[Outcome.REFUSED],
+        "messagesSeen": len(seen),
+        "registerOperations": len(operations),
+        "registerUnknown": sum(o.outcome is Outcome.UNKNOWN for o in operations),
+        "registerSwaps": sum(o.outcome is Outcome.OK and o.kind is Kind.CAS for o in operations),
+        "entries": audit.commit_index,
+    }
+
+
+def _of(fault: Class, played: Sequence[Played]) -> list[Played]:
+    return [one for one in played if one.episode.fault is fault]
+
+
+def _row(fault: Class, played: Sequence[Played]) -> dict[str, Any]:
+    mine = _of(fault, played)
+    gaps_s = sorted(one.gap_s for one in mine)
+    wholes_s = sorted(one.whole_s for one in mine)
+    return {
+        "class": fault.value,
+        "episodes": len(mine),
+        "fired": sum(one.fired for one in mine),
+        "gapP50S": round(gaps_s[len(mine) // 2], 2),
+        "gapMaxS": round(gaps_s[-1], 2),
+        "over3S": sum(gap_s > 3 for gap_s in gaps_s),
+        "wholeP50S": round(wholes_s[len(mine) // 2], 2),
+        "wholeMaxS": round(wholes_s[-1], 2),
+    }
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows as text columns under their names."""
+    if not rows:
+        return ""
+    names = list(rows[0])
+    lines = [names, *([str(row[name]) for name in names] for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(names))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in lines
+    )

@@ -1,0 +1,60 @@
+"""A small file system of its own for one node, so that its disk can really be full.
+
+A tmpfs, which needs root. It fills up by a ballast file beside the node's data.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Final
+
+_SIZE_BYTES: Final = 512 << 20
+_BALLAST: Final = "ballast"
+
+
+class Volume:
+    """One mounted directory."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._mounted = False
+
+    @staticmethod
+    def is_possible(scratch: Path) -> bool:
+        """Whether this process may mount; tried, since being root is not enough in a container."""
+        scratch.mkdir(parents=True, exist_ok=True)
+        volume = Volume(scratch)
+        try:
+            volume.mount()
+        except (OSError, subprocess.CalledProcessError):
+            return False
+        volume.unmount()
+        return True
+
+    def mount(self) -> None:
+        """Mount it, empty. Raises OSError, CalledProcessError."""
+        self._path.mkdir(parents=True, exist_ok=True)
+        options = f"size={_SIZE_BYTES},mode=0750"
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(self._path)]
+        subprocess.run(command, check=True, capture_output=True)
+        self._mounted = True
+
+    def unmount(self) -> None:
+        """Unmount it; what was on it is gone."""
+        if self._mounted:
+            subprocess.run(["umount", "--lazy", str(self._path)], check=True, capture_output=True)
+            self._mounted = False
+
+    def fill(self, free_bytes: int) -> None:
+        """Take all room but *free_bytes*."""
+        stat = os.statvfs(self._path)
+        take_bytes = stat.f_bavail * stat.f_frsize - free_bytes
+        if take_bytes > 0:
+            with (self._path / _BALLAST).open("ab") as ballast:
+                os.posix_fallocate(ballast.fileno(), ballast.tell(), take_bytes)
+
+    def empty(self) -> None:
+        """Give the room back."""
+        (self._path / _BALLAST).unlink(missing_ok=True)

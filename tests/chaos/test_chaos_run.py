@@ -1,0 +1,37 @@
+"""A short run of real nodes: five episodes, everything checked, nothing wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CLASSES = "kill-leader,pause-leader,one-way-cut,bridge,io-error-sync"
+
+
+@pytest.mark.slow
+def test_a_short_run_loses_nothing_and_says_so(tmp_path: Path) -> None:
+    """The command, its result file, and histories that are not empty."""
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "e2e.chaos", "--minutes", "2", "--episodes", "5"]
+
+    done = subprocess.run(
+        [*command, "--classes", CLASSES, "--no-volume", "--out", str(out)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+        cwd=ROOT,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads((out / "result.json").read_text("utf-8"))
+    assert result["problems"] == []
+    assert {row["class"] for row in result["classes"]} == set(CLASSES.split(","))
+    assert result["counts"]["messagesAcknowledged"] > 100
+    assert result["counts"]["registerSwaps"] > 10
+    assert result["findings"]["linearizability"].keys() <= {"linearizable"}
