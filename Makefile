@@ -12,7 +12,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.synced
 
-.PHONY: help setup check proto unit sim chaos e2e test demo demo-backup demo-down bench bench-pipeline clean
+.PHONY: help setup check proto unit sim chaos e2e test demo demo-backup demo-down bench bench-report bench-pipeline clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -61,6 +61,9 @@ bench-pipeline: $(STAMP) ## Parse, backup and restore beside a raw read, pyarrow
 
 bench: $(STAMP) ## What a group does here beside Java DLedger and etcd: make bench BENCH_ARGS="--full"
 	$(PY) -m e2e.bench $(BENCH_ARGS)
+
+bench-report: $(STAMP) ## Write docs/performance.md and its plots from bench/results
+	$(PY) -m e2e.bench.report
 
 clean: ## Remove build products of this checkout
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache

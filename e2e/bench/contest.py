@@ -19,6 +19,7 @@ from e2e.bench.rows import Row
 from e2e.bench.sdk import sdk_rows
 from e2e.bench.seats import take_seats
 
+INSIDE: Final = "inside the leader"
 _WARM_UP_CASE: Final = Case(batch=1, window=64)
 _INSIDE_CASES: Final = (Case(batch=256, window=16), Case(batch=256, window=64))
 _MOST_DISK_BYTES: Final = 12 << 30
@@ -94,7 +95,7 @@ def inside_row(group: Group, case: Case, seconds: float) -> Row:
         return load.run(case, seconds)
 
     load.run(case, _SETTLE_S)
-    return measured(group, load, case, work, kind=APPEND, name=f"{case.name}, inside the leader")
+    return measured(group, load, case, work, kind=APPEND, name=f"{case.name}, {INSIDE}")
 
 
 def contest(

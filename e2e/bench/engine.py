@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -63,9 +64,9 @@ def measured(
     group: Group, load: Load, case: Case, work: Callable[[], Loaded], *, kind: str, name: str
 ) -> Row:
     """Run *work* and return its row, with what each node and *load* took meanwhile."""
-    before = [*group.usages(), load.child.usage()]
+    before, began_s = [*group.usages(), load.child.usage()], time.monotonic()
     loaded = work()
-    after = [*group.usages(), load.child.usage()]
+    after, ended_s = [*group.usages(), load.child.usage()], time.monotonic()
     figures = loaded.figures(case.batch)
     return Row(
         kind=kind,
@@ -74,7 +75,7 @@ def measured(
         size_bytes=case.size_bytes,
         batch=case.batch,
         window=case.window,
-        figures=figures | usage_figures(before, after),
+        figures=figures | {"seconds": ended_s - began_s} | usage_figures(before, after),
         samples=(figures["per_s"],),
     )
 

@@ -94,15 +94,14 @@ def test_the_kernels_table_tells_whose_a_socket_is() -> None:
     assert socket_inode(lines, 1, 2) is None
 
 
-def test_gaps_that_did_not_end_are_counted_apart() -> None:
-    """A median over trials that never recovered would be a lie."""
+def test_a_gap_that_did_not_end_counts_as_long_as_it_was_watched() -> None:
+    """Leaving it out would make a system look better the worse it is."""
     gaps = [Gap(from_s=0, to_s=s, is_over=s < 10) for s in (0.3, 0.1, 0.2, 30)]
 
     figures = gap_figures(gaps)
 
     assert (figures["trials"], figures["unrecovered"]) == (4, 1)
-    assert (figures["p50_ms"], figures["max_ms"]) == (200, 300)
-    assert gap_figures(gaps[3:]) == {"trials": 1, "unrecovered": 1}
+    assert (figures["p50_ms"], figures["max_ms"]) == (200, 30_000)
 
 
 def test_phases_are_medians_of_the_trials_that_have_them() -> None:
