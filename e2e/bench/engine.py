@@ -64,9 +64,9 @@ def measured(
     group: Group, load: Load, case: Case, work: Callable[[], Loaded], *, kind: str, name: str
 ) -> Row:
     """Run *work* and return its row, with what each node and *load* took meanwhile."""
-    before, began_s = [*group.usages(), load.child.usage()], time.monotonic()
+    before, began_s = _usages(group, load), time.monotonic()
     loaded = work()
-    after, ended_s = [*group.usages(), load.child.usage()], time.monotonic()
+    after, ended_s = _usages(group, load), time.monotonic()
     figures = loaded.figures(case.batch)
     return Row(
         kind=kind,
@@ -78,6 +78,12 @@ def measured(
         figures=figures | {"seconds": ended_s - began_s} | usage_figures(before, after),
         samples=(figures["per_s"],),
     )
+
+
+def _usages(group: Group, load: Load) -> list[Usage | None]:
+    """Return what each node took so far, and the client, unless a node is its own client."""
+    client = None if load.child in group.nodes else load.child.usage()
+    return [*group.usages(), client]
 
 
 def usage_figures(

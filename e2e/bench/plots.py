@@ -20,6 +20,8 @@ _TOP: Final = 44
 _PLOT: Final = 240
 _FOOT: Final = 52
 _LINE: Final = 18
+_NAMES: Final = 310
+"""Room for the names of strips."""
 
 
 def line_chart(
@@ -78,7 +80,7 @@ def strip_chart(title: str, strips: Mapping[str, Sequence[float]], *, x_name: st
     low, high = floor(log10(min(values, default=1))), ceil(log10(max(values, default=10)))
     high = max(high, low + 1)
     height = _LINE * len(strips)
-    left, width = _LEFT + _RIGHT, _WIDTH - _LEFT - _RIGHT - 30
+    left, width = _NAMES, _WIDTH - _NAMES - 30
 
     def x_of(value: float) -> float:
         return left + width * (log10(value) - low) / (high - low)

@@ -30,6 +30,7 @@ PAGE: Final = machine.ROOT / "docs" / "performance.md"
 PLOTS: Final = machine.ROOT / "docs" / "performance"
 BEGIN: Final = "<!-- figures: written by make bench-report -->"
 END: Final = "<!-- end of figures -->"
+_NO_RUN: Final = "No run is kept yet.\n"
 _QUIET_LOAD: Final = 0.5
 _KIB: Final = 1024
 _SECONDS: Final = "seconds"
@@ -63,10 +64,12 @@ def files(runs: Sequence[Run]) -> dict[Path, str]:
     """Return what page and plots should hold.
 
     Args:
-        runs: At least one; the newest is the last one.
+        runs: The newest is the last one; without any there are no plots, and the page says so.
     """
-    newest = runs[-1]
     page = PAGE.read_text("utf-8")
+    if not runs:
+        return {PAGE: replaced(page, _NO_RUN)}
+    newest = runs[-1]
     return {
         PAGE: replaced(page, figures_text(newest)),
         PLOTS / "appends.svg": appends_plot(newest),

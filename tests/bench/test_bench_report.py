@@ -120,6 +120,25 @@ def test_a_busy_machine_is_told_of_first() -> None:
     assert "did other work" in report.figures_text(_run(load=1.5))
 
 
+def test_without_a_run_the_page_says_so() -> None:
+    """An empty history is no error, and no reason to show figures from elsewhere."""
+    (text,) = report.files([]).values()
+
+    assert "No run is kept yet." in text
+
+
+def test_a_run_brings_its_plots() -> None:
+    """The page shows them, so they are written with it."""
+    texts = report.files([_run(_append(OURS, 1234))])
+
+    assert {path.name for path in texts} == {
+        "performance.md",
+        "appends.svg",
+        "failover.svg",
+        "history.svg",
+    }
+
+
 def test_only_what_is_between_the_markers_is_written() -> None:
     """The rest of the page is written by hand."""
     page = f"before\n{report.BEGIN}\nold\n{report.END}\nbehind\n"
