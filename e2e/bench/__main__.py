@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
@@ -20,6 +21,7 @@ from e2e.bench.java import JavaDLedger
 from e2e.bench.ours import Ours
 from e2e.bench.processes import BenchError
 from e2e.bench.rows import Row, Run, by_identity, to_json
+from e2e.cluster.errors import ClusterError
 
 RESULTS: Final = machine.ROOT / "bench" / "results"
 BUILD: Final = machine.ROOT / "build" / "bench"
@@ -54,24 +56,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     at = time.gmtime()
     facts, commit = machine.facts(), machine.commit()
     print(f"{facts}\ncommit {commit}", flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     rows: list[Row] = []
+    problem = ""
     try:
         with tempfile.TemporaryDirectory(dir=args.data or BUILD, prefix="data-") as scratch:
             for row in measure(args, Path(scratch)):
                 print(line(row), flush=True)
                 rows.append(row)
-    except BenchError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 1
+    except (BenchError, ClusterError) as error:
+        problem = str(error)
     run = Run(
         at=time.strftime("%Y-%m-%dT%H:%M:%SZ", at),
         commit=commit,
         machine=facts,
         rows=by_identity(rows),
     )
-    path = write(run, RESULTS if args.record else BUILD)
+    path = write(run, RESULTS if args.record and not problem else BUILD)
     print(f"\nas JSON: {path.relative_to(machine.ROOT)}")
-    return 0
+    if problem:
+        print(f"bench: cut short: {problem}", file=sys.stderr)
+    return int(bool(problem))
 
 
 def parser() -> argparse.ArgumentParser:

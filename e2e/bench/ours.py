@@ -44,7 +44,7 @@ class Ours:
             "http_port": str(seat.http_port),
             **self._settings,
         }
-        argv = (sys.executable, "-m", "dledger", "node", "--exit-with-parent")
+        argv = (sys.executable, "-m", "dledger", "node")
         return Command(argv, {f"DLEDGER_{key.upper()}": value for key, value in settings.items()})
 
     def load(self, seats: Sequence[Seat]) -> Command:
