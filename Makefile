@@ -12,7 +12,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.synced
 
-.PHONY: help setup check proto unit sim chaos e2e test demo demo-backup demo-down bench bench-report bench-pipeline clean
+.PHONY: help setup check proto unit sim chaos e2e test demo demo-backup demo-down bench bench-report bench-pipeline bench-restart clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -64,6 +64,9 @@ bench: $(STAMP) ## What a group does here beside Java DLedger and etcd: make ben
 
 bench-report: $(STAMP) ## Write docs/performance.md and its plots from bench/results
 	$(PY) -m e2e.bench.report
+
+bench-restart: $(STAMP) ## A node with a log of 10 GiB: seconds until it votes (needs 11 GiB under build/)
+	$(PY) -m e2e.bench_restart
 
 clean: ## Remove build products of this checkout
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache

@@ -28,6 +28,7 @@ class Class(Enum):
     SLOW_SYNC = "slow-sync"
     DISK_FULL = "disk-full"
     WIPE = "wiped-directory"
+    ROT = "bit-rot"
     CLOCK_JUMP = "clock-jump"
 
 
@@ -67,6 +68,7 @@ class Episode:
         free_bytes: What a full disk has left.
         jump_ms: How far the wall clock jumps.
         slow_s: What each sync takes longer.
+        place: Which byte of the log rots: 0 is its first, 1 would be its end.
     """
 
     number: int
@@ -82,6 +84,7 @@ class Episode:
     free_bytes: int = 0
     jump_ms: int = 0
     slow_s: float = 0.0
+    place: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,4 +149,5 @@ def _episode(rng: random.Random, outlook: Outlook, number: int, fault: Class) ->
         free_bytes=rng.choice(_FREE_BYTES),
         jump_ms=rng.choice((-1, 1)) * rng.choice(_JUMPS_MS),
         slow_s=rng.choice((0.05, 0.5, 2.0)),
+        place=rng.random(),
     )

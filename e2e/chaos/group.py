@@ -45,6 +45,9 @@ _SETTINGS: Final = {
     "listen_host": _HOST,
     "client_tls_port": "0",
     "segment_bytes": str(1 << 20),
+    "snapshot_bytes": str(1 << 20),
+    "retention_hours": "0",  # what goes by policy would look like a loss
+    "disk_watermark_percent": "0",
     "shutdown_grace_s": "10",
 }
 
@@ -95,6 +98,17 @@ class Node:
                 shutil.rmtree(child)
             else:
                 child.unlink()
+
+    def rot(self, place: float) -> None:
+        """Flip one bit of its log, that far from its beginning; it must have ended."""
+        segments = sorted((self.data / "log").glob("*.seg"))
+        used_bytes = [len(path.read_bytes().rstrip(b"\0")) for path in segments]
+        offset = int(place * sum(used_bytes))
+        for path, size_bytes in zip(segments, used_bytes, strict=True):
+            if offset < size_bytes:
+                flip_bit(path, offset)
+                return
+            offset -= size_bytes
 
     def signal(self, number: int) -> None:
         """Send a signal, if there is a process."""
@@ -256,13 +270,18 @@ class Group:
         return max(leading, key=lambda s: s.term).name if leading else None
 
     async def whole(self) -> dict[str, NodeStatus] | None:
-        """Return the statuses when all nodes vote, are connected, and follow one leader closely."""
+        """Return the statuses when all nodes vote, are connected, and follow one leader closely.
+
+        And no log has a damaged entry that is not repaired yet.
+        """
         statuses = await self.statuses()
         if len(statuses) < len(self.nodes) or not all(s.ready for s in statuses.values()):
             return None
         leaders = {(s.term, s.leader_id) for s in statuses.values()}
         commits = [s.commit_index for s in statuses.values()]
         if len(leaders) > 1 or max(commits) - min(commits) > _NEAR_ENTRIES:
+            return None
+        if any(s.faulty_entries for s in statuses.values()):
             return None
         present = [sum(row.voter and row.connected for row in s.members) for s in statuses.values()]
         return statuses if set(present) == {len(self.nodes)} else None
@@ -307,6 +326,15 @@ class Group:
 
     async def _none_runs(self) -> bool:
         return not any(node.runs for node in self.nodes.values())
+
+
+def flip_bit(path: Path, offset: int) -> None:
+    """Flip the lowest bit of one byte of a file."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 1]))
 
 
 def _free_ports(count: int) -> int:

@@ -155,6 +155,8 @@ class Nemesis:
             return await self._fail(episode, target)
         if episode.fault is Class.WIPE:
             return await self._wipe(target)
+        if episode.fault is Class.ROT:
+            return await self._rot(episode, target)
         begin = {
             Class.PAUSE_LEADER: self._pause,
             Class.PAUSE_FOLLOWER: self._pause,
@@ -190,6 +192,12 @@ class Nemesis:
             await self._group.replace_disk(target, before.node_id, _WHOLE_S)
 
         return _Fault([target], down=[target], repair=replace)
+
+    async def _rot(self, episode: Episode, target: str) -> _Fault:
+        """Flip a bit of a log while its node is down; it is repaired from the others (P7)."""
+        await self._group.kill([target])
+        self._group.nodes[target].rot(episode.place)
+        return _Fault([target], down=[target])
 
     def _pause(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
         del episode, others

@@ -88,6 +88,16 @@ class AdminClient(Channel):
             return {row.member.id: row.member.address for row in (await self.status()).members}
         return {}
 
+    async def snapshot(self) -> int:
+        """Let the asked node write a snapshot of its state; return the newest entry in it.
+
+        Raises:
+            NotJoined: The node is in no group yet.
+            DiskFull: There is no room for it.
+        """
+        response = await self.call(self._stub.Snapshot, pb.SnapshotRequest())
+        return int(response.last_index)
+
     async def export_size(self, first_index: int = 1) -> tuple[int, int]:
         """Return the commit index of the asked node, and the bytes of records up to it.
 
@@ -147,6 +157,7 @@ def _status(response: pb.StatusResponse) -> NodeStatus:
         storage_capacity_bytes=response.storage_capacity_bytes,
         writes_refused_reason=response.writes_refused_reason,
         recovered_to=response.recovered_to,
+        faulty_entries=response.faulty_entries,
     )
 
 

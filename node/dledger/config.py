@@ -47,10 +47,19 @@ class Settings:
         tick_ms: Length of a Raft tick.
         heartbeat_ticks: Ticks between a leader's heartbeats.
         election_timeout_ticks: Least ticks without a leader before an election; up to twice.
+        election_handicap_ticks: How much longer than others this node waits before it campaigns:
+            its election priority; 0 is the highest.
         segment_bytes: Size of a commit log segment.
+        scrub_bytes_per_s: How fast the log is read to look for rot; 0 turns that off.
         durability: ``sync``, or ``osBuffer`` to acknowledge from the page cache.
         auto_create_topics: Whether topics and consumer groups are created on first use.
         default_queues: Queues of a topic that is created on first use.
+        snapshot_bytes: Log between two snapshots of the broker's state; a restart replays at most
+            about that much.
+        snapshot_entries: Entries that there must be between two, too.
+        retention_hours: Age at which messages go, whole segments at a time; 0: they never do.
+        disk_watermark_percent: How full the disk may be before the oldest segments go early; 0: no
+            such limit.
         leader_follows_clients: Whether leadership goes to the node that most requests come to.
         shutdown_grace_s: Longest time SIGTERM may take.
         tls_cert_file: PEM certificate chain; empty: self-signed.
@@ -71,10 +80,16 @@ class Settings:
     tick_ms: int = 50
     heartbeat_ticks: int = 2
     election_timeout_ticks: int = 20
+    election_handicap_ticks: int = 0
     segment_bytes: int = 64 << 20
+    scrub_bytes_per_s: int = 8 << 20
     durability: Durability = "sync"
     auto_create_topics: bool = True
     default_queues: int = 8
+    snapshot_bytes: int = 256 << 20
+    snapshot_entries: int = 1000
+    retention_hours: int = 72
+    disk_watermark_percent: int = 85
     leader_follows_clients: bool = True
     shutdown_grace_s: int = 20
     tls_cert_file: str = ""
@@ -96,10 +111,15 @@ class Settings:
             value = getattr(self, key)
             if value not in choices:
                 raise ConfigError(key, f"{value!r} is none of {', '.join(choices)}")
-        if self.election_timeout_ticks < 4 * self.heartbeat_ticks:
-            raise ConfigError("election_timeout_ticks", "must be at least 4 heartbeat_ticks")
+        self._check_elections()
         if bool(self.tls_cert_file) != bool(self.tls_key_file):
             raise ConfigError("tls_key_file", "goes together with tls_cert_file")
+
+    def _check_elections(self) -> None:
+        if self.election_timeout_ticks < 4 * self.heartbeat_ticks:
+            raise ConfigError("election_timeout_ticks", "must be at least 4 heartbeat_ticks")
+        if not 0 <= self.election_handicap_ticks <= 4 * self.election_timeout_ticks:
+            raise ConfigError("election_handicap_ticks", "must be 0 to 4 election_timeout_ticks")
 
 
 _PORT: Final = (1, 65535)
@@ -112,7 +132,12 @@ _BOUNDS: Final[dict[str, tuple[int, int]]] = {
     "heartbeat_ticks": (1, 100),
     "election_timeout_ticks": (4, 1000),
     "segment_bytes": (1 << 20, 1 << 30),
+    "scrub_bytes_per_s": (0, 1 << 30),
     "default_queues": (1, 1024),
+    "snapshot_bytes": (1 << 20, 1 << 40),
+    "snapshot_entries": (1, 1 << 40),
+    "retention_hours": (0, 1_000_000),
+    "disk_watermark_percent": (0, 99),
     "shutdown_grace_s": (1, 600),
 }
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {

@@ -23,6 +23,7 @@ from typing import Any, Final
 from dledger.client import AdminClient
 from dledger.errors import DledgerError
 from dledger.status import NodeStatus
+from dledger.store.tombstone import NAME as TOMBSTONE_NAME
 from dledger.types import Member, NodeId
 
 _HOST: Final = "127.0.0.1"
@@ -252,6 +253,9 @@ class _Group:
             self._processes[index] = None
             code = process.returncode
             if self._stopping.is_set():
+                return
+            if (self._data / f"node-{index}" / TOMBSTONE_NAME).exists():
+                print(f"node {index} was removed from the group", file=sys.stderr, flush=True)
                 return
             if code in _HOPELESS_EXITS:
                 self._hopeless = f"node {index} refuses to start (exit {code}): {self._tail(index)}"

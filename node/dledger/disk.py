@@ -25,6 +25,8 @@ from dledger.types import Entry, HardState
 logger = logging.getLogger(__name__)
 
 _RETRY_S: Final = 0.5
+MAX_HELD: Final = 1024
+"""Answers that wait for a write, by Ready; beyond it the oldest are lost, as messages may be."""
 _M = TypeVar("_M", bound=Message)
 
 
@@ -70,13 +72,14 @@ class Disk:
         self._hard_state_writer = ThreadPoolExecutor(1, "hard-state-writer")
         self._open = True
         self._sequence = 0
-        self._hard_states: deque[tuple[int, HardState]] = deque()
+        self._hard_states: deque[tuple[int, HardState]] = deque(maxlen=1)  # the newest covers all
         self._hard_state_busy = False
         self._hard_state_durable = 0
         self._batches: list[tuple[int, tuple[Entry, ...]]] = []
         self._log_durable = 0
-        self._votes: deque[tuple[int, tuple[Message, ...]]] = deque()
-        self._acks: deque[tuple[int, tuple[AppendResponse, ...]]] = deque()
+        self._votes: deque[tuple[int, tuple[Message, ...]]] = deque(maxlen=MAX_HELD)
+        self._acks: deque[tuple[int, tuple[AppendResponse, ...]]] = deque(maxlen=MAX_HELD)
+        self._drained: asyncio.Future[None] | None = None
         self.retrying = False
         self.busy_since_s: float | None = None
 
@@ -84,6 +87,12 @@ class Disk:
     def idle(self) -> bool:
         """Whether no entries are being written or wait to be."""
         return self.busy_since_s is None and not self._batches
+
+    async def drained(self) -> None:
+        """Return when no entries are being written nor wait to be, or when nothing is any more."""
+        while not self.idle and self._open:
+            self._drained = asyncio.get_running_loop().create_future()
+            await self._drained
 
     def submit(self, ready: Ready) -> None:
         """Take one Ready; its messages leave in the order and at the times it asks for."""
@@ -106,6 +115,7 @@ class Disk:
     def stop(self) -> None:
         """Start no more writes and say nothing more; the running ones end."""
         self._open = False
+        self._tell_drained()
 
     async def close(self) -> None:
         """Stop, and wait for the running writes."""
@@ -118,8 +128,7 @@ class Disk:
     def _write_hard_state(self) -> None:
         if self._hard_state_busy or not self._hard_states or not self._open:
             return
-        sequence, hard_state = self._hard_states[-1]  # the newest covers the older ones
-        self._hard_states.clear()
+        sequence, hard_state = self._hard_states.pop()
         self._hard_state_busy = True
         future = asyncio.get_running_loop().run_in_executor(
             self._hard_state_writer, self._hard_state_file.save, hard_state
@@ -133,7 +142,8 @@ class Disk:
         error = done.exception()
         if isinstance(error, DiskFull):
             logger.error("disk full while writing the hard state: %s", error)
-            self._hard_states.appendleft((sequence, hard_state))
+            if not self._hard_states:
+                self._hard_states.append((sequence, hard_state))
             asyncio.get_running_loop().call_later(_RETRY_S, self._write_hard_state)
         elif error is not None:
             self._fail(error)
@@ -176,6 +186,12 @@ class Disk:
             self._events.entries_durable(entries[-1].term, entries[-1].index)
         self._write_log()
         self._release()
+        self._tell_drained()
+
+    def _tell_drained(self) -> None:
+        done, self._drained = self._drained, None
+        if done is not None and not done.done():
+            done.set_result(None)
 
     def _keep_for_retry(
         self, error: DiskFull, batches: list[tuple[int, tuple[Entry, ...]]]
@@ -213,7 +229,7 @@ class Disk:
         """
         if any(ack.match_index >= first for _, acks in self._acks for ack in acks):
             kept = ((n, [a for a in acks if a.match_index < first]) for n, acks in self._acks)
-            self._acks = deque((n, tuple(acks)) for n, acks in kept if acks)
+            self._acks = deque(((n, tuple(acks)) for n, acks in kept if acks), MAX_HELD)
 
     def _send_held(self, held: deque[tuple[int, tuple[_M, ...]]], up_to: int) -> None:
         while held and held[0][0] <= up_to and self._open:

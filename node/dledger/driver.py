@@ -19,19 +19,37 @@ from crc32c import crc32c
 from dledger.disk import Disk
 from dledger.errors import DiskFull, DledgerError, NotLeader, StorageError
 from dledger.failover import FailoverRecord, FailoverTimer
+from dledger.installation import Installation
+from dledger.last_words import last_words
 from dledger.log_clock import Clock, LogClock
 from dledger.log_view import LogView
 from dledger.metrics import NodeMetrics
 from dledger.proposals import Proposal, ProposalQueue, Waiters
 from dledger.raft.config import RaftConfig
 from dledger.raft.core import Raft
-from dledger.raft.messages import AppendRequest, HeartbeatRequest, Message, TimeoutNow
+from dledger.raft.messages import (
+    AppendRequest,
+    HeartbeatRequest,
+    InstallSnapshotRequest,
+    Message,
+    TimeoutNow,
+)
 from dledger.raft.ready import Ready
 from dledger.reads import AppliedWaiters, PendingReads
 from dledger.signals import ChangeSignal
+from dledger.snapshots import Memberships, Snapshots
 from dledger.store.commit_log import CommitLog
 from dledger.store.hard_state import HardStateFile
-from dledger.types import Entry, EntryKind, HardState, Member, Membership, NodeId, Role
+from dledger.types import (
+    Entry,
+    EntryKind,
+    HardState,
+    Member,
+    Membership,
+    NodeId,
+    Role,
+    SnapshotInfo,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -78,10 +96,12 @@ class Driver:
         clock: Clock,
         rng: Random,
         metrics: NodeMetrics,
+        snapshots: Snapshots | None = None,
         on_removed: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._config = config
         self._state = state
+        self._send = send
         self._on_membership = on_membership
         self._on_fatal = on_fatal
         self._on_removed: Callable[[int], None] | None = on_removed
@@ -91,13 +111,26 @@ class Driver:
         self.view = LogView(
             log, self._readers, on_loaded=self._entries_loaded, on_error=self.disk_failed
         )
+        self._snapshots = snapshots
+        self._applied_index = 0
+        if snapshots is not None:
+            snapshots.attach(
+                applied_index=lambda: self._applied_index,
+                on_loaded=self._entries_loaded,
+                on_error=self.disk_failed,
+            )
+            self._applied_index = min(snapshots.index, log.last_index)
         self.core = Raft(
             raft,
             hard_state=hard_state,
             log=self.view,
-            memberships=log.memberships(),
+            memberships=log.memberships() if snapshots is None else snapshots.memberships(),
             rng=rng,
+            applied_index=self._applied_index,
+            snapshots=snapshots,
         )
+        self._log = log
+        self.core.log_repaired(whole=log.is_whole)
         self._membership = self.core.membership
         self._queue = ProposalQueue(config.max_queued_bytes)
         self._waiters = Waiters(self._applied_command)
@@ -115,9 +148,17 @@ class Driver:
             now_s=clock.monotonic_s,
             metrics=metrics,
         )
-        self._applied_index = 0
+        self._installation = (
+            Installation(
+                snapshots, self._disk, finished=self._snapshot_finished, failed=self.disk_failed
+            )
+            if snapshots is not None
+            else None
+        )
         self._leader_term_applied = 0
+        self.applied_bytes = 0
         self._log_clock = LogClock(clock)
+        self._log_clock.applied(snapshots.now_ms if snapshots is not None else 0)
         self._role: tuple[Role, int, NodeId | None] = (Role.FOLLOWER, 0, None)
         self._changes = ChangeSignal()
         self._applied_listeners: list[Callable[[], None]] = []
@@ -142,9 +183,16 @@ class Driver:
         self._reads.fail_all(NotLeader(None))
         self._waiters.fail_all()
         await self._disk.close()
+        if self._installation is not None:
+            await self._installation.close()
         await asyncio.to_thread(self._readers.shutdown)
 
     # -- what the servicers see ------------------------------------------------------------------
+
+    @property
+    def is_running(self) -> bool:
+        """Whether this node speaks: it was started, not stopped, and its disk has not failed."""
+        return self._running
 
     @property
     def applied_index(self) -> int:
@@ -171,7 +219,8 @@ class Driver:
 
         Before that its state machine may lack entries that the old leader acknowledged.
         """
-        return self.core.role is Role.LEADER and self._leader_term_applied == self.core.term
+        leads = self._running and self.core.role is Role.LEADER
+        return leads and self._leader_term_applied == self.core.term
 
     def now_ms(self) -> int:
         """Return the leader's log clock: Unix milliseconds that never go back."""
@@ -214,6 +263,8 @@ class Driver:
             Unavailable: The leader is too new to know what is committed.
             Overloaded: Too many reads wait.
         """
+        if not self._running:
+            raise NotLeader(None)
         context, confirmed = self._reads.begin()
         try:
             self.core.read_index(context)
@@ -229,7 +280,7 @@ class Driver:
 
     def receive(self, message: Message) -> None:
         """Take one message from a peer."""
-        if not self._running:
+        if not self._takes_steps or self._is_backlogged(message):
             return
         if isinstance(message, AppendRequest | HeartbeatRequest) and message.term >= self.core.term:
             self._timer.heard_from_leader(message.sender, self._clock.monotonic_s())
@@ -237,6 +288,16 @@ class Driver:
             self._timer.leader_lost("Transfer", self._clock.monotonic_s())
         self.core.step(message)
         self._wake()
+
+    @property
+    def _takes_steps(self) -> bool:
+        installing = self._installation is not None and self._installation.replaces_log
+        return self._running and not installing
+
+    def _is_backlogged(self, message: Message) -> bool:
+        """Whether a piece of a snapshot comes faster than the disk takes it; it comes again."""
+        is_piece = isinstance(message, InstallSnapshotRequest)
+        return is_piece and self._snapshots is not None and self._snapshots.is_backlogged
 
     def peer_disconnected(self, peer: NodeId) -> None:
         """Pass on that a peer's connection broke; if it leads, an election starts early."""
@@ -302,7 +363,8 @@ class Driver:
         now_s = self._clock.monotonic_s()
         self.last_tick_s = now_s
         self._watch_disk(now_s)
-        self.core.tick()
+        if self._takes_steps:
+            self.core.tick()
         self._wake()
 
     def _watch_disk(self, now_s: float) -> None:
@@ -320,10 +382,10 @@ class Driver:
 
     def _run(self) -> None:
         self._wake_scheduled = False
-        if not self._running:
+        if not self._takes_steps:
             return
         self._propose_queued()
-        while self.core.has_ready():
+        while self._takes_steps and self.core.has_ready():
             self._handle(self.core.ready())
 
     def _propose_queued(self) -> None:
@@ -359,6 +421,8 @@ class Driver:
     def _handle(self, ready: Ready) -> None:
         self._disk.submit(ready)
         self._apply(ready.committed)
+        if self._installation is not None:
+            self._installation.take(ready)
         self._applied.applied(self._applied_index)
         self._reads.confirmed(ready.reads)
         self._note_membership()
@@ -398,15 +462,38 @@ class Driver:
                 self.transfer_leadership(None)
 
     def disk_failed(self, error: BaseException) -> None:
-        """Stop speaking: after a failed write or rot nothing this node says can be trusted."""
+        """Stop speaking: after a failed write or sync nothing this node says can be trusted.
+
+        Except that another should lead, which rests on no disk.
+        """
         if self._running:
             self._running = False
             self._disk.stop()
             logger.critical("storage failed, this node stops: %s", error)
+            farewell = last_words(self.core)
+            if farewell is not None:
+                self._send(farewell)
             self._queue.fail_all(StorageError(str(error)))
             self._reads.fail_all(NotLeader(None))
             self._waiters.fail_all()
             self._on_fatal(error)
+
+    def log_repaired(self, entries: Sequence[Entry]) -> None:
+        """Note entries that can be read again, and look whether the log is whole."""
+        if self._installation is not None and self._installation.replaces_log:
+            asyncio.get_running_loop().call_later(self._config.tick_s, self.log_repaired, entries)
+        elif self._running:
+            self.core.log_repaired(entries, whole=self._log.is_whole)
+            self._note_membership()
+            self._wake()
+
+    def hand_over_damaged(self) -> None:
+        """Give leadership away, if there is anyone: our log stays damaged."""
+        if self._running and self.core.role is Role.LEADER and self.core.transfer_target is None:
+            try:
+                self.transfer_leadership(None)
+            except DledgerError as error:
+                logger.warning("the log is damaged, but leadership stays: %s", error)
 
     # -- apply -----------------------------------------------------------------------------------
 
@@ -420,7 +507,10 @@ class Driver:
 
     def _apply_one(self, entry: Entry) -> None:
         self._log_clock.applied(entry.timestamp_ms)
-        results = self._state.apply(entry) if entry.kind is EntryKind.DATA else ()
+        self.applied_bytes += entry.size_bytes
+        known = self._snapshots is not None and entry.index <= self._snapshots.index
+        applies = entry.kind is EntryKind.DATA and not known
+        results = self._state.apply(entry) if applies else ()
         self._applied_index = entry.index
         self._waiters.applied(entry.term, entry.index, results)
         if entry.kind is EntryKind.MEMBERSHIP:
@@ -440,6 +530,20 @@ class Driver:
             self._metrics.elected(record)
             logger.info("failover complete: %s", record)
         self._changes.notify()
+
+    def _snapshot_finished(self, info: SnapshotInfo, memberships: Memberships | None) -> None:
+        """The log begins anew behind *info*; the state may be ahead of it (`snapshots`)."""
+        if memberships is not None and self._snapshots is not None:
+            self.view.forget_from(0)
+            self._applied_index = info.last_index
+            self._applied.applied(info.last_index)
+            self._log_clock.applied(self._snapshots.now_ms)
+        self.core.snapshot_finished(
+            info, installed=memberships is not None, memberships=memberships or ()
+        )
+        for listener in self._applied_listeners:
+            listener()
+        self._wake()
 
     # -- membership and role ---------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import Final
 from dledger.broker.frames import CommandType, frame_type
 from dledger.broker.state import BrokerState
 from dledger.driver import Driver
-from dledger.errors import DledgerError, NotJoined
+from dledger.errors import DledgerError, NotJoined, NotLeader
 from dledger.rpc.engine import ClientEndpoint
 from dledger.rpc.hello import NodeAddress
 from dledger.rpc.peers import Peers
@@ -93,8 +93,18 @@ class NodeEngine:
         return await self.submit(command)
 
     async def read_entry(self, index: int) -> Entry:
-        """Return a committed entry. Raises OffsetOutOfRange, CorruptRecord."""
-        return await self._joined().view.entry(index)
+        """Return a committed entry.
+
+        Raises:
+            NotLeader: The state came with a snapshot, the entry is still on its way; the leader
+                has it.
+            OffsetOutOfRange: It is not kept any longer.
+            CorruptRecord: It cannot be read back.
+        """
+        driver = self._joined()
+        if index > driver.view.last_index:
+            raise NotLeader(driver.core.leader)
+        return await driver.view.entry(index)
 
     async def read_index(self) -> int:
         """Return an index at which a read is linearizable; see `Driver.read_index`."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Final
 
+from dledger.errors import FaultyEntry, OffsetOutOfRange
 from dledger.store.commit_log import CommitLog
 from dledger.types import Entry
 
@@ -37,11 +38,16 @@ class LogView:
         self._chunks: OrderedDict[int, tuple[Entry, ...]] = OrderedDict()
         self._loading: dict[int, asyncio.Future[tuple[Entry, ...]]] = {}
         self._truncations = 0
+        self._hidden_before = 0
 
     @property
     def first_index(self) -> int:
         """The oldest index that is kept."""
-        return self._log.first_index
+        return max(self._log.first_index, self._hidden_before)
+
+    def hide_before(self, index: int) -> None:
+        """Say that the log begins with *index*, before a thread drops what is below."""
+        self._hidden_before = max(self._hidden_before, index)
 
     @property
     def last_index(self) -> int:
@@ -53,13 +59,17 @@ class LogView:
         return self._log.term(index)
 
     def entries(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...] | None:
-        """Return entries of [first, last] from memory, or None and start loading them."""
+        """Return entries of [first, last] from memory, or None and start loading them.
+
+        A damaged entry is not loaded: it comes with its repair.
+        """
         recent = self._log.recent(first, last, max_bytes)
         if recent is not None:
             return recent
         chunk = self._cached(first)
         if chunk is None:
-            self._load(first)
+            if not self._log.is_faulty(first):
+                self._load(first)
             return None
         return _cut(chunk, first, last, max_bytes)
 
@@ -68,6 +78,7 @@ class LogView:
 
         Raises:
             OffsetOutOfRange: It is not in the log.
+            FaultyEntry: It is damaged, and being fetched from a peer.
             CorruptRecord: It cannot be read back.
         """
         recent = self._log.recent(index, index, 1)
@@ -116,6 +127,11 @@ class LogView:
             return
         self._loading.pop(first, None)
         error = done.exception()
+        if isinstance(error, FaultyEntry):
+            return
+        if isinstance(error, OffsetOutOfRange):
+            self._on_loaded()  # dropped, or replaced by a snapshot, before it was read
+            return
         if error is not None:
             self._on_error(error)
             return

@@ -64,6 +64,7 @@ class Sample:
     queued_bytes: int = _gauge("Bytes of commands that wait to become part of an entry")
     sync_running_seconds: float = _gauge("How long the sync under way has taken; 0 if none is")
     writes_refused: bool = _gauge("1 while this node refuses user data because its disk is full")
+    faulty_entries: int = _gauge("Entries that are damaged on disk and not yet repaired")
     log_bytes: int = _gauge("Size of the segment files, preallocated space included")
     storage_free_bytes: int = _gauge("Free bytes of the volume")
     storage_capacity_bytes: int = _gauge("Size of the volume")
@@ -98,6 +99,14 @@ class NodeMetrics:
         ).labels(**own)
         self.sync_bytes = Counter(
             "dledger_sync_bytes", "Entry bytes written and synced to disk", **make
+        ).labels(**own)
+        self.repaired_entries = Counter(
+            "dledger_repaired_entries",
+            "Damaged entries that were written again from memory or from a peer",
+            **make,
+        ).labels(**own)
+        self.scrubbed_bytes = Counter(
+            "dledger_scrubbed_bytes", "Bytes of the log that were read to look for damage", **make
         ).labels(**own)
         self.batch_commands = Histogram(
             "dledger_batch_commands", "Commands that shared one entry", buckets=_COMMANDS, **make

@@ -29,19 +29,26 @@ from dledger.node_sample import node_sample
 from dledger.node_status import Facts, node_status
 from dledger.raft.config import RaftConfig
 from dledger.raft.messages import Message
+from dledger.refetch import Refetcher
+from dledger.retention import RetentionPolicy
 from dledger.rpc.admin import AdminServicer
 from dledger.rpc.export import CommittedLog
 from dledger.rpc.gateway import Gateway, GatewayConfig
 from dledger.rpc.hello import Hello, NodeAddress
 from dledger.rpc.peers import Peers
+from dledger.rpc.records import RecordsClient, RecordsServicer
 from dledger.rpc.servers import Listener, Servers
+from dledger.scrubber import Scrubber
+from dledger.snapshots import Snapshots
 from dledger.status import NodeStatus
 from dledger.store.commit_log import CommitLog
-from dledger.store.files import RealFiles
+from dledger.store.files import DiskUsage, RealFiles
 from dledger.store.hard_state import HardStateFile
 from dledger.store.identity import LOG_DIRECTORY, lock_directory
+from dledger.store.snapshot_files import SNAPSHOT_DIRECTORY, SnapshotFiles
 from dledger.tls import key_and_chain
 from dledger.types import HardState, Member, NodeId, Role
+from dledger.upkeep import SnapshotPolicy, Upkeep
 from dledger.version import VERSION
 
 logger = logging.getLogger(__name__)
@@ -89,6 +96,7 @@ class Node:
         self._lock = lock_directory(self._files, self._directory)
         self._driver: Driver | None = None
         self._log: CommitLog | None = None
+        self._upkeep: Upkeep | None = None
         self._state = BrokerState()
         self._metrics = NodeMetrics(settings.group, settings.name)
         self._address = NodeAddress(
@@ -153,6 +161,7 @@ class Node:
                 handlers=[
                     self._peers.handlers(),
                     AdminServicer(self).handler(),
+                    RecordsServicer(self._open_records).handler(),
                     *self._gateway.handlers(peer_port=True),
                 ],
             ),
@@ -186,7 +195,8 @@ class Node:
         else:
             logger.info("node %s is Unjoined: waiting for Bootstrap", self.node_id)
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._keep_house()), loop.create_task(self._show())]
+        duties = (self._keep_house(), self._keep_log_short(), self._show())
+        self._tasks += [loop.create_task(duty) for duty in duties]
         self._health.start()
         self._gateway.start()
         await self._servers.start()
@@ -210,7 +220,7 @@ class Node:
 
     async def _hand_over(self) -> None:
         driver = self._driver
-        if driver is None or driver.core.role is not Role.LEADER:
+        if driver is None or not driver.is_running or driver.core.role is not Role.LEADER:
             return
         if len(driver.core.membership.voters) == 1:
             return
@@ -228,12 +238,56 @@ class Node:
         founding = self._joining.founding_of(log.last_index)
         if founding is not None:
             hard_state = await asyncio.to_thread(_found, log, hard_state_file, founding)
+        snapshots = Snapshots(
+            SnapshotFiles(
+                self._files, self._directory / SNAPSHOT_DIRECTORY, reserve_bytes=_RESERVE_BYTES
+            ),
+            group_id=self._joining.group_id,
+            log=log,
+            state=self._state,
+        )
+        await asyncio.to_thread(snapshots.load)
         self._log = log
-        self._driver = self._build_driver(hard_state_file, hard_state, log)
+        self._driver = self._build_driver(hard_state_file, hard_state, log, snapshots)
+        self._upkeep = self._build_upkeep(self._driver, log, snapshots)
         self.engine.attach(self._driver)
         self._driver.start()
         if founding is not None:
             self._driver.campaign()
+        self._look_after(log, self._driver)
+
+    def _look_after(self, log: CommitLog, driver: Driver) -> None:
+        """Look for rot, and repair what is found from peers, as long as the node runs."""
+        source = RecordsClient(self._peers, self._joining.group_id)
+        refetcher = Refetcher(
+            log, source, driver, now_s=self._clock.monotonic_s, metrics=self._metrics
+        )
+        work = [refetcher.run()]
+        if self._settings.scrub_bytes_per_s:
+            scrubber = Scrubber(
+                log,
+                bytes_per_s=self._settings.scrub_bytes_per_s,
+                on_failed=driver.disk_failed,
+                metrics=self._metrics,
+            )
+            work.append(scrubber.run())
+        self._tasks += [asyncio.get_running_loop().create_task(each) for each in work]
+
+    def _build_upkeep(self, driver: Driver, log: CommitLog, snapshots: Snapshots) -> Upkeep:
+        settings = self._settings
+        return Upkeep(
+            driver,
+            log,
+            self._state,
+            snapshots,
+            retention=RetentionPolicy(
+                hours=settings.retention_hours,
+                disk_watermark_percent=settings.disk_watermark_percent,
+            ),
+            policy=SnapshotPolicy(
+                size_bytes=settings.snapshot_bytes, entries=settings.snapshot_entries
+            ),
+        )
 
     def _open_log(self) -> CommitLog:
         return CommitLog.open(
@@ -246,7 +300,11 @@ class Node:
         )
 
     def _build_driver(
-        self, hard_state_file: HardStateFile, hard_state: HardState, log: CommitLog
+        self,
+        hard_state_file: HardStateFile,
+        hard_state: HardState,
+        log: CommitLog,
+        snapshots: Snapshots,
     ) -> Driver:
         settings = self._settings
         return Driver(
@@ -259,6 +317,7 @@ class Node:
                 group_id=self._joining.group_id,
                 heartbeat_ticks=settings.heartbeat_ticks,
                 election_timeout_ticks=settings.election_timeout_ticks,
+                handicap_ticks=settings.election_handicap_ticks,
             ),
             hard_state_file=hard_state_file,
             hard_state=hard_state,
@@ -271,6 +330,7 @@ class Node:
             clock=self._clock,
             rng=random.Random(),
             metrics=self._metrics,
+            snapshots=snapshots,
         )
 
     # -- founding and joining -------------------------------------------------------------------
@@ -324,11 +384,23 @@ class Node:
             raise NotJoined
         return self._driver.transfer_leadership(target)
 
+    async def snapshot(self) -> int:
+        """Take a snapshot of the state; return its last index. Raises NotJoined, DiskFull."""
+        if self._upkeep is None:
+            raise NotJoined
+        return await self._upkeep.take_snapshot()
+
     async def change_members(self, change: MemberChange, *, timeout_s: float) -> Changed:
         """Add learners and remove members; see `member_change.carry_out`. Raises NotJoined too."""
         if self._driver is None:
             raise NotJoined
         return await carry_out(self._driver, change, timeout_s=timeout_s)
+
+    def _open_records(self) -> tuple[str, CommitLog]:
+        """Return the group's id and the log, for peers that lack records. Raises NotJoined."""
+        if self._log is None:
+            raise NotJoined
+        return self._joining.group_id, self._log
 
     def committed_log(self) -> CommittedLog:
         """Return what is committed and on this disk. Raises NotJoined."""
@@ -378,7 +450,21 @@ class Node:
             self._usage = await asyncio.to_thread(shutil.disk_usage, self._directory)
             if self._driver is not None and self._log is not None:
                 self._driver.set_free_bytes(self._usage.free)
-                await asyncio.to_thread(self._log.prepare)
+                await self._prepare(self._driver, self._log)
+            await asyncio.sleep(_HOUSEKEEPING_S)
+
+    async def _prepare(self, driver: Driver, log: CommitLog) -> None:
+        try:
+            await asyncio.to_thread(log.prepare)
+        except StorageError as error:
+            driver.disk_failed(error)
+
+    async def _keep_log_short(self) -> None:
+        """Every second: take a snapshot and drop old segments, if they are due."""
+        while True:
+            if self._upkeep is not None:
+                usage = self._usage  # of what is ours to use, as `df` counts
+                await self._upkeep.run(DiskUsage(usage.used + usage.free, usage.free))
             await asyncio.sleep(_HOUSEKEEPING_S)
 
     async def _show(self) -> None:

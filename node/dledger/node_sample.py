@@ -35,6 +35,7 @@ def node_sample(
         queued_bytes=driver.queued_bytes if driver else 0,
         sync_running_seconds=driver.sync_running_s() if driver else 0.0,
         writes_refused=bool(status.writes_refused_reason),
+        faulty_entries=status.faulty_entries,
         log_bytes=log.size_bytes if log else 0,
         storage_free_bytes=free_bytes,
         storage_capacity_bytes=status.storage_capacity_bytes,

@@ -57,6 +57,7 @@ def node_status(
         storage_capacity_bytes=facts.storage_capacity_bytes,
         writes_refused_reason=str(refused) if refused else "",
         recovered_to=facts.recovered_to,
+        faulty_entries=log.faulty_count if log else 0,
     )
 
 

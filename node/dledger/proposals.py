@@ -17,6 +17,7 @@ from dledger.errors import DledgerError, LeadershipLost, Overloaded
 
 MAX_ENTRY_BYTES: Final = 1 << 20
 """A single larger command still makes an entry of its own."""
+MAX_QUEUED_COMMANDS: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +30,11 @@ class Proposal:
 
 
 class ProposalQueue:
-    """Commands that wait to become part of an entry; bounded in bytes."""
+    """Commands that wait to become part of an entry; bounded in bytes and in number."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, max_commands: int = MAX_QUEUED_COMMANDS) -> None:
         self._max_bytes = max_bytes
+        self._max_commands = max_commands
         self._queue: deque[Proposal] = deque()
         self.size_bytes = 0
 
@@ -46,6 +48,8 @@ class ProposalQueue:
             Overloaded: The queue is full.
         """
         size = self.size_bytes + len(proposal.command)
+        if len(self._queue) >= self._max_commands:
+            raise Overloaded(f"{len(self._queue)} commands are queued; back off and retry")
         if self._queue and size > self._max_bytes:
             raise Overloaded(
                 f"the proposal queue holds {self.size_bytes} of {self._max_bytes} bytes; "

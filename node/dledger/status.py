@@ -49,3 +49,4 @@ class NodeStatus:
     storage_capacity_bytes: int
     writes_refused_reason: str
     recovered_to: int = 0
+    faulty_entries: int = 0

@@ -5,21 +5,23 @@ Implements `process.World` for the nodes and `producers.Service` for the clients
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from random import Random
 from zlib import crc32
 
-from dledger.errors import DledgerError
+from dledger.driver import Driver
+from dledger.errors import DledgerError, StorageError
 from dledger.raft.messages import AppendRequest, Message
-from dledger.types import Entry, NodeId, Role
+from dledger.raft.quorum import Electorate
+from dledger.types import Entry, Membership, NodeId, Role
 from dledger_sim.clock import Clock
 from dledger_sim.group_checkers import Commitment, ElectionSafety, OneHistory, check_step
 from dledger_sim.links import Links
 from dledger_sim.options import Options
 from dledger_sim.process import GROUP, Process
 from dledger_sim.producers import Answer, Producer, create_topic, is_error
-from dledger_sim.scenario import founding_entry, members
+from dledger_sim.scenario import founding_entry, member, members
 
 MS = 1000
 S = 1000 * MS
@@ -48,13 +50,15 @@ class Cluster:
         self.elections = ElectionSafety()
         self.history = OneHistory()
         self.processes: dict[NodeId, Process] = {}
-        self.commitment = Commitment(self.processes.values())
+        self._ever: list[Process] = []
+        self.commitment = Commitment(self._ever)
         self._found()
         self.producers = [
             Producer(f"client-{n}", self, options, self.random(f"client {n}"))
             for n in range(options.clients)
         ]
         self.kept_down: set[NodeId] = set()
+        self.replacing: set[NodeId] = set()
 
     def random(self, what: str) -> Random:
         """Return the random numbers of one concern: others' use of theirs does not change them."""
@@ -67,7 +71,8 @@ class Cluster:
         for one in membership.voters:
             rng = self.random(f"node {one.id}")
             first = founding if one in founders else None
-            self.processes[one.id] = Process(one, self, rng, founding=first)
+            self._add(Process(one, self, rng, founding=first))
+        self._made = len(self.processes)
 
     def begin(self) -> None:
         """Start all nodes; one campaigns, as after Bootstrap. Then the clients start."""
@@ -96,6 +101,46 @@ class Cluster:
 
     # Nodes
 
+    def add_node(self, name: str | None = None) -> Process:
+        """Start a node with an empty disk that knows its group; a wiped one keeps its *name*."""
+        self._made += 1
+        fresh = member(str(self._made))
+        one = replace(fresh, name=name or fresh.name)
+        process = Process(one, self, self.random(f"node {one.id}"), founding=None)
+        self._add(process)
+        self.start(process)
+        return process
+
+    def _add(self, process: Process) -> None:
+        self.processes[process.id] = process
+        self._ever.append(process)
+
+    def discard(self, process: Process) -> None:
+        """Take a node away for good, with its disk."""
+        self.crash(process)
+        process.retired = True
+        del self.processes[process.id]
+
+    def memberships(self) -> list[Membership]:
+        """Return the memberships that may decide: the newest committed one, and what is behind."""
+        since, committed = self.commitment.membership
+        newer = (one.membership() for one in self.processes.values() if not one.retired)
+        newest = dict(sorted((pair for pair in newer if pair[0] > since), key=lambda p: p[0]))
+        return [committed, *newest.values()]
+
+    def is_quorum(self, processes: Collection[Process]) -> bool:
+        """Whether these nodes are enough by every membership that may decide."""
+        names = {one.id for one in processes}
+        return all(
+            Electorate(one.voter_ids, one.outgoing_ids).is_quorum(names)
+            for one in self.memberships()
+        )
+
+    def members(self) -> list[Process]:
+        """Return the nodes of the newest membership; learners included."""
+        newest = self.memberships()[-1]
+        return [self.processes[one.id] for one in newest.members if one.id in self.processes]
+
     def up(self) -> list[Process]:
         """Return the nodes whose process runs."""
         return [one for one in self.processes.values() if one.is_up]
@@ -106,9 +151,20 @@ class Cluster:
 
     def start(self, process: Process) -> None:
         """Start a node that is down."""
-        if not process.is_up:
+        if not process.is_up and not process.retired:
             self.note(f"{process.id} starts")
-            process.start()
+            try:
+                process.start()
+            except StorageError as error:
+                self._refused_start(process, error)
+
+    def _refused_start(self, process: Process, error: StorageError) -> None:
+        """Try again later, while disks fail; a disk that works must let its node start."""
+        self.note(f"{process.id} cannot start: {error}")
+        if self.calm or not self.options.eio_s:
+            raise error
+        process.files.kill()
+        self.restart_later(process)
 
     def crash(self, process: Process, *, kill: bool = False) -> None:
         """Cut a node's power, or kill its process only."""
@@ -217,13 +273,21 @@ class Cluster:
 
     def nodes(self) -> Sequence[NodeId]:
         """Return who may be asked."""
-        return list(self.processes)
+        return [one.id for one in self.processes.values() if not one.retired]
 
     def ask(self, node: NodeId, command: bytes, answer: Callable[[Answer], None]) -> None:
         """Send a command to a node, and its answer back; either may be lost."""
-        process = self.processes[node]
+        self.call(node, lambda driver: driver.propose(command, grows=True), answer)
+
+    def call(
+        self,
+        node: NodeId,
+        work: Callable[[Driver], Awaitable[object]],
+        answer: Callable[[Answer], None],
+    ) -> None:
+        """Have a node do something for a client, and send back what came of it."""
         for delay_us in self._client_delays_us():
-            self.clock.after(delay_us, lambda: self._serve(process, command, answer))
+            self.clock.after(delay_us, lambda: self._serve(node, work, answer))
 
     def _client_delays_us(self) -> list[int]:
         options, rng = self.options, self._network
@@ -234,14 +298,20 @@ class Cluster:
         copies = 2 if options.duplicate and rng.random() < options.duplicate else 1
         return [rng.randint(MS // 10, options.delay_ms * MS) for _ in range(copies)]
 
-    def _serve(self, process: Process, command: bytes, answer: Callable[[Answer], None]) -> None:
-        if not process.is_up:
+    def _serve(
+        self,
+        node: NodeId,
+        work: Callable[[Driver], Awaitable[object]],
+        answer: Callable[[Answer], None],
+    ) -> None:
+        process = self.processes.get(node)
+        if process is None or not process.is_up:
             return
         loop, driver = process.loop, process.driver
 
         async def serve() -> None:
             try:
-                got: Answer = await driver.propose(command, grows=True)
+                got: Answer = await work(driver)
             except DledgerError as error:
                 got = error
             for delay_us in self._client_delays_us():

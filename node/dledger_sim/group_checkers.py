@@ -59,7 +59,7 @@ class Commitment:
         self._slots: list[_Slot] = []
         self._results: dict[int, tuple[int, int]] = {}
         self._electorates: set[Electorate] = set()
-        self.membership = Membership()
+        self.membership: tuple[int, Membership] = (0, Membership())
         self.check_disks = True
 
     @property
@@ -83,6 +83,11 @@ class Commitment:
         highest = max([term, *(slot.committed_in for slot in self._slots[-1:])])
         for index in range(len(self._slots) + 1, after + 1):
             self._slots.append(_Slot(log.term(index), log.chain(index), highest))
+        self.membership = max(
+            self.membership,
+            *(pair for pair in log.memberships() if pair[0] <= after),
+            key=lambda pair: pair[0],
+        )
         self._on_disks(after)
 
     def _same(self, process: Process, index: int) -> None:
@@ -91,9 +96,10 @@ class Commitment:
             raise ViolationError(f"{process.id} applies another entry {index} than others did")
 
     def _on_disks(self, index: int) -> None:
-        """Check that a quorum's disks hold an entry when it is applied for the first time.
+        """Check that a quorum's disks held an entry when it is applied for the first time.
 
-        Which membership decided is only known to its leader; it must be one that was written.
+        A disk that was wiped since counts: it had what was committed then. Which membership
+        decided is only known to its leader; it must be one that was written.
         """
         term = self._slots[index - 1].term
         holders = [one.id for one in self._processes if one.log.holds(index, term)]

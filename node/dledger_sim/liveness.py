@@ -24,7 +24,6 @@ class LeaderWatch:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._voters = list(cluster.processes.values())
         self._without_us = 0
         self.longest_us = 0
 
@@ -42,11 +41,12 @@ class LeaderWatch:
             self._look()
 
     def _look(self) -> None:
-        if not any(self._is_electable(one) for one in self._voters):
+        members = self._cluster.members()
+        if not any(self._is_electable(one) for one in members):
             self._without_us = 0
             self._cluster.last_commit_us = self._cluster.clock.now_us
             return
-        led = any(one.driver.is_serving_leader() for one in self._voters if self._is_hub(one))
+        led = any(one.driver.is_serving_leader() for one in members if self._is_hub(one))
         self._without_us = 0 if led else self._without_us + _LOOK_US
         self.longest_us = max(self.longest_us, self._without_us)
         if self._without_us > LEADER_US:
@@ -58,29 +58,27 @@ class LeaderWatch:
             )
 
     def _is_hub(self, process: Process) -> bool:
-        return process.is_up and self._is_majority(len(self._heard(process)))
+        return process.is_up and self._cluster.is_quorum(self._heard(process))
 
     def _is_electable(self, process: Process) -> bool:
-        if not process.is_up:
+        if not process.is_up or not process.driver.core.may_campaign:
             return False
         own = _log_end(process)
-        return self._is_majority(sum(_log_end(one) <= own for one in self._heard(process)))
+        voters = [one for one in self._heard(process) if _log_end(one) <= own]
+        return self._cluster.is_quorum(voters)
 
     def _heard(self, process: Process) -> list[Process]:
         """Return whom it can talk with both ways, itself included."""
         links = self._cluster.links
         return [
             one
-            for one in self._voters
+            for one in self._cluster.members()
             if one.is_up and (one is process or links.talks(process.id, one.id))
         ]
 
-    def _is_majority(self, count: int) -> bool:
-        return count > len(self._voters) // 2
-
     def has_hub(self) -> bool:
         """Whether some node can talk both ways with a majority."""
-        return any(self._is_hub(one) for one in self._voters)
+        return any(self._is_hub(one) for one in self._cluster.members())
 
 
 def _log_end(process: Process) -> tuple[int, int]:
@@ -90,7 +88,7 @@ def _log_end(process: Process) -> tuple[int, int]:
 
 def partition_with_hub(cluster: Cluster, watch: LeaderWatch) -> str:
     """Cut a healed group so that there is still a hub; returns how."""
-    nodes = list(cluster.processes)
+    nodes = [one.id for one in cluster.members()]
     rng = cluster.random(f"hub {cluster.clock.now_us}")
     while True:
         shape, paths = draw_partition(nodes, rng)

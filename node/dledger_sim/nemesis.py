@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
+from typing import Final
 
 from dledger.errors import DledgerError
+from dledger.store.memory_files import Fault
 from dledger_sim.cluster import Cluster, S
+from dledger_sim.members import Members
 from dledger_sim.process import Process
+
+_OPERATIONS: Final = ("pread", "pwritev", "fdatasync", "rename", "open", "fsync_dir", "remove")
 
 
 class Nemesis:
@@ -15,6 +21,7 @@ class Nemesis:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._rng = cluster.random("nemesis")
+        self._members = Members(cluster)
 
     def start(self) -> None:
         """Let faults happen from now on."""
@@ -29,6 +36,10 @@ class Nemesis:
             (options.clock_jump_s, self._jump),
             (options.hint_s, self._hint),
             (options.order_s, self._order),
+            (options.change_s, self._members.change),
+            (options.wipe_s, self._members.wipe),
+            (options.eio_s, self._fail_call),
+            (options.full_s, self._fill),
         ):
             if mean_s:
                 self._repeat(mean_s, action)
@@ -89,6 +100,22 @@ class Nemesis:
         if process.is_up:
             order = self._rng.choice((_hand_over, _step_down, _campaign))
             process.loop.run(order, process)
+
+    def _fail_call(self) -> None:
+        fault = Fault(
+            operation=self._rng.choice(_OPERATIONS),
+            errno=errno.EIO,
+            skip=self._rng.randint(0, 5),
+            partial_bytes=self._rng.randint(0, 600),
+        )
+        process = self._any()
+        if process.is_up:
+            process.files.inject(fault)
+
+    def _fill(self) -> None:
+        files = self._any().files
+        files.fill(self._rng.choice((0, 1, 10_000)))
+        self._cluster.clock.after(self._rng.randint(1, 3 * S), files.empty)
 
 
 def _hand_over(process: Process) -> None:

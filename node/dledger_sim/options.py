@@ -38,6 +38,10 @@ class Options:
         clock_jump_s: Mean seconds between jumps of a wall clock.
         hint_s: Mean seconds between broken connections.
         order_s: Mean seconds between a hand-over, a step-down or a campaign that is asked for.
+        change_s: Mean seconds between changes of the membership that are asked for.
+        wipe_s: Mean seconds between wiped disks; each is replaced before the next.
+        eio_s: Mean seconds between failing reads, writes, syncs and renames.
+        full_s: Mean seconds between times in which a disk is full.
     """
 
     nodes: int = 3
@@ -66,6 +70,10 @@ class Options:
     clock_jump_s: float = 0.0
     hint_s: float = 0.0
     order_s: float = 0.0
+    change_s: float = 0.0
+    wipe_s: float = 0.0
+    eio_s: float = 0.0
+    full_s: float = 0.0
 
     @classmethod
     def draw(cls, rng: Random) -> Options:
@@ -96,6 +104,10 @@ class Options:
             clock_jump_s=rng.choice((0.0, 3.0)),
             hint_s=rng.choice((0.0, 5.0, 0.5)),
             order_s=rng.choice((0.0, 5.0, 1.5)),
+            change_s=rng.choice((0.0, 0.0, 3.0, 1.0)),
+            wipe_s=rng.choice((0.0, 0.0, 4.0)),
+            eio_s=rng.choice((0.0, 0.0, 4.0, 1.5)),
+            full_s=rng.choice((0.0, 0.0, 4.0)),
         )
 
     def without(self, *faults: str) -> Options:

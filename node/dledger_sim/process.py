@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from dledger.broker.state import BrokerState
 from dledger.driver import Driver, DriverConfig
-from dledger.errors import StorageError
+from dledger.errors import NodeRemoved, StorageError
 from dledger.metrics import NodeMetrics
 from dledger.raft import invariants
 from dledger.raft.config import RaftConfig
@@ -122,6 +122,7 @@ class Process:
         self.files = SimFiles()
         self.clock = _ProcessClock(world.clock)
         self.is_up = False
+        self.retired = False
         self.lives = 0
         self.max_queued_bytes = 16 << 10 if world.options.tight else 64 << 20
         self._format(founding)
@@ -183,6 +184,7 @@ class Process:
             send=self._world.send,
             on_membership=_ignore_membership,
             on_fatal=self._fatal,
+            on_removed=self._removed,
             clock=self.clock,
             rng=Random(self._rng.random()),
             metrics=_METRICS,
@@ -229,6 +231,20 @@ class Process:
                 self.files.cut_after(self._rng.randint(0, 8))
                 job.run()
         self.files.cut_after(0)
+
+    def membership(self) -> tuple[int, Membership]:
+        """Return the members that this node goes by, or would after a start, and since when."""
+        if self.is_up:
+            return self.driver.core.membership_index, self.driver.core.membership
+        memberships = self.log.memberships()
+        return memberships[-1] if memberships else (0, Membership())
+
+    def _removed(self, index: int) -> None:
+        """End for good, as a node does that has written its tombstone."""
+        self.retired = True
+        self._world.died(
+            self, NodeRemoved(self.id, group_id=GROUP, index=index, path=str(_DIRECTORY))
+        )
 
     def _fatal(self, error: BaseException) -> None:
         self._world.died(self, error)

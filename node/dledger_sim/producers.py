@@ -68,6 +68,7 @@ class Producer:
     rng: Random
     acknowledged: list[Request] = field(default_factory=list)
     running: bool = True
+    highest_index: int = 0
     _leader: NodeId | None = None
     _under_way: int = 0
     _made: int = 0
@@ -145,6 +146,7 @@ class Producer:
         if request.result is None:
             request.result = result
             self.acknowledged.append(request)
+            self.highest_index = max(self.highest_index, result.index)
             self._under_way -= 1
             if self.running:
                 self._next()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
+from dledger.types import NodeId
 from dledger_sim.audit import audit
 from dledger_sim.checkers import ViolationError
 from dledger_sim.cluster import Cluster, S
@@ -14,10 +15,12 @@ from dledger_sim.liveness import LEADER_US, LeaderWatch, partition_with_hub
 from dledger_sim.nemesis import Nemesis
 from dledger_sim.options import Options
 from dledger_sim.process import Process
+from dledger_sim.readers import Reader
 
 _LEADER_S = 3
 _PROGRESS_S = 10
 _WHOLE_S = 30
+_STALLED_S = 2
 _LEAST_FOR_HUBS = 3
 _PARTIAL_PARTITIONS = 2
 
@@ -33,6 +36,7 @@ class Outcome:
     terms: int
     committed: int
     acknowledged: int
+    reads: int
 
 
 class Run:
@@ -48,6 +52,7 @@ class Run:
         self.options = options or Options.draw(Random(f"{seed}/options"))
         self.cluster = Cluster(seed, self.options, tell=tell)
         self._rng = self.cluster.random("run")
+        self._outside: set[NodeId] = set()
 
     def run(self) -> Outcome:
         """Run to the end.
@@ -57,6 +62,8 @@ class Run:
         """
         cluster = self.cluster
         cluster.begin()
+        reader = Reader(cluster)
+        reader.start()
         Nemesis(cluster).start()
         cluster.clock.run_until(self.options.faulty_s * S)
         self._heal_quorum()
@@ -72,24 +79,34 @@ class Run:
             terms=cluster.elections.terms,
             committed=cluster.commitment.last_index,
             acknowledged=sum(one.messages_acknowledged for one in cluster.producers),
+            reads=reader.answered,
         )
 
     def _heal_quorum(self) -> None:
-        """Heal a majority; the others stay down or cut off. A leader, then progress."""
+        """Heal just a quorum; the others stay down or cut off. A leader, then progress."""
         cluster = self.cluster
-        everyone = list(cluster.processes.values())
-        self._rng.shuffle(everyone)
-        core = everyone[: len(everyone) // 2 + 1]
-        outside = everyone[len(core) :]
-        names = {one.id for one in core}
-        cluster.note(f"heal {','.join(sorted(names))}")
+        cluster.note("heal a quorum")
         cluster.calm = cluster.links.calm = True
         cluster.links.heal()
-        for process in outside:
+        for process in self._draw_outside():
             self._leave_outside(process)
+        core = [one for one in cluster.processes.values() if one.id not in self._outside]
         for process in core:
             _revive(cluster, process)
-        self._demand_progress("the healed quorum", core)
+        self._demand_progress("the healed quorum")
+
+    def _draw_outside(self) -> list[Process]:
+        """Return nodes without whom there is still a quorum, as many as possible."""
+        cluster = self.cluster
+        core = [one for one in cluster.processes.values() if not one.retired]
+        outside = []
+        for process in self._rng.sample(core, len(core)):
+            rest = [one for one in core if one is not process]
+            if cluster.is_quorum(rest):
+                core = rest
+                outside.append(process)
+        self._outside = {one.id for one in outside}
+        return outside
 
     def _leave_outside(self, process: Process) -> None:
         """Let a node stay down, cut off, or cut off in one direction."""
@@ -111,15 +128,15 @@ class Run:
         cluster.note("heal all")
         cluster.links.heal()
         cluster.kept_down.clear()
-        everyone = list(cluster.processes.values())
-        for process in everyone:
+        self._outside = set()
+        for process in list(cluster.processes.values()):
             _revive(cluster, process)
-        self._demand_progress("the healed group", everyone)
+        self._demand_progress("the healed group")
 
     def _partition_partly(self) -> None:
         """Cut a healthy group so that there can be a leader: there must be one."""
         cluster = self.cluster
-        if len(cluster.processes) < _LEAST_FOR_HUBS:
+        if len(cluster.members()) < _LEAST_FOR_HUBS:
             return
         watch = LeaderWatch(cluster)
         for _ in range(_PARTIAL_PARTITIONS):
@@ -127,17 +144,23 @@ class Run:
             watch.watch(LEADER_US + S)
         self._heal_all()
 
-    def _demand_progress(self, who: str, core: list[Process]) -> None:
+    def _demand_progress(self, who: str) -> None:
         cluster = self.cluster
-        stalled_us = 2 * S
-        cluster.clock.run_until(cluster.clock.now_us + stalled_us, lambda: _led(core))
-        self._within(_LEADER_S, lambda: _led(core), f"{who} has no leader")
+        cluster.clock.run_until(cluster.clock.now_us + _STALLED_S * S, self._is_led)
+        self._within(_LEADER_S, self._is_led, f"{who} has no leader")
         before = cluster.commitment.last_index
         self._within(
             _PROGRESS_S,
-            lambda: all(one.driver.applied_index > before for one in core),
+            lambda: all(one.driver.applied_index > before for one in self._inside()),
             f"{who} makes no progress behind {before}",
         )
+
+    def _inside(self) -> list[Process]:
+        """Return the members that were healed."""
+        return [one for one in self.cluster.members() if one.id not in self._outside]
+
+    def _is_led(self) -> bool:
+        return any(one.is_up and one.driver.is_serving_leader() for one in self._inside())
 
     def _finish(self) -> None:
         """Let the clients end, all nodes apply everything, and compare."""
@@ -150,7 +173,7 @@ class Run:
             "requests stay unanswered",
         )
         self._within(_WHOLE_S, self._is_whole, "the nodes do not apply the same entries")
-        audit(list(cluster.processes.values()), cluster.producers)
+        audit(cluster.members(), cluster.producers)
 
     def _cut_power(self) -> None:
         """Cut the power of all nodes under load, and audit once more."""
@@ -162,15 +185,16 @@ class Run:
             cluster.crash(process)
         for process in cluster.processes.values():
             cluster.start(process)
-        self._demand_progress("the group after a power cut", list(cluster.processes.values()))
+        self._demand_progress("the group after a power cut")
         self._finish()
 
     def _is_whole(self) -> bool:
-        processes = self.cluster.processes.values()
+        processes = self.cluster.members()
         last = self.cluster.commitment.last_index
         leaders = self.cluster.leaders()
         return (
-            all(one.is_up and one.driver.applied_index == last for one in processes)
+            not self.cluster.replacing
+            and all(one.is_up and one.driver.applied_index == last for one in processes)
             and len(leaders) == 1
             and leaders[0].driver.core.last_index == last
         )
@@ -183,12 +207,10 @@ class Run:
 
 
 def _revive(cluster: Cluster, process: Process) -> None:
+    process.files.heal()
+    process.files.empty()
     cluster.start(process)
     process.loop.resume()
-
-
-def _led(core: list[Process]) -> bool:
-    return any(one.is_up and one.driver.is_serving_leader() for one in core)
 
 
 def run_seed(seed: int, options: Options | None = None) -> Outcome:

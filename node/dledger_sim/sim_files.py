@@ -7,17 +7,27 @@ from pathlib import Path
 
 from dledger.store.memory_files import MemoryFiles
 
+_CAPACITY_BYTES = 1 << 40
+
 
 class SimFiles(MemoryFiles):
     """`MemoryFiles` that count calls down to the moment the power fails."""
 
-    def __init__(self, *, capacity_bytes: int = 1 << 40) -> None:
-        super().__init__(capacity_bytes=capacity_bytes)
+    def __init__(self) -> None:
+        super().__init__(capacity_bytes=_CAPACITY_BYTES)
         self._calls_left: int | None = None
 
     def cut_after(self, calls: int) -> None:
         """Let every call fail after the next *calls*, until `crash` or `kill`."""
         self._calls_left = calls
+
+    def fill(self, room_bytes: int) -> None:
+        """Leave room for no more than this."""
+        self.capacity_bytes = self._used_bytes() + room_bytes
+
+    def empty(self) -> None:
+        """Give the room back."""
+        self.capacity_bytes = _CAPACITY_BYTES
 
     def strike(self, operation: str, path: Path) -> None:
         """Raise once the power is cut, or if an injected fault wants this call to fail."""

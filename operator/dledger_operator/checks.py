@@ -24,6 +24,7 @@ ACTED_ON: Final = frozenset(
         *("resources", "affinity", "topologySpreadConstraints", "tolerations", "nodeSelector"),
         *("priorityClassName", "podLabels", "podAnnotations", "serviceAccountName"),
         *("imagePullSecrets", "securityContext", "autoCreateTopics", "topics", "paused"),
+        *("retention.hours", "retention.diskWatermarkPercent"),
         "monitoring.canary.enabled",  # off is what there is
         *("backup.store.url", "backup.store.secretName", "backup.store.endpoint"),
         *("backup.schedule", "spark.image", "spark.localThreshold"),
@@ -100,7 +101,7 @@ def verdict(found: tuple[Problem, ...]) -> Problem:
     if not found:
         return Problem(
             Reason.ACCEPTED,
-            "the spec is acted on; retention and the canary, at their defaults, do nothing yet",
+            "the spec is acted on; the canary, at its default, does nothing yet",
         )
     invalid = any(problem.reason is Reason.INVALID_SPEC for problem in found)
     reason = Reason.INVALID_SPEC if invalid else Reason.NOT_IMPLEMENTED_YET

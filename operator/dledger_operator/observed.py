@@ -93,7 +93,8 @@ class NodeView:
     Attributes:
         node_id: Written when its disk was formatted.
         group_id: Empty while it is unjoined.
-        role: ``unjoined``, ``follower``, ``candidate``, ``pre-candidate`` or ``leader``.
+        role: ``unjoined``, ``learner``, ``follower``, ``candidate``, ``pre-candidate`` or
+            ``leader``.
         leader_id: Whom it follows, or itself.
         members: The membership it knows; empty while unjoined.
         writes_refused_reason: Such as a full disk; empty when writes are taken.

@@ -11,14 +11,17 @@ from typing import TypeVar
 
 from crc32c import crc32c
 
+from dledger.broker.state import BrokerState
 from dledger.driver import Driver, DriverConfig
 from dledger.metrics import NodeMetrics
 from dledger.raft.config import RaftConfig
 from dledger.raft.messages import Message
+from dledger.snapshots import Snapshots
 from dledger.store.commit_log import CommitLog
 from dledger.store.files import Files, RealFiles
 from dledger.store.hard_state import HardStateFile
 from dledger.store.identity import LOG_DIRECTORY, join, load_or_format
+from dledger.store.snapshot_files import SNAPSHOT_DIRECTORY, SnapshotFiles
 from dledger.types import Entry, EntryKind, HardState, Member, Membership, NodeId, Role
 
 GROUP_ID = "11111111-2222-3333-4444-555555555555"
@@ -78,18 +81,33 @@ class TestNode:
         send: Callable[[Message], None],
         files: Files,
         config: DriverConfig,
+        state: BrokerState | None = None,
+        segment_bytes: int = 1 << 20,
     ) -> None:
         self.id = node_id
         self.clock = Clock()
         self.state = Recorder()
+        self.broker = state
         self.metrics = NodeMetrics("test", node_id)
         self.fatal: list[BaseException] = []
         identity = load_or_format(files, directory, f"node-{node_id}", new_id=lambda: node_id)
         identity = join(files, directory, identity, GROUP_ID)
         hard_state_file = HardStateFile(files, directory)
         self.log = CommitLog.open(
-            files, directory / LOG_DIRECTORY, identity=identity, segment_bytes=1 << 20
+            files, directory / LOG_DIRECTORY, identity=identity, segment_bytes=segment_bytes
         )
+        self.snapshots = (
+            Snapshots(
+                SnapshotFiles(files, directory / SNAPSHOT_DIRECTORY, reserve_bytes=0),
+                group_id=GROUP_ID,
+                log=self.log,
+                state=state,
+            )
+            if state is not None
+            else None
+        )
+        if self.snapshots is not None:
+            self.snapshots.load()
         if not self.log.last_index:
             hard_state_file.save(HardState(term=1))
             self.log.append([founding_entry()])
@@ -100,13 +118,14 @@ class TestNode:
             hard_state_file=hard_state_file,
             hard_state=hard_state_file.load(),
             log=self.log,
-            state=self.state,
+            state=self.state if state is None else state,
             send=send,
             on_membership=lambda _: None,
             on_fatal=self.fatal.append,
             clock=self.clock,
             rng=random.Random(node_id),
             metrics=self.metrics,
+            snapshots=self.snapshots,
         )
 
 
@@ -134,13 +153,17 @@ class TestGroup:
         *,
         files: dict[NodeId, Files] | None = None,
         config: DriverConfig | None = None,
+        brokers: bool = False,
+        segment_bytes: int = 1 << 20,
     ) -> None:
+        self._brokers, self._segment_bytes = brokers, segment_bytes
         self._directory = directory
         self._files = files or {}
         self._config = config or DriverConfig(tick_s=0.01, min_free_bytes=0)
         self.nodes: dict[NodeId, TestNode] = {}
         self.cut: set[NodeId] = set()
         self.sent: list[Message] = []
+        self.tamper: Callable[[Message], Message] = lambda message: message
         self._stopped: list[TestNode] = []
 
     def start(self, *ids: NodeId) -> None:
@@ -152,12 +175,15 @@ class TestGroup:
                 send=self._deliver,
                 files=self._files.get(node_id, RealFiles()),
                 config=self._config,
+                state=BrokerState() if self._brokers else None,
+                segment_bytes=self._segment_bytes,
             )
             self.nodes[node_id] = node
             node.driver.start()
 
     def _deliver(self, message: Message) -> None:
         self.sent.append(message)
+        message = self.tamper(message)
         if message.sender in self.cut or message.recipient in self.cut:
             return
         if message.recipient in self.nodes and message.sender in self.nodes:

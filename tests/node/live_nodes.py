@@ -6,8 +6,9 @@ import asyncio
 import shutil
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dledger.client import AdminClient, Client
 from dledger.config import Settings
@@ -24,14 +25,15 @@ T = TypeVar("T")
 class LiveNodes:
     """Nodes by name (``orders-0`` …), each on the ports and the directory of its number."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, **settings: Any) -> None:
         self._directory = directory
+        self._settings = settings
         self._port = free_port_range()
         self.nodes: dict[int, Node] = {}
         self.ended: dict[int, BaseException] = {}
 
     def settings(self, number: int) -> Settings:
-        return Settings(
+        settings = Settings(
             name=f"orders-{number}",
             group="orders",
             data_dir=self.data(number),
@@ -41,10 +43,11 @@ class LiveNodes:
             client_tls_port=0,
             peer_port=self._port + 200 + number,
             http_port=self._port + 300 + number,
-            tick_ms=20,
+            tick_ms=40,
             segment_bytes=4 << 20,
             leader_follows_clients=False,
         )
+        return replace(settings, **self._settings)
 
     def data(self, number: int) -> Path:
         return self._directory / f"orders-{number}"

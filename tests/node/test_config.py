@@ -49,6 +49,7 @@ def test_a_missing_key_is_named(key: str) -> None:
         ("advertise_host", ""),
         ("name", ""),
         ("election_timeout_ticks", "5"),
+        ("election_handicap_ticks", "81"),
         ("tls_cert_file", "/tls.crt"),
         ("segment_bytes", "12"),
     ],

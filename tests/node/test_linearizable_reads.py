@@ -65,6 +65,8 @@ async def test_reads_that_wait_are_refused_when_the_node_stops(group: TestGroup)
 
     with pytest.raises(NotLeader):
         await reading
+    with pytest.raises(NotLeader):
+        await leader.driver.read_index()
 
 
 async def test_a_wait_for_an_index_is_bounded_in_time(group: TestGroup) -> None:

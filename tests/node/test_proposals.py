@@ -46,6 +46,16 @@ async def test_a_full_queue_refuses() -> None:
         queue.push(proposal(bytes(60)))
 
 
+async def test_a_queue_of_many_small_commands_refuses_more() -> None:
+    """Bytes alone would let in millions of them."""
+    queue = ProposalQueue(1 << 20, max_commands=2)
+    queue.push(proposal())
+    queue.push(proposal())
+
+    with pytest.raises(Overloaded, match="2 commands are queued"):
+        queue.push(proposal())
+
+
 async def test_what_nobody_awaits_any_more_is_not_proposed() -> None:
     """Its caller went away before it reached the log."""
     queue = ProposalQueue(100)

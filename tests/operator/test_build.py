@@ -35,6 +35,7 @@ FULL: dict[str, Any] = {
     "imagePullSecrets": [{"name": "pull"}],
     "securityContext": {"fsGroup": 2000},
     "autoCreateTopics": False,
+    "retention": {"hours": 24, "diskWatermarkPercent": 70},
 }
 
 

@@ -18,8 +18,6 @@ TIME = "2031-05-06T07:08:09Z"
 NOT_YET: list[tuple[str, dict[str, Any]]] = [
     ("spec.storage.deletionPolicy", {"storage": {"deletionPolicy": "Delete"}}),
     ("spec.storage.autoGrow.enabled", {"storage": {"autoGrow": {"enabled": True}}}),
-    ("spec.retention.hours", {"retention": {"hours": 24}}),
-    ("spec.retention.diskWatermarkPercent", {"retention": {"diskWatermarkPercent": 70}}),
     ("spec.topics[a].type", {"topics": [{"name": "a", "type": "FIFO"}]}),
     (
         "spec.topics[a].compaction.enabled",

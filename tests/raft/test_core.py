@@ -1,6 +1,7 @@
 """What the core promises beyond the paper."""
 
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -171,6 +172,24 @@ def test_node_of_low_priority_campaigns_if_nobody_else_does() -> None:
 # Windows
 
 
+def test_failed_pre_votes_back_off() -> None:
+    """A node that cannot win asks less and less often, up to a bound, and changes no term by it."""
+    node = Alone(election_timeout_ticks=20)
+    asked = []
+    for tick in range(600):
+        node.tick()
+        if any(isinstance(m, PreVoteRequest) for m in node.settle()):
+            asked.append(tick)
+            for peer in ("2", "3"):
+                node.hear(PreVoteResponse, sender=peer, term=1, granted=False)
+    waits = [later - earlier for earlier, later in pairwise(asked)]
+
+    assert waits[0] <= TIMEOUT // 2
+    assert all(TIMEOUT <= wait <= 2 * TIMEOUT for wait in waits[2:])
+    assert len(set(waits)) > 3
+    assert node.raft.term == 1
+
+
 def test_windows_are_bounded_for_every_follower() -> None:
     """However slow the followers are: messages and bytes in flight, per follower."""
     node = leading(max_inflight_appends=4, max_inflight_bytes=100, max_append_bytes=30)
@@ -224,6 +243,20 @@ def test_committed_data_counts_until_it_is_durable_here() -> None:
     node.sync()
 
     node.propose(b"x")
+
+
+def test_too_many_uncommitted_entries_are_overload() -> None:
+    """However small they are; room returns with the commit."""
+    node = leading(max_uncommitted_entries=3)
+    for _ in range(3):
+        node.propose(b"")
+
+    with pytest.raises(Overloaded, match="3 entries wait for commit; at most 3 may"):
+        node.propose(b"")
+    node.settle()
+    node.ack(node.raft.last_index)
+
+    node.propose(b"")
 
 
 def test_one_large_proposal_is_let_in_alone() -> None:

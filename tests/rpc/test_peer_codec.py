@@ -23,7 +23,7 @@ from dledger.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from dledger.rpc.peer_codec import BadFrame, decode, encode
+from dledger.rpc.peer_codec import BadFrame, decode, decode_entries, encode, encode_entries
 from dledger.types import Entry, EntryKind, NodeId, SnapshotInfo
 
 ENDS = {"sender": NodeId("a"), "recipient": NodeId("b")}
@@ -146,3 +146,15 @@ def test_entries_that_do_not_follow_each_other_are_refused() -> None:
             ),
             **ENDS,
         )
+
+
+def test_entries_alone_come_back_and_damage_is_refused() -> None:
+    """As a peer sends them for a repair."""
+    sent = tuple(entry(index, b"body") for index in (3, 4, 9))
+    frame = encode_entries(sent)
+
+    assert decode_entries(frame) == sent
+    assert decode_entries(encode_entries(())) == ()
+    for damaged in (frame[:-1], frame[:2], frame + b"x", frame[:-1] + b"?"):
+        with pytest.raises(BadFrame):
+            decode_entries(damaged)

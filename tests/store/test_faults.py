@@ -357,3 +357,23 @@ def _flip(data: bytearray, position: int) -> bytearray:
     flipped = bytearray(data)
     flipped[position] ^= 1
     return flipped
+
+
+@pytest.mark.parametrize("operation", ["open", "pread"])
+@pytest.mark.parametrize("name", ["hard_state", "watermark"])
+def test_disk_that_cannot_be_read_at_the_start_is_a_storage_error(
+    operation: str, name: str
+) -> None:
+    """Found by the simulator: a plain OSError got out, which no caller takes for the disk's."""
+    disk = Disk()
+    disk.with_entries(entries(1, 3))
+    disk.files.kill()
+    disk.files.inject(Fault(operation, errno.EIO, name))
+
+    with pytest.raises(StorageError):
+        start(disk)
+
+
+def start(disk: Disk) -> None:
+    HardStateFile(disk.files, DATA).load()
+    disk.open()

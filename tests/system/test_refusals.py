@@ -16,6 +16,8 @@ import pytest
 
 from dledger.client import AdminClient, Client
 from dledger.errors import AlreadyBootstrapped, DiskFull, UnknownTopic
+from dledger.store.files import RealFiles
+from dledger.store.tombstone import Tombstone, save_tombstone
 from dledger.types import Member, NodeId
 from e2e.devgroup import DevGroup, eventually, free_port_range
 
@@ -97,6 +99,48 @@ def test_the_data_of_another_node_is_exit_3_naming_both(data: Path) -> None:
     assert ended.returncode == 3
     assert "dev/node-0" in ended.stderr
     assert "dev/node-1" in ended.stderr
+
+
+@pytest.mark.slow
+def test_a_removed_node_is_exit_3_saying_what_to_do(data: Path) -> None:
+    """Its group removed it: neither a vote nor a return with this disk."""
+    identity = json.loads((data / "identity.json").read_text())
+    tombstone = Tombstone(
+        group_id=identity["group_id"], node_id=identity["node_id"], index=7, learned_at_ms=0
+    )
+    save_tombstone(RealFiles(), data, tombstone)
+
+    ended = run_node(data, free_port_range())
+
+    assert ended.returncode == 3
+    assert f"was removed from group {identity['group_id']} by entry 7" in ended.stderr
+    assert "start with an empty data directory" in ended.stderr
+
+
+@pytest.mark.slow
+def test_a_member_removed_from_a_running_group_ends_and_the_others_go_on(tmp_path: Path) -> None:
+    """Real processes, and the command as an administrator types it."""
+    group = DevGroup(tmp_path / "data", free_port_range(), SMALL_SEGMENTS)
+    state = group.announced()
+    removed = (state["leader"] + 1) % 3
+    command = ["member", "remove", f"node-{removed}", "--endpoint"]
+
+    said = subprocess.run(
+        [sys.executable, "-m", "dledger", *command, state["adminEndpoints"][state["leader"]]],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    eventually("the removed node ends", lambda: group.state()["pids"][removed] is None, 20)
+
+    async def write() -> None:
+        async with Client(state["endpoints"][state["leader"]]) as client:
+            await client.append("topic", [b"after"])
+
+    asyncio.run(write())
+    assert group.stop() == 0
+    assert said.stdout.startswith(f"node-{removed} removed; members: ")
+    assert (tmp_path / "data" / f"node-{removed}" / "removed.json").exists()
 
 
 @pytest.mark.slow

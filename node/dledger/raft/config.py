@@ -22,6 +22,7 @@ class RaftConfig:
         max_inflight_bytes: Entry data in them; may be exceeded by one message.
         max_uncommitted_bytes: Data of proposals that are not yet both committed and durable
             here; beyond it, proposals are refused as Overloaded.
+        max_uncommitted_entries: The same for the number of such entries.
         handicap_ticks: How much longer than others this node waits before it campaigns; its
             election priority, 0 is the highest. It decays by half with each wait in vain.
         promote_learners: Whether a leader makes voters of learners that have caught up.
@@ -39,6 +40,7 @@ class RaftConfig:
     max_inflight_appends: int = 64
     max_inflight_bytes: int = 8 << 20
     max_uncommitted_bytes: int = 64 << 20
+    max_uncommitted_entries: int = 8192
     max_waiting_reads: int = 4096
     max_apply_bytes: int = 4 << 20
 

@@ -8,7 +8,7 @@ docstring asks, and reports storage completions. Sources: Raft (figure 2, 5, 6, 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from crc32c import crc32c
@@ -21,7 +21,7 @@ from dledger.raft.following import Following
 from dledger.raft.installing import Installing
 from dledger.raft.leading import Leadership
 from dledger.raft.log import LogReader, RaftLog
-from dledger.raft.membership import MembershipStack
+from dledger.raft.membership import MembershipStack, memberships_in
 from dledger.raft.messages import (
     AnyRequest,
     AppendRequest,
@@ -300,6 +300,17 @@ class Raft(RaftView):
         self._log.apply_blocked = False
         if self._standing.leading is not None:
             self._standing.leading.entries_available()
+
+    def log_repaired(self, entries: Iterable[Entry] = (), *, whole: bool) -> None:
+        """Take which damaged entries can be read again, and whether that is so of all now.
+
+        A damaged entry is in our log: we vote and acknowledge as if nothing was wrong. But who
+        leads must be able to send it, so we do not campaign until our log is whole.
+        """
+        self._elections.log_is_whole = whole
+        here = (entry for entry in entries if self._log.matches(entry.index, entry.term))
+        self._memberships.insert(memberships_in(here))
+        self.entries_available()
 
     def has_ready(self) -> bool:
         """Whether `ready` would hand something over."""

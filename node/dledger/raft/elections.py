@@ -30,6 +30,9 @@ class Elections:
     Args:
         timeout_ticks: The lease of a leader that was heard.
         on_won: Called when an election is won, with why it was held.
+
+    Attributes:
+        log_is_whole: Whether we could send all of our log to others; else we do not campaign.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Elections:
         self._cause = self._next_cause = Cause.ELECTION_TIMEOUT
         self._suspected_term = -1
         self._deferred: dict[NodeId, PreVoteRequest] = {}
+        self.log_is_whole = True
 
     def lease_is_live(self) -> bool:
         """Whether a leader was heard so recently that no election can be justified."""
@@ -144,9 +148,9 @@ class Elections:
         )
 
     def _may_campaign(self) -> bool:
-        """Whether we may ask for votes; not while a snapshot replaces our log."""
+        """Whether we may ask for votes; not while a snapshot replaces our log, or it has gaps."""
         allowed = self._memberships.may_campaign(self._standing.id, self._log.commit_index)
-        return allowed and self._standing.installing is None
+        return allowed and self._standing.installing is None and self.log_is_whole
 
     def _others(self) -> list[NodeId]:
         return sorted(self._memberships.electorate.everyone - {self._standing.id})

@@ -135,6 +135,9 @@ class Leadership:
         """
         if self.transfer_target is not None:
             raise Overloaded("leadership is being handed over")
+        count, most = len(self._unsettled), self._config.max_uncommitted_entries
+        if count >= most:
+            raise Overloaded(f"{count} entries wait for commit; at most {most} may")
         limit = self._config.max_uncommitted_bytes
         if self._unsettled and self._unsettled_bytes + size_bytes > limit:
             raise Overloaded(f"{self._unsettled_bytes} bytes wait for commit; at most {limit} may")

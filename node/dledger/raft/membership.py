@@ -44,6 +44,15 @@ class MembershipStack:
         self._stack += [item for item in memberships if item[1].group_id == self._group_id]
         self._refresh()
 
+    def insert(self, memberships: Iterable[tuple[int, Membership]]) -> None:
+        """Take memberships that are in the log, but could not be read until now."""
+        known = {index for index, _ in self._stack}
+        found = [item for item in memberships if item[0] not in known]
+        if found:
+            self.append(found)
+            self._stack.sort(key=lambda item: item[0])
+            self._refresh()
+
     def truncate(self, first: int) -> None:
         """Forget the memberships at index *first* and above."""
         while self._stack and self._stack[-1][0] >= first:

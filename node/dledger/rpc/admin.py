@@ -35,6 +35,9 @@ class AdminBackend(Protocol):
     async def change_members(self, change: MemberChange, *, timeout_s: float) -> Changed:
         """Add learners and remove members; return when that is committed."""
 
+    async def snapshot(self) -> int:
+        """Write a snapshot of the state; return its last index. Raises NotJoined, DiskFull."""
+
     def committed_log(self) -> CommittedLog:
         """Return what may be exported now. Raises NotJoined."""
 
@@ -123,6 +126,14 @@ class AdminServicer:
             learners=map(_member, changed.membership.learners),
         )
 
+    async def Snapshot(self, request: pb.SnapshotRequest, context: Any) -> pb.SnapshotResponse:
+        """Write a snapshot of this node's state."""
+        del request
+        try:
+            return pb.SnapshotResponse(last_index=await self._backend.snapshot())
+        except DledgerError as error:
+            await abort(context, error)
+
     async def ExportPlan(
         self, request: pb.ExportPlanRequest, context: Any
     ) -> pb.ExportPlanResponse:
@@ -163,6 +174,7 @@ def status_response(status: NodeStatus) -> pb.StatusResponse:
         storage_capacity_bytes=status.storage_capacity_bytes,
         writes_refused_reason=status.writes_refused_reason,
         recovered_to=status.recovered_to,
+        faulty_entries=status.faulty_entries,
     )
     for row in status.members:
         response.members.add(

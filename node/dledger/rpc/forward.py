@@ -20,7 +20,7 @@ import grpc.aio
 from dledger.errors import LeadershipLost, NotLeader, Overloaded, Unavailable
 from dledger.rpc.engine import Engine
 from dledger.rpc.limits import MAX_HELD_BYTES
-from dledger.rpc.peers import CHANNEL_OPTIONS
+from dledger.rpc.peer_link import CHANNEL_OPTIONS
 from dledger.rpc.status import from_rpc
 from dledger.types import Member, NodeId
 

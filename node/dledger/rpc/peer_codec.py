@@ -14,7 +14,7 @@ passed through as it was proposed; its CRC is checked once here, on the way in.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from crc32c import crc32c
@@ -37,6 +37,7 @@ from dledger.types import Entry, EntryKind, NodeId, SnapshotInfo
 
 _HEAD: Final = struct.Struct("<BQ")
 _APPEND: Final = struct.Struct("<QQQI")
+_COUNT: Final = struct.Struct("<I")
 _ENTRY: Final = struct.Struct("<QQqIBI")
 
 _FIELDS: Final[dict[type[Message], tuple[int, struct.Struct, tuple[str, ...]]]] = {
@@ -138,6 +139,27 @@ def _decode_install(
         offset=offset,
         data=frame[_HEAD.size + _INSTALL.size :],
     )
+
+
+def encode_entries(entries: Sequence[Entry]) -> bytes:
+    """Return entries alone: ``count u32 | entry*``."""
+    parts = [_COUNT.pack(len(entries))]
+    for entry in entries:
+        parts += (_entry_header(entry), entry.data)
+    return b"".join(parts)
+
+
+def decode_entries(frame: bytes) -> tuple[Entry, ...]:
+    """Parse what `encode_entries` made, checking each entry's CRC.
+
+    Raises:
+        BadFrame: It is cut short or damaged.
+    """
+    try:
+        (count,) = _COUNT.unpack_from(frame)
+        return tuple(_decode_entries(frame, _COUNT.size, count))
+    except struct.error as error:
+        raise BadFrame(f"entries are cut short: {error}") from error
 
 
 def _entry_header(entry: Entry) -> bytes:

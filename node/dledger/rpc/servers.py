@@ -10,6 +10,8 @@ from typing import Final
 import grpc
 import grpc.aio
 
+MAX_CONCURRENT_RPCS: Final = 1 << 15
+"""Calls under way at one port, polls and streams included; more are refused as overload."""
 _OPTIONS: Final = (
     ("grpc.max_send_message_length", 64 << 20),
     ("grpc.max_receive_message_length", 64 << 20),
@@ -49,7 +51,7 @@ class Servers:
 
 
 def _build(listener: Listener) -> grpc.aio.Server:
-    server = grpc.aio.server(options=_OPTIONS)
+    server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=MAX_CONCURRENT_RPCS)
     server.add_generic_rpc_handlers(tuple(listener.handlers))
     try:
         if listener.tls is None:

@@ -23,6 +23,8 @@ def load_file(files: Files, path: Path) -> bytes | None:
         file = files.open(path, Mode.READ)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise CorruptFile(str(path), f"cannot be opened: {error}") from error
     try:
         data = file.pread(file.size(), 0)
     except OSError as error:

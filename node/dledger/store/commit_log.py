@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -19,11 +19,10 @@ from dledger.errors import CorruptRecord, DiskFull, FaultyEntry, NotJoined, Stor
 from dledger.store.files import Files, disk_full_on_enospc
 from dledger.store.format import Base, encode_records, record_size
 from dledger.store.identity import Identity
-from dledger.store.identity_rows import encode_rows
 from dledger.store.log_index import LogIndex
-from dledger.store.log_reading import LogReading
+from dledger.store.log_scrubbing import LogScrubbing
 from dledger.store.recent import RecentEntries
-from dledger.store.recovery import check, has_room_for_rows, identities, repair, write_index
+from dledger.store.recovery import check, has_room_for_rows, repair, write_index
 from dledger.store.segment import Segment
 from dledger.store.segment_files import SegmentFiles
 from dledger.store.slot_repair import fitting, write_back
@@ -36,7 +35,7 @@ _log = logging.getLogger(__name__)
 Durability = Literal["sync", "osBuffer"]
 
 
-class CommitLog(LogReading):
+class CommitLog(LogScrubbing):
     """An open commit log; see the module for which thread may call what."""
 
     def __init__(
@@ -103,8 +102,8 @@ class CommitLog(LogReading):
             WrongIdentity: The log belongs to another node or group.
             StorageError: The disk failed.
         """
-        watermark = Watermark.open(files, directory)
         try:
+            watermark = Watermark.open(files, directory)
             found = survey(files, directory, watermark.mark, identity, rows=watermark.rows())
             check(found)
             has_rows = repair(files, directory, found, watermark, identity)
@@ -122,7 +121,10 @@ class CommitLog(LogReading):
             cache_bytes=cache_bytes,
             durability=durability,
         )
-        log._load_memberships(found.memberships)
+        try:
+            log._load_memberships(found.memberships)
+        except OSError as error:
+            raise StorageError(f"cannot read the log in {directory}: {error}") from error
         return log
 
     def _load_memberships(self, indexes: Sequence[int]) -> None:
@@ -246,15 +248,9 @@ class CommitLog(LogReading):
         if with_rows:
             segment = self._index.segment_of(last)
             has_room = has_room_for_rows(self._watermark, segment)
-            rows = self._rows(segment, segment.first_index) if has_room else b""
+            rows = self._index.rows(segment, segment.first_index, last) if has_room else b""
             self._rows_index = last if has_room else 0
         self._watermark.advance(index=index, chain=self._index.chain(index), rows=rows)
-
-    def _rows(self, segment: Segment, first: int) -> bytes:
-        """Return the identity rows of [first, last] as far as they are in *segment*."""
-        index = self._index
-        found = identities(segment, index.runs, index.special, first=first, last=index.last_index)
-        return encode_rows(found)
 
     def drop_before(self, index: int) -> int:
         """Remove the whole sealed segments below *index*, durably; return the new first index.
@@ -332,12 +328,12 @@ class CommitLog(LogReading):
             index=self._index.last_index,
             chain=last.last_chain,
             at=first - last.first_index,
-            rows=self._rows(last, first),
+            rows=self._index.rows(last, first, last.last_index),
         )
         self._rows_index = self._index.last_index
 
-    def repair(self, entries: Iterable[Entry]) -> int:
-        """Write those of *entries* that are exactly what a faulty slot held; return how many.
+    def repair(self, entries: Iterable[Entry]) -> tuple[Entry, ...]:
+        """Write those of *entries* that are exactly what a faulty slot held, and return them.
 
         Others are ignored, so that it does not matter who sent them. Durable on return.
 
@@ -351,7 +347,7 @@ class CommitLog(LogReading):
             with self._state:
                 for slot in slots:
                     self._index.mend(slot.entry.index, slot.membership)
-            return len(slots)
+            return tuple(slot.entry for slot in slots)
 
     def prepare(self) -> bool:
         """Make the next segment file ready, so that `append` need not wait for it.
@@ -387,16 +383,6 @@ class CommitLog(LogReading):
             raise ValueError(f"entry {first} does not fit behind {self._index.last_index}")
         if [entry.index for entry in entries] != list(range(first, first + len(entries))):
             raise ValueError(f"entries behind {first} do not follow each other")
-
-    @contextmanager
-    def _poisoning(self) -> Iterator[None]:
-        """Turn a failed write or sync into a failure that stays."""
-        try:
-            yield
-        except OSError as error:
-            self._failure = self._failure or str(error)
-            _log.error("log of node %s failed: %s", self._identity.node_id, error)
-            raise StorageError(f"the log has failed: {error}") from error
 
 
 def _is_membership(entry: Entry) -> bool:

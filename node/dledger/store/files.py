@@ -33,9 +33,10 @@ def disk_full_on_enospc(what: str) -> Iterator[None]:
 
 
 class Mode(Enum):
-    """How a file is opened."""
+    """How a file is opened; COLD reads from the disk, not from the page cache."""
 
     READ = os.O_RDONLY
+    COLD = os.O_RDONLY | os.O_CLOEXEC
     UPDATE = os.O_RDWR
     CREATE = os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
@@ -155,12 +156,22 @@ class RealFile:
         self.close()
 
 
+class ColdFile(RealFile):
+    """A file that is read from the disk: what is looked for is damage there."""
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Return *size* bytes from *offset*, after dropping clean pages from the cache."""
+        os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_DONTNEED)
+        return super().pread(size, offset)
+
+
 class RealFiles:
     """The operating system's files."""
 
     def open(self, path: Path, mode: Mode) -> RealFile:
         """Open *path*; created files are readable by their owner and group only."""
-        return RealFile(os.open(path, mode.value, 0o640))
+        kind = ColdFile if mode is Mode.COLD else RealFile
+        return kind(os.open(path, mode.value, 0o640))
 
     def rename(self, source: Path, target: Path) -> None:
         """Give *source* the name *target*, replacing it atomically."""

@@ -21,13 +21,13 @@ below the watermark: so rows of an earlier segment and of truncated records neve
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from crc32c import crc32c
 
 from dledger.store.format import ALIGNMENT_BYTES, SegmentIndex
-from dledger.store.segment import TermRuns
+from dledger.store.segment import Segment, TermRuns
 
 ROW_BYTES = 32
 _ROW = struct.Struct("<QQIII")
@@ -49,6 +49,29 @@ class RecordIdentity(NamedTuple):
     start: int
     end: int
     is_membership: bool
+
+
+def identities(
+    segment: Segment,
+    runs: TermRuns,
+    memberships: Collection[int],
+    *,
+    first: int = 0,
+    last: int | None = None,
+) -> list[RecordIdentity]:
+    """Return the identities of [first, last], as far as a segment holds them."""
+    stop = segment.last_index if last is None else min(last, segment.last_index)
+    return [
+        RecordIdentity(
+            entry_index=index,
+            term=runs.term(index),
+            chain=segment.chain(index),
+            start=segment.position(index),
+            end=segment.position(index + 1),
+            is_membership=index in memberships,
+        )
+        for index in range(max(first, segment.first_index), stop + 1)
+    ]
 
 
 def encode_rows(identities: Iterable[RecordIdentity]) -> bytes:

@@ -7,12 +7,22 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from dledger.errors import OffsetOutOfRange
 from dledger.store.fault_set import FaultSet
 from dledger.store.format import Base, EncodedRecords
+from dledger.store.identity_rows import encode_rows, identities
 from dledger.store.segment import Segment, TermRuns
 from dledger.types import Entry, Membership
+
+
+class SealedSegment(NamedTuple):
+    """A segment that is not written any more: entries [first_index, last_index]."""
+
+    first_index: int
+    last_index: int
+    size_bytes: int
 
 
 class LogIndex:
@@ -92,6 +102,10 @@ class LogIndex:
         if membership is not None and index not in dict(self.memberships):
             insort(self.memberships, (index, membership), key=lambda pair: pair[0])
 
+    def rows(self, segment: Segment, first: int, last: int) -> bytes:
+        """Return the identity rows of [first, last] as far as *segment* holds them."""
+        return encode_rows(identities(segment, self.runs, self.special, first=first, last=last))
+
     def add(
         self,
         encoded: EncodedRecords,
@@ -120,6 +134,13 @@ class LogIndex:
         dropped = self.segments[keep:]
         del self.segments[keep:]
         return dropped
+
+    def sealed(self) -> list[SealedSegment]:
+        """Return all segments but the last, oldest first."""
+        return [
+            SealedSegment(one.first_index, one.last_index, one.capacity_bytes)
+            for one in self.segments[:-1]
+        ]
 
     def base_before(self, index: int) -> Base:
         """Return what would be the base if all whole sealed segments below *index* were gone."""

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from dledger.errors import CorruptRecord, FaultyEntry, StorageError
 from dledger.store.extent import Extent, RecordRange, cut, extent
-from dledger.store.log_index import LogIndex
+from dledger.store.identity import Identity
+from dledger.store.log_index import LogIndex, SealedSegment
 from dledger.store.recent import RecentEntries
 from dledger.store.segment import Span, span
 from dledger.store.segment_files import SegmentFiles
@@ -24,6 +27,7 @@ class LogReading:
     """The part of a commit log that changes nothing on the disk."""
 
     _disk: SegmentFiles
+    _identity: Identity
     _index: LogIndex
     _recent: RecentEntries
     _state: threading.Lock
@@ -101,6 +105,11 @@ class LogReading:
         """
         with self._state:
             return self._index.chain(index)
+
+    def sealed(self) -> list[SealedSegment]:
+        """Return the segments that are not written any more, oldest first."""
+        with self._state:
+            return self._index.sealed()
 
     def memberships(self) -> list[tuple[int, Membership]]:
         """Return (index, membership) of all MEMBERSHIP entries kept and not faulty, ascending."""
@@ -228,3 +237,13 @@ class LogReading:
     def _check_usable(self) -> None:
         if self._failure:
             raise StorageError(f"the log has failed: {self._failure}")
+
+    @contextmanager
+    def _poisoning(self) -> Iterator[None]:
+        """Turn a failed write or sync into a failure that stays."""
+        try:
+            yield
+        except OSError as error:
+            self._failure = self._failure or str(error)
+            _log.error("log of node %s failed: %s", self._identity.node_id, error)
+            raise StorageError(f"the log has failed: {error}") from error

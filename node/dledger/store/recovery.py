@@ -16,7 +16,7 @@ from dledger.errors import CorruptRecord
 from dledger.store.files import Files, Mode
 from dledger.store.format import SegmentHeader, encode_index, encode_segment_header
 from dledger.store.identity import Identity
-from dledger.store.identity_rows import RecordIdentity, encode_rows
+from dledger.store.identity_rows import encode_rows, identities
 from dledger.store.scan import to_index
 from dledger.store.segment import INDEX_SUFFIX, NEW_SUFFIX, SUFFIX, Segment, TermRuns
 from dledger.store.survey import Survey, load_index
@@ -95,14 +95,14 @@ def _restore_files(files: Files, directory: Path, found: Survey, identity: Ident
     """Write headers that are damaged, and files, without records, where they are missing."""
     for segment in found.headerless:
         file = files.open(segment.path, Mode.UPDATE)
-        file.pwritev([_header(segment, identity)], 0)
+        file.pwritev([header_of(segment, identity)], 0)
         file.fdatasync()
         file.close()
     for segment in found.lost:
         temporary = segment.path.with_name(segment.name + NEW_SUFFIX)
         file = files.open(temporary, Mode.CREATE)
         file.preallocate(segment.capacity_bytes)
-        file.pwritev([_header(segment, identity)], 0)
+        file.pwritev([header_of(segment, identity)], 0)
         file.fdatasync()
         file.close()
         files.rename(temporary, segment.path)
@@ -110,7 +110,8 @@ def _restore_files(files: Files, directory: Path, found: Survey, identity: Ident
         files.fsync_dir(directory)
 
 
-def _header(segment: Segment, identity: Identity) -> bytes:
+def header_of(segment: Segment, identity: Identity) -> bytes:
+    """Return the header page that a segment of this disk has."""
     return encode_segment_header(
         SegmentHeader(
             group_id=identity.group_of(segment.first_index),
@@ -161,29 +162,6 @@ def has_room_for_rows(watermark: Watermark, segment: Segment) -> bool:
             raise
         return False
     return True
-
-
-def identities(
-    segment: Segment,
-    runs: TermRuns,
-    memberships: Collection[int],
-    *,
-    first: int = 0,
-    last: int | None = None,
-) -> list[RecordIdentity]:
-    """Return the identities of [first, last], as far as a segment holds them."""
-    stop = segment.last_index if last is None else min(last, segment.last_index)
-    return [
-        RecordIdentity(
-            entry_index=index,
-            term=runs.term(index),
-            chain=segment.chain(index),
-            start=segment.position(index),
-            end=segment.position(index + 1),
-            is_membership=index in memberships,
-        )
-        for index in range(max(first, segment.first_index), stop + 1)
-    ]
 
 
 def _remove_leftovers(files: Files, directory: Path, found: Survey) -> None:

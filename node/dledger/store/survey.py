@@ -264,10 +264,10 @@ def _up_to(last: int, known: Known) -> Known:
     return synced
 
 
-def load_index(files: Files, path: Path) -> SegmentIndex | None:
+def load_index(files: Files, path: Path, mode: Mode = Mode.READ) -> SegmentIndex | None:
     """Return an index file's contents; None if it is missing, damaged or cannot be read."""
     try:
-        file = files.open(path, Mode.READ)
+        file = files.open(path, mode)
     except FileNotFoundError:
         return None
     try:

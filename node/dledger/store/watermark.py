@@ -108,6 +108,25 @@ class Watermark:
         for _ in range(2):
             self._write(base, index=index, chain=chain)
 
+    def renew(self, rows: bytes) -> None:
+        """Write both slots and the rows again, durably: something of them was damaged.
+
+        Raises:
+            OSError: The write or sync failed; nothing may be assumed about the disk.
+        """
+        self._file.pwritev([rows], WATERMARK_BYTES)
+        self.rebase(self.mark.base, index=self.mark.index, chain=self.mark.chain)
+
+    def is_good(self, files: Files, directory: Path, rows: bytes) -> bool:
+        """Whether the disk has both slots, the newest as it should be, and these rows."""
+        try:
+            file = files.open(directory / NAME, Mode.COLD)
+            slots = [decode_mark(file.pread(SLOT_BYTES, n * SLOT_STRIDE_BYTES)) for n in (0, 1)]
+            found = file.pread(len(rows), WATERMARK_BYTES)
+        except (ValueError, OSError):
+            return False
+        return self.mark in slots and found == rows
+
     def settle(self) -> None:
         """Make durable what was read, before anything is removed or promised on its word.
 

@@ -27,6 +27,8 @@ def config_map(group: BrokerGroup) -> Manifest:
         "http_port": names.HTTP_PORT,
         "durability": group.spec.durability,
         "auto_create_topics": group.spec.auto_create_topics,
+        "retention_hours": group.spec.retention.hours,
+        "disk_watermark_percent": group.spec.retention.disk_watermark_percent,
     }
     return {
         "apiVersion": "v1",

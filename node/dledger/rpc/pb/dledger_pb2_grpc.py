@@ -448,6 +448,11 @@ class AdminStub:
                 request_serializer=dledger__pb2.ExportRequest.SerializeToString,
                 response_deserializer=dledger__pb2.ExportChunk.FromString,
                 _registered_method=True)
+        self.Snapshot = channel.unary_unary(
+                '/dledger.v1.Admin/Snapshot',
+                request_serializer=dledger__pb2.SnapshotRequest.SerializeToString,
+                response_deserializer=dledger__pb2.SnapshotResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -514,6 +519,13 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Snapshot(self, request, context):
+        """Writes a snapshot of the asked node's state now; it has one anyway from time to time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -556,6 +568,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Export,
                     request_deserializer=dledger__pb2.ExportRequest.FromString,
                     response_serializer=dledger__pb2.ExportChunk.SerializeToString,
+            ),
+            'Snapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.Snapshot,
+                    request_deserializer=dledger__pb2.SnapshotRequest.FromString,
+                    response_serializer=dledger__pb2.SnapshotResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -775,6 +792,33 @@ class Admin:
             '/dledger.v1.Admin/Export',
             dledger__pb2.ExportRequest.SerializeToString,
             dledger__pb2.ExportChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Snapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/Snapshot',
+            dledger__pb2.SnapshotRequest.SerializeToString,
+            dledger__pb2.SnapshotResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -10,7 +10,9 @@ import pytest
 from live_nodes import LiveNodes, eventually, eventually_works
 
 from dledger import node
-from dledger.errors import InvalidArgument, NodeRemoved, Refused, Unavailable
+from dledger.errors import InvalidArgument, NodeRemoved, NotLeader, Refused, Unavailable
+from dledger.rpc.pb import dledger_pb2 as pb
+from dledger.rpc.pb.dledger_pb2_grpc import AdminStub
 from dledger.store.files import RealFiles
 from dledger.store.tombstone import load_tombstone
 from dledger.types import Member, NodeId
@@ -187,6 +189,25 @@ async def test_an_added_learner_says_so_of_itself(live: LiveNodes) -> None:
     watching.cancel()
 
     assert roles >= {"unjoined", "learner", "follower"}
+
+
+async def test_add_learner_and_remove_member_are_calls_of_their_own(live: LiveNodes) -> None:
+    """For whoever speaks `dledger.v1` without our client; a follower names the leader."""
+    leader = await live.found(0, 1, 2)
+    other = live.nodes[(leader + 1) % 3].node_id
+    learner = pb.AddLearnerRequest(id="away", name="orders-9", address="127.0.0.1:1")
+
+    async with live.admin(leader) as admin, live.admin((leader + 1) % 3) as follower:
+        stub, followers_stub = AdminStub(admin.channel), AdminStub(follower.channel)
+        with pytest.raises(NotLeader) as refusal:
+            await follower.call(followers_stub.AddLearner, learner)
+        added = await admin.call(stub.AddLearner, learner)
+        removed = await admin.call(stub.RemoveMember, pb.RemoveMemberRequest(id=other))
+
+    assert refusal.value.leader == live.nodes[leader].node_id
+    assert [member.id for member in added.learners] == ["away"]
+    assert other not in {member.id for member in removed.voters}
+    assert removed.index > added.index
 
 
 async def test_repeating_a_change_does_nothing(live: LiveNodes) -> None:

@@ -1,0 +1,154 @@
+"""Looking for rot where nobody reads: records, and the second copies of their identities.
+
+A part of `CommitLog`, for one thread beside its readers and its writer. What is read comes from the
+disk, not from the page cache. Damaged records become faulty; damaged copies are written again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import NamedTuple
+
+from dledger.errors import CorruptRecord
+from dledger.store.files import Mode
+from dledger.store.format import SEGMENT_HEADER_BYTES
+from dledger.store.log_reading import LogReading
+from dledger.store.recovery import header_of, write_index
+from dledger.store.scan import to_index
+from dledger.store.segment import Segment, span
+from dledger.store.survey import load_index
+from dledger.store.watermark import Watermark
+
+_log = logging.getLogger(__name__)
+
+
+class Scrubbed(NamedTuple):
+    """One step of a round through the log.
+
+    Attributes:
+        next_index: Where to go on; 0 when the round is over.
+        size_bytes: Read from the disk, about.
+    """
+
+    next_index: int
+    size_bytes: int
+    records: int
+
+
+_OVER = Scrubbed(0, 0, 0)
+
+
+class LogScrubbing(LogReading):
+    """The part of a commit log that checks what is on the disk."""
+
+    _watermark: Watermark
+    _writing: threading.Lock
+    _rows_index: int
+
+    def scrub(self, index: int, max_bytes: int) -> Scrubbed:
+        """Check synced records from *index* on, of one segment, and its copies if it begins there.
+
+        Args:
+            index: 0 begins a round.
+            max_bytes: Of records, but at least one is read.
+
+        Raises:
+            CorruptRecord: A segment's file is gone.
+            StorageError: The log has failed, or does now.
+        """
+        with self._state:
+            self._check_usable()
+            index = max(index, self.first_index)
+            if index > min(self._synced_index, self.last_index):
+                return _OVER
+            segment = self._index.segment_of(index)
+        copies = self._scrub_copies(segment) if index == segment.first_index else 0
+        found = self._scrub_records(index, max_bytes)
+        return found._replace(size_bytes=found.size_bytes + copies)
+
+    def _scrub_records(self, index: int, max_bytes: int) -> Scrubbed:
+        with self._state:
+            truncations = self._truncations
+            damaged = next((each for each in self._index.faulty.ranges if index < each.stop), None)
+            if damaged and index in damaged:
+                return Scrubbed(damaged.stop, 0, 0)
+            segment, last = self._index.segment_of(index), min(self._synced_index, self.last_index)
+            if index > last:
+                return _OVER
+            last = min(last, damaged.start - 1) if damaged else last
+            wanted = span(segment, index, min(last, segment.last_index), max_bytes)
+        size_bytes = wanted.offsets[-1] - wanted.offsets[0]
+        try:
+            records = len(wanted.read(self._disk.files.open(segment.path, Mode.COLD)))
+        except CorruptRecord as error:
+            if error.index is None:
+                return self._scrub_records(index, 0)
+            if truncations == self._truncations:
+                self.mark_faulty(error.index, error.index, str(error))
+            return Scrubbed(index, size_bytes, 1)
+        except FileNotFoundError as error:
+            if truncations == self._truncations:
+                raise CorruptRecord(segment.name, 0, "the segment is missing") from error
+            return Scrubbed(index, 0, 0)
+        return Scrubbed(index + records, size_bytes, records)
+
+    def _scrub_copies(self, segment: Segment) -> int:
+        """Check what identifies a segment's records besides themselves; return the bytes read."""
+        sealed = self._is_sealed(segment)
+        checks = [(self._header_is_good, self._write_header)]
+        checks += [(self._index_is_good, self._write_index)] if sealed else []
+        for is_good, write in checks:
+            if not is_good(segment):
+                with self._writing, self._poisoning():
+                    if self._is_sealed(segment) == sealed and not is_good(segment):
+                        write(segment)
+        if not sealed and not self._watermark_is_good(segment):
+            with self._writing, self._poisoning():
+                if not self._is_sealed(segment) and not self._watermark_is_good(segment):
+                    self._renew_watermark(segment)
+        return SEGMENT_HEADER_BYTES + 8 * len(segment.positions)
+
+    def _is_sealed(self, segment: Segment) -> bool:
+        with self._state:
+            return any(each is segment for each in self._index.segments[:-1])
+
+    def _header_is_good(self, segment: Segment) -> bool:
+        try:
+            file = self._disk.files.open(segment.path, Mode.COLD)
+            page = file.pread(SEGMENT_HEADER_BYTES, 0)
+        except OSError:
+            return False
+        return page == header_of(segment, self._identity)
+
+    def _write_header(self, segment: Segment) -> None:
+        _tell(f"header of {segment.name}")
+        file = self._disk.open(segment)
+        file.pwritev([header_of(segment, self._identity)], 0)
+        file.fdatasync()
+
+    def _index_is_good(self, segment: Segment) -> bool:
+        with self._state:
+            expected = to_index(segment, self._index.runs, self._index.special)
+        return load_index(self._disk.files, segment.index_path, Mode.COLD) == expected
+
+    def _write_index(self, segment: Segment) -> None:
+        _tell(segment.index_path.name)
+        if write_index(self._disk.files, segment, self._index.runs, self._index.special):
+            self._disk.files.fsync_dir(segment.directory)
+
+    def _watermark_is_good(self, segment: Segment) -> bool:
+        rows = self._durable_rows(segment)
+        return self._watermark.is_good(self._disk.files, segment.directory, rows)
+
+    def _renew_watermark(self, segment: Segment) -> None:
+        _tell("watermark")
+        self._watermark.renew(self._durable_rows(segment))
+
+    def _durable_rows(self, segment: Segment) -> bytes:
+        with self._state:
+            return self._index.rows(segment, segment.first_index, self._rows_index)
+
+
+def _tell(what: str) -> None:
+    _log.error("rot: %s was damaged and is written again", what)

@@ -1,0 +1,246 @@
+"""The directory ``snapshots``: a node's own snapshots, and the one that its leader sends.
+
+Two are kept, so that rot of the newest is survived while the log still reaches back to the one
+before. All calls but `newest` block on the disk; they must not overlap, except `read`, which may
+run beside them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from crc32c import crc32c
+
+from dledger.errors import CorruptFile, DiskFull, OffsetOutOfRange, StorageError
+from dledger.store.atomic import load_file, replace_file
+from dledger.store.files import File, Files, Mode, disk_full_on_enospc
+from dledger.store.snapshot_file import Snapshot, decode_snapshot, encode_snapshot
+from dledger.types import SnapshotInfo
+
+_log = logging.getLogger(__name__)
+
+SNAPSHOT_DIRECTORY: Final = "snapshots"
+_SUFFIX: Final = ".snap"
+_INCOMING: Final = "incoming"
+_KEPT: Final = 2
+
+
+class SnapshotFiles:
+    """Owns the directory."""
+
+    def __init__(self, files: Files, directory: Path, *, reserve_bytes: int) -> None:
+        """Take *directory*, which is made when it is first needed.
+
+        Args:
+            files: The file system.
+            directory: The ``snapshots`` directory.
+            reserve_bytes: Free disk space that a snapshot from a leader never takes.
+        """
+        self._files = files
+        self._directory = directory
+        self._reserve_bytes = reserve_bytes
+        self._whole: list[tuple[SnapshotInfo, str]] = []
+        self._incoming: File | None = None
+
+    @property
+    def newest(self) -> SnapshotInfo | None:
+        """The newest whole snapshot as a leader offers it, if there is one."""
+        return self._whole[-1][0] if self._whole else None
+
+    def holds(self, info: SnapshotInfo) -> bool:
+        """Whether this snapshot is still kept."""
+        return any(known == info for known, _ in self._whole)
+
+    def load(self, group_id: str) -> list[Snapshot]:
+        """Return the whole snapshots, oldest first; remove what was being made.
+
+        Damaged ones are left out, and go with the next `save`.
+
+        Raises:
+            CorruptFile: A snapshot is whole, but another group's.
+            StorageError: The disk failed.
+        """
+        self._whole.clear()
+        found: list[Snapshot] = []
+        with _storage_errors(f"read {self._directory}"):
+            for name in self._files.list(self._directory):
+                if not name.endswith(_SUFFIX):
+                    self._files.remove(self._directory / name)
+                elif (snapshot := self._load(name)) is not None:
+                    found.append(snapshot)
+        for snapshot, (_, name) in zip(found, self._whole, strict=True):
+            if snapshot.group_id != group_id:
+                reason = f"it is of group {snapshot.group_id!r}"
+                raise CorruptFile(str(self._directory / name), reason)
+        return found
+
+    def _load(self, name: str) -> Snapshot | None:
+        path = self._directory / name
+        try:
+            data = load_file(self._files, path) or b""
+            snapshot = decode_snapshot(data)
+        except (CorruptFile, ValueError) as error:
+            _log.error("snapshot %s is damaged and left out: %s", path, error)
+            return None
+        self._whole.append((_info(snapshot, data), name))
+        return snapshot
+
+    def save(self, snapshot: Snapshot) -> int:
+        """Keep a snapshot, durably, remove all but the one before; return its size in bytes.
+
+        Raises:
+            DiskFull: There is no room; nothing changed.
+            StorageError: The disk failed.
+        """
+        data, name = encode_snapshot(snapshot), _name(snapshot)
+        self._make_directory()
+        try:
+            replace_file(self._files, self._directory / name, data)
+        except DiskFull:
+            self._remove([f"{name}.new"])
+            raise
+        self._add(_info(snapshot, data), name)
+        self._keep(_KEPT)
+        return len(data)
+
+    def read(self, info: SnapshotInfo, offset: int, size: int) -> bytes:
+        """Return bytes of a snapshot.
+
+        Raises:
+            OffsetOutOfRange: It was removed.
+            StorageError: The disk cannot read it back.
+        """
+        name = next((name for known, name in self._whole if known == info), None)
+        if name is None:
+            raise OffsetOutOfRange(offset, first=0, last=-1)
+        try:
+            with _storage_errors(f"read snapshot {name}"):
+                file = self._files.open(self._directory / name, Mode.READ)
+                try:
+                    return file.pread(size, offset)
+                finally:
+                    file.close()
+        except StorageError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise OffsetOutOfRange(offset, first=0, last=-1) from error
+            raise
+
+    # The one that a leader sends.
+
+    def receive(self, info: SnapshotInfo, offset: int, data: bytes) -> None:
+        """Write a piece of a snapshot aside; offset 0 begins anew.
+
+        Raises:
+            DiskFull: There is no room for all of it.
+            StorageError: The disk failed.
+        """
+        try:
+            with _storage_errors("receive a snapshot"):
+                if offset == 0:
+                    self._begin(info)
+                if self._incoming is not None:
+                    with disk_full_on_enospc("receive a snapshot"):
+                        self._incoming.pwritev([data], offset)
+        except DiskFull:
+            self.discard()
+            raise
+
+    def _begin(self, info: SnapshotInfo) -> None:
+        self.discard()
+        self._make_directory()
+        free_bytes = self._files.disk_usage(self._directory).free_bytes
+        if free_bytes < info.size_bytes + self._reserve_bytes:
+            raise DiskFull(f"no room for a snapshot of {info.size_bytes} bytes: {free_bytes} free")
+        self._incoming = self._files.open(self._directory / _INCOMING, Mode.CREATE)
+
+    def received(self, info: SnapshotInfo) -> Snapshot | None:
+        """Return what was received, if it is the snapshot of that name and whole, else None.
+
+        Raises:
+            StorageError: The disk failed.
+        """
+        if self._incoming is None:
+            return None
+        with _storage_errors("read the received snapshot"):
+            data = self._incoming.pread(info.size_bytes, 0)
+        try:
+            snapshot = decode_snapshot(data)
+        except ValueError as error:
+            _log.error("the received snapshot is damaged: %s", error)
+            return None
+        return snapshot if _info(snapshot, data) == info else None
+
+    def install(self, info: SnapshotInfo, snapshot: Snapshot) -> None:
+        """Keep the snapshot that was `received`, durably, as the newest.
+
+        The older ones stay until `settle`: until then the log is still theirs.
+
+        Raises:
+            StorageError: The disk failed.
+        """
+        name = _name(snapshot)
+        with _storage_errors(f"install snapshot {name}"):
+            if self._incoming is not None:
+                self._incoming.fdatasync()
+            self._files.rename(self._directory / _INCOMING, self._directory / name)
+            self._files.fsync_dir(self._directory)
+        self._close_incoming()
+        self._add(info, name)
+
+    def settle(self) -> None:
+        """Remove all but the newest: the log does not reach back to the others any more."""
+        self._keep(1)
+
+    def discard(self) -> None:
+        """Forget what was received."""
+        self._close_incoming()
+        self._remove([_INCOMING])
+
+    def _close_incoming(self) -> None:
+        incoming, self._incoming = self._incoming, None
+        if incoming is not None:
+            incoming.close()
+
+    def _make_directory(self) -> None:
+        with _storage_errors(f"make {self._directory}"):
+            self._files.make_dirs(self._directory)
+            self._files.fsync_dir(self._directory.parent)
+
+    def _add(self, info: SnapshotInfo, name: str) -> None:
+        self._whole = [*(pair for pair in self._whole if pair[1] != name), (info, name)]
+
+    def _keep(self, count: int) -> None:
+        self._whole = self._whole[-count:]
+        kept = {name for _, name in self._whole}
+        names = self._files.list(self._directory)
+        self._remove([name for name in names if name.endswith(_SUFFIX) and name not in kept])
+
+    def _remove(self, names: list[str]) -> None:
+        with _storage_errors("remove old snapshots"):
+            for name in sorted(set(names) & set(self._files.list(self._directory))):
+                self._files.remove(self._directory / name)
+
+
+def _name(snapshot: Snapshot) -> str:
+    return f"{snapshot.applied.index:020d}{_SUFFIX}"
+
+
+@contextmanager
+def _storage_errors(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"cannot {what}: {error}") from error
+
+
+def _info(snapshot: Snapshot, data: bytes) -> SnapshotInfo:
+    return SnapshotInfo(
+        last_index=snapshot.base.index,
+        last_term=snapshot.base.term,
+        size_bytes=len(data),
+        crc32c=crc32c(data),
+    )

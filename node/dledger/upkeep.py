@@ -1,0 +1,128 @@
+"""What a node does for its disk now and then: snapshots by policy, and retention.
+
+Owned by the node, which calls `run` every second. Retention has three steps, with a crash possible
+behind each: the leader commits RETAIN, so that all states forget the same messages; each node takes
+a snapshot that does not need them any more; then its log drops the segments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from dledger.broker.commands import Retain
+from dledger.broker.state import BrokerState
+from dledger.driver import Driver
+from dledger.errors import DiskFull, DledgerError, StorageError
+from dledger.retention import RetentionPolicy, first_index_without, keep_from
+from dledger.snapshots import Snapshots
+from dledger.store.commit_log import CommitLog
+from dledger.store.files import DiskUsage
+from dledger.store.log_index import SealedSegment
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotPolicy:
+    """When a snapshot is due: both this much log and this many entries since the last one."""
+
+    size_bytes: int
+    entries: int
+
+
+class Upkeep:
+    """The upkeep of one node's disk."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        log: CommitLog,
+        state: BrokerState,
+        snapshots: Snapshots,
+        *,
+        retention: RetentionPolicy,
+        policy: SnapshotPolicy,
+    ) -> None:
+        self._driver = driver
+        self._log = log
+        self._state = state
+        self._snapshots = snapshots
+        self._retention = retention
+        self._policy = policy
+        self._bytes_at_snapshot = 0
+        self._newest_ms: dict[int, int] = {}
+
+    async def run(self, usage: DiskUsage) -> None:
+        """Do what is due."""
+        try:
+            await self._propose_retention(usage)
+            if self._is_snapshot_due():
+                await self.take_snapshot()
+            await self._drop()
+        except StorageError:
+            return  # the driver knows, and ends the node
+        except DiskFull as error:
+            logger.warning("no snapshot: %s", error)
+        except DledgerError as error:
+            logger.info("retention is put off: %s", error)
+
+    async def take_snapshot(self) -> int:
+        """Take a snapshot now; see `Snapshots.take`."""
+        applied_bytes = self._driver.applied_bytes
+        index = await self._snapshots.take()
+        self._bytes_at_snapshot = applied_bytes
+        return index
+
+    def _is_snapshot_due(self) -> bool:
+        applied = self._driver.applied_index - self._snapshots.index
+        size_bytes = self._driver.applied_bytes - self._bytes_at_snapshot
+        if applied >= self._policy.entries and size_bytes >= self._policy.size_bytes:
+            return True
+        segments = self._log.sealed()
+        by_state = first_index_without(segments, self._state.first_index)
+        return by_state > first_index_without(segments, self._snapshots.first_index)
+
+    async def _drop(self) -> None:
+        first_index = first_index_without(self._log.sealed(), self._snapshots.first_index)
+        if first_index > self._log.first_index:
+            self._driver.view.hide_before(first_index)
+            await asyncio.to_thread(self._log.drop_before, first_index)
+            logger.info("dropped the log below entry %d", first_index)
+
+    async def _propose_retention(self, usage: DiskUsage) -> None:
+        if not self._driver.is_serving_leader():
+            return
+        index = await asyncio.to_thread(self._keep_from, usage, self._driver.now_ms())
+        if index > self._state.first_index:
+            logger.info("messages in entries below %d are not kept any longer", index)
+            await self._driver.propose(Retain(before_index=index).encode(), grows=False)
+
+    def _keep_from(self, usage: DiskUsage, now_ms: int) -> int:
+        used_bytes = usage.total_bytes - usage.free_bytes
+        return keep_from(
+            self._log.sealed(),
+            self._retention,
+            applied_index=self._driver.applied_index,
+            excess_bytes=self._retention.excess_bytes(
+                used_bytes=used_bytes, total_bytes=usage.total_bytes
+            ),
+            now_ms=now_ms,
+            newest_ms=self._newest,
+        )
+
+    def _newest(self, segment: SealedSegment) -> int:
+        """Return the newest time in a segment; the core's own entries at its end have none."""
+        found = self._newest_ms.get(segment.first_index)
+        if found is None:
+            found = self._read_newest(segment)
+            self._newest_ms = {segment.first_index: found}
+        return found
+
+    def _read_newest(self, segment: SealedSegment) -> int:
+        for index in range(segment.last_index, segment.first_index - 1, -1):
+            (entry,) = self._log.read(index, index, 0)
+            if entry.timestamp_ms:
+                return entry.timestamp_ms
+        return 0

@@ -1,0 +1,62 @@
+"""A disk that fails: nothing is said any more, except who should lead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from gated_files import GatedFiles
+from group import IDS, TestGroup, command, eventually
+
+from dledger.errors import LeadershipLost, NotLeader, StorageError
+from dledger.raft.messages import TimeoutNow
+
+
+@pytest.fixture
+def files() -> dict[object, GatedFiles]:
+    return {node: GatedFiles() for node in IDS}
+
+
+async def test_a_leader_whose_sync_fails_names_an_heir_and_stops(
+    tmp_path: Path, files: dict[object, GatedFiles]
+) -> None:
+    """TimeoutNow needs no disk; nothing else leaves, and nobody waits for an answer."""
+    group = TestGroup(tmp_path, files=files)  # type: ignore[arg-type]
+    group.start()
+    leader = await group.leader()
+    await leader.driver.propose(command("before"), grows=True)
+    files[leader.id].fails = True
+
+    with pytest.raises((LeadershipLost, StorageError)):
+        await leader.driver.propose(command("lost?"), grows=True)
+
+    assert [type(error) for error in leader.fatal] == [StorageError]
+    said = [message for message in group.sent if message.sender == leader.id]
+    assert isinstance(said[-1], TimeoutNow)
+    assert not leader.driver.is_serving_leader()
+    with pytest.raises(NotLeader):
+        await leader.driver.propose(command("later"), grows=True)
+    others = [node for node in group.nodes.values() if node is not leader]
+    heir = await eventually(lambda: next((n for n in others if n.driver.is_serving_leader()), None))
+    assert await heir.driver.propose(command("after"), grows=True) == "after"
+    await group.stop()
+
+
+async def test_a_follower_whose_sync_fails_says_nothing_more(
+    tmp_path: Path, files: dict[object, GatedFiles]
+) -> None:
+    """The group goes on with the others."""
+    group = TestGroup(tmp_path, files=files)  # type: ignore[arg-type]
+    group.start()
+    leader = await group.leader()
+    await leader.driver.propose(command("before"), grows=True)
+    failing = group.followers()[0]
+    files[failing.id].fails = True
+
+    await leader.driver.propose(command("x"), grows=True)
+    await eventually(lambda: failing.fatal)
+    said = len([message for message in group.sent if message.sender == failing.id])
+    await leader.driver.propose(command("y"), grows=True)
+
+    assert len([message for message in group.sent if message.sender == failing.id]) == said
+    await group.stop()

@@ -1,0 +1,384 @@
+"""Snapshots of real drivers on real disks: restart, retention, and a replica that was away."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dledger.broker.commands import CreateGroup, CreateTopic, Receive, Retain
+from dledger.broker.message import Columns
+from dledger.broker.produce import ProduceFrame, encode_produce
+from dledger.broker.results import Produced, Received, Retained
+from dledger.broker.state import BrokerState
+from dledger.errors import CorruptFile
+from dledger.raft.messages import InstallSnapshotRequest, Message
+from dledger.retention import RetentionPolicy
+from dledger.snapshots import Snapshots
+from dledger.store.files import DiskUsage
+from dledger.upkeep import SnapshotPolicy, Upkeep
+from tests.node.group import TestGroup, TestNode, eventually
+
+_BODY = b"x" * 60_000
+_ROOMY = DiskUsage(total_bytes=100, free_bytes=90)
+_FULL = DiskUsage(total_bytes=1 << 30, free_bytes=0)
+
+
+def _state(node: TestNode) -> BrokerState:
+    assert node.broker is not None
+    return node.broker
+
+
+def _snapshots(node: TestNode) -> Snapshots:
+    assert node.snapshots is not None
+    return node.snapshots
+
+
+def _brokers(directory: Path) -> TestGroup:
+    return TestGroup(directory, brokers=True, segment_bytes=1 << 18)
+
+
+async def _produce(leader: TestNode, *numbers: int) -> list[Produced]:
+    results = []
+    for number in numbers:
+        batch = Columns(message_ids=[str(number)], bodies=[_BODY], born_at_ms=[number])
+        command = encode_produce(batch, client_id="c", topic="t", queue_id=0)
+        result = await leader.driver.propose(command, grows=True)
+        assert isinstance(result, Produced)
+        results.append(result)
+    return results
+
+
+async def _create(leader: TestNode) -> None:
+    await leader.driver.propose(
+        CreateTopic(name="t", type="NORMAL", queues=1).encode() + CreateGroup(name="g").encode(),
+        grows=True,
+    )
+
+
+def _upkeep(node: TestNode, *, hours: int = 0, percent: int = 0) -> Upkeep:
+    return Upkeep(
+        node.driver,
+        node.log,
+        _state(node),
+        _snapshots(node),
+        retention=RetentionPolicy(hours=hours, disk_watermark_percent=percent),
+        policy=SnapshotPolicy(size_bytes=1 << 30, entries=1),
+    )
+
+
+async def _digests_agree(group: TestGroup) -> None:
+    def agree() -> bool:
+        states = [_state(node) for node in group.nodes.values()]
+        ends = {node.driver.applied_index for node in group.nodes.values()}
+        return len(ends) == 1 and len({state.digest() for state in states}) == 1
+
+    await eventually(agree)
+
+
+async def _message(node: TestNode, offset: int) -> int:
+    """Read a message back from the node's own disk; return when it was born."""
+    place = _state(node).topics.queue("t", 0).locate(offset)
+    entry = await node.driver.view.entry(place.payload.index)
+    frame = ProduceFrame(entry.data, place.payload.start, place.payload.end)
+    return frame.message(place.row).born_at_ms
+
+
+async def _shorten(group: TestGroup, before_index: int) -> None:
+    """Let all running nodes forget messages below an entry, and drop the segments."""
+    leader = await group.leader()
+    result = await leader.driver.propose(Retain(before_index=before_index).encode(), grows=False)
+    assert isinstance(result, Retained)
+    await _digests_agree(group)
+    for node in group.nodes.values():
+        await _upkeep(node).run(_ROOMY)
+
+
+@pytest.mark.asyncio
+async def test_a_node_starts_from_its_snapshot_and_applies_only_what_came_later(
+    tmp_path: Path,
+) -> None:
+    """The state is the same, and no entry is applied twice."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    await _produce(leader, *range(5))
+    index = await _snapshots(leader).take()
+    await _produce(leader, 5, 6)
+    await leader.driver.propose(
+        Receive(
+            group="g", topic="t", queue_id=0, any_queue=False, limit=3, invisible_ms=60_000
+        ).encode(),
+        grows=False,
+    )
+    digest, last = _state(leader).digest(), leader.driver.applied_index
+    await group.stop()
+
+    group.start()
+    again = group.nodes[leader.id]
+    loaded = _snapshots(again).index
+    await eventually(lambda: all(n.driver.applied_index > last for n in group.nodes.values()))
+
+    assert loaded == index
+    assert _state(again).digest() == digest
+    await _digests_agree(group)
+    await group.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_replica_that_was_away_too_long_gets_a_snapshot_and_every_message(
+    tmp_path: Path,
+) -> None:
+    """What the others dropped is gone for it as well; what they keep it has on its own disk."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    await _produce(leader, 0)
+    away = next(node.id for node in group.followers())
+    await group.stop(away)
+    leader = await group.leader()
+    stored = await _produce(leader, *range(1, 20))
+    await _shorten(group, stored[9].index)
+    await _produce(leader, 20)
+    assert leader.log.first_index > stored[4].index
+
+    group.start(away)
+    back = group.nodes[away]
+    await eventually(lambda: back.log.last_index == leader.log.last_index)
+    await _digests_agree(group)
+
+    assert back.log.first_index == stored[9].index
+    assert any(isinstance(message, InstallSnapshotRequest) for message in group.sent)
+    assert [await _message(back, offset) for offset in range(10, 21)] == list(range(10, 21))
+    await group.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_replica_that_got_a_snapshot_can_lead(tmp_path: Path) -> None:
+    """It hands out the messages that were stored before it had the snapshot."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    away = next(node.id for node in group.followers())
+    await group.stop(away)
+    leader = await group.leader()
+    stored = await _produce(leader, *range(12))
+    await _shorten(group, stored[6].index)
+    group.start(away)
+    back = group.nodes[away]
+    await eventually(lambda: back.log.last_index == leader.log.last_index)
+
+    leader.driver.transfer_leadership(away)
+    await eventually(back.driver.is_serving_leader)
+    received = await back.driver.propose(
+        Receive(
+            group="g", topic="t", queue_id=0, any_queue=False, limit=10, invisible_ms=60_000
+        ).encode(),
+        grows=False,
+    )
+
+    assert isinstance(received, Received)
+    assert [d.offset for d in received.deliveries] == [6, 7, 8, 9, 10, 11]
+    assert [await _message(back, d.offset) for d in received.deliveries] == list(range(6, 12))
+    await group.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_replica_that_stops_while_it_catches_up_goes_on_from_there(
+    tmp_path: Path,
+) -> None:
+    """Its state is ahead of its log, and stays so over a restart."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    away = next(node.id for node in group.followers())
+    await group.stop(away)
+    leader = await group.leader()
+    stored = await _produce(leader, *range(12))
+    await _shorten(group, stored[6].index)
+    group.start(away)
+    back = group.nodes[away]
+    await eventually(lambda: back.log.first_index > 1)
+    await group.stop(away)
+
+    group.start(away)
+    again = group.nodes[away]
+
+    assert again.log.first_index == stored[6].index
+    assert _snapshots(again).index > stored[-1].index
+    await eventually(lambda: again.log.last_index == leader.log.last_index)
+    await _digests_agree(group)
+    await group.stop()
+
+
+@pytest.mark.asyncio
+async def test_an_installation_that_was_cut_short_is_finished_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    """The snapshot is durable before the log is replaced; between the two the process may end."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    away = next(node.id for node in group.followers())
+    await group.stop(away)
+    leader = await group.leader()
+    stored = await _produce(leader, *range(12))
+    await _shorten(group, stored[6].index)
+    newest = max((tmp_path / leader.id / "snapshots").iterdir())
+    (tmp_path / away / "snapshots").mkdir()
+    (tmp_path / away / "snapshots" / newest.name).write_bytes(newest.read_bytes())
+
+    group.start(away)
+    back = group.nodes[away]
+
+    assert back.log.first_index == stored[6].index
+    await eventually(lambda: back.log.last_index == leader.log.last_index)
+    await _digests_agree(group)
+    await group.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_snapshot_that_arrives_damaged_is_asked_for_anew(tmp_path: Path) -> None:
+    """Nothing of it is used, and the next one is whole."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    away = next(node.id for node in group.followers())
+    await group.stop(away)
+    leader = await group.leader()
+    stored = await _produce(leader, *range(12))
+    await _shorten(group, stored[6].index)
+    damaged: list[Message] = []
+
+    def damage(message: Message) -> Message:
+        if isinstance(message, InstallSnapshotRequest) and message.data and not damaged:
+            damaged.append(message)
+            return replace(message, data=bytes(len(message.data)))
+        return message
+
+    group.tamper = damage
+    group.start(away)
+    back = group.nodes[away]
+
+    await eventually(lambda: back.log.last_index == leader.log.last_index)
+    await _digests_agree(group)
+    assert damaged
+    assert not back.fatal
+    await group.stop()
+
+
+def _rot(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+@pytest.mark.asyncio
+async def test_a_damaged_snapshot_falls_back_to_the_one_before(tmp_path: Path) -> None:
+    """The log still reaches back to it."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    before = await _snapshots(leader).take()
+    await _produce(leader, 0, 1)
+    await _snapshots(leader).take()
+    digest = _state(leader).digest()
+    last = leader.driver.applied_index
+    await group.stop()
+    _rot(max((tmp_path / leader.id / "snapshots").iterdir()))
+
+    group.start()
+    again = group.nodes[leader.id]
+
+    assert _snapshots(again).index == before
+    await eventually(lambda: again.driver.applied_index >= last)
+    assert _state(again).digest() == digest
+    await group.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_log_that_no_whole_snapshot_reaches_is_refused(tmp_path: Path) -> None:
+    """A state with a hole would be worse than none."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    stored = await _produce(leader, *range(12))
+    await _shorten(group, stored[6].index)
+    await group.stop()
+    for path in (tmp_path / leader.id / "snapshots").iterdir():
+        _rot(path)
+
+    with pytest.raises(CorruptFile, match="none is whole, and the log begins with entry"):
+        group.start(leader.id)
+
+
+@pytest.mark.asyncio
+async def test_a_full_disk_lets_the_oldest_segments_go_on_all_nodes(tmp_path: Path) -> None:
+    """The leader decides by its own disk; the others follow, each when it has a snapshot."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    await _produce(leader, *range(16))
+    await _digests_agree(group)
+
+    await _upkeep(leader, percent=85).run(_FULL)
+    await _digests_agree(group)
+    for node in group.nodes.values():
+        await _upkeep(node).run(_FULL)
+
+    firsts = {node.log.first_index for node in group.nodes.values()}
+    assert len(firsts) == 1
+    assert firsts.pop() > 8
+    queue = _state(leader).topics.queue("t", 0)
+    assert 0 < queue.first < queue.end
+    assert [await _message(leader, offset) for offset in range(queue.first, 16)] == list(
+        range(queue.first, 16)
+    )
+    await group.stop()
+
+
+@pytest.mark.asyncio
+async def test_messages_of_a_certain_age_go(tmp_path: Path) -> None:
+    """Age is that of a segment's newest message, by the log's own clock."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    await _produce(leader, *range(12))
+    await group.stop(leader.id)
+    for node in group.nodes.values():
+        node.clock.jump_ms = 3_600_000
+    later = await group.leader()
+
+    await _upkeep(later, hours=1).run(_ROOMY)
+
+    queue = _state(later).topics.queue("t", 0)
+    assert later.log.first_index > 8
+    assert 0 < queue.first < queue.end
+    await group.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_young_log_is_kept(tmp_path: Path) -> None:
+    """Neither age nor the disk asks for anything."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    await _produce(leader, *range(12))
+
+    await _upkeep(leader, hours=72, percent=85).run(_ROOMY)
+
+    assert leader.log.first_index == 1
+    assert _state(leader).first_index == 1
+    await group.stop()

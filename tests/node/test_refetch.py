@@ -1,0 +1,130 @@
+"""Fetching damaged entries: from memory, from whoever has them, and what a leader does then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from dledger import refetch
+from dledger.errors import StorageError, Unavailable
+from dledger.metrics import NodeMetrics
+from dledger.refetch import Refetcher
+from dledger.types import Entry, NodeId
+from tests.store.harness import Disk, entries, everything
+
+PEERS = [NodeId("a"), NodeId("b"), NodeId("c")]
+
+
+class Helpers:
+    """Peers that have some entries; one that has none of them does not answer."""
+
+    def __init__(self, **had: Sequence[Entry]) -> None:
+        self.had = {NodeId(name): tuple(some) for name, some in had.items()}
+        self.asked: list[tuple[NodeId, int, int]] = []
+
+    def peers(self) -> list[NodeId]:
+        return PEERS
+
+    async def fetch(self, peer: NodeId, first: int, last: int) -> tuple[Entry, ...]:
+        self.asked.append((peer, first, last))
+        if peer not in self.had:
+            raise Unavailable("away")
+        return tuple(each for each in self.had[peer] if first <= each.index <= last)
+
+
+class Events:
+    """What the driver was told."""
+
+    def __init__(self) -> None:
+        self.repaired: list[Entry] = []
+        self.handed_over = 0
+        self.failed: list[BaseException] = []
+
+    def log_repaired(self, entries: Sequence[Entry]) -> None:
+        self.repaired += entries
+
+    def hand_over_damaged(self) -> None:
+        self.handed_over += 1
+
+    def disk_failed(self, error: BaseException) -> None:
+        self.failed.append(error)
+
+
+class Damaged:
+    """A log of 40 entries, some of which are damaged and in no memory, and what repairs it."""
+
+    def __init__(self, *damaged: int, **had: Sequence[Entry]) -> None:
+        self.disk = Disk()
+        self.disk.with_entries(entries(1, 40, size=150)).close()
+        self.log = self.disk.open()
+        for index in damaged:
+            self.log.mark_faulty(index, index, "test")
+        self.events, self.helpers, self.now_s = Events(), Helpers(**had), 0.0
+        self.refetcher = Refetcher(
+            self.log,
+            self.helpers,
+            self.events,
+            now_s=lambda: self.now_s,
+            metrics=NodeMetrics("test", "node"),
+        )
+
+    async def rounds(self, count: int) -> None:
+        for _ in range(count):
+            await self.refetcher._round(0.0)
+
+
+async def test_each_entry_comes_from_whoever_has_it() -> None:
+    """One peer is away, one has some, one has others, one of them a wrong one."""
+    good = entries(1, 40, size=150)
+    wrong = entries(7, 7, term=9, size=150)
+    damaged = Damaged(3, 7, 8, 30, b=[*good[:4], *wrong], c=good[6:])
+
+    await damaged.rounds(4)
+
+    assert damaged.log.is_whole
+    assert everything(damaged.log) == good
+    assert sorted(each.index for each in damaged.events.repaired) == [3, 7, 8, 30]
+
+
+async def test_what_is_in_memory_is_not_asked_for() -> None:
+    """The newest entries are still there, whole."""
+    damaged = Damaged()
+    damaged.log.append(entries(41, 42, size=150))
+    damaged.log.sync()
+    damaged.log.mark_faulty(42, 42, "test")
+
+    await damaged.rounds(2)
+
+    assert damaged.log.is_whole
+    assert damaged.helpers.asked == []
+
+
+async def test_a_leader_without_help_hands_over_after_its_patience() -> None:
+    """Not before; and every peer was asked."""
+    damaged = Damaged(3)
+
+    await damaged.rounds(3)
+    assert damaged.events.handed_over == 0
+    damaged.now_s = refetch.PATIENCE_S
+    await damaged.rounds(1)
+
+    assert damaged.events.handed_over == 1
+    assert {peer for peer, _, _ in damaged.helpers.asked} == set(PEERS)
+    assert damaged.log.faulty == (range(3, 4),)
+
+
+async def test_a_failed_write_of_a_repair_stops_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As any failed write does."""
+    damaged = Damaged(3, a=entries(1, 40, size=150))
+
+    def fail(_: object) -> tuple[Entry, ...]:
+        raise StorageError("no")
+
+    monkeypatch.setattr(damaged.log, "repair", fail)
+
+    async with asyncio.timeout(5):
+        await damaged.refetcher.run()
+
+    assert [str(error) for error in damaged.events.failed] == ["no"]

@@ -1,0 +1,141 @@
+"""Rot where nobody reads: records become faulty, second copies are written again."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from dledger.errors import CorruptRecord
+from dledger.store.commit_log import CommitLog
+from dledger.store.files import Mode, RealFiles
+from dledger.store.memory_files import Fault
+from tests.store.harness import LOG, Disk, entries, everything
+
+
+def scrub(log: CommitLog, *, max_bytes: int = 2000) -> int:
+    """Go once through the log; return the bytes read."""
+    index = size_bytes = 0
+    while True:
+        step = log.scrub(index, max_bytes)
+        size_bytes += step.size_bytes
+        index = step.next_index
+        if not index:
+            return size_bytes
+
+
+def filled() -> tuple[Disk, CommitLog]:
+    disk = Disk()
+    return disk, disk.with_entries(entries(1, 100, size=150))
+
+
+def test_a_round_reads_all_records_and_their_copies() -> None:
+    """And finds nothing on a good disk."""
+    disk, log = filled()
+    before = {name: bytes(disk.contents(name)) for name in disk.names()}
+    records = sum(segment.end - 4096 for segment in log._index.segments)
+
+    assert scrub(log) > records
+
+    assert log.is_whole
+    assert {name: bytes(disk.contents(name)) for name in disk.names()} == before
+
+
+@pytest.mark.parametrize("max_bytes", [0, 500, 1 << 20])
+@pytest.mark.parametrize("index", [1, 50, 100])
+def test_damaged_records_become_faulty(max_bytes: int, index: int) -> None:
+    """In sealed segments and in the last one, whatever the size of a step."""
+    disk, log = filled()
+    segment = log._index.segment_of(index)
+    disk.contents(segment.name)[segment.position(index) + 70] ^= 1
+
+    scrub(log, max_bytes=max_bytes)
+
+    assert log.faulty == (range(index, index + 1),)
+    log.repair(entries(1, 100, size=150))
+    scrub(log)
+    assert log.is_whole
+    assert everything(log) == entries(1, 100, size=150)
+
+
+def test_unreadable_records_become_faulty_one_by_one() -> None:
+    """Only those that the disk cannot read, once it was asked for each."""
+    disk, log = filled()
+    disk.files.inject(Fault("pread", errno.EIO, ".seg", skip=1, times=2))
+
+    scrub(log)
+
+    assert log.faulty == (range(1, 2),)
+
+
+@pytest.mark.parametrize("suffix", [".seg", ".idx"])
+def test_damaged_headers_and_index_files_are_written_again(suffix: str) -> None:
+    """They are known in memory; no peer is asked."""
+    disk, log = filled()
+    name = disk.names(suffix)[0]
+    good = bytes(disk.contents(name))
+    disk.contents(name)[30] ^= 1
+
+    scrub(log)
+
+    assert bytes(disk.contents(name)) == good
+    assert everything(disk.crash()) == entries(1, 100, size=150)
+
+
+def test_a_lost_index_file_is_written_again() -> None:
+    """It is the second copy of its segment's identities."""
+    disk, log = filled()
+    name = disk.names(".idx")[1]
+    disk.files.remove(LOG / name)
+
+    scrub(log)
+    disk.crash()
+
+    assert name in disk.names(".idx")
+
+
+@pytest.mark.parametrize("position", [33, 4096 + 33, 8192 + 5])
+def test_damaged_watermark_slots_and_rows_are_written_again(position: int) -> None:
+    """Before a second one rots."""
+    disk, log = filled()
+    disk.contents("watermark")[position] ^= 1
+
+    scrub(log)
+
+    recovered = disk.crash()
+    segment = recovered._index.segments[-1]
+    disk.contents(segment.name)[segment.position(100) + 8] ^= 1
+    assert disk.open().faulty == (range(100, 101),)
+
+
+def test_scrubbing_goes_on_behind_what_changes_meanwhile() -> None:
+    """The log is cut, dropped and written between the steps."""
+    _, log = filled()
+    step = log.scrub(70, 500)
+    log.append([*entries(60, 62, term=2)])
+    assert log.scrub(step.next_index, 500).next_index == 0
+    log.sync()
+    first = log.drop_before(50)
+
+    assert log.scrub(1, 0).next_index == first + 1
+    log.restart_behind(index=500, term=3, chain=1)
+    assert log.scrub(0, 500).next_index == 0
+
+
+def test_a_missing_file_is_for_the_next_start_to_make_again() -> None:
+    """A running log cannot; the node stops."""
+    disk, log = filled()
+    disk.files.remove(LOG / disk.names(".seg")[0])
+
+    with pytest.raises(CorruptRecord, match="missing"):
+        log._scrub_records(1, 100)
+
+
+def test_cold_files_read_what_other_files_do(tmp_path: Path) -> None:
+    """Past the page cache; dirty pages are not lost."""
+    files = RealFiles()
+    file = files.open(tmp_path / "file", Mode.CREATE)
+    file.pwritev([b"written, not synced"], 0)
+
+    assert files.open(tmp_path / "file", Mode.COLD).pread(7, 0) == b"written"

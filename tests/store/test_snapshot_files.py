@@ -1,0 +1,222 @@
+"""Snapshot files: old or new after any crash, damage is noticed, received ones are checked."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import pytest
+from crc32c import crc32c
+
+from dledger.errors import CorruptFile, DiskFull, OffsetOutOfRange, StorageError
+from dledger.store.format import Base
+from dledger.store.memory_files import Fault, MemoryFiles
+from dledger.store.snapshot_file import Snapshot, decode_snapshot, encode_snapshot
+from dledger.store.snapshot_files import SnapshotFiles
+from dledger.types import Member, Membership, NodeId, SnapshotInfo
+from tests.store.harness import DATA, GROUP
+
+_DIRECTORY = DATA / "snapshots"
+_MEMBERS = Membership.of([Member(id=NodeId("n1"), name="orders-0", address="a:1")], GROUP)
+
+
+def _snapshot(index: int, *, size: int = 2000, group_id: str = GROUP) -> Snapshot:
+    return Snapshot(
+        group_id=group_id,
+        applied=Base(index=index, term=3, chain=77),
+        base=Base(index=index // 2, term=2, chain=66),
+        memberships=((1, _MEMBERS), (index, _MEMBERS)),
+        body=bytes([index % 256]) * size,
+    )
+
+
+def _open(files: MemoryFiles) -> SnapshotFiles:
+    files.make_dirs(DATA)
+    return SnapshotFiles(files, _DIRECTORY, reserve_bytes=1000)
+
+
+def _info(snapshot: Snapshot) -> SnapshotInfo:
+    data = encode_snapshot(snapshot)
+    return SnapshotInfo(
+        last_index=snapshot.base.index,
+        last_term=snapshot.base.term,
+        size_bytes=len(data),
+        crc32c=crc32c(data),
+    )
+
+
+def _receive(snapshots: SnapshotFiles, snapshot: Snapshot, info: SnapshotInfo) -> None:
+    data = encode_snapshot(snapshot)
+    for offset in range(0, len(data), 700):
+        snapshots.receive(info, offset, data[offset : offset + 700])
+
+
+def test_a_snapshot_is_what_was_encoded() -> None:
+    """All fields come back; equal snapshots give equal bytes."""
+    snapshot = _snapshot(8)
+
+    assert decode_snapshot(encode_snapshot(snapshot)) == snapshot
+    assert encode_snapshot(_snapshot(8)) == encode_snapshot(snapshot)
+
+
+def test_every_truncated_or_flipped_file_is_refused() -> None:
+    """The CRC covers everything but the magic word, the version and itself."""
+    data = encode_snapshot(_snapshot(8, size=50))
+
+    for size in range(len(data)):
+        with pytest.raises(ValueError, match=r"."):
+            decode_snapshot(data[:size])
+    for position in range(len(data)):
+        flipped = bytearray(data)
+        flipped[position] ^= 1 << position % 8
+        with pytest.raises(ValueError, match=r"."):
+            decode_snapshot(bytes(flipped))
+
+
+def test_two_snapshots_are_kept() -> None:
+    """The newest and the one before, oldest first."""
+    files = MemoryFiles()
+    snapshots = _open(files)
+    for index in (5, 8, 12):
+        snapshots.save(_snapshot(index))
+
+    assert [found.applied.index for found in _open(files).load(GROUP)] == [8, 12]
+
+
+def test_a_damaged_newest_one_is_left_out() -> None:
+    """It does not push out the whole one when the next is written."""
+    files = MemoryFiles()
+    snapshots = _open(files)
+    for index in (5, 8):
+        snapshots.save(_snapshot(index))
+    files.contents(_DIRECTORY / f"{8:020d}.snap")[100] ^= 1
+
+    again = _open(files)
+    found = again.load(GROUP)
+    again.save(_snapshot(9))
+
+    assert [one.applied.index for one in found] == [5]
+    assert [one.applied.index for one in _open(files).load(GROUP)] == [5, 9]
+
+
+def test_a_snapshot_of_another_group_is_refused() -> None:
+    """Its directory was copied from elsewhere."""
+    files = MemoryFiles()
+    _open(files).save(_snapshot(5, group_id="other"))
+
+    with pytest.raises(CorruptFile, match="it is of group 'other'"):
+        _open(files).load(GROUP)
+
+
+def _cut_anywhere(work: Callable[[SnapshotFiles], None]) -> list[list[int]]:
+    """Save snapshot 5, then cut the power within *work*: what is left, cut later each time."""
+    left = []
+    for calls in range(1, 40):
+        files = MemoryFiles()
+        snapshots = _open(files)
+        snapshots.save(_snapshot(5))
+        for operation in ("open", "pwritev", "fdatasync", "rename", "fsync_dir", "remove"):
+            files.inject(Fault(operation, errno.EIO, skip=calls - 1, times=1 << 30))
+        try:
+            work(snapshots)
+            finished = True
+        except StorageError:
+            finished = False
+        files.crash(Random(calls))
+        files.heal()
+        left.append([found.applied.index for found in _open(files).load(GROUP)])
+        if finished:
+            break
+    return left
+
+
+def test_a_power_cut_while_a_snapshot_is_written_leaves_the_old_one() -> None:
+    """And the new one once it is whole."""
+    left = _cut_anywhere(lambda snapshots: snapshots.save(_snapshot(8)))
+
+    assert all(found in ([5], [5, 8]) for found in left)
+    assert left[-1] == [5, 8]
+
+
+def test_a_power_cut_while_a_snapshot_is_installed_leaves_the_old_one() -> None:
+    """Pieces that were received before it are gone."""
+
+    def work(snapshots: SnapshotFiles) -> None:
+        snapshot = _snapshot(8)
+        info = _info(snapshot)
+        _receive(snapshots, snapshot, info)
+        received = snapshots.received(info)
+        assert received is not None
+        snapshots.install(info, received)
+
+    left = _cut_anywhere(work)
+
+    assert all(found in ([5], [5, 8]) for found in left)
+    assert left[-1] == [5, 8]
+
+
+def test_a_received_snapshot_is_the_newest_and_then_the_only_one() -> None:
+    """The log does not reach back to the older ones any more."""
+    snapshots = _open(MemoryFiles())
+    snapshots.save(_snapshot(5))
+    info = _info(_snapshot(8))
+    _receive(snapshots, _snapshot(8), info)
+    received = snapshots.received(info)
+    assert received is not None
+
+    snapshots.install(info, received)
+    snapshots.settle()
+
+    assert snapshots.newest == info
+    assert snapshots.load(GROUP) == [_snapshot(8)]
+    assert snapshots.read(info, 8, 4) == encode_snapshot(_snapshot(8))[8:12]
+
+
+def test_what_arrived_damaged_or_incomplete_is_no_snapshot() -> None:
+    """It is asked for anew."""
+    snapshots = _open(MemoryFiles())
+    info = _info(_snapshot(8))
+
+    _receive(snapshots, _snapshot(8), replace(info, crc32c=info.crc32c ^ 1))
+    assert snapshots.received(replace(info, crc32c=info.crc32c ^ 1)) is None
+    snapshots.receive(info, 0, encode_snapshot(_snapshot(8))[:700])
+    assert snapshots.received(info) is None
+    snapshots.discard()
+    assert snapshots.received(info) is None
+
+
+def test_a_snapshot_that_does_not_fit_is_refused_before_it_is_written() -> None:
+    """Some room is always left for the hard state."""
+    files = MemoryFiles(capacity_bytes=2500)
+    snapshots = _open(files)
+
+    with pytest.raises(DiskFull, match="no room for a snapshot of"):
+        _receive(snapshots, _snapshot(8), _info(_snapshot(8)))
+    assert snapshots.received(_info(_snapshot(8))) is None
+
+
+def test_a_full_disk_leaves_the_old_snapshot_and_no_rest_of_the_new_one() -> None:
+    """The next one is tried when there is room."""
+    files = MemoryFiles()
+    snapshots = _open(files)
+    snapshots.save(_snapshot(5))
+    files.inject(Fault("pwritev", errno.ENOSPC))
+
+    with pytest.raises(DiskFull):
+        snapshots.save(_snapshot(8))
+
+    assert files.list(_DIRECTORY) == [f"{5:020d}.snap"]
+    assert [found.applied.index for found in snapshots.load(GROUP)] == [5]
+
+
+def test_a_removed_snapshot_cannot_be_read() -> None:
+    """Whoever was being sent it gets a newer one."""
+    snapshots = _open(MemoryFiles())
+    for index in (5, 8, 12):
+        snapshots.save(_snapshot(index))
+
+    assert not snapshots.holds(_info(_snapshot(5)))
+    with pytest.raises(OffsetOutOfRange):
+        snapshots.read(_info(_snapshot(5)), 0, 10)
