@@ -12,7 +12,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.synced
 
-.PHONY: help setup check proto unit sim chaos e2e test demo demo-backup demo-down bench bench-report bench-pipeline bench-restart clean
+.PHONY: help setup check proto unit sim chaos e2e test demo demo-backup demo-down bench bench-report bench-pipeline clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -41,6 +41,10 @@ sim: $(STAMP) ## Seeded simulator: make sim SEEDS=1000
 chaos: $(STAMP) ## Real nodes under kills, cuts, I/O errors: make chaos MINUTES=20 [CHAOS_ARGS=...]
 	$(PY) -m e2e.chaos --minutes $(MINUTES) $(CHAOS_ARGS)
 
+.PHONY: bench-restart
+bench-restart: $(STAMP) ## A node with a log of 10 GiB: seconds until it votes (needs 11 GiB under build/)
+	$(PY) -m e2e.bench_restart
+
 e2e: $(STAMP) ## Stories on a real Kubernetes cluster: make e2e [CLUSTER=auto|local|kind|current]
 	E2E_CLUSTER=$(CLUSTER) $(PY) -m pytest e2e $(PYTEST_ARGS)
 
@@ -64,9 +68,6 @@ bench: $(STAMP) ## What a group does here beside Java DLedger and etcd: make ben
 
 bench-report: $(STAMP) ## Write docs/performance.md and its plots from bench/results
 	$(PY) -m e2e.bench.report
-
-bench-restart: $(STAMP) ## A node with a log of 10 GiB: seconds until it votes (needs 11 GiB under build/)
-	$(PY) -m e2e.bench_restart
 
 clean: ## Remove build products of this checkout
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache

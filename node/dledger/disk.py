@@ -88,11 +88,14 @@ class Disk:
         """Whether no entries are being written or wait to be."""
         return self.busy_since_s is None and not self._batches
 
-    async def drained(self) -> None:
-        """Return when no entries are being written nor wait to be, or when nothing is any more."""
-        while not self.idle and self._open:
+    async def drained(self) -> bool:
+        """Return True once nothing is being written nor waits to be; False if we stop before."""
+        while self._open:
+            if self.idle and not self._hard_state_busy and not self._hard_states:
+                return True
             self._drained = asyncio.get_running_loop().create_future()
             await self._drained
+        return False
 
     def submit(self, ready: Ready) -> None:
         """Take one Ready; its messages leave in the order and at the times it asks for."""
@@ -152,6 +155,7 @@ class Disk:
             self._events.hard_state_durable(hard_state)
             self._write_hard_state()
             self._release()
+            self._tell_drained()
 
     # -- log ------------------------------------------------------------------------------------
 

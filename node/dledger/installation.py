@@ -1,7 +1,8 @@
 """Taking in the snapshot that a leader sends in place of entries: duty 8 of `Ready`.
 
 Owned by the driver. The pieces are written aside as they come. When all are there, the running
-writes of the log end first; then the snapshot is checked, and log and state are replaced by it.
+writes end first, that of the hard state too: after a restart no leader of an earlier term may
+append where the snapshot says what is committed. Then it is checked, and replaces log and state.
 """
 
 from __future__ import annotations
@@ -55,9 +56,8 @@ class Installation:
 
     async def _install(self, info: SnapshotInfo) -> None:
         try:
-            await self._disk.drained()
-            if not self._disk.idle:
-                return  # stopped meanwhile; the running write ends, the leader sends it again
+            if not await self._disk.drained():
+                return
             memberships = await self._replace(info)
         except StorageError as error:
             self._failed(error)

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from dledger.broker.columns import MalformedStateError
 from dledger.broker.commands import Ack, ChangeInvisible, LeaseRef, Receive, Release, Renew, Retain
+from dledger.broker.frames import HEADER_BYTES, CommandType, frame
+from dledger.broker.results import Received
 from dledger.broker.state import BrokerState
 from tests.broker.log import Log
 
@@ -143,3 +145,28 @@ def test_a_state_that_becomes_another_goes_on_as_that_one() -> None:
 
     assert state.digest() == log.state.digest()
     assert ("t", 0) in state.take_changed()
+
+
+def test_a_text_that_is_not_unicode_survives() -> None:
+    """JSON may escape half a surrogate pair; such an attempt id is kept as it is."""
+    log = Log()
+    log.create()
+    log.produce("a")
+    command = Receive(
+        group="g",
+        topic="t",
+        queue_id=0,
+        any_queue=False,
+        limit=1,
+        invisible_ms=1000,
+        attempt_id="@",
+        client_id="@",
+    )
+    payload = command.encode()[HEADER_BYTES:].replace(b"@", b"\\ud800")
+    (received,) = log.append(frame(CommandType.RECEIVE, payload))
+
+    decoded = BrokerState.decode(log.state.encode())
+
+    assert isinstance(received, Received)
+    assert decoded.digest() == log.state.digest()
+    assert decoded.groups.holds_attempt("g", "t", "\ud800")

@@ -22,6 +22,7 @@ _COMMANDS = [
     commands.ChangeInvisible(group="g", topic="t", lease=_LEASES[0], invisible_ms=5),
     commands.Renew(group="g", topic="t", leases=_LEASES, invisible_ms=5),
     commands.Release(group="g", client_id="c"),
+    commands.Retain(before_index=1 << 40),
 ]  # fmt: skip
 
 
@@ -50,3 +51,9 @@ def test_json_of_another_shape_is_refused(payload: bytes) -> None:
     """Well-formed JSON is not yet a command."""
     with pytest.raises(MalformedCommandError):
         commands.decode(3, payload)
+
+
+def test_a_number_that_no_snapshot_could_hold_is_refused() -> None:
+    """Sums of two numbers of 62 bits fit into the 64 bits of its columns."""
+    with pytest.raises(MalformedCommandError, match="a whole number of 62 bits"):
+        commands.decode(9, b'{"before": %d}' % (1 << 62))

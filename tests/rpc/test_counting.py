@@ -85,4 +85,4 @@ async def test_dledger_requests_are_counted_with_grpc_codes(group: MemoryGroup, 
     assert _counted(group, asked)["Ledger/Append", "FAILED_PRECONDITION"] == 1
     assert _counted(group, 1 - asked).get(("Ledger/Append", "FAILED_PRECONDITION"), 0) == 0
     assert _counted(group, asked)["Topics/ListTopics", "OK"] == 1
-    assert _counted(group, asked)["Ledger/Read", "OK"] == 1
+    assert _counted(group, asked)["Ledger/ReadBatches", "OK"] == 1

@@ -8,13 +8,12 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from crc32c import crc32c
 
 from dledger.errors import CorruptFile, DiskFull, OffsetOutOfRange, StorageError
 from dledger.store.format import Base
 from dledger.store.memory_files import Fault, MemoryFiles
 from dledger.store.snapshot_file import Snapshot, decode_snapshot, encode_snapshot
-from dledger.store.snapshot_files import SnapshotFiles
+from dledger.store.snapshot_files import SnapshotFiles, info_of
 from dledger.types import Member, Membership, NodeId, SnapshotInfo
 from tests.store.harness import DATA, GROUP
 
@@ -38,13 +37,7 @@ def _open(files: MemoryFiles) -> SnapshotFiles:
 
 
 def _info(snapshot: Snapshot) -> SnapshotInfo:
-    data = encode_snapshot(snapshot)
-    return SnapshotInfo(
-        last_index=snapshot.base.index,
-        last_term=snapshot.base.term,
-        size_bytes=len(data),
-        crc32c=crc32c(data),
-    )
+    return info_of(snapshot, encode_snapshot(snapshot))
 
 
 def _receive(snapshots: SnapshotFiles, snapshot: Snapshot, info: SnapshotInfo) -> None:

@@ -86,7 +86,7 @@ class SnapshotFiles:
         except (CorruptFile, ValueError) as error:
             _log.error("snapshot %s is damaged and left out: %s", path, error)
             return None
-        self._whole.append((_info(snapshot, data), name))
+        self._whole.append((info_of(snapshot, data), name))
         return snapshot
 
     def save(self, snapshot: Snapshot) -> int:
@@ -103,7 +103,7 @@ class SnapshotFiles:
         except DiskFull:
             self._remove([f"{name}.new"])
             raise
-        self._add(_info(snapshot, data), name)
+        self._add(info_of(snapshot, data), name)
         self._keep(_KEPT)
         return len(data)
 
@@ -172,7 +172,7 @@ class SnapshotFiles:
         except ValueError as error:
             _log.error("the received snapshot is damaged: %s", error)
             return None
-        return snapshot if _info(snapshot, data) == info else None
+        return snapshot if info_of(snapshot, data) == info else None
 
     def install(self, info: SnapshotInfo, snapshot: Snapshot) -> None:
         """Keep the snapshot that was `received`, durably, as the newest.
@@ -237,7 +237,8 @@ def _storage_errors(what: str) -> Iterator[None]:
         raise StorageError(f"cannot {what}: {error}") from error
 
 
-def _info(snapshot: Snapshot, data: bytes) -> SnapshotInfo:
+def info_of(snapshot: Snapshot, data: bytes) -> SnapshotInfo:
+    """Return how Raft names the snapshot whose file holds *data*."""
     return SnapshotInfo(
         last_index=snapshot.base.index,
         last_term=snapshot.base.term,
