@@ -11,7 +11,14 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
-from dledger.errors import DiskFull, StorageError, Unavailable
+from dledger.errors import (
+    CorruptRecord,
+    DiskFull,
+    FaultyEntry,
+    OffsetOutOfRange,
+    StorageError,
+    Unavailable,
+)
 from dledger.metrics import NodeMetrics
 from dledger.store.commit_log import CommitLog
 from dledger.types import Entry, NodeId
@@ -136,3 +143,17 @@ class Refetcher:
             logger.warning("repaired entries [%d, %d]", repaired[0].index, repaired[-1].index)
             self._events.log_repaired(repaired)
         return len(repaired)
+
+
+def whole_entries(log: CommitLog, first: int, last: int, max_bytes: int) -> tuple[Entry, ...]:
+    """Return what the log can give of [first, last], from the first whole entry on."""
+    first, last = max(first, log.first_index), min(last, log.last_index)
+    for damaged in log.faulty:
+        if first in damaged:
+            first = damaged.stop
+    if first > last:
+        return ()
+    try:
+        return log.read(first, last, max_bytes)
+    except (FaultyEntry, OffsetOutOfRange, CorruptRecord):
+        return ()

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from dledger.broker.consume_queue import Payload
 from dledger.broker.produce import ProduceFrame
+from dledger.errors import DledgerError
 from dledger.types import Entry
 from dledger_sim.checkers import ViolationError
 from dledger_sim.process import Process
@@ -20,44 +21,69 @@ _ALL_BYTES = 1 << 40
 def audit(processes: Sequence[Process], producers: Sequence[Producer]) -> None:
     """Compare nodes that have applied the same entries with each other and with what was told.
 
+    What retention has let go is gone everywhere.
+
     Raises:
         ViolationError: States differ, or a message is lost, doubled or elsewhere.
     """
     digests = {one.id: one.state.broker.digest() for one in processes}
     if len(set(digests.values())) > 1:
         raise ViolationError(f"the states differ: {digests}")
-    stored = _stored(processes[0])
+    stored = _stored(processes)
+    topics = processes[0].state.broker.topics
+    firsts = [topics.queue(TOPIC, queue_id).first for queue_id in range(QUEUES)]
     for producer in producers:
         for request in producer.acknowledged:
             assert request.result is not None, "only what was answered is kept"  # noqa: S101
             told = zip(request.result.queue_ids, request.result.offsets, strict=True)
             for message_id, place in zip(request.ids, told, strict=True):
                 found = stored.get((producer.name, message_id))
-                if found != place:
+                if found != place and place[1] >= firsts[place[0]]:
                     raise ViolationError(
                         f"{producer.name} was told that {message_id} is at {place}; it is "
                         f"{f'at {found}' if found else 'lost'}"
                     )
 
 
-def _stored(process: Process) -> dict[tuple[str, str], Place]:
+def _stored(processes: Sequence[Process]) -> dict[tuple[str, str], Place]:
     """Return where each message is; raises ViolationError if one is there twice."""
-    log = process.log
-    first, last = log.first_index, log.last_index
-    entries = {entry.index: entry for entry in log.read(first, last, _ALL_BYTES)}
+    entries = _entries(processes)
     places: dict[tuple[str, str], Place] = {}
-    for place, client, message_id in _messages(process, entries):
+    for place, client, message_id in _messages(processes[0], entries):
         other = places.setdefault((client, message_id), place)
         if other != place:
             raise ViolationError(f"{client}'s {message_id} is at {other} and at {place}")
     return places
 
 
+def _entries(processes: Sequence[Process]) -> dict[int, Entry]:
+    """Return the whole log; what has rotted on one disk since is read from another."""
+    first = max(one.log.first_index for one in processes)
+    last = min(one.log.last_index for one in processes)
+    entries: dict[int, Entry] = {}
+    while first <= last:
+        found = next(filter(None, (_read(one, first, last) for one in processes)), ())
+        if not found:
+            raise ViolationError(f"no node can read entry {first}")
+        entries.update((entry.index, entry) for entry in found)
+        first = found[-1].index + 1
+    return entries
+
+
+def _read(process: Process, first: int, last: int) -> tuple[Entry, ...]:
+    for size_bytes in (_ALL_BYTES, 0):
+        try:
+            return process.log.read(first, last, size_bytes)
+        except DledgerError:
+            continue
+    return ()
+
+
 def _messages(process: Process, entries: dict[int, Entry]) -> Iterator[tuple[Place, str, str]]:
     frames: dict[Payload, tuple[str, list[bytes]]] = {}
     for queue_id in range(QUEUES):
         queue = process.state.broker.topics.queue(TOPIC, queue_id)
-        for offset in range(queue.end):
+        for offset in range(queue.first, queue.end):
             position = queue.locate(offset)
             payload = position.payload
             if payload not in frames:

@@ -19,6 +19,7 @@ from dledger_sim.clock import Clock
 from dledger_sim.group_checkers import Commitment, ElectionSafety, OneHistory, check_step
 from dledger_sim.links import Links
 from dledger_sim.options import Options
+from dledger_sim.peer_records import PeerRecords
 from dledger_sim.process import GROUP, Process
 from dledger_sim.producers import Answer, Producer, create_topic, is_error
 from dledger_sim.scenario import founding_entry, member, members
@@ -122,9 +123,14 @@ class Cluster:
         del self.processes[process.id]
 
     def memberships(self) -> list[Membership]:
-        """Return the memberships that may decide: the newest committed one, and what is behind."""
+        """Return the memberships that may decide: the newest committed one, and what is behind.
+
+        What only a node has that is no member does not count: nobody will make it known there that
+        its log was overruled.
+        """
         since, committed = self.commitment.membership
-        newer = (one.membership() for one in self.processes.values() if not one.retired)
+        members = [self.processes.get(one.id) for one in committed.members]
+        newer = (one.membership() for one in members if one is not None and not one.retired)
         newest = dict(sorted((pair for pair in newer if pair[0] > since), key=lambda p: p[0]))
         return [committed, *newest.values()]
 
@@ -137,8 +143,10 @@ class Cluster:
         )
 
     def members(self) -> list[Process]:
-        """Return the nodes of the newest membership; learners included."""
-        newest = self.memberships()[-1]
+        """Return the nodes of the membership that the leader goes by; learners included."""
+        serving = [one for one in self.leaders() if one.driver.is_serving_leader()]
+        leader = max(serving, key=lambda one: one.driver.core.term, default=None)
+        newest = self.commitment.membership[1] if leader is None else leader.membership()[1]
         return [self.processes[one.id] for one in newest.members if one.id in self.processes]
 
     def up(self) -> list[Process]:
@@ -228,6 +236,10 @@ class Cluster:
     def _restart(self, process: Process) -> None:
         if process.id not in self.kept_down:
             self.start(process)
+
+    def records(self, process: Process) -> PeerRecords:
+        """Return where a node can ask for entries that its disk has lost."""
+        return PeerRecords(process, self.processes, self.links, self.clock)
 
     def opened(self, process: Process) -> None:
         """Check what a starting process finds on its disk."""

@@ -83,15 +83,14 @@ class Commitment:
         highest = max([term, *(slot.committed_in for slot in self._slots[-1:])])
         for index in range(len(self._slots) + 1, after + 1):
             self._slots.append(_Slot(log.term(index), log.chain(index), highest))
-        self.membership = max(
-            self.membership,
-            *(pair for pair in log.memberships() if pair[0] <= after),
-            key=lambda pair: pair[0],
-        )
+        known = [pair for pair in log.memberships() if pair[0] <= after]
+        self.membership = max([self.membership, *known[-1:]], key=lambda pair: pair[0])
         self._on_disks(after)
 
     def _same(self, process: Process, index: int) -> None:
         slot = self._slots[index - 1]
+        if index < process.log.first_index:
+            return
         if (process.log.term(index), process.log.chain(index)) != (slot.term, slot.chain):
             raise ViolationError(f"{process.id} applies another entry {index} than others did")
 

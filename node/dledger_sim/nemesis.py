@@ -11,6 +11,7 @@ from dledger.store.memory_files import Fault
 from dledger_sim.cluster import Cluster, S
 from dledger_sim.members import Members
 from dledger_sim.process import Process
+from dledger_sim.rot import Rot
 
 _OPERATIONS: Final = ("pread", "pwritev", "fdatasync", "rename", "open", "fsync_dir", "remove")
 
@@ -22,6 +23,7 @@ class Nemesis:
         self._cluster = cluster
         self._rng = cluster.random("nemesis")
         self._members = Members(cluster)
+        self._rot = Rot(cluster)
 
     def start(self) -> None:
         """Let faults happen from now on."""
@@ -40,6 +42,9 @@ class Nemesis:
             (options.wipe_s, self._members.wipe),
             (options.eio_s, self._fail_call),
             (options.full_s, self._fill),
+            (options.rot_s, lambda: self._rot.flip(self._any())),
+            (options.misdirect_s, lambda: self._rot.misdirect(self._any())),
+            (options.lie_s, lambda: self._rot.lie(self._any())),
         ):
             if mean_s:
                 self._repeat(mean_s, action)

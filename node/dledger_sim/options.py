@@ -19,6 +19,8 @@ class Options:
         window: Requests that a client has under way at once.
         batch: Messages in a request, at most.
         think_ms: The longest pause of a client between requests.
+        snapshot_entries: Entries behind which a snapshot is due.
+        kept_kib: How much of the log retention keeps; 0: all.
         faulty_s: How long there are faults.
         delay_ms: The longest ordinary delay of a message.
         sync_ms: The longest ordinary job on a disk.
@@ -42,6 +44,9 @@ class Options:
         wipe_s: Mean seconds between wiped disks; each is replaced before the next.
         eio_s: Mean seconds between failing reads, writes, syncs and renames.
         full_s: Mean seconds between times in which a disk is full.
+        rot_s: Mean seconds between flipped bits, on a minority of the disks for each entry.
+        misdirect_s: Mean seconds between records that another's bytes are written over.
+        lie_s: Mean seconds between power cuts that take what was synced last.
     """
 
     nodes: int = 3
@@ -51,6 +56,8 @@ class Options:
     window: int = 2
     batch: int = 32
     think_ms: int = 50
+    snapshot_entries: int = 1 << 20
+    kept_kib: int = 0
     faulty_s: int = 8
     delay_ms: int = 5
     sync_ms: int = 10
@@ -74,10 +81,24 @@ class Options:
     wipe_s: float = 0.0
     eio_s: float = 0.0
     full_s: float = 0.0
+    rot_s: float = 0.0
+    misdirect_s: float = 0.0
+    lie_s: float = 0.0
 
     @classmethod
     def draw(cls, rng: Random) -> Options:
-        """Draw a mix: each kind of fault is absent, rare or frequent."""
+        """Draw a mix: each kind of fault is absent, rare or frequent.
+
+        Disks are damaged, or members come and go, not both: a copy lost with a disk and one lost
+        to rot may be all that there were.
+        """
+        drawn = cls._draw(rng)
+        damage = ("rot_s", "misdirect_s", "lie_s")
+        change = ("change_s", "wipe_s")
+        return drawn.without(*(damage if rng.random() < 0.5 else change))
+
+    @classmethod
+    def _draw(cls, rng: Random) -> Options:
         return cls(
             nodes=rng.choice((1, 3, 3, 3, 3, 5, 5)),
             tight=rng.random() < 0.4,
@@ -86,6 +107,8 @@ class Options:
             window=rng.randint(1, 4),
             batch=rng.choice((4, 32, 64)),
             think_ms=rng.choice((30, 60, 120)),
+            snapshot_entries=rng.choice((20, 200)),
+            kept_kib=rng.choice((0, 32, 128)),
             delay_ms=rng.choice((2, 10, 60)),
             sync_ms=rng.choice((2, 10, 80)),
             loss=rng.choice((0.0, 0.01, 0.1)),
@@ -104,10 +127,13 @@ class Options:
             clock_jump_s=rng.choice((0.0, 3.0)),
             hint_s=rng.choice((0.0, 5.0, 0.5)),
             order_s=rng.choice((0.0, 5.0, 1.5)),
-            change_s=rng.choice((0.0, 0.0, 3.0, 1.0)),
-            wipe_s=rng.choice((0.0, 0.0, 4.0)),
+            change_s=rng.choice((0.0, 3.0, 1.0)),
+            wipe_s=rng.choice((0.0, 4.0)),
             eio_s=rng.choice((0.0, 0.0, 4.0, 1.5)),
             full_s=rng.choice((0.0, 0.0, 4.0)),
+            rot_s=rng.choice((0.0, 2.0, 0.5)),
+            misdirect_s=rng.choice((0.0, 4.0)),
+            lie_s=rng.choice((0.0, 0.0, 3.0)),
         )
 
     def without(self, *faults: str) -> Options:
@@ -122,12 +148,17 @@ class Options:
         calm: dict[str, Any] = {one.name: one.default for one in fields(self)}
         return replace(self, **{name: calm[name] for name in faults})
 
+    @property
+    def damages(self) -> bool:
+        """Whether disks lose what they had synced."""
+        return bool(self.rot_s or self.misdirect_s or self.lie_s)
+
     def active(self) -> tuple[str, ...]:
         """Return the names of the faults that may happen."""
         return tuple(name for name in FAULTS if getattr(self, name))
 
 
 FAULTS: Final = tuple(
-    one.name for one in fields(Options) if one.default is False or one.default == 0.0
+    one.name for one in fields(Options) if one.default is False or isinstance(one.default, float)
 )
 """The fields of `Options` that are faults (or, as *tight*, make things harder)."""

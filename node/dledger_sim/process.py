@@ -7,7 +7,7 @@ the same driver, disk, log view, commit log, hard state file and broker state.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from random import Random
 from typing import Final, Protocol
@@ -19,10 +19,17 @@ from dledger.metrics import NodeMetrics
 from dledger.raft import invariants
 from dledger.raft.config import RaftConfig
 from dledger.raft.messages import Message
+from dledger.refetch import Refetcher, Source
+from dledger.retention import RetentionPolicy
+from dledger.scrubber import Scrubber
+from dledger.snapshots import Snapshots
 from dledger.store.commit_log import CommitLog
+from dledger.store.files import DiskUsage
 from dledger.store.hard_state import HardStateFile
 from dledger.store.identity import LOG_DIRECTORY, join, load_identity, load_or_format
+from dledger.store.snapshot_files import SNAPSHOT_DIRECTORY, SnapshotFiles
 from dledger.types import Entry, Member, Membership, NodeId
+from dledger.upkeep import SnapshotPolicy, Upkeep
 from dledger_sim.clock import Clock
 from dledger_sim.loop import ProcessLoop
 from dledger_sim.options import Options
@@ -30,6 +37,7 @@ from dledger_sim.sim_files import SimFiles
 
 GROUP: Final = "simulated"
 _DIRECTORY: Final = Path("/data")
+LOG: Final = _DIRECTORY / LOG_DIRECTORY
 _START_MS: Final = 1_700_000_000_000
 _HOUSEKEEPING_S: Final = 1.0
 _METRICS: Final = NodeMetrics(GROUP, "simulated")
@@ -47,6 +55,9 @@ class World(Protocol):
 
     def job_us(self, process: Process) -> tuple[int, int]:
         """Draw how long a job takes, and when within that time it runs."""
+
+    def records(self, process: Process) -> Source:
+        """Return where a node can ask for entries that its disk has lost."""
 
     def opened(self, process: Process) -> None:
         """Take note of what a starting process finds on its disk."""
@@ -139,7 +150,7 @@ class Process:
         options = self._world.options
         log = ObservedLog.open(
             self.files,
-            _DIRECTORY / LOG_DIRECTORY,
+            LOG,
             identity=self._identity,
             segment_bytes=options.segment_bytes,
             cache_bytes=2048 if options.tight else 64 << 20,
@@ -171,6 +182,13 @@ class Process:
         hard_state = hard_state_file.load()
         self.log = self._open_log()
         self.state = ObservedState(lambda entry, got: self._world.applied(self, entry, got))
+        snapshots = Snapshots(
+            SnapshotFiles(self.files, _DIRECTORY / SNAPSHOT_DIRECTORY, reserve_bytes=0),
+            group_id=self._identity.group_id,
+            log=self.log,
+            state=self.state.broker,
+        )
+        snapshots.load()
         self.driver = Driver(
             config=DriverConfig(
                 max_queued_bytes=self.max_queued_bytes,
@@ -188,12 +206,39 @@ class Process:
             clock=self.clock,
             rng=Random(self._rng.random()),
             metrics=_METRICS,
+            snapshots=snapshots,
+        )
+        self._upkeep = Upkeep(
+            self.driver,
+            self.log,
+            self.state.broker,
+            snapshots,
+            retention=RetentionPolicy(
+                hours=0, disk_watermark_percent=80 if self._world.options.kept_kib else 0
+            ),
+            policy=SnapshotPolicy(size_bytes=4096, entries=self._world.options.snapshot_entries),
         )
         self.is_up = True
         self.seen = invariants.snapshot(self.driver.core)
         self._world.opened(self)
         self.loop.run(self.driver.start)
-        self.loop.run(lambda: self.loop.create_task(self._keep_house()))
+        self._keep_doing(self._keep_house)
+        self._keep_doing(self._keep_log_short)
+        refetcher = Refetcher(
+            self.log,
+            self._world.records(self),
+            self.driver,
+            now_s=self.clock.monotonic_s,
+            metrics=_METRICS,
+        )
+        self._keep_doing(refetcher.run)
+        scrubber = Scrubber(
+            self.log, bytes_per_s=1 << 20, on_failed=self.driver.disk_failed, metrics=_METRICS
+        )
+        self._keep_doing(scrubber.run)
+
+    def _keep_doing(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        self.loop.run(lambda: self.loop.create_task(work()))
 
     def _raft_config(self) -> RaftConfig:
         if not self._world.options.tight:
@@ -211,8 +256,21 @@ class Process:
     async def _keep_house(self) -> None:
         while True:
             self.driver.set_free_bytes(self.files.disk_usage(_DIRECTORY).free_bytes)
-            await asyncio.to_thread(self.log.prepare)
+            try:
+                await asyncio.to_thread(self.log.prepare)
+            except StorageError as error:
+                self.driver.disk_failed(error)
             await asyncio.sleep(_HOUSEKEEPING_S)
+
+    async def _keep_log_short(self) -> None:
+        while True:
+            await self._upkeep.run(self._usage())
+            await asyncio.sleep(_HOUSEKEEPING_S)
+
+    def _usage(self) -> DiskUsage:
+        """Return how full the disk is, had it room for *kept_kib* of log only."""
+        total_bytes = self._world.options.kept_kib << 10
+        return DiskUsage(total_bytes, max(0, total_bytes - self.log.size_bytes))
 
     def crash(self) -> None:
         """Cut the power: jobs under way may be done in part, and unsynced writes are lost."""

@@ -99,7 +99,9 @@ class Run:
         """Return nodes without whom there is still a quorum, as many as possible."""
         cluster = self.cluster
         core = [one for one in cluster.processes.values() if not one.retired]
-        outside = []
+        outside: list[Process] = []
+        if self.options.damages:
+            return outside  # the only whole copy of an entry may be anywhere
         for process in self._rng.sample(core, len(core)):
             rest = [one for one in core if one is not process]
             if cluster.is_quorum(rest):
@@ -194,7 +196,10 @@ class Run:
         leaders = self.cluster.leaders()
         return (
             not self.cluster.replacing
-            and all(one.is_up and one.driver.applied_index == last for one in processes)
+            and all(
+                one.is_up and one.log.is_whole and one.driver.applied_index == last
+                for one in processes
+            )
             and len(leaders) == 1
             and leaders[0].driver.core.last_index == last
         )

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dledger.errors import DiskFull, FaultyEntry, StorageError
+from dledger.errors import CorruptRecord, DiskFull, FaultyEntry, StorageError
 from dledger.store.fault_set import FaultSet
-from dledger.store.memory_files import Fault
+from dledger.store.memory_files import Fault, MemoryFile
 from dledger.types import EntryKind, Member, Membership, NodeId
 from tests.store.harness import LOG, Disk, entries, entry, everything
 
@@ -194,6 +194,19 @@ def test_rot_while_the_log_is_open_is_noted_when_it_is_read() -> None:
     assert everything(log) == entries(1, 10)
 
 
+def test_repair_that_the_disk_loses_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written is read back before the slot is called whole."""
+    disk = Disk()
+    disk.with_entries(entries(1, 5))
+    rot(disk, 5)
+    log = disk.open()
+    monkeypatch.setattr(MemoryFile, "pwritev", lambda *_: None)
+
+    assert log.repair(entries(5, 5)) == ()
+
+    assert log.faulty == (range(5, 6),)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_power_cut_during_a_repair_leaves_the_slot_faulty_or_whole(seed: int) -> None:
     """A torn repair is rot again, never another entry, and harms no neighbour."""
@@ -286,3 +299,73 @@ def test_lost_index_file_does_not_matter_while_its_records_are_whole() -> None:
     disk.files.remove(first.path)
 
     assert disk.open().faulty == (range(1, first.last_index + 1),)
+
+
+def test_segment_that_cannot_be_read_is_faulty_where_it_cannot() -> None:
+    """Piece by piece: a bad sector costs what is near it, not the start of the node."""
+    disk = Disk(segment_bytes=1 << 18)
+    disk.with_entries(entries(1, 100, size=2000))
+    disk.files.inject(Fault("pread", errno.EIO, ".seg", skip=1, times=2))
+
+    log = disk.open()
+
+    first, last = log.faulty[0].start, log.faulty[0].stop - 1
+    assert (first, len(log.faulty)) == (1, 1)
+    assert 25 < last < 35
+    assert log.read(last + 1, 100, 1 << 20) == tuple(entries(last + 1, 100, size=2000))
+
+
+def test_segment_that_cannot_be_read_and_is_not_known_is_refused() -> None:
+    """Without a second copy nothing says what was there."""
+    disk = Disk()
+    disk.with_entries(entries(1, 10))
+    disk.contents("watermark")[8192:] = b""
+    disk.files.inject(Fault("pread", errno.EIO, ".seg", skip=1))
+
+    with pytest.raises(CorruptRecord, match="cannot be read"):
+        disk.open()
+
+
+def test_full_disk_opens_without_rows_and_writes_them_with_the_next_sync() -> None:
+    """A start needs no room; until then rot of the last segment has no second copy."""
+    disk = Disk()
+    disk.with_entries(entries(1, 5))
+    disk.contents("watermark")[8192:] = b""
+    disk.files.inject(Fault("pwritev", errno.ENOSPC, "watermark", skip=1))
+
+    log = disk.open()
+    log.append([entry(6)])
+    log.sync()
+
+    rot(disk, 2)
+    assert disk.open().faulty == (range(2, 3),)
+
+
+def test_truncation_on_a_full_disk_goes_without_rows() -> None:
+    """What is cut must go; the second copy comes with the next sync."""
+    disk = Disk()
+    log = disk.with_entries(entries(1, 60, size=150))
+    last = log._index.segments[0].last_index
+    disk.contents("watermark")[8192:] = b""
+    disk.files.inject(Fault("pwritev", errno.ENOSPC, "watermark"))
+
+    log.append([entry(last, term=2)])
+    log.sync()
+    disk.files.kill()
+
+    rot(disk, 2)
+    assert disk.open().faulty == (range(2, 3),)
+
+
+def test_repair_that_does_not_read_back_leaves_the_slot_faulty() -> None:
+    """The sector is worn out; the next round tries again."""
+    disk = Disk()
+    disk.with_entries(entries(1, 10))
+    rot(disk, 4)
+    log = disk.open()
+    disk.files.inject(Fault("pread", errno.EIO, ".seg"))
+
+    assert log.repair(entries(1, 10)) == ()
+
+    assert log.faulty == (range(4, 5),)
+    assert log.repair(entries(1, 10)) == (entry(4),)

@@ -17,6 +17,7 @@ import pytest
 from dledger.client import AdminClient, Client
 from dledger.errors import AlreadyBootstrapped, DiskFull, UnknownTopic
 from dledger.store.files import RealFiles
+from dledger.store.format import WATERMARK_BYTES
 from dledger.store.tombstone import Tombstone, save_tombstone
 from dledger.types import Member, NodeId
 from e2e.devgroup import DevGroup, eventually, free_port_range
@@ -162,8 +163,10 @@ def test_the_log_of_another_group_is_exit_3_naming_both(data: Path, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_rot_is_exit_3_naming_segment_and_offset(data: Path) -> None:
-    """P7: a synced record that cannot be read back is not taken for a torn tail."""
+def test_rot_of_both_copies_is_exit_3_naming_segment_and_offset(data: Path) -> None:
+    """P7: a synced record of which nothing is known any more is not taken for a torn tail."""
+    with (data / "log" / "watermark").open("r+b") as file:
+        file.truncate(WATERMARK_BYTES)
     (segment,) = (data / "log").glob("*.seg")
     content = bytearray(segment.read_bytes())
     position = content.index(b"message 3")

@@ -18,14 +18,12 @@ import grpc
 import grpc.aio
 
 from dledger.errors import (
-    CorruptRecord,
     DledgerError,
-    FaultyEntry,
     InvalidArgument,
-    OffsetOutOfRange,
     Unavailable,
     WrongGroup,
 )
+from dledger.refetch import whole_entries
 from dledger.rpc.peer_codec import BadFrame, decode_entries, encode_entries
 from dledger.rpc.peers import Peers
 from dledger.rpc.status import abort
@@ -69,21 +67,7 @@ class RecordsServicer:
         asked = request[_REQUEST.size :].decode(errors="replace")
         if asked != group_id:
             raise WrongGroup(ours=group_id, theirs=asked)
-        return await asyncio.to_thread(_whole_entries, log, first, last, min(max_bytes, MAX_BYTES))
-
-
-def _whole_entries(log: CommitLog, first: int, last: int, max_bytes: int) -> tuple[Entry, ...]:
-    """Return what the log can give of [first, last], from the first whole entry on."""
-    first, last = max(first, log.first_index), min(last, log.last_index)
-    for damaged in log.faulty:
-        if first in damaged:
-            first = damaged.stop
-    if first > last:
-        return ()
-    try:
-        return log.read(first, last, max_bytes)
-    except (FaultyEntry, OffsetOutOfRange, CorruptRecord):
-        return ()
+        return await asyncio.to_thread(whole_entries, log, first, last, min(max_bytes, MAX_BYTES))
 
 
 class RecordsClient:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import replace
 from typing import NamedTuple
 
 from dledger.errors import CorruptRecord
 from dledger.store.files import Mode
 from dledger.store.format import SEGMENT_HEADER_BYTES
+from dledger.store.identity_rows import encode_rows, identities
 from dledger.store.log_reading import LogReading
 from dledger.store.recovery import header_of, write_index
 from dledger.store.scan import to_index
-from dledger.store.segment import Segment, span
+from dledger.store.segment import Segment, TermRuns, span
 from dledger.store.survey import load_index
 from dledger.store.watermark import Watermark
 
@@ -146,8 +148,14 @@ class LogScrubbing(LogReading):
         self._watermark.renew(self._durable_rows(segment))
 
     def _durable_rows(self, segment: Segment) -> bytes:
+        """Return the rows that the disk should have; the loop never waits while they are made."""
+        first = segment.first_index
         with self._state:
-            return self._index.rows(segment, segment.first_index, self._rows_index)
+            last = min(self._rows_index, segment.last_index)
+            runs = TermRuns(self._index.runs.within(first, last))
+            special = {index for index in self._index.special if index >= first}
+            copy = replace(segment, positions=segment.positions[:], chains=segment.chains[:])
+        return encode_rows(identities(copy, runs, special, last=last))
 
 
 def _tell(what: str) -> None:

@@ -1,0 +1,99 @@
+"""Damage to what disks hold, and the atlas that keeps it repairable.
+
+A record may be damaged on a minority of the disks only; which minority is drawn for each stretch of
+the log (after TigerBeetle's fault atlas). So of every committed entry a whole copy survives. What
+is damaged was synced: flipped bits, a write that went to another place, or a sync that lied, so
+that the power takes what it should have kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from dledger.errors import DledgerError
+from dledger.types import NodeId
+from dledger_sim.cluster import Cluster
+from dledger_sim.process import LOG, Process
+
+_STRETCH: Final = 8
+_NEWEST: Final = 3
+
+Place = tuple[Path, int, int]
+"""A record: its file, the offset there and the length, in bytes."""
+
+
+class Atlas:
+    """Which disks may lose which entries."""
+
+    def __init__(self, nodes: Sequence[NodeId], rng: Random) -> None:
+        self._nodes = nodes
+        self._rng = rng
+        self._damageable: dict[int, frozenset[NodeId]] = {}
+
+    def allows(self, node: NodeId, index: int) -> bool:
+        """Whether this node's copy of this entry may be damaged."""
+        stretch = index // _STRETCH
+        if stretch not in self._damageable:
+            minority = self._rng.sample(self._nodes, (len(self._nodes) - 1) // 2)
+            self._damageable[stretch] = frozenset(minority)
+        return node in self._damageable[stretch]
+
+
+class Rot:
+    """Damages records that the atlas allows."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._rng = cluster.random("rot")
+        self._atlas = Atlas(list(cluster.processes), cluster.random("atlas"))
+
+    def flip(self, process: Process) -> None:
+        """Flip a bit of one record."""
+        for path, offset, size in self._draw(process, 1):
+            at = offset + self._rng.randrange(size)
+            process.files.contents(path)[at] ^= 1 << self._rng.randrange(8)
+
+    def misdirect(self, process: Process) -> None:
+        """Put the bytes of one record into the place of another."""
+        places = self._draw(process, 2)
+        if len(places) > 1:
+            (path, offset, size), (source, start, length) = places
+            copied = min(size, length)
+            data = process.files.contents(source)[start : start + copied]
+            process.files.contents(path)[offset : offset + copied] = data
+
+    def lie(self, process: Process) -> None:
+        """Cut a node's power, and lose some of what it had synced last."""
+        newest = process.log.synced_index
+        places = self._places(process, range(max(1, newest - _NEWEST), newest + 1))
+        if not process.is_up:
+            return
+        self._cluster.crash(process)
+        self._cluster.restart_later(process)
+        for path, offset, size in places:
+            process.files.contents(path)[offset : offset + size] = bytes(size)
+
+    def _draw(self, process: Process, count: int) -> list[Place]:
+        log = process.log
+        if log.synced_index < log.first_index:
+            return []
+        drawn = [self._rng.randint(log.first_index, log.synced_index) for _ in range(count)]
+        return self._places(process, drawn)
+
+    def _places(self, process: Process, indexes: Sequence[int]) -> list[Place]:
+        if not process.is_up:
+            return []
+        places: list[Place] = []
+        for index in indexes:
+            if index < process.log.first_index or not self._atlas.allows(process.id, index):
+                continue
+            try:
+                extent, _ = process.log.read_extent(index, index, 1)
+            except (DledgerError, OSError):
+                continue
+            self._cluster.note(f"{process.id} loses its copy of {index}")
+            places.append((LOG / extent.segment.name, extent.offset, extent.size_bytes))
+        return places
