@@ -6,13 +6,14 @@ SEEDS ?= 300
 MINUTES ?= 20
 PYTEST_ARGS ?=
 CHAOS_ARGS ?=
+MUTANTS_ARGS ?=
 BENCH_ARGS ?=
 
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.synced
 
-.PHONY: help setup check proto unit sim chaos e2e test demo demo-backup demo-down bench bench-pipeline clean
+.PHONY: help setup check proto unit coverage mutants sim chaos e2e test demo demo-backup demo-down bench bench-pipeline clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -34,6 +35,17 @@ proto: $(STAMP) ## Regenerate the protobuf code from node/proto
 
 unit: $(STAMP) ## Tests without a cluster
 	$(PY) -m pytest tests -m "not e2e" $(PYTEST_ARGS)
+
+coverage: $(STAMP) ## Branches of raft/ and store/ that the tests take: at least 95 %
+	@mkdir -p build
+	$(PY) -m coverage run -m pytest -q -x tests/raft tests/store tests/node tests/sim \
+		--deselect tests/store/test_crash_enumerator.py $(PYTEST_ARGS)
+	$(PY) -m coverage report
+	$(PY) -m coverage json -q -o build/coverage.json
+	$(PY) scripts/check_branches.py build/coverage.json 95
+
+mutants: $(STAMP) ## Plant bugs and show which check caught each: make mutants [MUTANTS_ARGS=...]
+	$(PY) -m tests.mutants $(MUTANTS_ARGS)
 
 sim: $(STAMP) ## Seeded simulator: make sim SEEDS=1000
 	$(PY) -m dledger_sim --seeds $(SEEDS)
@@ -65,6 +77,10 @@ bench-pipeline: $(STAMP) ## Parse, backup and restore beside a raw read, pyarrow
 
 bench: $(STAMP) ## What a group does here beside Java DLedger and etcd: make bench BENCH_ARGS="--full"
 	$(PY) -m e2e.bench $(BENCH_ARGS)
+
+.PHONY: bench-report
+bench-report: $(STAMP) ## Write docs/performance.md and its plots from bench/results
+	$(PY) -m e2e.bench.report
 
 clean: ## Remove build products of this checkout
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from dledger.disk import Disk
 from dledger.disk_room import DiskRoom
-from dledger.errors import DiskFull, DledgerError, NotLeader, StorageError
+from dledger.errors import DiskFull, DledgerError, NotLeader
 from dledger.failover import FailoverRecord
 from dledger.installation import Installation
 from dledger.last_words import last_words
@@ -423,7 +423,7 @@ class Driver:
             farewell = last_words(self.core)
             if farewell is not None:
                 self._send(farewell)
-            self._proposing.refuse(StorageError(str(error)))
+            self._proposing.refuse(NotLeader(None))
             self._reads.fail_all(NotLeader(None))
             self._on_fatal(error)
 

@@ -138,3 +138,16 @@ def test_completions_never_claim_more_than_the_disk_holds(data: st.DataObject) -
         assert disk[:durable] == mine[:durable]
         # What is on its way must not touch what we call durable.
         assert all(write[0][0] > durable for write in under_way)
+
+
+def test_only_what_is_durable_here_is_handed_over_for_applying() -> None:
+    """Committed by others and not yet on our disk: the state must not get ahead of the log."""
+    log = log_with(1)
+    log.take_writes()
+    log.append([data_entry(1, 2), data_entry(1, 3)])
+    log.take_writes()
+    log.persisted(term=1, index=1)
+    log.commit_to(3)
+
+    assert [entry.index for entry in log.take_committed(1 << 20)] == [1]
+    assert log.take_committed(1 << 20) == ()

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger.raft import quorum
-from dledger.raft.quorum import VoteResult
+from dledger.raft.quorum import Electorate, VoteResult
 from dledger.types import NodeId
 
 IDS = [NodeId(str(number)) for number in range(9)]
@@ -50,3 +50,11 @@ def test_two_majorities_share_a_voter(voter_count: int) -> None:
     """That is what a majority is for."""
     assert 2 * quorum.majority(voter_count) > voter_count
     assert quorum.majority(voter_count) <= voter_count
+
+
+def test_joint_election_is_open_while_one_half_is() -> None:
+    """Both halves elect: having won one is not enough (Raft 6)."""
+    new, old = (frozenset({one}) for one in IDS[:2])
+
+    assert Electorate(new, old).vote_result({IDS[0]: True}) is VoteResult.PENDING
+    assert Electorate(new, old).vote_result({IDS[0]: True, IDS[1]: True}) is VoteResult.WON

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dledger.errors import CorruptRecord, DiskFull, FaultyEntry, StorageError
 from dledger.store.fault_set import FaultSet
-from dledger.store.memory_files import Fault
+from dledger.store.memory_files import Fault, MemoryFile
 from dledger.types import EntryKind, Member, Membership, NodeId
 from tests.store.harness import LOG, Disk, entries, entry, everything
 
@@ -192,6 +192,19 @@ def test_rot_while_the_log_is_open_is_noted_when_it_is_read() -> None:
         log.read_extent(6, 10, 10_000)
     log.repair(entries(1, 10))
     assert everything(log) == entries(1, 10)
+
+
+def test_repair_that_the_disk_loses_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written is read back before the slot is called whole."""
+    disk = Disk()
+    disk.with_entries(entries(1, 5))
+    rot(disk, 5)
+    log = disk.open()
+    monkeypatch.setattr(MemoryFile, "pwritev", lambda *_: None)
+
+    assert log.repair(entries(5, 5)) == ()
+
+    assert log.faulty == (range(5, 6),)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -1,0 +1,53 @@
+"""``make mutants``: plant each bug, and show which check caught it. Exit code 1 if one survives."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.mutants.catalogue import MUTANTS
+from tests.mutants.mutant import SEEDS, Verdict, copy_of_node, failing_test, judge
+
+BASELINE_TIMEOUT_S = 1200
+
+
+def main() -> int:
+    """Judge all mutants, or those whose names contain a given text."""
+    arguments = _arguments()
+    mutants = [one for one in MUTANTS if arguments.only in one.name]
+    checks = tuple(sorted({check for one in mutants for check in one.checks}))
+    started_s = time.monotonic()
+    with copy_of_node() as node:
+        failed = failing_test(node, checks, timeout_s=BASELINE_TIMEOUT_S)
+    if failed:
+        print(f"{failed} fails without any planted bug")
+        return 1
+    print(f"{len(checks)} checks pass without a planted bug; {len(mutants)} mutants", flush=True)
+    survived = 0
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        for verdict in pool.map(lambda one: judge(one, seeds=arguments.seeds), mutants):
+            survived += not verdict.caught_by
+            print(_line(verdict), flush=True)
+    elapsed_s = time.monotonic() - started_s
+    print(f"{len(mutants) - survived} of {len(mutants)} caught in {elapsed_s:.0f} s")
+    return 1 if survived else 0
+
+
+def _line(verdict: Verdict) -> str:
+    caught_by = verdict.caught_by.removeprefix("tests/") or "SURVIVED"
+    return f"{verdict.mutant.name:46} {verdict.elapsed_s:5.1f} s  {caught_by}"
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.add_argument("--only", default="", help="a part of the names of those to run")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="simulated runs, if tests pass")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="at a time")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

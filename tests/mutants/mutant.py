@@ -1,0 +1,136 @@
+"""A planted bug, and whether the tests notice it. Run by `make mutants` on copies of ``node/``."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("operator", "pipeline", ".")
+SEEDS = 200
+CHECK_TIMEOUT_S = 300
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """One bug.
+
+    Attributes:
+        name: The mistake, in a few words.
+        file: Where, below ``node/dledger``.
+        old: The text to replace; it occurs once in the file.
+        new: What takes its place.
+        why: What goes wrong with it.
+        checks: Tests to run, as pytest takes them; one of them fails.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    why: str
+    checks: tuple[str, ...]
+
+    def path(self, node: Path) -> Path:
+        """Return the file in a copy of ``node/``."""
+        return node / "dledger" / self.file
+
+    def planted(self, text: str) -> str:
+        """Return the file's text with the bug.
+
+        Raises:
+            ValueError: The text to replace is not there exactly once: the code has moved on.
+        """
+        found = text.count(self.old)
+        if found != 1:
+            raise ValueError(f"{self.name}: the text occurs {found} times in {self.file}, not once")
+        return text.replace(self.old, self.new)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What became of a mutant.
+
+    Attributes:
+        caught_by: The test that failed, or the simulator's seed; "" if the mutant survived.
+    """
+
+    mutant: Mutant
+    caught_by: str
+    elapsed_s: float
+
+
+def judge(mutant: Mutant, *, seeds: int = SEEDS) -> Verdict:
+    """Plant the bug in a copy; run its checks, and if all pass up to *seeds* simulated runs."""
+    started_s = time.monotonic()
+    with copy_of_node() as node:
+        path = mutant.path(node)
+        path.write_text(mutant.planted(path.read_text("utf-8")), "utf-8")
+        caught_by = failing_test(node, mutant.checks) or failing_seed(node, seeds)
+    return Verdict(mutant=mutant, caught_by=caught_by, elapsed_s=time.monotonic() - started_s)
+
+
+@contextmanager
+def copy_of_node() -> Iterator[Path]:
+    """Yield the path of a copy of ``node/`` that goes away afterwards."""
+    with tempfile.TemporaryDirectory(prefix="mutant-") as directory:
+        node = Path(directory) / "node"
+        shutil.copytree(ROOT / "node", node, ignore=shutil.ignore_patterns("__pycache__"))
+        yield node
+
+
+def failing_test(node: Path, checks: tuple[str, ...], timeout_s: int = CHECK_TIMEOUT_S) -> str:
+    """Return the first of the tests that fails against *node*; "" if all pass."""
+    paths = " ".join([str(node), *PACKAGES])
+    options = ["-q", "-x", "--tb=no", "-p", "no:cacheprovider", "-o", f"pythonpath={paths}"]
+    result = _run([sys.executable, "-m", "pytest", *options, *checks], node, timeout_s)
+    if result is None:
+        return f"{checks[0]} (ran into the time limit)"
+    if result.returncode == 0:
+        return ""
+    failed = _FAILED.search(result.stdout)
+    if not failed:
+        raise RuntimeError(f"pytest ended with {result.returncode}:\n{result.stdout}")
+    return failed[1]
+
+
+def failing_seed(node: Path, seeds: int) -> str:
+    """Return which simulated run fails first; "" if none does."""
+    if not seeds:
+        return ""
+    command = [sys.executable, "-m", "dledger_sim", "--jobs", "1", "--seeds", str(seeds)]
+    result = _run(command, node, CHECK_TIMEOUT_S)
+    if result is None:
+        return "the simulator (ran into the time limit)"
+    if result.returncode == 0:
+        return ""
+    seed = re.search(r"seed (\d+) failed", result.stdout)
+    return f"simulator seed {seed[1]}" if seed else "the simulator"
+
+
+def _run(command: list[str], node: Path, timeout_s: int) -> subprocess.CompletedProcess[str] | None:
+    """Run *command* against the copy; None if it takes too long, as a hang is noticed, too."""
+    search = os.pathsep.join([str(node), *(str(ROOT / name) for name in PACKAGES)])
+    environment = os.environ | {"PYTHONPATH": search, "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        return subprocess.run(
+            command,
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout_s,
+        )
+    except subprocess.TimeoutExpired:
+        return None

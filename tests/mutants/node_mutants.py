@@ -1,0 +1,96 @@
+"""Bugs in the driver, the broker and membership: what is said when, applied how, and to whom."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_DRIVER = "tests/node/test_driver.py"
+_STALE = "tests/node/test_stale_completion.py"
+_JOINING = "tests/node/test_joining.py"
+_SIM = "tests/sim/test_driver_in_simulator.py"
+_DEDUPE = "tests/broker/test_dedupe.py"
+
+NODE_MUTANTS = (
+    Mutant(
+        name="speak before the hard state is durable",
+        file="disk.py",
+        old="clean=not self._hard_state_busy and not self._hard_states,",
+        new="clean=True,",
+        why="votes leave before they are on disk",
+        checks=(_DRIVER, _SIM),
+    ),
+    Mutant(
+        name="speak before the entries are durable",
+        file="disk.py",
+        old="clean=self.idle, durable=self._log_durable",
+        new="clean=True, durable=self._log_durable",
+        why="acks leave before the entries are on disk",
+        checks=(_DRIVER, _STALE, _SIM),
+    ),
+    Mutant(
+        name="ack what is about to be replaced",
+        file="disk.py",
+        old="            self._withdraw_acks(ready.entries[0].index)\n",
+        new="",
+        why="an ack leaves for an entry that was never on disk",
+        checks=(_DRIVER, _STALE, _SIM),
+    ),
+    Mutant(
+        name="one completion for all batches of a sync",
+        file="disk.py",
+        old="        for _, entries in batches:  # each by itself: "
+        "the same entry may be among them twice\n",
+        new="        for _, entries in batches[:1]:\n",
+        why="the core waits for ever for writes that are done, or takes one for another",
+        checks=(_DRIVER, _STALE, _SIM),
+    ),
+    Mutant(
+        name="go on after the disk failed",
+        file="disk.py",
+        old="            self.stop()\n            self._events.disk_failed(error)\n",
+        new="            self._events.hard_state_durable(HardState())\n",
+        why="a node whose disk fails stays in the group and acknowledges",
+        checks=(_DRIVER, _SIM),
+    ),
+    Mutant(
+        name="apply out of order",
+        file="driver.py",
+        old="        for entry in entries:\n            self._apply_one(entry)\n",
+        new="        for entry in reversed(entries):\n            self._apply_one(entry)\n",
+        why="replicas come to different states",
+        checks=(_DRIVER, _SIM),
+    ),
+    Mutant(
+        name="serve before the own term is applied",
+        file="driver.py",
+        old="return leads and self._leader_term_applied == self.core.term",
+        new="return leads",
+        why="a new leader answers from a state that lacks acknowledged entries",
+        checks=(_DRIVER, _SIM),
+    ),
+    Mutant(
+        name="reuse a dedupe key",
+        file="broker/dedupe.py",
+        old="return len(batch) == len(ids) and "
+        "(client is None or client.places.keys().isdisjoint(batch))",
+        new="return len(batch) == len(ids)",
+        why="a retry is stored a second time",
+        checks=(_DEDUPE, "tests/broker/test_produce_frame.py", "tests/broker/test_state.py"),
+    ),
+    Mutant(
+        name="a dedupe window without bound",
+        file="broker/dedupe.py",
+        old="while self._total > self._max_ids:",
+        new="while self._total < 0:",
+        why="memory grows with every client that ever wrote",
+        checks=(_DEDUPE,),
+    ),
+    Mutant(
+        name="start in spite of a tombstone",
+        file="joining.py",
+        old="        if tombstone is not None:\n",
+        new="        if tombstone is not None and not tombstone.node_id:\n",
+        why="a removed node votes and answers again",
+        checks=(_JOINING,),
+    ),
+)

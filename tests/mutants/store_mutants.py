@@ -1,0 +1,170 @@
+"""Bugs in what is written, and in how it is read again."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_RULES = "tests/store/test_persistence_rules.py"
+_FAULTS = "tests/store/test_faults.py"
+_FAULTY = "tests/store/test_faulty_slots.py"
+_DROPPING = "tests/store/test_dropping.py"
+_FORMAT = "tests/store/test_format.py"
+_ENUMERATOR = "tests/store/test_crash_enumerator.py"
+
+STORE_MUTANTS = (
+    Mutant(
+        name="the watermark without the data's sync",
+        file="store/commit_log.py",
+        old="        self._disk.open(last).fdatasync()\n        first = max(",
+        new="        first = max(",
+        why="entries are acknowledged that a power cut takes",
+        checks=(_RULES,),
+    ),
+    Mutant(
+        name="seal without a sync",
+        file="store/commit_log.py",
+        old="self._disk.open(segment).fdatasync()",
+        new="self._disk.open(segment)",
+        why="the records before a segment boundary are lost behind a watermark",
+        checks=(_RULES,),
+    ),
+    Mutant(
+        name="forget the directory sync of a segment",
+        file="store/segment_files.py",
+        old="        self.files.rename(temporary, segment.path)\n"
+        "        self.files.fsync_dir(self._directory)\n",
+        new="        self.files.rename(temporary, segment.path)\n",
+        why="a segment full of acknowledged entries has no name after a power cut",
+        checks=(_RULES, _ENUMERATOR),
+    ),
+    Mutant(
+        name="forget the directory sync of a vote",
+        file="store/atomic.py",
+        old="        files.rename(temporary, path)\n        files.fsync_dir(path.parent)\n",
+        new="        files.rename(temporary, path)\n",
+        why="a vote that was told is forgotten",
+        checks=(_RULES,),
+    ),
+    Mutant(
+        name="rename a vote before it is synced",
+        file="store/atomic.py",
+        old="            file.pwritev([data], 0)\n            file.fdatasync()\n",
+        new="            file.pwritev([data], 0)\n",
+        why="the name stands for bytes that are not there",
+        checks=(_RULES,),
+    ),
+    Mutant(
+        name="tell a vote whose name is not durable",
+        file="store/atomic.py",
+        old="        files.fsync_dir(path.parent)\n    except OSError as error:\n"
+        '        raise StorageError(f"cannot sync the name',
+        new="        files.list(path.parent)\n    except OSError as error:\n"
+        '        raise StorageError(f"cannot sync the name',
+        why="a process was killed before its directory sync; the next one goes by that vote",
+        checks=(_RULES,),
+    ),
+    Mutant(
+        name="go on in a segment whose name is not durable",
+        file="store/recovery.py",
+        old="        files.remove(directory / name)\n    files.fsync_dir(directory)\n",
+        new="        files.remove(directory / name)\n",
+        why="the same for a segment, and for a removal",
+        checks=(_RULES, _ENUMERATOR),
+    ),
+    Mutant(
+        name="go by a watermark that is not durable",
+        file="store/recovery.py",
+        old="    watermark.settle()\n",
+        new="",
+        why="segments are removed on the word of a slot that a power cut takes back",
+        checks=(_RULES,),
+    ),
+    Mutant(
+        name="leave truncated records behind the end",
+        file="store/segment.py",
+        old="            write_zeros(file, self.end, self.dirty_end)\n",
+        new="            write_zeros(file, self.end, self.end)\n",
+        why="what Raft removed comes back at the next start",
+        checks=(_RULES,),
+    ),
+    Mutant(
+        name="truncate without lowering the watermark",
+        file="store/commit_log.py",
+        old="if last < self._watermark.mark.index or crossing:",
+        new="if crossing and last > self._watermark.mark.index:",
+        why="an interrupted truncation is taken for rot",
+        checks=(_RULES,),
+    ),
+    Mutant(
+        name="trust the page cache after a failed sync",
+        file="store/recovery.py",
+        old="            file.pwritev([file.pread(size, position)], position)\n",
+        new="            file.pread(size, position)\n",
+        why="records are promised that never reached the disk",
+        checks=(_RULES,),
+    ),
+    Mutant(
+        name="one slot for the watermark",
+        file="store/watermark.py",
+        old="mark.sequence % 2 * SLOT_STRIDE_BYTES)",
+        new="0)",
+        why="a power cut while it is written leaves none",
+        checks=(_RULES, _FORMAT, _DROPPING, _FAULTY, _ENUMERATOR),
+    ),
+    Mutant(
+        name="move the log's beginning in one slot only",
+        file="store/watermark.py",
+        old="for _ in range(2):",
+        new="for _ in range(1):",
+        why="the other slot asks for segments that are gone",
+        checks=(_DROPPING,),
+    ),
+    Mutant(
+        name="go on after a failed sync",
+        file="store/log_reading.py",
+        old="self._failure = self._failure or str(error)",
+        new="self._failure = self._failure or None",
+        why="a later sync succeeds without writing, and entries are acknowledged",
+        checks=(_FAULTS,),
+    ),
+    Mutant(
+        name="take a body without its CRC",
+        file="store/format.py",
+        old="    if found != header.crc32c:\n",
+        new="    if found < 0:\n",
+        why="rot is handed to clients",
+        checks=(_FORMAT, _FAULTS),
+    ),
+    Mutant(
+        name="take any record that parses",
+        file="store/format.py",
+        old='    if found != expected:\n        raise ValueError(f"chain CRC',
+        new='    if found < 0:\n        raise ValueError(f"chain CRC',
+        why="a record of another history continues the log",
+        checks=(_FORMAT, _FAULTS),
+    ),
+    Mutant(
+        name="take any entry for a repair",
+        file="store/slot_repair.py",
+        old="if encoded.chains != [segment.chain(index)] or start + encoded.size_bytes != end:",
+        new="if start + encoded.size_bytes != end:",
+        why="a peer with another history overwrites what was acknowledged",
+        checks=(_FAULTY,),
+    ),
+    Mutant(
+        name="call a repair done without reading back",
+        file="store/slot_repair.py",
+        old="return disk.open(slot.segment).pread(len(slot.record), slot.start) == slot.record",
+        new="return bool(slot.record)",
+        why="a disk that loses the write again goes unnoticed",
+        checks=(_FAULTY,),
+    ),
+    Mutant(
+        name="treat a faulty slot as absent",
+        file="store/scan.py",
+        old="    result.faulty.add(identity.entry_index, identity.entry_index)\n",
+        new='    raise ValueError("rot")\n',
+        why="rot shortens a log, and the node votes and acks as if it had never had the entry",
+        checks=(_FAULTY, _FAULTS),
+    ),
+)
