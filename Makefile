@@ -78,5 +78,9 @@ bench-pipeline: $(STAMP) ## Parse, backup and restore beside a raw read, pyarrow
 bench: $(STAMP) ## What a group does here beside Java DLedger and etcd: make bench BENCH_ARGS="--full"
 	$(PY) -m e2e.bench $(BENCH_ARGS)
 
+.PHONY: bench-report
+bench-report: $(STAMP) ## Write docs/performance.md and its plots from bench/results
+	$(PY) -m e2e.bench.report
+
 clean: ## Remove build products of this checkout
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache

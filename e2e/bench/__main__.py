@@ -3,30 +3,49 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from e2e.bench import machine
+from e2e.bench.catch_up import CATCH_UP, catch_up_rows
 from e2e.bench.contest import Turns, contest, contestants
+from e2e.bench.etcd import Etcd
+from e2e.bench.failover import Trials, failover_rows
+from e2e.bench.groups import System
+from e2e.bench.java import JavaDLedger
+from e2e.bench.ours import Ours
 from e2e.bench.processes import BenchError
 from e2e.bench.rows import Row, Run, by_identity, to_json
+from e2e.cluster.errors import ClusterError
 
 RESULTS: Final = machine.ROOT / "bench" / "results"
 BUILD: Final = machine.ROOT / "build" / "bench"
 LOGS: Final = BUILD / "logs"
-SECTIONS: Final = ("disk", "ours", "sdk", "java", "java-push", "etcd")
-_CONTEST: Final = frozenset({"ours", "sdk", "java", "java-push", "etcd"})
+FAILOVERS: Final[Mapping[str, Callable[[], System]]] = {
+    "ours-failover": lambda: Ours({"leader_follows_clients": "false"}),
+    "java-failover": JavaDLedger,
+    "java-fast-failover": lambda: JavaDLedger(heartbeat_ms=200),
+    "etcd-failover": Etcd,
+}
+SECTIONS: Final = ("disk", "ours", "sdk", "java", "java-push", "etcd", CATCH_UP, *FAILOVERS)
 _DISK_S: Final = 1.0
 _HEADLINES: Final = {
     "per_s": "/s",
+    "mb_s": "MB/s",
     "total_mb_s": "MB/s",
     "p50_ms": "ms p50",
     "p99_ms": "ms p99",
+    "max_ms": "ms max",
+    "moved": "moved",
+    "unrecovered": "unrecovered",
     "failures": "failed",
+    "calm_p99_ms": "ms p99 before",
+    "busy_p99_ms": "ms p99 meanwhile",
 }
 
 
@@ -37,24 +56,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     at = time.gmtime()
     facts, commit = machine.facts(), machine.commit()
     print(f"{facts}\ncommit {commit}", flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     rows: list[Row] = []
+    problem = ""
     try:
         with tempfile.TemporaryDirectory(dir=args.data or BUILD, prefix="data-") as scratch:
             for row in measure(args, Path(scratch)):
                 print(line(row), flush=True)
                 rows.append(row)
-    except BenchError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 1
+    except (BenchError, ClusterError) as error:
+        problem = str(error)
     run = Run(
         at=time.strftime("%Y-%m-%dT%H:%M:%SZ", at),
         commit=commit,
         machine=facts,
         rows=by_identity(rows),
     )
-    path = write(run, RESULTS if args.record else BUILD)
+    path = write(run, RESULTS if args.record and not problem else BUILD)
     print(f"\nas JSON: {path.relative_to(machine.ROOT)}")
-    return 0
+    if problem:
+        print(f"bench: cut short: {problem}", file=sys.stderr)
+    return int(bool(problem))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -65,6 +87,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--rounds", type=int, default=3, help="rounds of a row (default 3)")
     made.add_argument(
         "--warm-up", type=float, help="seconds before anything counts (default: JVMs 30, others 5)"
+    )
+    made.add_argument("--trials", type=int, default=5, help="of each fault (default 5)")
+    made.add_argument(
+        "--behind-mib", type=int, default=256, help="what a lagging follower misses (default 256)"
     )
     made.add_argument(
         "--only",
@@ -88,9 +114,15 @@ def measure(args: argparse.Namespace, scratch: Path) -> Iterator[Row]:
         yield from machine.disk_rows(scratch, _DISK_S)
     turns = Turns(full=args.full, seconds=args.seconds, rounds=args.rounds, warm_up_s=args.warm_up)
     known = contestants(turns, LOGS)
-    chosen = {name: known[name] for name in args.only if name in _CONTEST}
+    chosen = {name: known[name] for name in args.only if name in known}
     if chosen:
         yield from contest(chosen, turns, scratch, LOGS)
+    if CATCH_UP in args.only:
+        behind = args.behind_mib << 20
+        yield from catch_up_rows(Ours(), behind, args.seconds, scratch / CATCH_UP, LOGS / CATCH_UP)
+    for name in (name for name in args.only if name in FAILOVERS):
+        trials = Trials(count=args.trials)
+        yield from failover_rows(FAILOVERS[name](), trials, scratch / name, LOGS / name)
 
 
 def line(row: Row) -> str:

@@ -19,6 +19,7 @@ from e2e.bench.rows import Row
 from e2e.bench.sdk import sdk_rows
 from e2e.bench.seats import take_seats
 
+INSIDE: Final = "inside the leader"
 _WARM_UP_CASE: Final = Case(batch=1, window=64)
 _INSIDE_CASES: Final = (Case(batch=256, window=16), Case(batch=256, window=64))
 _MOST_DISK_BYTES: Final = 12 << 30
@@ -94,7 +95,7 @@ def inside_row(group: Group, case: Case, seconds: float) -> Row:
         return load.run(case, seconds)
 
     load.run(case, _SETTLE_S)
-    return measured(group, load, case, work, kind=APPEND, name=f"{case.name}, inside the leader")
+    return measured(group, load, case, work, kind=APPEND, name=f"{case.name}, {INSIDE}")
 
 
 def contest(
@@ -111,7 +112,7 @@ def contest(
     with contextlib.ExitStack() as stack:
         groups: dict[str, Group] = {}
         for name, contestant in chosen.items():
-            seats = take_seats(scratch / name, linked=False)
+            seats = take_seats(scratch / name)
             groups[name] = Group(contestant.make(), seats, logs / name)
             stack.callback(groups[name].discard)
             _start(groups[name], turns)
@@ -131,10 +132,12 @@ def _start(group: Group, turns: Turns) -> None:
 
 
 def _turn(group: Group, measure: Measure, turns: Turns) -> Iterator[Row]:
+    """Let the group go, yield its rows, freeze it again; begin anew where it wrote too much."""
     group.resume()
-    if group.disk_bytes() > _MOST_DISK_BYTES:
-        group.discard()
-        _start(group, turns)
     group.load.run(_WARM_UP_CASE, _SETTLE_S, node=group.wait_whole())
-    yield from measure(group)
+    for row in measure(group):
+        yield row
+        if group.disk_bytes() > _MOST_DISK_BYTES:
+            group.discard()
+            _start(group, turns)
     group.pause()

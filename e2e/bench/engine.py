@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -19,15 +20,17 @@ LATENCY_CASE: Final = Case(batch=64, window=16)
 LOAD_SHARES: Final = (0.5, 0.8)
 _SETTLE_S: Final = 1.0
 _READERS: Final = 4
+_WRITE_CASE: Final = Case(batch=256, window=4)
 
 
 def append_row(group: Group, case: Case, seconds: float) -> Row:
     """Measure a closed loop of appends through the leader."""
+    leader = group.wait_whole()
 
     def load() -> Loaded:
-        return group.load.run(case, seconds, node=group.wait_whole())
+        return group.load.run(case, seconds, node=leader)
 
-    group.load.run(case, _SETTLE_S, node=group.wait_whole())
+    group.load.run(case, _SETTLE_S, node=leader)
     return measured(group, group.load, case, load, kind=APPEND, name=case.name)
 
 
@@ -37,20 +40,22 @@ def latency_rows(group: Group, seconds: float) -> list[Row]:
     group.load.run(case, _SETTLE_S, node=leader)
     closed = group.load.run(case, seconds, node=leader)
     most = closed.requests / closed.seconds
-    return [_open_row(group, case, seconds, share, most * share) for share in LOAD_SHARES]
 
+    def row(share: float) -> Row:
+        def load() -> Loaded:
+            return group.load.run(case, seconds, node=leader, rate=most * share)
 
-def _open_row(group: Group, case: Case, seconds: float, share: float, rate: float) -> Row:
-    def load() -> Loaded:
-        return group.load.run(case, seconds, node=group.wait_whole(), rate=rate)
+        name = f"{case.name} at {share:.0%} of its rate"
+        return measured(group, group.load, case, load, kind=LATENCY, name=name)
 
-    name = f"{case.name} at {share:.0%} of its rate"
-    return measured(group, group.load, case, load, kind=LATENCY, name=name)
+    return [row(share) for share in LOAD_SHARES]
 
 
 def read_row(group: Group, seconds: float) -> Row:
-    """Measure the native read of committed messages through one node that follows."""
-    follower = (group.wait_whole() + 1) % len(group.seats)
+    """Measure the native read of committed messages, some just written, through a follower."""
+    leader = group.wait_whole()
+    follower = (leader + 1) % len(group.seats)
+    group.load.run(_WRITE_CASE, seconds, node=leader)
     case = Case(batch=1, window=_READERS)
 
     def load() -> Loaded:
@@ -63,9 +68,9 @@ def measured(
     group: Group, load: Load, case: Case, work: Callable[[], Loaded], *, kind: str, name: str
 ) -> Row:
     """Run *work* and return its row, with what each node and *load* took meanwhile."""
-    before = [*group.usages(), load.child.usage()]
+    before, began_s = _usages(group, load), time.monotonic()
     loaded = work()
-    after = [*group.usages(), load.child.usage()]
+    after, ended_s = _usages(group, load), time.monotonic()
     figures = loaded.figures(case.batch)
     return Row(
         kind=kind,
@@ -74,9 +79,15 @@ def measured(
         size_bytes=case.size_bytes,
         batch=case.batch,
         window=case.window,
-        figures=figures | usage_figures(before, after),
+        figures=figures | {"seconds": ended_s - began_s} | usage_figures(before, after),
         samples=(figures["per_s"],),
     )
+
+
+def _usages(group: Group, load: Load) -> list[Usage | None]:
+    """Return what each node took so far, and the client, unless a node is its own client."""
+    client = None if load.child in group.nodes else load.child.usage()
+    return [*group.usages(), client]
 
 
 def usage_figures(

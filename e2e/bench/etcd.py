@@ -9,7 +9,7 @@ from typing import Any
 
 from e2e.bench.groups import Standing
 from e2e.bench.processes import Command
-from e2e.bench.seats import HOST, Seat
+from e2e.bench.seats import HOST, Link, Seat
 from e2e.cluster import binaries
 
 _ASK_S = 0.5
@@ -22,6 +22,7 @@ class Etcd:
 
     name = "etcd"
     warm_up_s = 5.0
+    link = Link.BY_PORT
 
     def __init__(self) -> None:
         self._server = binaries.etcd_peer()
@@ -29,15 +30,15 @@ class Etcd:
 
     def node(self, seat: Seat, seats: Sequence[Seat]) -> Command:
         """See `System`. Its peers' addresses are advertised, so each is a link that can be cut."""
-        cluster = ",".join(f"{each.name}=http://{HOST}:{each.link_port}" for each in seats)
-        clients, peers = f"http://{HOST}:{seat.client_port}", f"http://{HOST}:{seat.peer_port}"
+        cluster = ",".join(f"{each.name}=http://{each.link_address}" for each in seats)
+        clients = f"http://{HOST}:{seat.client_port}"
         options = {
             "name": seat.name,
             "data-dir": str(seat.directory / "data"),
             "listen-client-urls": clients,
             "advertise-client-urls": clients,
-            "listen-peer-urls": peers,
-            "initial-advertise-peer-urls": f"http://{HOST}:{seat.link_port}",
+            "listen-peer-urls": f"http://{seat.own_address}",
+            "initial-advertise-peer-urls": f"http://{seat.link_address}",
             "initial-cluster": cluster,
             "initial-cluster-state": "new",
             "quota-backend-bytes": str(_QUOTA_BYTES),

@@ -9,14 +9,14 @@ from __future__ import annotations
 import shutil
 import signal
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from e2e.bench.loads import Load
 from e2e.bench.processes import BenchError, Child, Command, Usage
-from e2e.bench.seats import Seat
+from e2e.bench.seats import Link, Seat
 
 _WHOLE_S: Final = 90.0
 _POLL_S: Final = 0.05
@@ -32,12 +32,14 @@ class Standing:
         term: In which term.
         is_ready: Whether it takes part: it follows a leader or is one.
         last_index: The newest entry of its log, where the system tells; else 0.
+        phases: How long its last election took, phase by phase, where the system tells.
     """
 
     leads: bool
     term: int
     is_ready: bool
     last_index: int = 0
+    phases: Mapping[str, float] = field(default_factory=dict)
 
 
 class System(Protocol):
@@ -50,6 +52,10 @@ class System(Protocol):
     @property
     def warm_up_s(self) -> float:
         """How long it is loaded before anything counts."""
+
+    @property
+    def link(self) -> Link:
+        """How its peers can be led to a link."""
 
     def node(self, seat: Seat, seats: Sequence[Seat]) -> Command:
         """Return how the node of *seat* is started."""

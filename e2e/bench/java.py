@@ -15,7 +15,7 @@ from typing import Final
 
 from e2e.bench.groups import Standing
 from e2e.bench.processes import BenchError, Command
-from e2e.bench.seats import HOST, Seat
+from e2e.bench.seats import Link, Seat
 from e2e.cluster import packages
 from e2e.cluster.layout import Layout, default_layout
 from e2e.cluster.shell import run
@@ -39,6 +39,7 @@ class JavaDLedger:
     """
 
     warm_up_s = 30.0
+    link = Link.BY_PORT
 
     def __init__(
         self, *, heartbeat_ms: int = DEFAULT_HEARTBEAT_MS, batch_push: bool = False
@@ -58,14 +59,15 @@ class JavaDLedger:
     def node(self, seat: Seat, seats: Sequence[Seat]) -> Command:
         """See `System`."""
         (seat.directory / "role.json").unlink(missing_ok=True)
-        peers = ";".join(f"{e.name}-{HOST}:{e.known_to(seat)}" for e in seats)
+        known = (e.own_address if e == seat else e.link_address for e in seats)
+        peers = ";".join(f"{e.name}-{at}" for e, at in zip(seats, known, strict=True))
         push = str(self._batch_push).lower()
         arguments = (seat.name, peers, str(seat.directory), str(self._heartbeat_ms), push)
         return self._java("Server", *arguments)
 
     def load(self, seats: Sequence[Seat]) -> Command:
         """See `System`. Its clients come through the peers' port, which no cut link leads to."""
-        return self._java("Client", ";".join(f"{e.name}-{HOST}:{e.peer_port}" for e in seats))
+        return self._java("Client", ";".join(f"{e.name}-{e.own_address}" for e in seats))
 
     def _java(self, main: str, *arguments: str) -> Command:
         argv = ("java", *_JVM, "-cp", self._class_path, main, "bench", *arguments)

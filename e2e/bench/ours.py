@@ -14,7 +14,7 @@ from dledger.types import Member, NodeId
 from e2e.bench.groups import Standing, until
 from e2e.bench.processes import Command
 from e2e.bench.rows import OURS
-from e2e.bench.seats import HOST, Seat
+from e2e.bench.seats import HOST, Link, Seat
 
 _FOUNDED_S = 60.0
 
@@ -24,6 +24,7 @@ class Ours:
 
     name = OURS
     warm_up_s = 2.0
+    link = Link.BY_HOST
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         self._settings = dict(settings or {})
@@ -35,6 +36,7 @@ class Ours:
             "group": "bench",
             "data_dir": str(seat.directory / "data"),
             "advertise_host": HOST,
+            "peer_host": seat.link_host,
             "listen_host": HOST,
             "client_port": str(seat.client_port),
             "client_tls_port": "0",
@@ -42,7 +44,7 @@ class Ours:
             "http_port": str(seat.http_port),
             **self._settings,
         }
-        argv = (sys.executable, "-m", "dledger", "node", "--exit-with-parent")
+        argv = (sys.executable, "-m", "dledger", "node")
         return Command(argv, {f"DLEDGER_{key.upper()}": value for key, value in settings.items()})
 
     def load(self, seats: Sequence[Seat]) -> Command:
@@ -56,7 +58,7 @@ class Ours:
         if any(status.group_id for status in statuses):
             return
         members = [
-            Member(id=NodeId(s.node_id), name=s.name, address=f"{HOST}:{seat.link_port}")
+            Member(id=NodeId(s.node_id), name=s.name, address=seat.link_address)
             for s, seat in zip(statuses, seats, strict=True)
         ]
         asyncio.run(_bootstrap(seats[0], members))
@@ -71,7 +73,19 @@ class Ours:
             term=told.term,
             is_ready=told.ready,
             last_index=told.last_index,
+            phases=_phases(told),
         )
+
+
+def _phases(told: NodeStatus) -> dict[str, float]:
+    record = told.last_failover
+    if record is None:
+        return {}
+    return {
+        "detected_ms": record.detected_ms,
+        "elected_ms": record.elected_ms,
+        "first_ack_ms": record.first_ack_ms,
+    }
 
 
 def status(seat: Seat) -> NodeStatus | None:
@@ -83,10 +97,10 @@ def status(seat: Seat) -> NodeStatus | None:
 
 
 async def _status(seat: Seat) -> NodeStatus:
-    async with AdminClient(f"{HOST}:{seat.peer_port}", timeout_s=1.0) as admin:
+    async with AdminClient(seat.own_address, timeout_s=1.0) as admin:
         return await admin.status()
 
 
 async def _bootstrap(seat: Seat, members: list[Member]) -> None:
-    async with AdminClient(f"{HOST}:{seat.peer_port}") as admin:
+    async with AdminClient(seat.own_address) as admin:
         await admin.bootstrap(str(uuid.uuid4()), members)

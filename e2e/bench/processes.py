@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 _STOP_S: Final = 20.0
+_ENDS_WITH_PARENT: Final = ("setpriv", "--pdeathsig", "KILL")
+"""A bench that is killed leaves nothing behind, frozen processes included."""
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -47,7 +49,7 @@ class Usage:
 
 
 class Child:
-    """A running program. Its standard input stays open as long as the bench lives."""
+    """A running program; it ends with the bench, whose main thread has to start it."""
 
     def __init__(self, command: Command, log: Path) -> None:
         self.log = log
@@ -57,7 +59,7 @@ class Child:
         own = {key: value for key, value in os.environ.items() if not key.startswith("DLEDGER_")}
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                command.argv,
+                (*_ENDS_WITH_PARENT, *command.argv),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE if command.answers else errors,
                 stderr=errors,

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,14 @@ _FIRST_PORT: Final = 20_000
 _END_PORT: Final = 32_000
 """Below the range from which the kernel takes the ports of outgoing connections."""
 _PORTS_PER_SEAT: Final = 4
+
+
+class Link(Enum):
+    """How peers are led to a link that can be cut, instead of to the node itself."""
+
+    NONE = "not at all"
+    BY_PORT = "by another port"
+    BY_HOST = "by another address of loopback, where a node tells the port it listens on"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +35,8 @@ class Seat:
         client_port: Where clients come.
         peer_port: Where it listens for its peers.
         http_port: Probes and metrics.
-        link_port: What its peers are told instead of *peer_port*: a link that can be cut leads
-            from there to it. The same as *peer_port* where there are no such links.
+        link_host: Where its peers find it: the node itself, or a link that leads to it.
+        link_port: The port there.
     """
 
     index: int
@@ -35,6 +44,7 @@ class Seat:
     client_port: int
     peer_port: int
     http_port: int
+    link_host: str
     link_port: int
 
     @property
@@ -42,26 +52,33 @@ class Seat:
         """Its name in the group."""
         return f"n{self.index}"
 
-    def known_to(self, other: Seat) -> int:
-        """Return the port at which *other* reaches this node; itself, it knows its own."""
-        return self.peer_port if other.index == self.index else self.link_port
+    @property
+    def own_address(self) -> str:
+        """Where it listens for its peers."""
+        return f"{HOST}:{self.peer_port}"
+
+    @property
+    def link_address(self) -> str:
+        """Where its peers find it."""
+        return f"{self.link_host}:{self.link_port}"
 
 
-def take_seats(root: Path, *, linked: bool, count: int = 3) -> tuple[Seat, ...]:
+def take_seats(root: Path, link: Link = Link.NONE, *, count: int = 3) -> tuple[Seat, ...]:
     """Return places for *count* nodes below *root*, at ports that are free now."""
     ports = free_ports(count * _PORTS_PER_SEAT)
-    return tuple(_seat(root, index, ports[index::count], linked=linked) for index in range(count))
+    return tuple(_seat(root, index, ports[index::count], link) for index in range(count))
 
 
-def _seat(root: Path, index: int, ports: Sequence[int], *, linked: bool) -> Seat:
-    client, peer, http, link = ports
+def _seat(root: Path, index: int, ports: Sequence[int], link: Link) -> Seat:
+    client, peer, http, other = ports
     return Seat(
         index=index,
         directory=root / f"n{index}",
         client_port=client,
         peer_port=peer,
         http_port=http,
-        link_port=link if linked else peer,
+        link_host=f"127.0.1.{index + 1}" if link is Link.BY_HOST else HOST,
+        link_port=other if link is Link.BY_PORT else peer,
     )
 
 

@@ -70,6 +70,7 @@ def judge(
     return Report(
         problems=[
             *problems,
+            *_refusals(writes),
             *(f"log: {f.fault.value} on {f.node}: {f.text}" for f in messages),
             *(f"register {f.key}: {f.fault.value}: {f.text}" for f in registers),
             *(f"register {j.key}: not linearizable: {j.text}" for j in violations),
@@ -83,6 +84,15 @@ def judge(
         counts=_counts(writes, seen, operations, audit, len(played)),
         classes=[_row(fault, played) for fault in Class if any(_of(fault, played))],
     )
+
+
+def _refusals(writes: Sequence[Write]) -> list[str]:
+    """Find messages that were refused: nothing is wrong with those of this load."""
+    return [
+        f"log: {write.message_id} was refused at {write.ended_s:.3f} s for no fault of its own"
+        for write in writes
+        if write.outcome is Outcome.REFUSED
+    ]
 
 
 def _late(played: Sequence[Played], leader_limit_s: float) -> list[str]:

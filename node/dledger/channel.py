@@ -99,10 +99,8 @@ def outcome_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:
     Only what a node says by name is a refusal; proxies and foreign services are no group.
     """
     meant = error_of(error, address)
-    name = dict(error.trailing_metadata() or ()).get("dledger-error")
-    if name == DledgerError.__name__:
-        return DledgerError(str(meant))
-    return Unavailable(str(meant)) if name is None and isinstance(meant, Refused) else meant
+    named = dict(error.trailing_metadata() or ()).get("dledger-error") is not None
+    return meant if named or isinstance(meant, Unavailable) else Unavailable(str(meant))
 
 
 def leader_address(error: grpc.aio.AioRpcError) -> str:
@@ -121,4 +119,6 @@ def _by_code(code: grpc.StatusCode, text: str) -> DledgerError:
         grpc.StatusCode.ABORTED,
         grpc.StatusCode.CANCELLED,
     )
+    if code is grpc.StatusCode.INTERNAL:
+        return DledgerError(text)  # the node's own fault, its disk or a bug: no word on the request
     return Unavailable(text) if code in transient else Refused(text)

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from crc32c import crc32c
 
 from dledger.disk import Disk
-from dledger.errors import DiskFull, DledgerError, NotLeader, StorageError
+from dledger.errors import DiskFull, DledgerError, NotLeader
 from dledger.failover import FailoverRecord, FailoverTimer
 from dledger.installation import Installation
 from dledger.last_words import last_words
@@ -473,7 +473,7 @@ class Driver:
             farewell = last_words(self.core)
             if farewell is not None:
                 self._send(farewell)
-            self._queue.fail_all(StorageError(str(error)))
+            self._queue.fail_all(NotLeader(None))
             self._reads.fail_all(NotLeader(None))
             self._waiters.fail_all()
             self._on_fatal(error)

@@ -70,7 +70,10 @@ class Commitment:
     def wrote(self, entries: Sequence[Entry]) -> None:
         """Take note of the memberships that enter a log: from now on they may decide."""
         for _, one in memberships_in(entries):
-            self._electorates.add(Electorate(one.voter_ids, one.outgoing_ids))
+            self._may_decide(one)
+
+    def _may_decide(self, one: Membership) -> None:
+        self._electorates.add(Electorate(one.voter_ids, one.outgoing_ids))
 
     def advanced(self, process: Process, before: int, after: int, *, term: int) -> None:
         """Check that *process*, in *term*, has applied what others did, after *before*."""
@@ -80,6 +83,7 @@ class Commitment:
             self._same(process, common)
         if after <= len(self._slots):
             return
+        self._may_decide(process.driver.core.membership)  # in force before it is written (Raft 6)
         highest = max([term, *(slot.committed_in for slot in self._slots[-1:])])
         for index in range(len(self._slots) + 1, after + 1):
             self._slots.append(_Slot(log.term(index), log.chain(index), highest))

@@ -16,7 +16,7 @@ from e2e.bench.groups import Standing
 from e2e.bench.java import check_jars
 from e2e.bench.processes import BenchError, Child, Command, Usage, parse_usage
 from e2e.bench.rows import Row, Run, from_json
-from e2e.bench.seats import take_seats
+from e2e.bench.seats import Link, take_seats
 
 STAT = "7 (a (strange) name) S 1 7 7 0 -1 4194304 9 0 0 0 150 50 0 0 20 0 4 0 100 0 0\n"
 STATUS = "Name:\tx\nVmHWM:\t  2000 kB\nVmRSS:\t  1000 kB\n"
@@ -77,17 +77,17 @@ def test_the_jar_of_the_bench_is_pinned() -> None:
     assert " dledger-0.3.1.2.jar" in (sources / "jars.sha256").read_text("utf-8")
 
 
-def test_seats_have_ports_of_their_own(tmp_path: Path) -> None:
-    """A node that is reached by a link tells its peers the link's port, and knows its own."""
-    plain, linked = take_seats(tmp_path, linked=False), take_seats(tmp_path, linked=True)
+def test_peers_are_led_to_the_links_and_the_node_listens_behind(tmp_path: Path) -> None:
+    """By a port of its own, or by an address for a node that tells the port it listens on."""
+    by_port, by_host = take_seats(tmp_path, Link.BY_PORT), take_seats(tmp_path, Link.BY_HOST)
 
     ports = [
-        port for s in linked for port in (s.client_port, s.peer_port, s.http_port, s.link_port)
+        port for s in by_port for port in (s.client_port, s.peer_port, s.http_port, s.link_port)
     ]
     assert len(set(ports)) == 12
-    assert [seat.link_port for seat in plain] == [seat.peer_port for seat in plain]
-    assert linked[0].known_to(linked[0]) == linked[0].peer_port
-    assert linked[0].known_to(linked[1]) == linked[0].link_port
+    assert {seat.link_host for seat in by_host} == {"127.0.1.1", "127.0.1.2", "127.0.1.3"}
+    assert [seat.link_port for seat in by_host] == [seat.peer_port for seat in by_host]
+    assert all(seat.link_address == seat.own_address for seat in take_seats(tmp_path))
 
 
 def test_a_child_answers_line_by_line_and_ends_with_its_input(tmp_path: Path) -> None:

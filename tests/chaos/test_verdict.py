@@ -9,7 +9,7 @@ from e2e.chaos.history import Event
 from e2e.chaos.log_checker import LogEntry
 from e2e.chaos.nemesis import Played
 from e2e.chaos.verdict import Audit, Report, judge, table
-from tests.chaos.messages import GOOD, WRITES, everywhere, queues, stored
+from tests.chaos.messages import GOOD, WRITES, everywhere, queues, refused, stored
 from tests.chaos.registers import cas, read, write
 
 LOG = [LogEntry(1, 1, 1000, "", "c1"), LogEntry(2, 1, 1001, "", "c2")]
@@ -55,6 +55,13 @@ def test_a_finding_of_each_checker_is_a_problem() -> None:
     assert "log: divergence on b" in judged([], forked).problems[0]
     assert "register chain-0: fork" in judged(chain).problems[0]
     assert "register small-0: not linearizable" in judged(search).problems[0]
+
+
+def test_a_refused_message_is_a_problem() -> None:
+    """The load has no message that deserves it; a node at fault must not blame the request."""
+    assert judged([refused(6)]).problems == [
+        "log: m6 was refused at 6.500 s for no fault of its own"
+    ]
 
 
 def test_a_leader_that_comes_too_late_is_a_problem() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ async def test_a_leader_whose_sync_fails_names_an_heir_and_stops(
     await leader.driver.propose(command("before"), grows=True)
     files[leader.id].fails = True
 
-    with pytest.raises((LeadershipLost, StorageError)):
+    with pytest.raises((LeadershipLost, NotLeader)):
         await leader.driver.propose(command("lost?"), grows=True)
 
     assert [type(error) for error in leader.fatal] == [StorageError]
@@ -39,6 +40,29 @@ async def test_a_leader_whose_sync_fails_names_an_heir_and_stops(
     others = [node for node in group.nodes.values() if node is not leader]
     heir = await eventually(lambda: next((n for n in others if n.driver.is_serving_leader()), None))
     assert await heir.driver.propose(command("after"), grows=True) == "after"
+    await group.stop()
+
+
+async def test_what_was_queued_when_the_disk_failed_goes_to_the_next_leader(
+    tmp_path: Path, files: dict[object, GatedFiles]
+) -> None:
+    """It was never proposed: the request is not at fault, and another node can take it."""
+    group = TestGroup(tmp_path, files=files)  # type: ignore[arg-type]
+    group.start()
+    leader = await group.leader()
+    await leader.driver.propose(command("before"), grows=True)
+    files[leader.id].gate.clear()
+    first = asyncio.create_task(leader.driver.propose(command("first"), grows=True))
+    await eventually(lambda: leader.driver.sync_running_s() > 0)
+    queued = asyncio.create_task(leader.driver.propose(command("queued"), grows=True))
+    await eventually(lambda: leader.driver.queued_bytes > 0)
+
+    files[leader.id].fails = True
+    files[leader.id].gate.set()
+
+    with pytest.raises(NotLeader):
+        await queued
+    await asyncio.gather(first, return_exceptions=True)
     await group.stop()
 
 

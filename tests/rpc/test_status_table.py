@@ -10,6 +10,7 @@ import grpc.aio
 import pytest
 
 from dledger import errors
+from dledger.channel import outcome_of
 from dledger.client import error_of
 from dledger.errors import DledgerError
 from dledger.rpc.status import Code, Rejected, abort, code_of, from_rpc, status_of
@@ -59,6 +60,20 @@ async def test_the_client_raises_what_the_node_meant(error: DledgerError) -> Non
 
     assert type(found) is type(error)
     assert str(error) in str(found)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [errors.StorageError("EIO"), errors.CorruptRecord("1.seg", 9, "rot"), errors.DledgerError("?")],
+    ids=_name,
+)
+async def test_a_node_at_fault_refuses_nothing(error: DledgerError) -> None:
+    """Its disk or a bug says nothing of the request: a spool must not drop a message for it."""
+    meant = await _raised_by(error, lambda raised: error_of(raised, "node"))
+    outcome = await _raised_by(error, lambda raised: outcome_of(raised, "node"))
+
+    assert type(meant) is DledgerError
+    assert type(outcome) is DledgerError
 
 
 @pytest.mark.parametrize("error", _ERRORS, ids=_name)

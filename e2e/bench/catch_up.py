@@ -1,0 +1,151 @@
+"""How fast a follower that was away comes back, and what that costs the leader's clients."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Final
+
+from e2e.bench.cases import Case
+from e2e.bench.engine import LATENCY_CASE
+from e2e.bench.figures import latency_figures
+from e2e.bench.groups import Group, Standing, System, until
+from e2e.bench.loads import Loaded
+from e2e.bench.rows import Row
+from e2e.bench.seats import take_seats
+
+CATCH_UP: Final = "catch-up"
+_WRITE_CASE: Final = Case(batch=256, window=8)
+_SLICE_S: Final = 2.0
+_LOAD_SHARE: Final = 0.5
+_STARTED_S: Final = 60.0
+_DEADLINE_S: Final = 600.0
+_ENDS_S: Final = 30.0
+_POLL_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """How it went.
+
+    Attributes:
+        behind_bytes: Bodies that the follower missed.
+        start_s: From its start to its first answer.
+        catch_up_s: From there until it had what the leader had when it was started.
+        calm_us: Latencies under the same load before it was taken away.
+        busy_us: Latencies meanwhile.
+    """
+
+    behind_bytes: int
+    start_s: float
+    catch_up_s: float
+    calm_us: Sequence[float]
+    busy_us: Sequence[float]
+
+    def figures(self) -> dict[str, float]:
+        """Return the rate, and the p99 of the leader's clients before and meanwhile."""
+        p99 = {
+            name: latency_figures(latencies)["p99_ms"]
+            for name, latencies in (("calm_p99_ms", self.calm_us), ("busy_p99_ms", self.busy_us))
+            if latencies
+        }
+        return {
+            "mb_s": self.behind_bytes / 1e6 / self.catch_up_s,
+            "behind_mb": self.behind_bytes / 1e6,
+            "start_s": self.start_s,
+            "catch_up_s": self.catch_up_s,
+            **p99,
+        }
+
+
+def catch_up_rows(
+    system: System, behind_bytes: int, seconds: float, root: Path, logs: Path
+) -> Iterator[Row]:
+    """Yield the row of a follower that is *behind_bytes* of bodies behind, at least."""
+    group = Group(system, take_seats(root), logs)
+    try:
+        group.start()
+        course = _run(group, behind_bytes, seconds)
+    finally:
+        group.discard()
+    yield Row(
+        kind=CATCH_UP,
+        system=system.name,
+        name=f"a follower comes back, leader at {_LOAD_SHARE:.0%} load",
+        size_bytes=_WRITE_CASE.size_bytes,
+        batch=LATENCY_CASE.batch,
+        figures=course.figures(),
+    )
+
+
+def _run(group: Group, behind_bytes: int, seconds: float) -> Course:
+    leader = group.wait_whole()
+    follower = (leader + 1) % len(group.seats)
+    closed = group.load.run(LATENCY_CASE, seconds, node=leader)
+    rate = closed.requests / closed.seconds * _LOAD_SHARE
+    calm = group.load.run(LATENCY_CASE, seconds, node=leader, rate=rate)
+    group.nodes[follower].send(signal.SIGTERM)
+    group.nodes[follower].wait(_ENDS_S)
+    written = _write(group, leader, behind_bytes)
+    goal = _standing(group, leader).last_index
+    with ThreadPoolExecutor(1) as pool:
+        over = Event()
+        busy = pool.submit(_load_until, over, group, leader, rate)
+        try:
+            start_s, catch_up_s = _come_back(group, follower, goal)
+        finally:
+            over.set()
+        busy_us = _latencies(busy)
+    return Course(
+        behind_bytes=written,
+        start_s=start_s,
+        catch_up_s=catch_up_s,
+        calm_us=calm.latencies_us,
+        busy_us=busy_us,
+    )
+
+
+def _write(group: Group, leader: int, behind_bytes: int) -> int:
+    """Append until so many bytes were acknowledged; return how many were."""
+    written = 0
+    while written < behind_bytes:
+        loaded = group.load.run(_WRITE_CASE, _SLICE_S, node=leader)
+        written += loaded.requests * _WRITE_CASE.batch * _WRITE_CASE.size_bytes
+    return written
+
+
+def _come_back(group: Group, follower: int, goal: int) -> tuple[float, float]:
+    """Start the follower; return how long it took to answer, and from then to reach *goal*."""
+    began_s = time.monotonic()
+    group.restart(follower)
+    seat = group.seats[follower]
+    until("the follower answers", lambda: group.system.standing(seat), _STARTED_S)
+    answered_s = time.monotonic()
+
+    def reached() -> bool | None:
+        time.sleep(_POLL_S)
+        standing = group.system.standing(seat)
+        return True if standing and standing.last_index >= goal else None
+
+    until("the follower has caught up", reached, _DEADLINE_S)
+    return answered_s - began_s, time.monotonic() - answered_s
+
+
+def _load_until(over: Event, group: Group, leader: int, rate: float) -> list[Loaded]:
+    slices = []
+    while not over.is_set():
+        slices.append(group.load.run(LATENCY_CASE, _SLICE_S, node=leader, rate=rate))
+    return slices
+
+
+def _latencies(slices: Future[list[Loaded]]) -> list[float]:
+    return [latency for each in slices.result() for latency in each.latencies_us]
+
+
+def _standing(group: Group, index: int) -> Standing:
+    return until("a node answers", lambda: group.system.standing(group.seats[index]), _STARTED_S)

@@ -1,0 +1,196 @@
+"""How long a client of the other nodes goes without an acknowledgement when a leader is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from e2e.bench import disks as frozen
+from e2e.bench.cases import Case
+from e2e.bench.disks import Disks
+from e2e.bench.faults import KILL, STOP, TERM, Fault, cut, stall
+from e2e.bench.figures import quantile
+from e2e.bench.gaps import Gap, has_resumed, longest_gap
+from e2e.bench.groups import Group, Standing, System
+from e2e.bench.links import Links
+from e2e.bench.processes import BenchError
+from e2e.bench.rows import Row
+from e2e.bench.seats import take_seats
+
+FAILOVER: Final = "failover"
+_RECENT_S: Final = 0.5
+_STEADY_S: Final = 1.0
+_GIVE_UP_S: Final = 30.0
+_POLL_S: Final = 0.05
+_WARM_UP_CASE: Final = Case(batch=1, window=16, size_bytes=128)
+Prepared = tuple[Group, tuple[Fault, ...]]
+"""A running group, and what can be done to it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trials:
+    """How often each fault is made, and from which seed its moments are drawn."""
+
+    count: int
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One trial.
+
+    Attributes:
+        gap: What the client saw.
+        has_moved: Whether another node led at the end.
+        phases: How long the new leader's election took, in milliseconds, if it tells.
+    """
+
+    gap: Gap
+    has_moved: bool
+    phases: Mapping[str, float]
+
+
+def failover_rows(system: System, trials: Trials, scratch: Path, logs: Path) -> Iterator[Row]:
+    """Yield a row for each kind of fault. Links and hanging disks have groups of their own."""
+    rng = random.Random(trials.seed)
+    with _plain(system, scratch / "plain", logs) as (group, faults):
+        for fault in faults:
+            yield _row(group, fault, trials, rng)
+    with _linked(system, scratch / "linked", logs) as (group, faults):
+        for fault in faults:
+            yield _row(group, fault, trials, rng)
+    if reason := frozen.why_not():
+        yield Row(kind=FAILOVER, system=system.name, name="stalled disk", notes=(reason,))
+        return
+    with _mounted(system, scratch / "mounted", logs) as (group, faults):
+        for fault in faults:
+            yield _row(group, fault, trials, rng)
+
+
+@contextlib.contextmanager
+def _plain(system: System, root: Path, logs: Path) -> Iterator[Prepared]:
+    group = Group(system, take_seats(root), logs)
+    with _running(group):
+        yield group, (KILL, TERM, STOP)
+
+
+@contextlib.contextmanager
+def _linked(system: System, root: Path, logs: Path) -> Iterator[Prepared]:
+    group = Group(system, take_seats(root, system.link), logs)
+    links = Links(group.seats, lambda: [node.pid for node in group.nodes])
+    links.start()
+    try:
+        with _running(group):
+            yield group, (cut(links),)
+    finally:
+        links.stop()
+
+
+@contextlib.contextmanager
+def _mounted(system: System, root: Path, logs: Path) -> Iterator[Prepared]:
+    group = Group(system, take_seats(root), logs)
+    disks = Disks(group.seats)
+    try:
+        disks.mount()
+        with _running(group):
+            try:
+                yield group, (stall(disks),)
+            finally:
+                disks.thaw()
+    finally:
+        disks.unmount()
+
+
+@contextlib.contextmanager
+def _running(group: Group) -> Iterator[None]:
+    try:
+        group.start()
+        group.load.run(_WARM_UP_CASE, group.system.warm_up_s, node=group.wait_whole())
+        yield
+    finally:
+        group.discard()
+
+
+def _row(group: Group, fault: Fault, trials: Trials, rng: random.Random) -> Row:
+    outcomes = [_trial(group, fault, rng) for _ in range(trials.count)]
+    return Row(
+        kind=FAILOVER,
+        system=group.system.name,
+        name=fault.name,
+        figures=gap_figures([outcome.gap for outcome in outcomes])
+        | moved(outcomes)
+        | phase_figures([outcome.phases for outcome in outcomes]),
+        samples=tuple(outcome.gap.seconds * 1000 for outcome in outcomes),
+    )
+
+
+def _trial(group: Group, fault: Fault, rng: random.Random) -> Outcome:
+    """Make the fault under a steady writer, watch, take it back, and wait for all nodes."""
+    victim = group.wait_whole()
+    group.load.start_steady(node=(victim + 1) % len(group.seats))
+    acks_s = _until_steady(group, [], _GIVE_UP_S)
+    time.sleep(rng.uniform(0, 0.3))
+    fault_s = time.monotonic()
+    try:
+        fault.make(group, victim)
+        acks_s = _until_steady(group, acks_s, _GIVE_UP_S, at_least_s=fault.watch_s)
+        end_s = time.monotonic()
+        acks_s += group.load.stop_steady()
+        successor = _successor(group, victim)
+    finally:
+        fault.heal(group, victim)
+    if not group.nodes[victim].is_running():
+        group.restart(victim)
+    gap = longest_gap(acks_s, fault_s=fault_s, end_s=end_s)
+    return Outcome(gap, successor is not None, successor.phases if successor else {})
+
+
+def _until_steady(
+    group: Group, acks_s: list[float], give_up_s: float, *, at_least_s: float = 0.0
+) -> list[float]:
+    """Return all acknowledgements up to when they flow again, or up to the time to give up."""
+    began_s = time.monotonic()
+    while (now_s := time.monotonic()) < began_s + give_up_s:
+        acks_s = acks_s + group.load.acks_s()
+        resumed = has_resumed(acks_s, now_s=now_s, recent_s=_RECENT_S, steady_s=_STEADY_S)
+        if resumed and now_s >= began_s + at_least_s:
+            return acks_s
+        time.sleep(_POLL_S)
+    if not acks_s:
+        raise BenchError(f"{group.system.name}: the steady writer had no acknowledgement")
+    return acks_s
+
+
+def _successor(group: Group, victim: int) -> Standing | None:
+    """Return what the newest leader says if it is not the victim."""
+    leader = group.leader()
+    return None if leader is None or leader == victim else group.standings()[leader]
+
+
+def moved(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """Return how often leadership went to another node: a fault may be survived without that."""
+    return {"moved": float(sum(outcome.has_moved for outcome in outcomes))}
+
+
+def gap_figures(gaps: Sequence[Gap]) -> dict[str, float]:
+    """Return the distribution of the gaps; one without an end counts as long as it was watched."""
+    lengths = sorted(gap.seconds * 1000 for gap in gaps)
+    return {
+        "trials": float(len(gaps)),
+        "unrecovered": float(sum(not gap.is_over for gap in gaps)),
+        "p50_ms": quantile(lengths, 0.5),
+        "p90_ms": quantile(lengths, 0.9),
+        "max_ms": lengths[-1],
+    }
+
+
+def phase_figures(phases: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the median of each phase over the trials that have it."""
+    names = dict.fromkeys(name for each in phases for name in each)
+    return {name: median(each[name] for each in phases if name in each) for name in names}

@@ -1,0 +1,68 @@
+"""What is done to a leader, and how it is taken back."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from e2e.bench.disks import Disks
+from e2e.bench.groups import Group
+from e2e.bench.links import Links
+
+_ENDS_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One way to lose a leader.
+
+    Attributes:
+        name: As it stands in the rows.
+        make: Does it to node *index* of the group.
+        heal: Takes it back; afterwards the node runs, or has ended.
+        watch_s: How long it may take until the fault shows; a gap is looked for so long at least.
+    """
+
+    name: str
+    make: Callable[[Group, int], None]
+    heal: Callable[[Group, int], None]
+    watch_s: float = 3.0
+
+
+def _signal(number: signal.Signals) -> Callable[[Group, int], None]:
+    return lambda group, index: group.nodes[index].send(number)
+
+
+def _ended(group: Group, index: int) -> None:
+    """Wait for the end of a node that was told to end; one that does not is killed."""
+    if not group.nodes[index].wait(_ENDS_S):
+        group.nodes[index].kill()
+
+
+KILL: Final = Fault(name="SIGKILL", make=_signal(signal.SIGKILL), heal=_ended)
+TERM: Final = Fault(name="SIGTERM", make=_signal(signal.SIGTERM), heal=_ended)
+STOP: Final = Fault(
+    name="SIGSTOP", make=_signal(signal.SIGSTOP), heal=_signal(signal.SIGCONT), watch_s=5.0
+)
+
+
+def cut(links: Links) -> Fault:
+    """Return the loss of all links between the leader and its peers; clients reach all nodes."""
+    return Fault(
+        name="cut link",
+        make=lambda _, index: links.cut(index),
+        heal=lambda *_: links.heal(),
+        watch_s=5.0,
+    )
+
+
+def stall(disks: Disks) -> Fault:
+    """Return a disk that takes no write and no sync, without an error."""
+    return Fault(
+        name="stalled disk",
+        make=lambda _, index: disks.freeze(index),
+        heal=lambda *_: disks.thaw(),
+        watch_s=5.0,
+    )

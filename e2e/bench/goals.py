@@ -1,0 +1,236 @@
+"""What is asked of the figures, and whether a run keeps it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from e2e.bench.catch_up import CATCH_UP
+from e2e.bench.contest import INSIDE
+from e2e.bench.engine import APPEND, LATENCY, READ
+from e2e.bench.etcd import Etcd
+from e2e.bench.failover import FAILOVER
+from e2e.bench.java import NAME as JAVA
+from e2e.bench.machine import DISK
+from e2e.bench.rows import OURS, Row, Run
+from e2e.bench.sdk import SDK
+
+_KIB: Final = 1024
+_DISK_SHARE: Final = 0.9
+_SYNC_BYTES: Final = {256: 256 << 10, 64: 64 << 10, 16: 64 << 10}
+"""The size of a sync that a batch size is compared with: a few batches of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """One line of what must be shown.
+
+    Attributes:
+        line: In words.
+        least: What it must be, at least, or at most where *is_most*.
+        aim: What it should be; None where nothing more is asked.
+        unit: Of all three.
+        is_most: Whether less is better.
+        value: Finds it in a run; None where it was not measured.
+        bound: What the machine allows; it counts instead of *least* where it is lower.
+    """
+
+    line: str
+    least: float
+    aim: float | None
+    unit: str
+    is_most: bool = False
+    value: Callable[[Run], float | None]
+    bound: Callable[[Run], float | None] = lambda _: None
+
+    def asked(self, run: Run) -> float:
+        """Return what is asked on the machine of this run."""
+        bound = self.bound(run)
+        return self.least if bound is None else min(self.least, bound)
+
+    def verdict(self, run: Run) -> str:
+        """Return ``aim``, ``yes``, ``no``, or ``not measured``."""
+        value = self.value(run)
+        if value is None:
+            return "not measured"
+        if self.aim is not None and self._keeps(value, self.aim):
+            return "aim"
+        return "yes" if self._keeps(value, self.asked(run)) else "no"
+
+    def _keeps(self, value: float, bound: float) -> bool:
+        return value <= bound if self.is_most else value >= bound
+
+
+def select(run: Run, kind: str, system: str, name: str = "") -> list[Row]:
+    """Return the rows of a kind and a system whose name contains *name*."""
+    return [r for r in run.rows if r.kind == kind and r.system == system and name in r.name]
+
+
+def figure(run: Run, kind: str, name: str, which: str, system: str = OURS) -> float | None:
+    """Return a figure of the first row that has it."""
+    found = (r.figures[which] for r in select(run, kind, system, name) if which in r.figures)
+    return next(found, None)
+
+
+def best(run: Run, system: str, *, batch: int | None = None, inside: bool = False) -> float | None:
+    """Return the most messages of 1 KiB a second of a system, over its windows."""
+    rates = [
+        row.figures["per_s"]
+        for row in run.rows
+        if row.kind == APPEND
+        and row.size_bytes == _KIB
+        and (row.system == system or (inside and row.system.startswith(system)))
+        and (INSIDE in row.name) == inside
+        and batch in (None, row.batch)
+    ]
+    return max(rates, default=None)
+
+
+def ratio(ours: float | None, other: float | None) -> float | None:
+    """Return how many times *other* ours is."""
+    return None if ours is None or not other else ours / other
+
+
+def disk_bound(run: Run, sync_bytes: int) -> float | None:
+    """Return 90 % of what the disk takes of three copies at such syncs, in 1 KiB messages."""
+    rates = (
+        row.figures["each_mb_s"]
+        for row in run.rows
+        if row.kind == DISK and row.window == 3 and row.size_bytes == sync_bytes
+    )
+    each = next(rates, None)
+    return None if each is None else each * 1e6 * _DISK_SHARE / _KIB
+
+
+def worst(run: Run, names: Sequence[str], which: str) -> float | None:
+    """Return the largest of a figure over kinds of failover; None unless all were measured."""
+    values = [figure(run, FAILOVER, name, which) for name in names]
+    known = [value for value in values if value is not None]
+    return max(known) if len(known) == len(names) else None
+
+
+def _appends(batch: int, least: float, aim: float | None = None) -> Goal:
+    return Goal(
+        line=f"native appends, 1 KiB, batch {batch}",
+        least=least,
+        aim=aim,
+        unit="/s",
+        value=lambda run: best(run, OURS, batch=batch),
+        bound=lambda run: disk_bound(run, _SYNC_BYTES[batch]),
+    )
+
+
+GOALS: Final = (
+    _appends(256, 50_000, 75_000),
+    _appends(64, 35_000),
+    _appends(16, 18_000),
+    Goal(
+        line="beside Java DLedger through its client, best window of each",
+        least=3,
+        aim=4,
+        unit="x",
+        value=lambda run: ratio(best(run, OURS), best(run, JAVA)),
+    ),
+    Goal(
+        line="beside etcd, best window of each",
+        least=6,
+        aim=9,
+        unit="x",
+        value=lambda run: ratio(best(run, OURS), best(run, Etcd.name)),
+    ),
+    Goal(
+        line="beside Java DLedger's very best, made inside its leader",
+        least=1.1,
+        aim=1.6,
+        unit="x",
+        value=lambda run: ratio(best(run, OURS), best(run, JAVA, inside=True)),
+    ),
+    Goal(
+        line="p99 at half load, batch 64",
+        least=15,
+        aim=8,
+        unit="ms",
+        is_most=True,
+        value=lambda run: figure(run, LATENCY, "at 50%", "p99_ms"),
+    ),
+    Goal(
+        line="native read of committed entries",
+        least=150_000,
+        aim=300_000,
+        unit="/s",
+        value=lambda run: figure(run, READ, "", "per_s"),
+    ),
+    Goal(
+        line="Python SDK, async sends",
+        least=2_000,
+        aim=None,
+        unit="/s",
+        value=lambda run: figure(run, SDK, "async", "per_s"),
+    ),
+    Goal(
+        line="Python SDK, sync sends on one thread, p50",
+        least=2.5,
+        aim=None,
+        unit="ms",
+        is_most=True,
+        value=lambda run: figure(run, SDK, "sync sends, 1 thread", "p50_ms"),
+    ),
+    Goal(
+        line="SIGKILL of the leader, gap, p50",
+        least=600,
+        aim=250,
+        unit="ms",
+        is_most=True,
+        value=lambda run: figure(run, FAILOVER, "SIGKILL", "p50_ms"),
+    ),
+    Goal(
+        line="SIGKILL of the leader, gap, longest",
+        least=1000,
+        aim=None,
+        unit="ms",
+        is_most=True,
+        value=lambda run: worst(run, ["SIGKILL"], "max_ms"),
+    ),
+    Goal(
+        line="SIGTERM, longest gap",
+        least=100,
+        aim=50,
+        unit="ms",
+        is_most=True,
+        value=lambda run: worst(run, ["SIGTERM"], "max_ms"),
+    ),
+    Goal(
+        line="SIGSTOP or cut link, longest gap",
+        least=1500,
+        aim=750,
+        unit="ms",
+        is_most=True,
+        value=lambda run: worst(run, ["SIGSTOP", "cut link"], "max_ms"),
+    ),
+    Goal(
+        line="stalled disk, longest gap",
+        least=2000,
+        aim=1000,
+        unit="ms",
+        is_most=True,
+        value=lambda run: worst(run, ["stalled disk"], "max_ms"),
+    ),
+    Goal(
+        line="a lagging follower catches up",
+        least=80,
+        aim=None,
+        unit="MB/s",
+        value=lambda run: figure(run, CATCH_UP, "", "mb_s"),
+    ),
+    Goal(
+        line="the leader's p99 meanwhile, times the p99 before",
+        least=2,
+        aim=None,
+        unit="x",
+        is_most=True,
+        value=lambda run: ratio(
+            figure(run, CATCH_UP, "", "busy_p99_ms"), figure(run, CATCH_UP, "", "calm_p99_ms")
+        ),
+    ),
+)

@@ -1,0 +1,303 @@
+"""``make bench-report``: docs/performance.md and its plots, from the history of results.
+
+The text between the two markers of the page is written from the newest run, the plot of the
+history from all of them; the rest of the page is written by hand. ``--check`` says whether page
+and plots are those of the results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from e2e.bench import machine
+from e2e.bench.cases import PEER_WINDOWS, WINDOWS
+from e2e.bench.catch_up import CATCH_UP
+from e2e.bench.contest import INSIDE
+from e2e.bench.engine import APPEND, LATENCY, READ
+from e2e.bench.failover import FAILOVER
+from e2e.bench.goals import GOALS, Goal, best
+from e2e.bench.machine import DISK
+from e2e.bench.plots import line_chart, strip_chart
+from e2e.bench.rows import OURS, Row, Run, history
+from e2e.bench.sdk import SDK
+
+RESULTS: Final = machine.ROOT / "bench" / "results"
+PAGE: Final = machine.ROOT / "docs" / "performance.md"
+PLOTS: Final = machine.ROOT / "docs" / "performance"
+BEGIN: Final = "<!-- figures: written by make bench-report -->"
+END: Final = "<!-- end of figures -->"
+_NO_RUN: Final = "No run is kept yet.\n"
+_QUIET_LOAD: Final = 0.5
+_KIB: Final = 1024
+_SECONDS: Final = "seconds"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write page and plots, or check them; return the exit code."""
+    parser = argparse.ArgumentParser(prog="make bench-report", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing, say what differs")
+    args = parser.parse_args(arguments)
+    outdated = stale()
+    for path, text in outdated.items():
+        print(path.relative_to(machine.ROOT))
+        if not args.check:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, "utf-8")
+    return int(args.check and bool(outdated))
+
+
+def stale() -> dict[Path, str]:
+    """Return the files that are not those of the results, with what they should hold."""
+    wanted = files(history(RESULTS))
+    return {
+        path: text
+        for path, text in wanted.items()
+        if not path.exists() or path.read_text("utf-8") != text
+    }
+
+
+def files(runs: Sequence[Run]) -> dict[Path, str]:
+    """Return what page and plots should hold.
+
+    Args:
+        runs: The newest is the last one; without any there are no plots, and the page says so.
+    """
+    page = PAGE.read_text("utf-8")
+    if not runs:
+        return {PAGE: replaced(page, _NO_RUN)}
+    newest = runs[-1]
+    return {
+        PAGE: replaced(page, figures_text(newest)),
+        PLOTS / "appends.svg": appends_plot(newest),
+        PLOTS / "failover.svg": failover_plot(newest),
+        PLOTS / "history.svg": history_plot(runs),
+    }
+
+
+def replaced(page: str, text: str) -> str:
+    """Return *page* with *text* between its markers. Raises ValueError if they are not there."""
+    head, _, rest = page.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not end:
+        raise ValueError(f"no {BEGIN} with {END} behind it")
+    return f"{head}{BEGIN}\n\n{text}\n{END}{tail}"
+
+
+def figures_text(run: Run) -> str:
+    """Return the page's part about one run."""
+    parts = [
+        _about(run),
+        "### What is asked, and what this run shows\n",
+        _goals(run),
+        "### Appends\n",
+        "![messages a second by window](performance/appends.svg)\n",
+        _appends(run.rows),
+        "### Latency of an open loop\n",
+        _rows(run, (LATENCY,), {"per_s": "messages/s", **_LATENCIES}),
+        "### Reads, and the RocketMQ Python SDK\n",
+        _rows(run, (READ, SDK), {"per_s": "messages/s", "p50_ms": "p50 ms", "p99_ms": "p99 ms"}),
+        "### A lost leader\n",
+        "![gaps by fault](performance/failover.svg)\n",
+        _rows(run, (FAILOVER,), _FAILOVER),
+        "### A follower comes back\n",
+        _rows(run, (CATCH_UP,), _CATCH_UP),
+        "### What the nodes took\n",
+        _usage(run.rows),
+        "### The disk\n",
+        _rows(run, (DISK,), {"each_mb_s": "MB/s each", "total_mb_s": "MB/s together"}),
+        "### History\n",
+        "![best rate by run](performance/history.svg)\n",
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+_LATENCIES: Final = {"p50_ms": "p50 ms", "p99_ms": "p99 ms", "p999_ms": "p99.9 ms"}
+_FAILOVER: Final = {
+    "trials": "trials",
+    "p50_ms": "p50 ms",
+    "p90_ms": "p90 ms",
+    "max_ms": "max ms",
+    "moved": "moved",
+    "unrecovered": "not recovered",
+    "detected_ms": "detected ms",
+    "elected_ms": "elected ms",
+    "first_ack_ms": "first ack ms",
+}
+_CATCH_UP: Final = {
+    "mb_s": "MB/s",
+    "behind_mb": "MB behind",
+    "start_s": "start s",
+    "catch_up_s": "catch-up s",
+    "calm_p99_ms": "p99 before ms",
+    "busy_p99_ms": "p99 meanwhile ms",
+}
+
+
+def _about(run: Run) -> str:
+    facts = run.machine
+    text = (
+        f"Run of {run.at}, commit `{run.commit}`: {facts['cpu']}, {facts['cores']} cores, "
+        f"{facts['memory_gib']} GiB, Linux {facts['kernel']}, Python {facts['python']}, "
+        f"load {facts['load_before']} before it began.\n"
+    )
+    if facts["load_before"] > _QUIET_LOAD * facts["cores"]:
+        text += (
+            "\n**The machine did other work meanwhile.** Everything is smaller and slower than on "
+            "a quiet one; only ratios within this run mean something.\n"
+        )
+    return text
+
+
+def _goals(run: Run) -> str:
+    return table(
+        ["line", "at least", "aim", "this run", "kept"],
+        [
+            [
+                goal.line,
+                _bound(goal, goal.asked(run)),
+                "" if goal.aim is None else _bound(goal, goal.aim),
+                _with_unit(goal.value(run), goal.unit),
+                goal.verdict(run),
+            ]
+            for goal in GOALS
+        ],
+    )
+
+
+def _bound(goal: Goal, value: float) -> str:
+    return ("at most " if goal.is_most else "") + _with_unit(value, goal.unit)
+
+
+def _with_unit(value: float | None, unit: str) -> str:
+    return "" if value is None else f"{number(value)}{'' if unit == '/s' else ' '}{unit}"
+
+
+def _appends(rows: Sequence[Row]) -> str:
+    found = [row for row in rows if row.kind == APPEND]
+    columns = {"per_s": "messages/s", **_LATENCIES, "failures": "failed"}
+    return _table_of(found, columns) + _range_note(found)
+
+
+def _range_note(rows: Sequence[Row]) -> str:
+    rounds = max((len(row.samples) for row in rows), default=0)
+    spread = [
+        max(row.samples) / min(row.samples) for row in rows if row.samples and min(row.samples)
+    ]
+    if rounds < 2 or not spread:
+        return ""
+    return (
+        f"\nMedians of {rounds} rounds; between rounds a rate changed {max(spread):.1f}x at most.\n"
+    )
+
+
+def _rows(run: Run, kinds: Sequence[str], columns: Mapping[str, str]) -> str:
+    return _table_of([row for row in run.rows if row.kind in kinds], columns)
+
+
+def _table_of(rows: Sequence[Row], columns: Mapping[str, str]) -> str:
+    """Return a table of the figures that any row has; notes stand in a last column."""
+    if not rows:
+        return "Not measured in this run.\n"
+    shown = {k: v for k, v in columns.items() if any(k in row.figures for row in rows)}
+    with_notes = any(row.notes for row in rows)
+    return table(
+        ["system", "row", *shown.values(), *(["note"] if with_notes else [])],
+        [
+            [
+                row.system,
+                row.name,
+                *(number(row.figures[name]) if name in row.figures else "" for name in shown),
+                *(["; ".join(row.notes)] if with_notes else []),
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _usage(rows: Sequence[Row]) -> str:
+    """Return the processor time and the memory behind each rate."""
+    measured = [row for row in rows if _SECONDS in row.figures and row.figures["per_s"]]
+    if not measured:
+        return "Not measured in this run.\n"
+    return table(
+        ["system", "row", "cores, 3 nodes", "cores, client", "CPU us a message", "largest node MB"],
+        [[row.system, row.name, *_usage_of(row.figures)] for row in measured],
+    )
+
+
+def _usage_of(figures: Mapping[str, float]) -> list[str]:
+    seconds = figures[_SECONDS]
+    nodes_s = sum(value for name, value in figures.items() if _is_node(name, "_cpu_s"))
+    client_s = figures.get("client_cpu_s", 0.0)
+    memory = [value for name, value in figures.items() if _is_node(name, "_rss_mb")]
+    each_us = (nodes_s + client_s) * 1e6 / (figures["per_s"] * seconds)
+    shown = (nodes_s / seconds, client_s / seconds, each_us, max(memory, default=0.0))
+    return [number(value) for value in shown]
+
+
+def _is_node(name: str, ending: str) -> bool:
+    return name.startswith("node") and name.endswith(ending)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def number(value: float) -> str:
+    """Return a figure with three digits that mean something, or all of a large one."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def appends_plot(run: Run) -> str:
+    """Draw messages a second by window, 1 KiB, a line for each system and batch size."""
+    found = [
+        r for r in run.rows if r.kind == APPEND and r.size_bytes == _KIB and INSIDE not in r.name
+    ]
+    windows = sorted({*WINDOWS, *PEER_WINDOWS})
+    names = dict.fromkeys(_line_name(row) for row in found)
+    rates = {(_line_name(row), row.window): row.figures["per_s"] for row in found}
+    return line_chart(
+        "Appends of 1 KiB",
+        [str(window) for window in windows],
+        {name: [rates.get((name, window)) for window in windows] for name in names},
+        x_name="requests under way",
+        y_name="messages a second",
+    )
+
+
+def _line_name(row: Row) -> str:
+    return f"{row.system}, batch {row.batch}" if row.system == OURS else row.system
+
+
+def failover_plot(run: Run) -> str:
+    """Draw every gap, a strip for each system and fault."""
+    strips = {
+        f"{r.system}: {r.name}": r.samples for r in run.rows if r.kind == FAILOVER and r.samples
+    }
+    return strip_chart("Gap that a client saw", strips, x_name="milliseconds")
+
+
+def history_plot(runs: Sequence[Run]) -> str:
+    """Draw the best rates of each run."""
+    return line_chart(
+        "Best appends of 1 KiB, run by run",
+        [run.at[:10] for run in runs],
+        {
+            f"batch {batch}": [best(run, OURS, batch=batch) for run in runs]
+            for batch in (256, 64, 16)
+        },
+        x_name="run",
+        y_name="messages a second",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
