@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import uvloop
 
-from dledger.client import Client
+from dledger.client import AppendStream, Client
 from dledger.errors import DledgerError
 from e2e.bench.figures import send_times
 
@@ -90,11 +90,12 @@ async def append(endpoint: str, asked: dict[str, Any]) -> dict[str, Any]:
     bodies = [os.urandom(asked["size_bytes"]) for _ in range(asked["batch"])]
     async with Client(endpoint, timeout_s=_ATTEMPT_S) as client:
         await client.create_topic(TOPIC, queues=QUEUES)
+    async with AppendStream(endpoint, timeout_s=_ATTEMPT_S) as stream:
         tally = Tally(asked["seconds"])
         if asked["rate"] > 0:
-            await _open_loop(tally, asked["rate"], lambda: client.append(TOPIC, bodies))
+            await _open_loop(tally, asked["rate"], lambda: stream.append(TOPIC, bodies))
         else:
-            await _closed_loop(tally, asked["window"], lambda: client.append(TOPIC, bodies))
+            await _closed_loop(tally, asked["window"], lambda: stream.append(TOPIC, bodies))
     return tally.answer()
 
 
@@ -134,8 +135,8 @@ async def read(endpoint: str, asked: dict[str, Any]) -> dict[str, Any]:
     async with Client(endpoint) as client:
 
         async def queue(queue_id: int) -> None:
-            async for _ in client.read(TOPIC, queue_id):
-                counts[queue_id] += 1
+            async for batch in client.read_batches(TOPIC, queue_id):
+                counts[queue_id] += len(batch.bodies())
 
         pending = list(range(QUEUES))
 
