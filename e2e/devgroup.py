@@ -14,6 +14,10 @@ from pathlib import Path
 from typing import Any
 
 _STOP_S = 60
+_RANGES = range(21_000, 32_500, 500)
+"""First ports; all below those that Linux gives to outgoing connections."""
+_GUARD = 499
+_guards: dict[int, socket.socket] = {}
 
 
 class DevGroup:
@@ -53,9 +57,13 @@ class DevGroup:
         return state if whole else None
 
     def stop(self) -> int:
-        """End it as Ctrl-C does; return its exit code."""
+        """End it as Ctrl-C does; return its exit code, and show what it said if that is not 0."""
         self.process.send_signal(signal.SIGINT)
-        return self._ended()
+        code = self._ended()
+        if code:
+            said = self.data.with_suffix(".err").read_text("utf-8")
+            print(f"dledger dev, exit {code}: {said}", file=sys.stderr)
+        return code
 
     def kill(self) -> None:
         """SIGKILL every node, and what would restart them. The data stays as the nodes left it."""
@@ -84,12 +92,30 @@ def _exists(pid: int) -> bool:
 
 
 def free_port_range() -> int:
-    """Return a client port whose whole range is free."""
-    for first in range(21000, 60000, 1000):
+    """Return a client port whose whole range is free, and this process's until it ends.
+
+    That nobody listens there is not enough: another run's group may be starting, or be down for
+    a moment because its test killed it.
+    """
+    for first in _RANGES:
         ports = [first + offset + node for offset in (0, 100, 200, 300) for node in range(3)]
-        if all(_is_free(port) for port in ports):
+        if _is_ours(first) and all(_is_free(port) for port in ports):
             return first
     raise AssertionError("no free ports")
+
+
+def _is_ours(first: int) -> bool:
+    """Whether no other process has the range: who has it keeps its last port bound."""
+    if first in _guards:
+        return True
+    guard = socket.socket()
+    try:
+        guard.bind(("127.0.0.1", first + _GUARD))
+    except OSError:
+        guard.close()
+        return False
+    _guards[first] = guard
+    return True
 
 
 def _is_free(port: int) -> bool:

@@ -23,6 +23,8 @@ from typing import Any, Final
 from dledger.client import AdminClient
 from dledger.errors import DledgerError
 from dledger.status import NodeStatus
+from dledger.store.files import RealFiles
+from dledger.store.identity import load_identity
 from dledger.store.tombstone import NAME as TOMBSTONE_NAME
 from dledger.types import Member, NodeId
 
@@ -199,12 +201,11 @@ class _Group:
             )
 
     async def _statuses(self) -> list[NodeStatus | None]:
-        return await asyncio.gather(*(self._status(admin) for admin in self._admins))
-
-    async def _status(self, admin: AdminClient) -> NodeStatus | None:
-        with contextlib.suppress(DledgerError):
-            return await admin.status()
-        return None
+        asked = (
+            own_status(admin, self._data / f"node-{index}")
+            for index, admin in enumerate(self._admins)
+        )
+        return await asyncio.gather(*asked)
 
     # -- telling --------------------------------------------------------------------------------
 
@@ -312,6 +313,20 @@ class _Group:
     def _tail(self, index: int) -> str:
         lines = self._log_path(index).read_text("utf-8", "replace").splitlines()
         return lines[-1] if lines else "no output"
+
+
+async def own_status(admin: AdminClient, directory: Path) -> NodeStatus | None:
+    """Return what the node on *directory* says; None while it does not answer.
+
+    Two groups that are started at once both find the ports free: who answers there may be a node
+    of the other one, on which ours must not be founded and of which it must not say that it leads.
+    """
+    with contextlib.suppress(DledgerError):
+        status = await admin.status()
+        identity = load_identity(RealFiles(), directory)
+        if identity is not None and identity.node_id == status.node_id:
+            return status
+    return None
 
 
 def _overrides(pairs: Sequence[str]) -> dict[str, str]:
