@@ -77,7 +77,7 @@ class AppendStream:
         self._max_bytes, self._timeout_s = max_bytes, timeout_s
         self._unsent: deque[_Batch] = deque()
         self._sent: deque[_Batch] = deque()
-        self._bytes = self._batches = 0
+        self._bytes = self._batches = self._streams = 0
         self._arrived, self._room = asyncio.Event(), asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -163,7 +163,8 @@ class AppendStream:
     async def _one_stream(self, address: str) -> str:
         """Hold one stream until it ends; return the leader's address if the node knew one."""
         async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
-            call = channel.stream_stream(_METHOD)(self._requests())
+            self._streams += 1
+            call = channel.stream_stream(_METHOD)(self._requests(self._streams))
             try:
                 async for raw in call:
                     for answer in pb.ProduceAnswers.FromString(raw).answers:
@@ -174,12 +175,15 @@ class AppendStream:
             except (_Foreign, DecodeError) as error:
                 logger.warning("%s does not answer as a node does: %s", address, error)
             finally:
+                self._streams += 1
+                self._arrived.set()
                 call.cancel()
         return ""
 
-    async def _requests(self) -> AsyncIterator[bytes]:
-        while True:
-            while self._unsent:
+    async def _requests(self, stream: int) -> AsyncIterator[bytes]:
+        """Yield what is to be sent while *stream* is the newest: gRPC may ask on behind its end."""
+        while stream == self._streams:
+            while self._unsent and stream == self._streams:
                 batch = self._unsent.popleft()
                 if batch.appended.done():
                     self._bytes -= len(batch.request)  # its caller has given up

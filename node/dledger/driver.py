@@ -436,6 +436,12 @@ class Driver:
             self._note_membership()
             self._wake()
 
+    def entry_lost(self, index: int) -> None:
+        """Ask the leader for a snapshot, if it has dropped this entry and we wait for it."""
+        if self._takes_steps:
+            self.core.entry_lost(index)
+            self._wake()
+
     def hand_over_damaged(self) -> None:
         """Give leadership away, if there is anyone: our log stays damaged."""
         if self._running and self.core.role is Role.LEADER and self.core.transfer_target is None:
@@ -477,6 +483,7 @@ class Driver:
         self.core.snapshot_finished(
             info, installed=memberships is not None, memberships=memberships or ()
         )
+        self.core.log_repaired(whole=self._log.is_whole)
         for listener in self._applied_listeners:
             listener()
         self._wake()

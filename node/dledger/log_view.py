@@ -43,7 +43,7 @@ class LogView:
     @property
     def first_index(self) -> int:
         """The oldest index that is kept."""
-        return max(self._log.first_index, self._hidden_before)
+        return max(self._log.first_index, self._log.needed_from, self._hidden_before)
 
     def hide_before(self, index: int) -> None:
         """Say that the log begins with *index*, before a thread drops what is below."""

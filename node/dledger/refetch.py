@@ -1,5 +1,6 @@
 """Making a damaged log whole while the node runs: from memory, else from any peer that has it.
 
+What all have dropped comes as the state of a snapshot, if it is still to be applied.
 Owned by the node, beside its driver. What arrives is checked against the identities that the log
 kept (`CommitLog.repair`), so it does not matter who sends it.
 """
@@ -48,6 +49,9 @@ class RepairEvents(Protocol):
 
     def log_repaired(self, entries: Sequence[Entry]) -> None:
         """Note entries that can be read again, and look whether the log is whole."""
+
+    def entry_lost(self, index: int) -> None:
+        """Ask for a snapshot, if this entry is needed: no peer gives it now."""
 
     def hand_over_damaged(self) -> None:
         """Give leadership away, if this node has it: its log stays damaged."""
@@ -98,8 +102,11 @@ class Refetcher:
             return _POLL_S
         self._note_damage()
         mended = 0
-        for damaged in self._log.faulty[:_MAX_RANGES]:
+        damages = self._log.faulty[:_MAX_RANGES]
+        for damaged in damages:
             mended += await self._mend(damaged.start, damaged.stop - 1)
+        if damages and not mended:
+            self._events.entry_lost(damages[0].start)
         return 0.0 if mended else min(max(wait_s, _POLL_S) * 2, _MAX_WAIT_S)
 
     def _note_damage(self) -> None:

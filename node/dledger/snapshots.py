@@ -145,9 +145,7 @@ class Snapshots:
 
     def _adopt(self, snapshot: Snapshot, state: BrokerState) -> None:
         self._state.replace(state)
-        self._older = snapshot.memberships
-        self.index = snapshot.applied.index
-        self.first_index = snapshot.base.index + 1
+        self._covers(snapshot)
         logger.info(
             "state at entry %d from a snapshot; the log has [%d, %d]",
             self.index,
@@ -155,11 +153,18 @@ class Snapshots:
             self._log.last_index,
         )
 
+    def _covers(self, snapshot: Snapshot) -> None:
+        """Rely on a durable snapshot from now on."""
+        self._older = snapshot.memberships
+        self.index, self.first_index = snapshot.applied.index, snapshot.base.index + 1
+        self._log.need_from(self.first_index)
+
     def memberships(self) -> list[tuple[int, Membership]]:
         """Return all memberships known, as (index, membership), oldest first."""
         kept = self._log.memberships()
-        first_index = self._log.first_index
-        return [*(pair for pair in self._older if pair[0] < first_index), *kept]
+        first_index = max(self._log.first_index, self.first_index)
+        known = {index: one for index, one in self._older if index < first_index}
+        return sorted({**known, **dict(kept)}.items(), key=lambda pair: pair[0])
 
     @property
     def now_ms(self) -> int:
@@ -190,8 +195,7 @@ class Snapshots:
         except StorageError as error:
             self._on_error(error)
             raise
-        self._older = snapshot.memberships
-        self.index, self.first_index = snapshot.applied.index, snapshot.base.index + 1
+        self._covers(snapshot)
         logger.info(
             "snapshot of entry %d: %d bytes, frozen in %.0f ms, durable after %.0f ms",
             self.index,
@@ -295,7 +299,9 @@ class Snapshots:
         return None
 
     async def install(self, received: Received) -> Memberships:
-        """Replace log and state by what was received; return its memberships up to the base.
+        """Replace log and state by what was received; return the memberships known then.
+
+        A log that has the very entry in which the snapshot ends stays as it is.
 
         No write of the log may be under way, and nobody may ask it until this returns.
 
@@ -306,13 +312,13 @@ class Snapshots:
             await self._run(self._install, received)
             self._pieces.clear()
             self._adopt(received.snapshot, received.state)
-            memberships = received.snapshot.memberships
-            return [pair for pair in memberships if pair[0] <= received.info.last_index]
+            return self.memberships()
 
     def _install(self, received: Received) -> None:
         """In this order: the snapshot is durable, then the log begins behind its base."""
         self._files.install(received.info, received.snapshot)
-        self._restart(received.snapshot)
+        if not self._continues(received.snapshot.base):
+            self._restart(received.snapshot)
 
     async def _run(self, work: Callable[..., _T], *arguments: object) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)

@@ -157,6 +157,45 @@ async def test_a_replica_that_was_away_too_long_gets_a_snapshot_and_every_messag
 
 
 @pytest.mark.asyncio
+async def test_an_entry_that_rotted_and_that_all_others_dropped_is_replaced_by_a_snapshot(
+    tmp_path: Path,
+) -> None:
+    """The log keeps what is behind it, over a restart too, and the node may lead again."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    stored = await _produce(leader, *range(20))
+    lost, kept = stored[1].index, stored[9].index
+    node = group.followers()[0]
+    await eventually(lambda: node.log.last_index == leader.log.last_index)
+    extent, _ = node.log.read_extent(lost, lost, 1)
+    place = tmp_path / node.id / "log" / extent.segment.name
+    await group.stop(node.id)
+    leader = await group.leader()
+    await _shorten(group, kept)
+    _flip(place, extent.offset + 100)
+
+    group.start(node.id)
+    back = group.nodes[node.id]
+    await eventually(lambda: back.log.is_faulty(lost))
+    assert back.driver.applied_index < lost
+    back.driver.entry_lost(lost)
+    await _digests_agree(group)
+    assert back.log.is_whole
+    assert back.log.first_index < kept
+    assert [await _message(back, offset) for offset in range(9, 20)] == list(range(9, 20))
+
+    await group.stop(back.id)
+    group.start(back.id)
+    again = group.nodes[back.id]
+    await _digests_agree(group)
+    leader.driver.transfer_leadership(again.id)
+    await eventually(again.driver.is_serving_leader)
+    await group.stop()
+
+
+@pytest.mark.asyncio
 async def test_a_replica_that_got_a_snapshot_can_lead(tmp_path: Path) -> None:
     """It hands out the messages that were stored before it had the snapshot."""
     group = _brokers(tmp_path)
@@ -275,8 +314,12 @@ async def test_a_snapshot_that_arrives_damaged_is_asked_for_anew(tmp_path: Path)
 
 
 def _rot(path: Path) -> None:
+    _flip(path, path.stat().st_size // 2)
+
+
+def _flip(path: Path, at: int) -> None:
     data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
+    data[at] ^= 1
     path.write_bytes(bytes(data))
 
 

@@ -39,11 +39,15 @@ class Events:
 
     def __init__(self) -> None:
         self.repaired: list[Entry] = []
+        self.lost: list[int] = []
         self.handed_over = 0
         self.failed: list[BaseException] = []
 
     def log_repaired(self, entries: Sequence[Entry]) -> None:
         self.repaired += entries
+
+    def entry_lost(self, index: int) -> None:
+        self.lost.append(index)
 
     def hand_over_damaged(self) -> None:
         self.handed_over += 1
@@ -98,6 +102,32 @@ async def test_what_is_in_memory_is_not_asked_for() -> None:
     await damaged.rounds(2)
 
     assert damaged.log.is_whole
+    assert damaged.helpers.asked == []
+
+
+async def test_what_no_peer_gives_is_told_to_the_driver() -> None:
+    """Which entry is missing first; not while anything is repaired."""
+    good = entries(1, 40, size=150)
+    damaged = Damaged(3, 7, b=[good[6]])
+
+    await damaged.rounds(1)
+    assert damaged.events.lost == []
+    await damaged.rounds(1)
+
+    assert damaged.events.lost == [3]
+
+
+async def test_what_a_snapshot_covers_is_not_asked_for() -> None:
+    """Damage below it is no loss, and the log counts as whole."""
+    damaged = Damaged(3, 7)
+    damaged.log.need_from(7)
+    assert damaged.log.faulty == (range(7, 8),)
+
+    damaged.log.need_from(8)
+    await damaged.rounds(1)
+
+    assert damaged.log.is_whole
+    assert damaged.log.faulty_count == 0
     assert damaged.helpers.asked == []
 
 

@@ -335,3 +335,15 @@ async def test_a_batch_is_read_back_as_the_bytes_it_was_produced_in(group: Memor
     ]
     assert few[0].bodies() == [b"3", b"4", b"5", b"6"]
     assert [stored.record for stored in few[0].records()] == records[3:7]
+
+
+async def test_a_stream_that_ended_while_idle_takes_no_later_batch(group: MemoryGroup) -> None:
+    """The old one is still asked for requests; what comes then belongs to the new one."""
+    async with AppendStream(addresses(group), timeout_s=10) as stream:
+        await stream.append(TOPIC, [b"a"], queue_id=0)
+        await group.nodes[0].servers[0].stop(None)
+        await asyncio.sleep(0.05)
+        group.elect(1)
+        await stream.append(TOPIC, [b"b"], queue_id=0)
+
+    assert group.log[-1].data.endswith(b"b")

@@ -312,6 +312,14 @@ class Raft(RaftView):
         self._memberships.insert(memberships_in(here))
         self.entries_available()
 
+    def entry_lost(self, index: int) -> None:
+        """Take note that entry *index* is damaged here, and that no peer gives it.
+
+        If it is still to be applied, a snapshot of the leader can take its place.
+        """
+        if self.applied_index < index:
+            self._installing.ask(index)
+
     def has_ready(self) -> bool:
         """Whether `ready` would hand something over."""
         leading = self._standing.leading

@@ -26,11 +26,12 @@ class Installing:
         self._accepts = accepts
         self._info: SnapshotInfo | None = None
         self._held_bytes = 0
+        self._lost_index = 0
 
     def on_request(self, message: InstallSnapshotRequest) -> None:
         """Take a piece from the leader of our term, or say from where we want it."""
         info = message.info
-        if self._log.has(info.last_index, info.last_term):
+        if self._log.has(info.last_index, info.last_term) and not self._replaces_lost(info):
             self._answer_installed(message)
         elif not self._accepts:
             self._answer(message, accepted=False, offset=0)
@@ -39,12 +40,41 @@ class Installing:
         elif self._standing.installing == info:
             self._answer(message, accepted=True, offset=info.size_bytes)
 
+    def ask(self, index: int) -> None:
+        """Ask our leader for a snapshot in place of a damaged entry that nobody gives us.
+
+        A leader that has the entry ignores it: then a peer will send it.
+        """
+        leader = self._standing.leader
+        if leader in (None, self._standing.id) or self._standing.installing is not None:
+            return
+        self._lost_index = index
+        self._out.after_hard_state.append(
+            InstallSnapshotResponse(
+                sender=self._standing.id,
+                recipient=leader,
+                term=self._standing.term,
+                last_index=index,
+                accepted=self._accepts,
+                offset=0,
+            )
+        )
+
+    def _replaces_lost(self, info: SnapshotInfo) -> bool:
+        """Whether a snapshot has what we must apply next and have lost."""
+        return self._log.applied_index < self._lost_index <= info.last_index
+
     def finished(self, info: SnapshotInfo, *, installed: bool) -> None:
         """Take the end of an installation; a snapshot that turned out bad is asked for anew."""
         if self._standing.installing != info:
             raise ValueError(f"snapshot {info} was not being installed")
         self._standing.installing = self._info = None
-        if installed:
+        self._log.apply_paused = False
+        if not installed:
+            return
+        if info.last_index <= self._log.commit_index:
+            self._log.skip_to(info.last_index)
+        else:
             self._log.install(info.last_index, info.last_term)
             self._out.retract_acks(1)
 
@@ -60,6 +90,9 @@ class Installing:
             self._out.chunks.append(SnapshotChunk(info, message.offset, message.data))
         if self._held_bytes == info.size_bytes:
             self._standing.installing = self._out.install = info
+            self._log.apply_paused = True
+            if self._log.has(info.last_index, info.last_term):
+                self._log.commit_to(info.last_index)
         self._answer(message, accepted=True, offset=self._held_bytes)
 
     def _answer(self, message: InstallSnapshotRequest, *, accepted: bool, offset: int) -> None:

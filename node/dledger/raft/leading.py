@@ -232,6 +232,14 @@ class Leadership:
             last_index=message.last_index, accepted=message.accepted, offset=message.offset
         ):
             self.pump_due = True
+        elif self._is_asked_for_snapshot(peer, message):
+            peer.needs_snapshot(None)
+            self.pump_due = True
+
+    def _is_asked_for_snapshot(self, peer: Progress, message: InstallSnapshotResponse) -> bool:
+        """Whether a follower has lost an entry that our log does not have any more."""
+        gone = message.accepted and 0 < message.last_index < self._log.first_index
+        return gone and message.offset == 0 and peer.state is not ProgressState.SNAPSHOT
 
     def disconnected(self, sender: NodeId) -> None:
         """The connection to a follower broke: what is in flight is probably lost."""

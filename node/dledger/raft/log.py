@@ -71,7 +71,7 @@ class RaftLog:
         self.last_term = reader.term(reader.last_index)
         self.commit_index = self.applied_index = applied_index
         assert applied_index <= self.last_index, "the applied entries must be in the log"
-        self.apply_blocked = False
+        self.apply_blocked = self.apply_paused = False
         self._tail: list[Entry] = []
         self._tail_first = self.last_index + 1
         self._next_write = self.last_index + 1
@@ -169,6 +169,14 @@ class RaftLog:
         for write in self._writes:
             write.valid_to = 0
 
+    def skip_to(self, index: int) -> None:
+        """Take what is below for applied: a snapshot's state has it. The log stays as it is."""
+        assert self.applied_index <= index, "an applied entry stays applied"
+        assert index <= min(self.commit_index, self.durable_index), "only what may be applied"
+        self.applied_index = index
+        self.apply_blocked = False
+        self._release()
+
     def slice(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...] | None:
         """Return entries from [first, last]: at least one, cut at *max_bytes*; None: not now."""
         if first < self._tail_first:
@@ -225,7 +233,7 @@ class RaftLog:
     def has_committed(self) -> bool:
         """Whether entries can be handed over for applying."""
         ready = self.applied_index < min(self.commit_index, self.durable_index)
-        return ready and not self.apply_blocked
+        return ready and not self.apply_blocked and not self.apply_paused
 
     def take_committed(self, max_bytes: int) -> tuple[Entry, ...]:
         """Hand over the next entries that are committed and durable here."""

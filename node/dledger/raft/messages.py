@@ -112,8 +112,10 @@ class InstallSnapshotRequest(Message):
 class InstallSnapshotResponse(Message):
     """The bytes before *offset* are here; when all is installed, an AppendResponse says so.
 
+    Unasked, at offset 0, it asks for a snapshot in place of an entry that is damaged.
+
     Attributes:
-        last_index: The snapshot's.
+        last_index: The snapshot's; unasked, the damaged entry's.
         accepted: Whether the follower takes snapshots at all.
         offset: Where to go on.
     """

@@ -22,7 +22,7 @@ class ProgressState(Enum):
     """Pipelined: each message is sent without waiting for the answer to the one before."""
 
     SNAPSHOT = "snapshot"
-    """It lacks entries that we no longer have: it gets a snapshot, one piece at a time."""
+    """It lacks or has lost entries that we do not have: it gets a snapshot, piece by piece."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class Progress:
         if self.state is ProgressState.PROBE:
             return self._probe_acked(match_index) or advanced
         if self.state is ProgressState.SNAPSHOT:
-            if advanced:
+            if advanced or self._ends_snapshot(match_index):
                 self.probe_from(self.match_index + 1)
             return advanced
         self._free_inflight()
@@ -169,6 +169,10 @@ class Progress:
         self.probe_from(self.match_index + 1)
         self.state = ProgressState.REPLICATE
         return True
+
+    def _ends_snapshot(self, match_index: int) -> bool:
+        """Whether this says that a snapshot is installed: it may bring nothing but the state."""
+        return self.snapshot is not None and match_index == self.snapshot.last_index
 
     def _free_inflight(self) -> None:
         while self.inflight and self.inflight[0][0] <= self.match_index:

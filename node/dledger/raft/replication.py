@@ -10,7 +10,7 @@ from dledger.errors import OffsetOutOfRange
 from dledger.raft.config import RaftConfig
 from dledger.raft.log import RaftLog
 from dledger.raft.messages import AppendRequest, InstallSnapshotRequest
-from dledger.raft.progress import Progress
+from dledger.raft.progress import Progress, ProgressState
 from dledger.raft.ready import Outbox
 from dledger.raft.snapshots import SnapshotReader
 from dledger.types import Entry, NodeId
@@ -36,7 +36,7 @@ class Replication:
 
     def send(self, peer_id: NodeId, peer: Progress) -> bool:
         """Send what the follower's window allows; returns whether to try again at once."""
-        if peer.next_index < self._log.first_index:
+        if peer.next_index < self._log.first_index or peer.state is ProgressState.SNAPSHOT:
             return self._send_snapshot(peer_id, peer)
         self._send_entries(peer_id, peer)
         if peer.probe_due:

@@ -7,9 +7,11 @@ from hashlib import md5, sha1
 from typing import Any
 from zlib import crc32
 
-from dledger.errors import TopicTypeMismatch
+from dledger.errors import InvalidArgument, TopicTypeMismatch
+from dledger.records import Record
 from dledger.rpc.limits import (
     MAX_BODY_BYTES,
+    MAX_ID_LENGTH,
     MAX_PROPERTIES,
     MAX_PROPERTIES_BYTES,
     MAX_REQUEST_BYTES,
@@ -111,6 +113,15 @@ def check_properties(properties: Mapping[str, str], keys: Collection[str]) -> No
             f"{count} keys and properties of {size_bytes} characters; "
             f"the limits are {MAX_PROPERTIES} and {MAX_PROPERTIES_BYTES}",
         )
+
+
+def check_record(record: Record) -> None:
+    """Refuse what a node would refuse of a native message, before it is sent."""
+    check_body(record.body)
+    check_tag(record.tag)
+    check_properties(record.properties, record.keys)
+    if len(record.message_id.encode()) > MAX_ID_LENGTH:
+        raise InvalidArgument(f"message_id has at most {MAX_ID_LENGTH} bytes")
 
 
 def _name(enum: Any, value: int) -> str:

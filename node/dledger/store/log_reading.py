@@ -34,6 +34,7 @@ class LogReading:
     _synced_index: int
     _truncations: int
     _failure: str | None
+    needed_from = 0
 
     # What the event loop may ask.
 
@@ -65,21 +66,30 @@ class LogReading:
 
     @property
     def faulty(self) -> tuple[range, ...]:
-        """The entries that are in the log, but damaged on disk, ascending; until `repair`."""
+        """The entries that are in the log, but damaged on disk, ascending; until `repair`.
+
+        Only those that no snapshot covers: see `need_from`.
+        """
         with self._state:
-            return self._index.faulty.ranges
+            known, first = self._index.faulty.ranges, self.needed_from
+        return tuple(
+            range(max(first, each.start), each.stop) for each in known if each.stop > first
+        )
 
     @property
     def faulty_count(self) -> int:
         """How many they are."""
-        with self._state:
-            return len(self._index.faulty)
+        return sum([len(each) for each in self.faulty])
 
     @property
     def is_whole(self) -> bool:
-        """Whether no entry is known to be damaged."""
+        """Whether no needed entry is known to be damaged."""
         with self._state:
-            return not self._index.faulty
+            return self._index.faulty.next(self.needed_from) is None
+
+    def need_from(self, index: int) -> None:
+        """Say that a durable snapshot covers what is below *index*: damage there is no loss."""
+        self.needed_from = index
 
     def is_faulty(self, index: int) -> bool:
         """Whether the entry at *index* is known to be damaged."""
