@@ -21,6 +21,7 @@ from dledger.errors import (
     Unavailable,
 )
 from dledger.metrics import NodeMetrics
+from dledger.raft.view import RaftView
 from dledger.store.commit_log import CommitLog
 from dledger.types import Entry, NodeId
 
@@ -150,6 +151,16 @@ class Refetcher:
             logger.warning("repaired entries [%d, %d]", repaired[0].index, repaired[-1].index)
             self._events.log_repaired(repaired)
         return len(repaired)
+
+
+def is_stuck_behind(damaged: Sequence[range], core: RaftView) -> bool:
+    """Whether a leader's damage is what all other voters wait for: none can get its whole log.
+
+    Then nothing more is committed under it, and a hand-over would never come about.
+    """
+    voters = core.membership.voter_ids
+    matches = [one.match_index for peer, one in core.progress().items() if peer in voters]
+    return bool(damaged and matches) and max(matches) < damaged[0].start
 
 
 def whole_entries(log: CommitLog, first: int, last: int, max_bytes: int) -> tuple[Entry, ...]:
