@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 from dledger.errors import (
-    CorruptRecord,
     DiskFull,
     FaultyEntry,
     OffsetOutOfRange,
@@ -173,5 +172,5 @@ def whole_entries(log: CommitLog, first: int, last: int, max_bytes: int) -> tupl
         return ()
     try:
         return log.read(first, last, max_bytes)
-    except (FaultyEntry, OffsetOutOfRange, CorruptRecord):
+    except (FaultyEntry, OffsetOutOfRange, StorageError):
         return ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
+_DISK = "tests/node/test_disk.py"
 _DRIVER = "tests/node/test_driver.py"
 _STALE = "tests/node/test_stale_completion.py"
 _JOINING = "tests/node/test_joining.py"
@@ -16,7 +17,7 @@ NODE_MUTANTS = (
         old="clean=not self._hard_state_busy and not self._hard_states,",
         new="clean=True,",
         why="votes leave before they are on disk",
-        checks=(_DRIVER,),
+        checks=(_DISK, _DRIVER),
     ),
     Mutant(
         name="speak before the entries are durable",
@@ -24,7 +25,7 @@ NODE_MUTANTS = (
         old="clean=self.idle, durable=self._log_durable",
         new="clean=True, durable=self._log_durable",
         why="acks leave before the entries are on disk",
-        checks=(_DRIVER, _STALE),
+        checks=(_DISK, _DRIVER, _STALE),
     ),
     Mutant(
         name="ack what is about to be replaced",
@@ -32,7 +33,7 @@ NODE_MUTANTS = (
         old="            self._withdraw_acks(ready.entries[0].index)\n",
         new="",
         why="an ack leaves for an entry that was never on disk",
-        checks=(_DRIVER, _STALE),
+        checks=(_DISK, _DRIVER, _STALE),
     ),
     Mutant(
         name="one completion for all batches of a sync",
@@ -41,7 +42,7 @@ NODE_MUTANTS = (
         "the same entry may be among them twice\n",
         new="        for _, entries in batches[:1]:\n",
         why="the core waits for ever for writes that are done, or takes one for another",
-        checks=(_DRIVER, _STALE),
+        checks=(_DISK, _DRIVER, _STALE),
     ),
     Mutant(
         name="go on after the disk failed",
@@ -49,7 +50,7 @@ NODE_MUTANTS = (
         old="            self.stop()\n            self._events.disk_failed(error)\n",
         new="            self._events.hard_state_durable(HardState())\n",
         why="a node whose disk fails stays in the group and acknowledges",
-        checks=(_DRIVER,),
+        checks=(_DISK, _DRIVER),
     ),
     Mutant(
         name="apply out of order",

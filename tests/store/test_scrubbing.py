@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dledger.errors import CorruptRecord
+from dledger.errors import CorruptRecord, StorageError
 from dledger.store.commit_log import CommitLog
 from dledger.store.files import Mode, RealFiles
 from dledger.store.memory_files import Fault, MemoryFile, MemoryFiles
@@ -231,3 +231,16 @@ def test_damage_of_what_the_log_has_dropped_is_no_fault() -> None:
     log.mark_faulty(1, first - 1, "rot")
 
     assert log.is_whole
+
+
+def test_a_segment_that_cannot_be_opened_is_a_failed_disk() -> None:
+    """For readers and the scrubber alike, so that neither ends without a word."""
+    disk, log = filled()
+    first = log._index.segments[0]
+    log._disk.close()
+    disk.files.inject(Fault(operation="open", errno=errno.EIO, suffix=first.name, times=2))
+
+    with pytest.raises(StorageError, match="cannot open segment"):
+        log._scrub_records(1, 0)
+    with pytest.raises(StorageError, match="cannot open segment"):
+        log.read(1, 1, 0)
