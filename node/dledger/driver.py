@@ -29,6 +29,7 @@ from dledger.raft.core import Raft
 from dledger.raft.messages import InstallSnapshotRequest, Message
 from dledger.raft.ready import Ready
 from dledger.reads import AppliedWaiters, PendingReads
+from dledger.refetch import is_stuck_behind
 from dledger.role_watch import RoleWatch
 from dledger.signals import ChangeSignal
 from dledger.snapshots import Memberships, Snapshots
@@ -444,7 +445,13 @@ class Driver:
 
     def hand_over_damaged(self) -> None:
         """Give leadership away, if there is anyone: our log stays damaged."""
-        if self._running and self.core.role is Role.LEADER and self.core.transfer_target is None:
+        if not self._running or self.core.role is not Role.LEADER:
+            return
+        if is_stuck_behind(self._log.faulty, self.core):
+            logger.warning("no follower can get what is damaged here: stepping down")
+            self.core.step_down()
+            self._wake()
+        elif self.core.transfer_target is None:
             try:
                 self.transfer_leadership(None)
             except DledgerError as error:

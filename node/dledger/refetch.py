@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 from dledger.errors import (
-    CorruptRecord,
     DiskFull,
     FaultyEntry,
     OffsetOutOfRange,
@@ -21,6 +20,7 @@ from dledger.errors import (
     Unavailable,
 )
 from dledger.metrics import NodeMetrics
+from dledger.raft.view import RaftView
 from dledger.store.commit_log import CommitLog
 from dledger.types import Entry, NodeId
 
@@ -152,6 +152,16 @@ class Refetcher:
         return len(repaired)
 
 
+def is_stuck_behind(damaged: Sequence[range], core: RaftView) -> bool:
+    """Whether a leader's damage is what all other voters wait for: none can get its whole log.
+
+    Then nothing more is committed under it, and a hand-over would never come about.
+    """
+    voters = core.membership.voter_ids
+    matches = [one.match_index for peer, one in core.progress().items() if peer in voters]
+    return bool(damaged and matches) and max(matches) < damaged[0].start
+
+
 def whole_entries(log: CommitLog, first: int, last: int, max_bytes: int) -> tuple[Entry, ...]:
     """Return what the log can give of [first, last], from the first whole entry on."""
     first, last = max(first, log.first_index), min(last, log.last_index)
@@ -162,5 +172,5 @@ def whole_entries(log: CommitLog, first: int, last: int, max_bytes: int) -> tupl
         return ()
     try:
         return log.read(first, last, max_bytes)
-    except (FaultyEntry, OffsetOutOfRange, CorruptRecord):
+    except (FaultyEntry, OffsetOutOfRange, StorageError):
         return ()

@@ -15,6 +15,7 @@ from dledger.broker.commands import Retain
 from dledger.broker.state import BrokerState
 from dledger.driver import Driver
 from dledger.errors import DiskFull, DledgerError, StorageError
+from dledger.laggards import Laggards
 from dledger.retention import RetentionPolicy, first_index_without, keep_from
 from dledger.snapshots import Snapshots
 from dledger.store.commit_log import CommitLog
@@ -51,6 +52,7 @@ class Upkeep:
         self._snapshots = snapshots
         self._retention = retention
         self._policy = policy
+        self._laggards = Laggards()
         self._bytes_at_snapshot = 0
         self._newest_ms: dict[int, int] = {}
 
@@ -58,6 +60,9 @@ class Upkeep:
         """Do what is due."""
         try:
             await self._propose_retention(usage)
+            followers = self._driver.core.progress()
+            if self._laggards.get_on(followers, self._state.first_index):
+                return
             if self._is_snapshot_due():
                 await self.take_snapshot()
             await self._drop()

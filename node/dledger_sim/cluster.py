@@ -16,7 +16,13 @@ from dledger.raft.messages import AppendRequest, Message
 from dledger.raft.quorum import Electorate
 from dledger.types import Entry, Membership, NodeId, Role
 from dledger_sim.clock import Clock
-from dledger_sim.group_checkers import Commitment, ElectionSafety, OneHistory, check_step
+from dledger_sim.group_checkers import (
+    Commitment,
+    ElectionSafety,
+    OneHistory,
+    check_said,
+    check_step,
+)
 from dledger_sim.links import Links
 from dledger_sim.options import Options
 from dledger_sim.peer_records import PeerRecords
@@ -194,6 +200,7 @@ class Cluster:
 
     def send(self, message: Message) -> None:
         """Carry a message, or lose it."""
+        check_said(self.processes.get(message.sender), message)
         for delay_us in self.links.delays_us(message.sender, message.recipient):
             self.clock.after(delay_us, lambda: self._deliver(message))
 
@@ -231,6 +238,10 @@ class Cluster:
     def restart_later(self, process: Process) -> None:
         """Start a node that is down after a while."""
         down_us = self._crashes.randint(1, self._crashes.choice((10 * MS, 500 * MS, 3 * S)))
+        self.restart_after(down_us, process)
+
+    def restart_after(self, down_us: int, process: Process) -> None:
+        """Start a node that is down, unless it is to stay so."""
         self.clock.after(down_us, lambda: self._restart(process))
 
     def _restart(self, process: Process) -> None:

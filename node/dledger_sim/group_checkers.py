@@ -13,8 +13,9 @@ from zlib import crc32
 
 from dledger.raft import invariants
 from dledger.raft.membership import memberships_in
+from dledger.raft.messages import Message, VoteResponse
 from dledger.raft.quorum import Electorate
-from dledger.types import Entry, Membership, NodeId
+from dledger.types import Entry, HardState, Membership, NodeId, Role
 from dledger_sim.checkers import ViolationError
 from dledger_sim.process import Process
 
@@ -160,11 +161,31 @@ def check_bounds(process: Process) -> None:
         raise ViolationError(f"{process.id} has {driver.queued_bytes} bytes of commands queued")
 
 
+def check_said(process: Process | None, message: Message) -> None:
+    """Check that a vote leaves only when it is on disk (Raft 5.2)."""
+    if process is None or not isinstance(message, VoteResponse) or not message.granted:
+        return
+    kept = process.hard_state_on_disk()
+    if kept.term <= message.term and kept != HardState(message.term, message.recipient):
+        raise ViolationError(f"{process.id} tells a vote of term {message.term} before it is kept")
+
+
+def _check_counting(process: Process, before: invariants.Snapshot) -> None:
+    """Check that a leader commits entries of its own term only (Raft 5.4.2); others follow."""
+    now = process.seen
+    reigns = before.role is Role.LEADER and now.role is Role.LEADER and before.term == now.term
+    if not reigns or not before.commit_index < now.commit_index <= process.log.last_index:
+        return
+    if process.log.term(now.commit_index) != now.term:
+        raise ViolationError(f"leader {process.id} of term {now.term} commits an earlier entry")
+
+
 def check_step(process: Process) -> invariants.Snapshot:
     """Check one node's own invariants after an event; returns what it was before."""
     core = process.driver.core
     invariants.check(core)
     before, process.seen = process.seen, invariants.snapshot(core)
     invariants.check_step(before, process.seen)
+    _check_counting(process, before)
     check_bounds(process)
     return before

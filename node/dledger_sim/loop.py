@@ -101,6 +101,7 @@ class ProcessLoop:
         self._after_step = after_step
         self._asyncio = cast("asyncio.AbstractEventLoop", self)
         self._alive = True
+        self._untaken: Exception | None = None
         self._paused_until_us = 0
         self._held: deque[_Handle] = deque()
         self._jobs: dict[Executor, deque[Job]] = {}
@@ -152,6 +153,8 @@ class ProcessLoop:
             handle.call()
         finally:
             _set_running_loop(None)
+        if self._untaken is not None:
+            raise self._untaken
         if not aside:
             self._after_step()
 
@@ -263,7 +266,7 @@ class ProcessLoop:
         return not self._alive
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Raise what nobody took; what a dead process leaves behind is nobody's."""
+        """Keep what nobody took, to be raised; what a dead process leaves behind is nobody's."""
         error = context.get("exception")
         if self._alive and error is not None:
-            raise error
+            self._untaken = error

@@ -30,6 +30,7 @@ class Nemesis:
         options = self._cluster.options
         for mean_s, action in (
             (options.crash_s, self._crash),
+            (options.away_s, self._leave),
             (options.kill_s, self._kill),
             (options.power_cut_s, self._cut_power),
             (options.partition_s, self._partition),
@@ -62,6 +63,13 @@ class Nemesis:
 
     def _crash(self) -> None:
         self._cluster.crash_after(0, self._any())
+
+    def _leave(self) -> None:
+        """Let a node lose power, for so long that retention may drop what it lacks."""
+        process = self._any()
+        if process.is_up:
+            self._cluster.crash(process)
+            self._cluster.restart_after(self._rng.randint(2 * S, 6 * S), process)
 
     def _kill(self) -> None:
         self._cluster.crash_after(0, self._any(), kill=True)
@@ -113,9 +121,7 @@ class Nemesis:
             skip=self._rng.randint(0, 5),
             partial_bytes=self._rng.randint(0, 600),
         )
-        process = self._any()
-        if process.is_up:
-            process.files.inject(fault)
+        self._any().files.inject(fault)
 
     def _fill(self) -> None:
         files = self._any().files

@@ -32,6 +32,7 @@ class Options:
         partition_s: Mean seconds between partitions; some are partial, some in one direction.
         stall: Part of the disk jobs that take up to two seconds.
         crash_s: Mean seconds between power cuts of one node.
+        away_s: Mean seconds between power cuts of one node behind which the log may move on.
         kill_s: Mean seconds between kills of one process; the page cache survives.
         power_cut_s: Mean seconds between power cuts of all nodes.
         crash_writing: Part of the disk jobs in the middle of which the node loses power.
@@ -69,6 +70,7 @@ class Options:
     partition_s: float = 0.0
     stall: float = 0.0
     crash_s: float = 0.0
+    away_s: float = 0.0
     kill_s: float = 0.0
     power_cut_s: float = 0.0
     crash_writing: float = 0.0
@@ -102,7 +104,7 @@ class Options:
         return cls(
             nodes=rng.choice((1, 3, 3, 3, 3, 5, 5)),
             tight=rng.random() < 0.4,
-            segment_bytes=rng.choice((16, 64, 256)) << 10,
+            segment_bytes=rng.choice((8, 16, 64)) << 10,
             clients=rng.randint(1, 3),
             window=rng.randint(1, 4),
             batch=rng.choice((4, 32, 64)),
@@ -134,6 +136,7 @@ class Options:
             rot_s=rng.choice((0.0, 2.0, 0.5)),
             misdirect_s=rng.choice((0.0, 4.0)),
             lie_s=rng.choice((0.0, 0.0, 3.0)),
+            away_s=rng.choice((0.0, 0.0, 4.0)),
         )
 
     def without(self, *faults: str) -> Options:

@@ -25,10 +25,11 @@ from dledger.scrubber import Scrubber
 from dledger.snapshots import Snapshots
 from dledger.store.commit_log import CommitLog
 from dledger.store.files import DiskUsage
-from dledger.store.hard_state import HardStateFile
+from dledger.store.hard_state import NAME as HARD_STATE
+from dledger.store.hard_state import HardStateFile, decode_hard_state
 from dledger.store.identity import LOG_DIRECTORY, join, load_identity, load_or_format
 from dledger.store.snapshot_files import SNAPSHOT_DIRECTORY, SnapshotFiles
-from dledger.types import Entry, Member, Membership, NodeId
+from dledger.types import Entry, HardState, Member, Membership, NodeId
 from dledger.upkeep import SnapshotPolicy, Upkeep
 from dledger_sim.clock import Clock
 from dledger_sim.loop import ProcessLoop
@@ -289,6 +290,10 @@ class Process:
                 self.files.cut_after(self._rng.randint(0, 8))
                 job.run()
         self.files.cut_after(0)
+
+    def hard_state_on_disk(self) -> HardState:
+        """Return term and vote as they would be after a power cut."""
+        return decode_hard_state(self.files.after_power_cut(_DIRECTORY / HARD_STATE))
 
     def membership(self) -> tuple[int, Membership]:
         """Return the members that this node goes by, or would after a start, and since when."""

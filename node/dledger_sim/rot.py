@@ -1,8 +1,9 @@
 """Damage to what disks hold, and the atlas that keeps it repairable.
 
 A record may be damaged on a minority of the disks only; which minority is drawn for each stretch of
-the log (after TigerBeetle's fault atlas). So of every committed entry a whole copy survives. What
-is damaged was synced: flipped bits, a write that went to another place, or a sync that lied, so
+the log (after TigerBeetle's fault atlas). So of every committed entry a whole copy survives. Until
+the first one is committed nothing is damaged: the founder's disk may hold the only copy. What is
+damaged was synced: flipped bits, a write that went to another place, or a sync that lied, so
 that the power takes what it should have kept.
 """
 
@@ -84,7 +85,7 @@ class Rot:
         return self._places(process, drawn)
 
     def _places(self, process: Process, indexes: Sequence[int]) -> list[Place]:
-        if not process.is_up:
+        if not process.is_up or not self._cluster.commitment.last_index:
             return []
         places: list[Place] = []
         for index in indexes:

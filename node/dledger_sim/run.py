@@ -21,6 +21,8 @@ _LEADER_S = 3
 _PROGRESS_S = 10
 _WHOLE_S = 30
 _STALLED_S = 2
+_STUCK_S = 10
+"""A leader with a damaged entry that nobody else has gives way after its patience."""
 _LEAST_FOR_HUBS = 3
 _PARTIAL_PARTITIONS = 2
 
@@ -148,7 +150,8 @@ class Run:
 
     def _demand_progress(self, who: str) -> None:
         cluster = self.cluster
-        cluster.clock.run_until(cluster.clock.now_us + _STALLED_S * S, self._is_led)
+        stalled_s = _STUCK_S if self.options.damages else _STALLED_S
+        cluster.clock.run_until(cluster.clock.now_us + stalled_s * S, self._is_led)
         self._within(_LEADER_S, self._is_led, f"{who} has no leader")
         before = cluster.commitment.last_index
         self._within(

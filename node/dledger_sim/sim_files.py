@@ -29,6 +29,10 @@ class SimFiles(MemoryFiles):
         """Give the room back."""
         self.capacity_bytes = _CAPACITY_BYTES
 
+    def after_power_cut(self, path: Path) -> bytes:
+        """Return what a file holds that is replaced by renaming, if the power fails now."""
+        return bytes(self._disk_names[path].data)
+
     def strike(self, operation: str, path: Path) -> None:
         """Raise once the power is cut, or if an injected fault wants this call to fail."""
         if self._calls_left is not None:

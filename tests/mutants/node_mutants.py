@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
+_DISK = "tests/node/test_disk.py"
 _DRIVER = "tests/node/test_driver.py"
 _STALE = "tests/node/test_stale_completion.py"
 _JOINING = "tests/node/test_joining.py"
-_SIM = "tests/sim/test_driver_in_simulator.py"
 _DEDUPE = "tests/broker/test_dedupe.py"
 
 NODE_MUTANTS = (
@@ -17,7 +17,7 @@ NODE_MUTANTS = (
         old="clean=not self._hard_state_busy and not self._hard_states,",
         new="clean=True,",
         why="votes leave before they are on disk",
-        checks=(_DRIVER, _SIM),
+        checks=(_DISK, _DRIVER),
     ),
     Mutant(
         name="speak before the entries are durable",
@@ -25,7 +25,7 @@ NODE_MUTANTS = (
         old="clean=self.idle, durable=self._log_durable",
         new="clean=True, durable=self._log_durable",
         why="acks leave before the entries are on disk",
-        checks=(_DRIVER, _STALE, _SIM),
+        checks=(_DISK, _DRIVER, _STALE),
     ),
     Mutant(
         name="ack what is about to be replaced",
@@ -33,7 +33,7 @@ NODE_MUTANTS = (
         old="            self._withdraw_acks(ready.entries[0].index)\n",
         new="",
         why="an ack leaves for an entry that was never on disk",
-        checks=(_DRIVER, _STALE, _SIM),
+        checks=(_DISK, _DRIVER, _STALE),
     ),
     Mutant(
         name="one completion for all batches of a sync",
@@ -42,7 +42,7 @@ NODE_MUTANTS = (
         "the same entry may be among them twice\n",
         new="        for _, entries in batches[:1]:\n",
         why="the core waits for ever for writes that are done, or takes one for another",
-        checks=(_DRIVER, _STALE, _SIM),
+        checks=(_DISK, _DRIVER, _STALE),
     ),
     Mutant(
         name="go on after the disk failed",
@@ -50,7 +50,7 @@ NODE_MUTANTS = (
         old="            self.stop()\n            self._events.disk_failed(error)\n",
         new="            self._events.hard_state_durable(HardState())\n",
         why="a node whose disk fails stays in the group and acknowledges",
-        checks=(_DRIVER, _SIM),
+        checks=(_DISK, _DRIVER),
     ),
     Mutant(
         name="apply out of order",
@@ -58,15 +58,15 @@ NODE_MUTANTS = (
         old="        for entry in entries:\n            self._apply_one(entry)\n",
         new="        for entry in reversed(entries):\n            self._apply_one(entry)\n",
         why="replicas come to different states",
-        checks=(_DRIVER, _SIM),
+        checks=(_DRIVER,),
     ),
     Mutant(
         name="serve before the own term is applied",
-        file="driver.py",
-        old="return leads and self._leader_term_applied == self.core.term",
-        new="return leads",
+        file="role_watch.py",
+        old="return self._core.role is Role.LEADER and self._term_applied == self._core.term",
+        new="return self._core.role is Role.LEADER",
         why="a new leader answers from a state that lacks acknowledged entries",
-        checks=(_DRIVER, _SIM),
+        checks=(_DRIVER,),
     ),
     Mutant(
         name="reuse a dedupe key",

@@ -500,3 +500,28 @@ def test_transfer_to_a_learner_is_refused() -> None:
 
     with pytest.raises(InvalidArgument, match="not another voter"):
         node.do(lambda raft: raft.transfer_leadership(NodeId("4")))
+
+
+def test_membership_that_is_repaired_takes_its_place_in_the_log() -> None:
+    """Below newer ones; one that is known already is not taken twice."""
+    group = Membership.of([member("1")]).group_id
+    old, new = Membership.of([member("9")], group), Membership.of([member("1")], group)
+    stack = rules.MembershipStack([(5, new)], group)
+
+    stack.insert([(2, old), (5, new)])
+
+    assert (stack.index, stack.current) == (5, new)
+    assert stack.removal_index(NodeId("9")) == 5
+    stack.truncate(5)
+    assert (stack.index, stack.current) == (2, old)
+
+
+def test_member_that_an_uncommitted_change_adds_campaigns_by_that_change() -> None:
+    """The newest membership in the log counts, committed or not (6)."""
+    group = Membership.of([member("1")]).group_id
+    before = Membership.of([member("1")], group)
+    after = Membership.of([member("1"), member("2")], group)
+    stack = rules.MembershipStack([(1, before), (4, after)], group)
+
+    assert stack.may_campaign(NodeId("2"), 3)
+    assert not stack.may_campaign(NodeId("3"), 3)

@@ -2,7 +2,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger.raft.progress import Progress, ProgressState
+from dledger.types import SnapshotInfo
 
+INFO = SnapshotInfo(last_index=5, last_term=1, size_bytes=100, crc32c=0)
 BOUNDS = {"max_messages": 3, "max_bytes": 100}
 
 
@@ -171,3 +173,25 @@ def test_progress_stays_sane_whatever_is_answered(steps: list[tuple[str, int, in
         assert progress.inflight_bytes == sum(size for _, size in progress.inflight)
         assert all(index > progress.match_index for index, _ in progress.inflight)
         assert progress.state is ProgressState.REPLICATE or not progress.inflight
+
+
+def test_ack_of_what_was_known_does_not_end_a_snapshot() -> None:
+    """It lacks entries that we do not have; only more of the log than that makes it go on."""
+    progress = Progress(next_index=6, match_index=3)
+    progress.needs_snapshot(INFO)
+
+    assert not progress.acked(3)
+    assert progress.state is ProgressState.SNAPSHOT
+    assert progress.acked(9)
+    assert (progress.state, progress.next_index) == (ProgressState.PROBE, 10)
+
+
+def test_answer_about_another_snapshot_changes_nothing() -> None:
+    """It is late: a newer one took its place, or the follower has the log again."""
+    progress = Progress(next_index=6)
+    progress.needs_snapshot(INFO)
+
+    assert not progress.snapshot_answered(last_index=4, accepted=True, offset=50)
+    assert progress.snapshot_offset == 0
+    progress.probe_from(6)
+    assert not progress.snapshot_answered(last_index=5, accepted=True, offset=50)

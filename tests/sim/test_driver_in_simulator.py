@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from dledger.disk import Disk
+from dledger.raft.leading import Leadership
 from dledger_sim import __main__ as command_line
 from dledger_sim import seeds as many
 from dledger_sim.checkers import ViolationError
@@ -57,16 +58,50 @@ def first_failure(seeds: int) -> Failure | None:
 
 def test_ack_before_sync_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that speaks before its disk has the entries."""
+    release = Disk._release
 
-    def all_durable(self: Disk, *, clean: bool, durable: int) -> int:
-        return self._sequence
+    def acks_at_once(self: Disk) -> None:
+        self._send_held(self._acks, self._sequence)
+        release(self)
 
-    monkeypatch.setattr(Disk, "_durable_up_to", all_durable)
+    monkeypatch.setattr(Disk, "_release", acks_at_once)
 
     failure = first_failure(5)
 
     assert failure is not None
     assert "have it on disk" in failure.text
+
+
+def test_vote_before_sync_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that votes before its disk knows: it may vote again after a power cut."""
+    release = Disk._release
+
+    def votes_at_once(self: Disk) -> None:
+        self._send_held(self._votes, self._sequence)
+        release(self)
+
+    monkeypatch.setattr(Disk, "_release", votes_at_once)
+
+    failure = first_failure(2)
+
+    assert failure is not None
+    assert "before it is kept" in failure.text
+
+
+def test_commit_of_an_earlier_term_by_counting_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figure 8 of the paper, at the first commit that it makes unsafe."""
+
+    def count_all(self: Leadership) -> int:
+        match_index = {peer: one.match_index for peer, one in self.progress.items()}
+        match_index[self._config.id] = self._log.durable_index
+        return self._memberships.electorate.committed(match_index)
+
+    monkeypatch.setattr(Leadership, "commit_point", count_all)
+
+    failure = first_failure(20)
+
+    assert failure is not None
+    assert "commits an earlier entry" in failure.text
 
 
 def test_shrinking_keeps_the_faults_that_a_failure_needs() -> None:

@@ -188,3 +188,12 @@ def test_power_cut_while_the_log_restarts_leaves_the_old_or_the_new_one(
 
         assert (found.first_index, found.last_index) in {(1, 100), (index + 1, index)}
         assert kept(found) in ([], entries(1, 100, size=200))
+
+
+def test_the_beginning_of_all_logs_stays_known() -> None:
+    """Index 0 stands before entry 1, wherever this log begins."""
+    log = Disk().with_entries(entries(1, 100, size=200))
+
+    assert log.drop_before(80) > 1
+
+    assert (log.term(0), log.chain(0)) == (0, 0)

@@ -87,3 +87,13 @@ def test_a_segment_that_is_gone_is_named() -> None:
 
     with pytest.raises(CorruptRecord, match=f"{name}.*missing"):
         log.read_extent(1, 1, 1000)
+
+
+def test_a_segment_that_became_short_is_damage() -> None:
+    """And never an extent with fewer records than were asked for."""
+    disk, log = written(8192, entries(1, 10))
+    name = "00000000000000000001.seg"
+    del disk.contents(name)[4096 + 100 :]
+
+    with pytest.raises(CorruptRecord, match=f"{name} .* 4196: 100 of 480 bytes"):
+        log.read_extent(1, 10, 1000)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import errno
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
+from crc32c import crc32c
 
 from dledger.errors import (
     CorruptFile,
@@ -15,8 +17,10 @@ from dledger.errors import (
     FaultyEntry,
     StorageError,
 )
+from dledger.store import checked_json
 from dledger.store.commit_log import CommitLog
-from dledger.store.hard_state import HardStateFile
+from dledger.store.format import decode_segment_header, encode_segment_header
+from dledger.store.hard_state import HardStateFile, decode_hard_state, encode_hard_state
 from dledger.store.identity import NAME as IDENTITY
 from dledger.store.identity import load_or_format
 from dledger.store.memory_files import Fault
@@ -377,3 +381,75 @@ def test_disk_that_cannot_be_read_at_the_start_is_a_storage_error(
 def start(disk: Disk) -> None:
     HardStateFile(disk.files, DATA).load()
     disk.open()
+
+
+def test_failed_log_prepares_no_segment() -> None:
+    """Nothing is written any more once a write has failed."""
+    disk = Disk()
+    log = disk.with_entries(entries(1, 3))
+    disk.files.inject(Fault("fdatasync", errno.EIO, ".seg"))
+    log.append(entries(4, 4))
+    with pytest.raises(StorageError):
+        log.sync()
+    before = disk.names()
+
+    assert not log.prepare()
+
+    assert disk.names() == before
+
+
+def test_segment_header_of_another_segment_is_damage() -> None:
+    """A misdirected write: a whole page of this very node, but for another place in the log."""
+    disk = Disk(segment_bytes=4096 + 1000)
+    disk.with_entries(entries(1, 60, size=100)).close()
+    first, second, third = disk.names(".seg")[:3]
+    page = bytes(disk.contents(first)[:4096])
+    good = bytes(disk.contents(second)[:4096])
+    header = decode_segment_header(bytes(disk.contents(third)[:4096]))
+
+    disk.contents(second)[:4096] = page
+    other_history = replace(header, previous_chain=header.previous_chain ^ 1)
+    disk.contents(third)[:4096] = encode_segment_header(other_history)
+    log = disk.open()
+
+    assert everything(log) == entries(1, 60, size=100)
+    assert bytes(disk.contents(second)[:4096]) == good
+    assert decode_segment_header(bytes(disk.contents(third)[:4096])) == header
+
+
+def test_sealed_segment_that_became_short_is_faulty_where_it_is() -> None:
+    """Its index file does not stand for bytes that are not there."""
+    disk = Disk()
+    disk.with_entries(entries(1, 100, size=150)).close()
+    name = disk.names(".seg")[0]
+    del disk.contents(name)[5000:]
+
+    log = disk.open()
+
+    assert log.last_index == 100
+    faulty = [index for found in log.faulty for index in found]
+    assert faulty
+    assert log.repair(entries(1, 100, size=150))
+    assert everything(log) == entries(1, 100, size=150)
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "message"),
+    [(8, 2, "version 2, this node reads 1"), (0, 0, "magic"), (12, 7, "header says 7")],
+)
+def test_hard_state_of_another_format_is_refused(at: int, value: int, message: str) -> None:
+    """A vote is not guessed at, though the CRC fits."""
+    data = bytearray(encode_hard_state(HardState(3, NodeId("n1"))))
+    data[at] = value
+    data[-4:] = crc32c(data[:-4]).to_bytes(4, "little")
+
+    with pytest.raises(ValueError, match=message):
+        decode_hard_state(bytes(data))
+
+
+def test_json_of_another_version_is_not_damage() -> None:
+    """It is whole, and says so; a newer program reads it."""
+    data = checked_json.encode(2, {"name": "orders-0"})
+
+    with pytest.raises(checked_json.VersionError, match="version 2, this one reads 1"):
+        checked_json.decode(1, data)

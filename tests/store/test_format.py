@@ -240,3 +240,39 @@ def test_check_entry_names_both_checksums() -> None:
     check_entry(good)
     with pytest.raises(InvalidArgument, match=f"{good.crc32c:#010x}"):
         check_entry(bad)
+
+
+def test_record_of_another_index_does_not_continue_the_log() -> None:
+    """Both indexes are named."""
+    with pytest.raises(ValueError, match="index is 4, expected 5"):
+        decode_record_header(joined([entry(4)]), 0, chain=0, index=5)
+
+
+def test_files_of_one_kind_are_not_taken_for_another() -> None:
+    """Each has a magic word of its own, which a CRC that fits does not replace."""
+    page = bytearray(encode_segment_header(HEADER))
+    page[:8] = b"DLGRIDX\0"
+    page[220:224] = crc32c(page[:220]).to_bytes(4, "little")
+
+    with pytest.raises(ValueError, match="not a segment: magic is b'DLGRIDX"):
+        decode_segment_header(bytes(page))
+
+
+def test_index_columns_are_little_endian_on_any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine whose integers lie the other way swaps them when it writes and when it reads."""
+    index = SegmentIndex(
+        first_index=1,
+        previous_chain=3,
+        end=4200,
+        positions=array("I", [512, 520]),
+        chains=array("I", [1, 2]),
+        runs=((1, 1),),
+        memberships=(2,),
+    )
+    written = encode_index(index)
+
+    monkeypatch.setattr("sys.byteorder", "big")
+    swapped = encode_index(index)
+
+    assert decode_index(swapped) == index
+    assert (swapped[56:60], written[56:60]) == (written[59:55:-1], (512).to_bytes(4, "little"))

@@ -13,9 +13,10 @@ import pytest
 
 from dledger.errors import CorruptFile, DirectoryLocked, DiskFull, WrongIdentity
 from dledger.store.commit_log import CommitLog
-from dledger.store.files import Mode, RealFiles
+from dledger.store.files import Files, Mode, RealFiles
 from dledger.store.hard_state import HardStateFile
 from dledger.store.identity import Identity, join, load_or_format, lock_directory
+from dledger.store.memory_files import MemoryFiles
 from dledger.types import HardState, NodeId
 from tests.store.harness import entries, entry, everything, format_disk
 
@@ -191,3 +192,67 @@ def test_really_full_disk_refuses_and_recovers(small_disk: Path) -> None:
     reopened = open_log(small_disk / "data", identity)
     assert reopened.last_index == 1500
     reopened.close()
+
+
+def test_a_read_that_the_kernel_cuts_short_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fewer bytes than asked for mean the end of the file, and nothing else."""
+    file = RealFiles().open(tmp_path / "f", Mode.CREATE)
+    file.pwritev([bytes(range(100))], 0)
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, size, offset: pread(fd, min(size, 7), offset))
+
+    assert file.pread(50, 10) == bytes(range(10, 60))
+    assert file.pread(50, 90) == bytes(range(90, 100))
+
+
+def test_a_write_that_the_kernel_cuts_short_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the byte where it stopped, across buffers."""
+    file = RealFiles().open(tmp_path / "f", Mode.CREATE)
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwritev", lambda fd, data, at: pwrite(fd, data[0][:3], at))
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: pwrite(fd, data[:7], at))
+
+    file.pwritev([bytes(range(40)), bytes(range(40, 60))], 5)
+
+    assert file.pread(100, 5) == bytes(range(60))
+
+
+@pytest.fixture(params=["real", "memory"])
+def either_files(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Files, Path]:
+    """A file system and an empty directory of it: the one in memory is held to the same rules."""
+    return (RealFiles() if request.param == "real" else MemoryFiles()), tmp_path
+
+
+def test_a_lock_has_one_holder_until_it_is_closed(either_files: tuple[Files, Path]) -> None:
+    """The file stays; a second close does not take the lock from the next holder."""
+    files, directory = either_files
+    held = files.lock(directory / "lock")
+    with pytest.raises(BlockingIOError):
+        files.lock(directory / "lock")
+
+    held.close()
+    next_holder = files.lock(directory / "lock")
+    held.close()
+
+    with pytest.raises(BlockingIOError):
+        files.lock(directory / "lock")
+    next_holder.close()
+
+
+def test_what_is_closed_or_gone_is_an_error(either_files: tuple[Files, Path]) -> None:
+    """Never an empty read."""
+    files, directory = either_files
+    file = files.open(directory / "f", Mode.CREATE)
+    file.close()
+    files.remove(directory / "f")
+
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        file.pread(1, 0)
+    with pytest.raises(FileNotFoundError):
+        files.remove(directory / "f")
+    with pytest.raises(FileNotFoundError):
+        files.open(directory / "f", Mode.READ)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from dledger.errors import CorruptRecord
+from dledger.errors import CorruptRecord, StorageError
 from dledger.store.commit_log import CommitLog
 from dledger.store.files import Mode, RealFiles
-from dledger.store.memory_files import Fault
-from tests.store.harness import LOG, Disk, entries, everything
+from dledger.store.memory_files import Fault, MemoryFile, MemoryFiles
+from tests.store.harness import LOG, Disk, entries, everything, format_disk
 
 
 def scrub(log: CommitLog, *, max_bytes: int = 2000) -> int:
@@ -139,3 +140,107 @@ def test_cold_files_read_what_other_files_do(tmp_path: Path) -> None:
     file.pwritev([b"written, not synced"], 0)
 
     assert files.open(tmp_path / "file", Mode.COLD).pread(7, 0) == b"written"
+
+
+class MeanwhileFiles(MemoryFiles):
+    """Something else happens to the log when a file is opened to be scrubbed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: Callable[[], object] | None = None
+
+    def open(self, path: Path, mode: Mode) -> MemoryFile:
+        """Open *path*, after what happens once."""
+        happens = self.meanwhile
+        if mode is Mode.COLD and happens is not None:
+            self.meanwhile = None
+            happens()
+        return super().open(path, mode)
+
+
+def filled_meanwhile() -> tuple[Disk, CommitLog, MeanwhileFiles]:
+    """Return 100 entries, with files to which something can happen."""
+    disk = Disk()
+    disk.files = files = MeanwhileFiles()
+    disk.identity = format_disk(files)
+    return disk, disk.with_entries(entries(1, 100, size=150)), files
+
+
+def test_records_that_are_truncated_while_they_are_read_are_not_rot() -> None:
+    """What lies there then is another record."""
+    _, log, files = filled_meanwhile()
+    step = log.scrub(0, 0)
+    files.meanwhile = lambda: log.append(entries(2, 3, term=2, size=70))
+
+    assert log._scrub_records(step.next_index, 1 << 20).next_index == step.next_index
+
+    assert log.is_whole
+
+
+def test_segments_that_are_dropped_while_they_are_read_are_not_missing() -> None:
+    """The round goes on at the new beginning."""
+    _, log, files = filled_meanwhile()
+    files.meanwhile = lambda: log.restart_behind(index=500, term=3, chain=1)
+
+    step = log._scrub_records(1, 100)
+
+    assert step.next_index == 1
+    assert log.scrub(step.next_index, 100).next_index == 0
+
+
+def test_a_round_ends_where_the_log_was_cut_meanwhile() -> None:
+    """Between the check of a segment's copies and that of its records."""
+    _, log = filled()
+    log.append(entries(50, 50, term=2))
+
+    assert log._scrub_records(60, 100).next_index == 0
+
+
+def test_copies_of_a_segment_that_went_on_meanwhile_are_left_to_the_next_round() -> None:
+    """An index file of a segment that is the last one again would be stale."""
+    disk, log, files = filled_meanwhile()
+    first = log._index.segments[0]
+    name = first.index_path.name
+    disk.contents(name)[30] ^= 1
+    files.meanwhile = lambda: log.append(entries(2, 3, term=2))
+
+    log._scrub_copies(first)
+
+    assert name not in disk.names()
+    log.sync()
+    assert everything(disk.crash()) == [*entries(1, 1, size=150), *entries(2, 3, term=2)]
+
+
+def test_a_header_that_the_disk_cannot_read_is_written_again() -> None:
+    """As one that it reads wrongly."""
+    disk, log = filled()
+    header = Fault("pread", errno.EIO, ".seg", times=2)
+    disk.files.inject(header)
+
+    log._scrub_copies(log._index.segments[0])
+
+    assert not header.times
+    assert everything(disk.crash()) == entries(1, 100, size=150)
+
+
+def test_damage_of_what_the_log_has_dropped_is_no_fault() -> None:
+    """Nobody could repair it, or needs it."""
+    _, log = filled()
+    first = log.drop_before(50)
+
+    log.mark_faulty(1, first - 1, "rot")
+
+    assert log.is_whole
+
+
+def test_a_segment_that_cannot_be_opened_is_a_failed_disk() -> None:
+    """For readers and the scrubber alike, so that neither ends without a word."""
+    disk, log = filled()
+    first = log._index.segments[0]
+    log._disk.close()
+    disk.files.inject(Fault(operation="open", errno=errno.EIO, suffix=first.name, times=2))
+
+    with pytest.raises(StorageError, match="cannot open segment"):
+        log._scrub_records(1, 0)
+    with pytest.raises(StorageError, match="cannot open segment"):
+        log.read(1, 1, 0)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from crc32c import crc32c
 
 from dledger.errors import CorruptFile, DiskFull, OffsetOutOfRange, StorageError
 from dledger.store.format import Base
@@ -213,3 +214,38 @@ def test_a_removed_snapshot_cannot_be_read() -> None:
     assert not snapshots.holds(_info(_snapshot(5)))
     with pytest.raises(OffsetOutOfRange):
         snapshots.read(_info(_snapshot(5)), 0, 10)
+
+
+def test_a_file_of_another_length_is_refused() -> None:
+    """Though its CRC fits: the header says how long it is, and how long its parts are."""
+    data = encode_snapshot(_snapshot(8, size=50)) + b"more"
+    forged = data[:12] + crc32c(data[16:]).to_bytes(4, "little") + data[16:]
+
+    with pytest.raises(ValueError, match=f"{len(data)} bytes, the header says {len(data) - 4}"):
+        decode_snapshot(forged)
+
+
+def test_a_snapshot_that_goes_while_it_is_opened_was_removed() -> None:
+    """The reader is another thread; what the disk cannot read back is an error of its own."""
+    files = MemoryFiles()
+    snapshots = _open(files)
+    snapshots.save(_snapshot(5))
+    files.inject(Fault("pread", errno.EIO))
+    with pytest.raises(StorageError, match="cannot read snapshot"):
+        snapshots.read(_info(_snapshot(5)), 0, 10)
+
+    files.remove(_DIRECTORY / f"{5:020d}.snap")
+
+    with pytest.raises(OffsetOutOfRange):
+        snapshots.read(_info(_snapshot(5)), 0, 10)
+
+
+def test_a_piece_without_a_beginning_is_not_kept() -> None:
+    """The rest of a snapshot that was discarded: no file is made of it."""
+    files = MemoryFiles()
+    snapshots = _open(files)
+
+    snapshots.receive(_info(_snapshot(8)), 700, b"late")
+
+    assert files.list(_DIRECTORY) == []
+    assert snapshots.received(_info(_snapshot(8))) is None

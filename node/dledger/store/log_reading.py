@@ -203,6 +203,8 @@ class LogReading:
             except FileNotFoundError as error:
                 if truncations == self._truncations:
                     raise CorruptRecord(wanted.segment.name, 0, "the segment is missing") from error
+            except OSError as error:
+                raise StorageError(f"cannot open segment {wanted.segment.name}: {error}") from error
 
     def _note_damage(self, error: CorruptRecord, truncations: int, first: int, last: int) -> int:
         """Mark the damaged record; return up to where to read next."""

@@ -11,7 +11,7 @@ import threading
 from dataclasses import replace
 from typing import NamedTuple
 
-from dledger.errors import CorruptRecord
+from dledger.errors import CorruptRecord, StorageError
 from dledger.store.files import Mode
 from dledger.store.format import SEGMENT_HEADER_BYTES
 from dledger.store.identity_rows import encode_rows, identities
@@ -93,6 +93,8 @@ class LogScrubbing(LogReading):
             if truncations == self._truncations:
                 raise CorruptRecord(segment.name, 0, "the segment is missing") from error
             return Scrubbed(index, 0, 0)
+        except OSError as error:
+            raise StorageError(f"cannot open segment {segment.name}: {error}") from error
         return Scrubbed(index + records, size_bytes, records)
 
     def _scrub_copies(self, segment: Segment) -> int:
