@@ -28,7 +28,12 @@ class Members:
         self._most = len(cluster.processes) + _SPARES
 
     def change(self) -> None:
-        """Ask whoever leads for a new learner, or to remove some members; perhaps the leader."""
+        """Ask whoever leads for a new learner, or to remove some members; perhaps the leader.
+
+        Not while a wiped one is being replaced: with another gone there may be no quorum left.
+        """
+        if self._cluster.replacing:
+            return
         for leader in self._cluster.leaders():
             self._ask(leader, self._draw(leader))
 

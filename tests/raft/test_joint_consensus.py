@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from dledger.errors import Unavailable
 from dledger.raft.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -170,3 +171,21 @@ def wait(node: Alone, ticks: int) -> None:
 
 def newest_round(sent: list[Message]) -> int:
     return max(message.round for message in sent if isinstance(message, HeartbeatRequest))
+
+
+def test_a_change_to_voters_without_a_live_quorum_is_refused() -> None:
+    """6: the new voters must be able to agree, or neither the change nor its undoing commits."""
+    node = Alone(promote_learners=False)
+    node.become_leader()
+    for peer in ("2", "3"):
+        node.ack(node.raft.last_index, sender=peer)
+    for _ in range(TIMEOUT):
+        node.do(lambda raft: raft.tick())
+        node.ack(node.raft.last_index, sender="3")
+    node.settle()
+
+    with pytest.raises(Unavailable, match="not heard from: 2; bring them back"):
+        change(node, "2 3")
+
+    change(node, "1 3")
+    assert node.raft.membership.is_joint

@@ -59,12 +59,24 @@ class MembershipChanges:
         return frozenset(peer for peer, rounds in self._rounds.items() if rounds.is_done(tick))
 
     def requested(
-        self, *, voters: Collection[Member], learners: Collection[Member], tick: int
+        self,
+        *,
+        voters: Collection[Member],
+        learners: Collection[Member],
+        tick: int,
+        silent: Collection[NodeId] = (),
     ) -> Membership:
         """Return the membership that begins the change to these voters and learners.
 
+        Args:
+            voters: Those that are to vote.
+            learners: Those that are to learn.
+            tick: The leader's.
+            silent: Voters that were not heard from within an election timeout.
+
         Raises:
-            Unavailable: Another change is under way, or the leader is too new.
+            Unavailable: Another change is under way, or the leader is too new; or too many of
+                these voters were not heard from to make a quorum.
             InvalidArgument: There would be no voters, or a node would be named twice.
             Refused: A voter would be added that has not caught up as a learner, or a node that
                 was removed before.
@@ -75,6 +87,7 @@ class MembershipChanges:
         following = begin_change(current, voters=voters, learners=learners)
         self._refuse_unprepared(following.voter_ids - current.voter_ids, tick)
         self._refuse_removed(following)
+        _refuse_without_quorum(following, silent)
         return following
 
     def due(self, tick: int) -> Membership | None:
@@ -117,3 +130,13 @@ class MembershipChanges:
         if returning:
             names = ", ".join(returning)
             raise Refused(f"removed before: {names}; a node returns with a newly formatted disk")
+
+
+def _refuse_without_quorum(following: Membership, silent: Collection[NodeId]) -> None:
+    """Refuse voters who could commit nothing now, not even the way back."""
+    away = following.voter_ids & set(silent)
+    if 2 * len(away) >= len(following.voter_ids):
+        raise Unavailable(
+            f"{len(away)} of the {len(following.voter_ids)} voters that there would be were not "
+            f"heard from: {', '.join(sorted(away))}; bring them back or replace them first"
+        )

@@ -180,7 +180,8 @@ class Raft(RaftView):
 
         Raises:
             NotLeader: Someone else leads, or no one.
-            Unavailable: Another change is under way, or the leader is too new.
+            Unavailable: Another change is under way, or the leader is too new; or too many of
+                these voters were not heard from to make a quorum.
             Overloaded: Too much is uncommitted, or leadership is being handed over.
             InvalidArgument: There would be no voters, or a node would be named twice.
             Refused: A voter would be added that has not caught up as a learner, or a node that
@@ -189,7 +190,9 @@ class Raft(RaftView):
         leading = self._standing.leading
         if leading is None:
             raise NotLeader(self.leader)
-        following = leading.changes.requested(voters=voters, learners=learners, tick=leading.ticks)
+        following = leading.changes.requested(
+            voters=voters, learners=learners, tick=leading.ticks, silent=leading.silent()
+        )
         leading.admit(len(following.encode()))
         return self._append_membership(leading, following)
 
