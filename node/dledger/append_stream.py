@@ -23,7 +23,7 @@ from google.protobuf.message import DecodeError
 
 from dledger.broker.message import Columns
 from dledger.broker.produce import NO_QUEUE, encode_produce
-from dledger.channel import OPTIONS, leader_address, outcome_of
+from dledger.channel import OPTIONS, leader_address, nodes_of, outcome_of
 from dledger.errors import DledgerError, InvalidArgument, Refused, Unavailable
 from dledger.records import Appended, Record
 from dledger.rpc.pb import dledger_pb2 as pb
@@ -70,9 +70,7 @@ class AppendStream:
         max_bytes: int = 32 << 20,
         timeout_s: float = 30.0,
     ) -> None:
-        self._addresses = (addresses,) if isinstance(addresses, str) else tuple(addresses)
-        if not self._addresses:
-            raise InvalidArgument("a stream needs the address of a node at least")
+        self._addresses = nodes_of(addresses, for_what="stream")
         self.client_id = client_id or f"dledger-py-{uuid.uuid4()}"
         self._max_bytes, self._timeout_s = max_bytes, timeout_s
         self._unsent: deque[_Batch] = deque()

@@ -11,7 +11,8 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Final
 
-from dledger.errors import InvalidArgument, Unavailable
+from dledger.channel import nodes_of
+from dledger.errors import Unavailable
 from dledger.ledger_client import Client
 from dledger.stored_batch import StoredBatch
 
@@ -36,9 +37,7 @@ async def follow(
         UnknownTopic: There is no such topic.
         InvalidArgument: There is no address; or the queue has nothing at that offset any more.
     """
-    nodes = (addresses,) if isinstance(addresses, str) else tuple(addresses)
-    if not nodes:
-        raise InvalidArgument("a reader needs the address of a node at least")
+    nodes = nodes_of(addresses, for_what="reader")
     offset, turn, wait_s = start_offset, 0, _RETRY_S
     while True:
         async with Client(nodes[turn % len(nodes)]) as client:

@@ -5,6 +5,7 @@ Shared by `client.Client`, `admin_client.AdminClient` and `append_stream.AppendS
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -33,6 +34,14 @@ OPTIONS: Final = (
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.enable_http_proxy", 0),
 )
+
+
+def nodes_of(addresses: str | Sequence[str], *, for_what: str) -> tuple[str, ...]:
+    """Return the nodes to try in turn; InvalidArgument, naming *for_what*, if none is given."""
+    nodes = (addresses,) if isinstance(addresses, str) else tuple(addresses)
+    if not nodes:
+        raise InvalidArgument(f"a {for_what} needs the address of a node at least")
+    return nodes
 
 
 class Channel:

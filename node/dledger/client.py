@@ -16,8 +16,8 @@ from dledger.append_stream import AppendStream
 from dledger.batch_reader import follow
 from dledger.batching_producer import BatchingProducer, Sent
 from dledger.broker.topics import check_name
-from dledger.channel import error_of
-from dledger.errors import CorruptSpool, InvalidArgument, MessageRejected, Unavailable
+from dledger.channel import error_of, nodes_of
+from dledger.errors import CorruptSpool, MessageRejected, Unavailable
 from dledger.ledger_client import Client, TopicInfo
 from dledger.records import Appended, Record, StoredRecord
 from dledger.rpc.checks import check_record
@@ -80,9 +80,7 @@ class SpoolingProducer(Producer):
         client_id: str = "",
         report: Callable[[CorruptSpool | MessageRejected], None] = lambda _: None,
     ) -> None:
-        nodes = (addresses,) if isinstance(addresses, str) else tuple(addresses)
-        if not nodes:
-            raise InvalidArgument("a producer needs the address of a node at least")
+        nodes = nodes_of(addresses, for_what="producer")
         super().__init__(
             Path(directory),
             lambda client_id: _AnyNode(nodes, client_id),

@@ -17,6 +17,7 @@ import grpc
 import grpc.aio
 
 from dledger.broker.state import BrokerState
+from dledger.client import Client
 from dledger.errors import DledgerError, LeadershipLost, NotLeader
 from dledger.rpc.engine import ClientEndpoint
 from dledger.rpc.gateway import Gateway, GatewayConfig
@@ -137,6 +138,16 @@ class MemoryGroup:
         self.lose_outcomes = 0
         self.refuse: DledgerError | None = None
         self._batch: list[tuple[bytes, asyncio.Future[object]]] = []
+
+    @property
+    def addresses(self) -> list[str]:
+        """The client addresses of all nodes."""
+        return [f"127.0.0.1:{node.port}" for node in self.nodes]
+
+    async def bodies(self, topic: str, queue_id: int = 0) -> list[bytes]:
+        """Return what a queue holds at the first node, in order."""
+        async with Client(self.addresses[0]) as client:
+            return [stored.record.body async for stored in client.read(topic, queue_id)]
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000 + self.clock_skew_ms

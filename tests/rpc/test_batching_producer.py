@@ -23,36 +23,25 @@ async def group() -> AsyncIterator[MemoryGroup]:
         yield group
 
 
-def addresses(group: MemoryGroup) -> list[str]:
-    """Return the client addresses of all nodes."""
-    return [f"127.0.0.1:{node.port}" for node in group.nodes]
-
-
-async def bodies_of(group: MemoryGroup, queue_id: int = 0) -> list[bytes]:
-    """Return what a queue holds, in order."""
-    async with Client(addresses(group)[0]) as client:
-        return [stored.record.body async for stored in client.read(TOPIC, queue_id)]
-
-
 async def test_messages_sent_together_share_batches_and_keep_their_order(
     group: MemoryGroup,
 ) -> None:
     """A thousand sends are a few entries, and the queue has them as they were sent."""
     before = len(group.log)
 
-    async with BatchingProducer(addresses(group)) as producer:
+    async with BatchingProducer(group.addresses) as producer:
         sent = await asyncio.gather(
             *(producer.send(TOPIC, b"%04d" % n, queue_id=0) for n in range(1000))
         )
 
     assert [one.offset for one in sent] == list(range(1000))
-    assert await bodies_of(group) == [b"%04d" % n for n in range(1000)]
+    assert await group.bodies(TOPIC) == [b"%04d" % n for n in range(1000)]
     assert len(group.log) - before < 10
 
 
 async def test_a_lone_message_waits_for_nobody(group: MemoryGroup) -> None:
     """There is no linger: one message is one batch."""
-    async with BatchingProducer(addresses(group)) as producer:
+    async with BatchingProducer(group.addresses) as producer:
         sent = await producer.send(TOPIC, Record(body=b"a", tag="t", message_id="1"), queue_id=1)
 
     assert (sent.queue_id, sent.offset, sent.index) == (1, 0, len(group.log))
@@ -62,7 +51,7 @@ async def test_a_batch_is_bounded_in_bytes(group: MemoryGroup) -> None:
     """What does not fit goes with the next one."""
     before = len(group.log)
 
-    async with BatchingProducer(addresses(group), batch_bytes=1_000) as producer:
+    async with BatchingProducer(group.addresses, batch_bytes=1_000) as producer:
         await asyncio.gather(*(producer.send(TOPIC, b"x" * 400, queue_id=0) for _ in range(6)))
 
     payloads = [entry.data for entry in group.log[before:]]
@@ -72,7 +61,7 @@ async def test_a_batch_is_bounded_in_bytes(group: MemoryGroup) -> None:
 
 async def test_a_bad_message_does_not_spoil_those_beside_it(group: MemoryGroup) -> None:
     """It is refused before it is in a batch."""
-    async with BatchingProducer(addresses(group)) as producer:
+    async with BatchingProducer(group.addresses) as producer:
         results = await asyncio.gather(
             producer.send(TOPIC, b"a", queue_id=0),
             producer.send(TOPIC, b"", queue_id=0),
@@ -83,12 +72,12 @@ async def test_a_bad_message_does_not_spoil_those_beside_it(group: MemoryGroup) 
         )
 
     assert [isinstance(result, Refused) for result in results] == [False, True, True, True, False]
-    assert await bodies_of(group) == [b"a", b"b"]
+    assert await group.bodies(TOPIC) == [b"a", b"b"]
 
 
 async def test_messages_survive_a_failover_once_and_in_order(group: MemoryGroup) -> None:
     """Outcomes are lost and leadership moves in the middle of it."""
-    async with BatchingProducer(addresses(group), batch_bytes=40) as producer:
+    async with BatchingProducer(group.addresses, batch_bytes=40) as producer:
         sends = [
             asyncio.ensure_future(producer.send(TOPIC, b"%04d" % n, queue_id=0)) for n in range(100)
         ]
@@ -97,13 +86,13 @@ async def test_messages_survive_a_failover_once_and_in_order(group: MemoryGroup)
         group.elect(1)
         await asyncio.gather(*sends)
 
-    assert await bodies_of(group) == [b"%04d" % n for n in range(100)]
+    assert await group.bodies(TOPIC) == [b"%04d" % n for n in range(100)]
 
 
 async def test_what_is_unanswered_is_bounded(group: MemoryGroup) -> None:
     """Beyond its bytes a send waits: back-pressure, not memory."""
     group.elect(None)
-    async with BatchingProducer(addresses(group), max_bytes=1_000) as producer:
+    async with BatchingProducer(group.addresses, max_bytes=1_000) as producer:
         sends = [
             asyncio.ensure_future(producer.send(TOPIC, b"x" * 400, queue_id=0)) for _ in range(10)
         ]
@@ -120,14 +109,14 @@ async def test_without_a_leader_a_send_ends_with_its_timeout(group: MemoryGroup)
     """The error says that the message may be stored."""
     group.elect(None)
 
-    async with BatchingProducer(addresses(group), timeout_s=0.3) as producer:
+    async with BatchingProducer(group.addresses, timeout_s=0.3) as producer:
         with pytest.raises(Unavailable, match="may be stored"):
             await producer.send(TOPIC, b"a")
 
 
 async def test_closing_waits_for_what_is_under_way(group: MemoryGroup) -> None:
     """Leaving the block loses nothing that was sent."""
-    async with BatchingProducer(addresses(group)) as producer:
+    async with BatchingProducer(group.addresses) as producer:
         sends = [
             asyncio.ensure_future(producer.send(TOPIC, b"%d" % n, queue_id=0)) for n in range(50)
         ]
@@ -139,9 +128,9 @@ async def test_closing_waits_for_what_is_under_way(group: MemoryGroup) -> None:
 
 async def test_a_reader_goes_on_at_another_node(group: MemoryGroup) -> None:
     """From the offset where it was: nothing twice, nothing left out."""
-    async with BatchingProducer(addresses(group)) as producer:
+    async with BatchingProducer(group.addresses) as producer:
         await producer.send(TOPIC, b"0", queue_id=0)
-        reader = follow(addresses(group), TOPIC, 0)
+        reader = follow(group.addresses, TOPIC, 0)
         first = await anext(reader)
         await group.nodes[0].servers[0].stop(None)
         group.elect(1)
@@ -157,6 +146,6 @@ async def test_a_reader_goes_on_at_another_node(group: MemoryGroup) -> None:
 async def test_a_reader_of_nothing_is_told(group: MemoryGroup) -> None:
     """An unknown topic is an error, not an endless wait; so is a reader without addresses."""
     with pytest.raises(UnknownTopic):
-        await anext(follow(addresses(group), "nobody", 0))
+        await anext(follow(group.addresses, "nobody", 0))
     with pytest.raises(InvalidArgument, match="address"):
         await anext(follow([], TOPIC, 0))

@@ -41,22 +41,11 @@ async def group() -> AsyncIterator[MemoryGroup]:
         yield group
 
 
-def addresses(group: MemoryGroup) -> list[str]:
-    """Return the client addresses of all nodes."""
-    return [f"127.0.0.1:{node.port}" for node in group.nodes]
-
-
-async def bodies_of(group: MemoryGroup, queue_id: int = 0) -> list[bytes]:
-    """Return what a queue holds, in order."""
-    async with Client(addresses(group)[0]) as client:
-        return [stored.record.body async for stored in client.read(TOPIC, queue_id)]
-
-
 async def test_a_batch_lies_in_the_log_as_it_was_encoded(group: MemoryGroup) -> None:
     """One encoding from client to disk: the entry's data is the command."""
     command = batch([b"a", b"b"])
 
-    async with grpc.aio.insecure_channel(addresses(group)[0]) as channel:
+    async with grpc.aio.insecure_channel(group.addresses[0]) as channel:
         call = channel.stream_stream("/dledger.v1.Ledger/Produce")()
         await call.write(pb.ProduceBatch(id=7, command=command).SerializeToString())
         answers = pb.ProduceAnswers.FromString(await call.read()).answers
@@ -70,30 +59,30 @@ async def test_a_batch_lies_in_the_log_as_it_was_encoded(group: MemoryGroup) -> 
 
 async def test_batches_under_way_at_once_keep_their_order(group: MemoryGroup) -> None:
     """Nobody awaits one batch before the next, and the queue has them as they were appended."""
-    async with AppendStream(addresses(group)) as stream:
+    async with AppendStream(group.addresses) as stream:
         appended = await asyncio.gather(
             *(stream.append(TOPIC, [b"%03d" % n], queue_id=0) for n in range(100))
         )
 
     assert [one.offsets for one in appended] == [(n,) for n in range(100)]
-    assert await bodies_of(group) == [b"%03d" % n for n in range(100)]
+    assert await group.bodies(TOPIC) == [b"%03d" % n for n in range(100)]
 
 
 async def test_a_follower_sends_the_stream_to_the_leader(group: MemoryGroup) -> None:
     """One known address is enough, whichever node leads."""
     group.elect(2)
 
-    async with AppendStream(addresses(group)[0]) as stream:
+    async with AppendStream(group.addresses[0]) as stream:
         await stream.append(TOPIC, [b"a"], queue_id=0)
 
-    assert await bodies_of(group) == [b"a"]
+    assert await group.bodies(TOPIC) == [b"a"]
 
 
 async def test_what_was_under_way_at_a_failover_is_stored_once_and_in_order(
     group: MemoryGroup,
 ) -> None:
     """Outcomes are lost and leadership moves: each batch is there once, where it belongs."""
-    async with AppendStream(addresses(group)) as stream:
+    async with AppendStream(group.addresses) as stream:
         await stream.append(TOPIC, [b"000"], queue_id=0)
         group.lose_outcomes = 3
         appends = [
@@ -104,12 +93,12 @@ async def test_what_was_under_way_at_a_failover_is_stored_once_and_in_order(
         group.elect(1)
         await asyncio.gather(*appends)
 
-    assert await bodies_of(group) == [b"%03d" % n for n in range(60)]
+    assert await group.bodies(TOPIC) == [b"%03d" % n for n in range(60)]
 
 
 async def test_a_refused_batch_is_told_and_the_stream_goes_on(group: MemoryGroup) -> None:
     """What breaks a rule does not hold up what does not."""
-    async with AppendStream(addresses(group)) as stream:
+    async with AppendStream(group.addresses) as stream:
         first, refused, last = await asyncio.gather(
             stream.append(TOPIC, [b"a"], queue_id=0),
             stream.append(TOPIC, [b""], queue_id=0),
@@ -121,24 +110,24 @@ async def test_a_refused_batch_is_told_and_the_stream_goes_on(group: MemoryGroup
     assert "the message body is empty" in str(refused)
     assert not isinstance(first, BaseException)
     assert not isinstance(last, BaseException)
-    assert await bodies_of(group) == [b"a", b"b"]
+    assert await group.bodies(TOPIC) == [b"a", b"b"]
 
 
 async def test_a_queue_that_the_topic_does_not_have_is_refused_in_turn(group: MemoryGroup) -> None:
     """Also what only applying the batch finds out is a refusal of that batch alone."""
-    async with AppendStream(addresses(group)) as stream:
+    async with AppendStream(group.addresses) as stream:
         with pytest.raises(Refused, match="queues 0 to 1: 9"):
             await stream.append(TOPIC, [b"a"], queue_id=9)
         await stream.append(TOPIC, [b"b"], queue_id=0)
 
-    assert await bodies_of(group) == [b"b"]
+    assert await group.bodies(TOPIC) == [b"b"]
 
 
 async def test_a_full_disk_is_its_own_error(group: MemoryGroup) -> None:
     """Whoever appends is told at once; trying again does not help."""
     group.refuse = DiskFull("no room")
 
-    async with AppendStream(addresses(group)) as stream:
+    async with AppendStream(group.addresses) as stream:
         with pytest.raises(DiskFull, match="no room"):
             await stream.append(TOPIC, [b"a"], queue_id=0)
 
@@ -149,19 +138,19 @@ async def test_without_a_leader_the_outcome_is_unknown_after_the_timeout(
     """The error says that the batch may be stored; what comes later is not held up by it."""
     group.elect(None)
 
-    async with AppendStream(addresses(group), timeout_s=0.5) as stream:
+    async with AppendStream(group.addresses, timeout_s=0.5) as stream:
         with pytest.raises(Unavailable, match="may be stored"):
             await stream.append(TOPIC, [b"a"], queue_id=0)
         group.elect(0)
         await stream.append(TOPIC, [b"b"], queue_id=0)
 
-    assert (await bodies_of(group))[-1] == b"b"
+    assert (await group.bodies(TOPIC))[-1] == b"b"
 
 
 async def test_closing_tells_those_who_wait(group: MemoryGroup) -> None:
     """A future is never left alone."""
     group.elect(None)
-    async with AppendStream(addresses(group)) as stream:
+    async with AppendStream(group.addresses) as stream:
         waiting = asyncio.ensure_future(stream.append(TOPIC, [b"a"], queue_id=0))
         await asyncio.sleep(0.05)
 
@@ -172,7 +161,7 @@ async def test_closing_tells_those_who_wait(group: MemoryGroup) -> None:
 async def test_what_is_unanswered_is_bounded_at_the_client(group: MemoryGroup) -> None:
     """Beyond its bytes an append waits, and memory does not grow."""
     group.elect(None)
-    async with AppendStream(addresses(group), max_bytes=10_000) as stream:
+    async with AppendStream(group.addresses, max_bytes=10_000) as stream:
         appends = [
             asyncio.ensure_future(stream.append(TOPIC, [b"x" * 4_000], queue_id=0))
             for _ in range(10)
@@ -198,7 +187,7 @@ async def test_what_is_under_way_is_bounded_at_the_node(
         return submitted[-1]
 
     monkeypatch.setattr(engine, "submit", submit)
-    async with AppendStream(addresses(group)) as stream:
+    async with AppendStream(group.addresses) as stream:
         appends = [
             asyncio.ensure_future(stream.append(TOPIC, [b"a"], queue_id=0)) for _ in range(20)
         ]
@@ -213,7 +202,7 @@ async def test_a_stream_that_lost_its_leader_stores_nothing_later(group: MemoryG
     """After an unknown outcome the node takes nothing more from the stream: order is kept."""
     group.lose_outcomes = 1
 
-    async with grpc.aio.insecure_channel(addresses(group)[0]) as channel:
+    async with grpc.aio.insecure_channel(group.addresses[0]) as channel:
         call = channel.stream_stream("/dledger.v1.Ledger/Produce")()
         await call.write(pb.ProduceBatch(id=1, command=batch()).SerializeToString())
         with pytest.raises(grpc.aio.AioRpcError) as ended:
@@ -221,7 +210,7 @@ async def test_a_stream_that_lost_its_leader_stores_nothing_later(group: MemoryG
                 pass
 
     assert dict(ended.value.trailing_metadata() or ())["dledger-error"] == "NotLeader"
-    assert dict(ended.value.trailing_metadata() or ())["dledger-leader"] == addresses(group)[0]
+    assert dict(ended.value.trailing_metadata() or ())["dledger-leader"] == group.addresses[0]
 
 
 def _cut(command: bytes) -> bytes:
@@ -273,7 +262,7 @@ def test_any_damage_of_a_batch_is_refused_or_read_whole() -> None:
 
 async def test_a_batch_without_records_is_refused_before_it_is_sent(group: MemoryGroup) -> None:
     """The caller's own mistake costs no round."""
-    async with AppendStream(addresses(group)) as stream:
+    async with AppendStream(group.addresses) as stream:
         with pytest.raises(InvalidArgument, match="1 record at least"):
             await stream.append(TOPIC, [])
 
@@ -282,12 +271,12 @@ async def test_ids_of_the_caller_make_a_batch_idempotent(group: MemoryGroup) -> 
     """The same ids from the same client are stored once, and answered with the first place."""
     records = [Record(body=b"a", message_id="1"), Record(body=b"b", message_id="2")]
 
-    async with AppendStream(addresses(group), client_id="me") as stream:
+    async with AppendStream(group.addresses, client_id="me") as stream:
         first = await stream.append(TOPIC, records, queue_id=1)
         again = await stream.append(TOPIC, records, queue_id=1)
 
     assert again.offsets == first.offsets
-    assert await bodies_of(group, 1) == [b"a", b"b"]
+    assert await group.bodies(TOPIC, 1) == [b"a", b"b"]
 
 
 async def test_an_answer_out_of_turn_is_no_nodes() -> None:
@@ -314,11 +303,11 @@ async def test_an_answer_out_of_turn_is_no_nodes() -> None:
 async def test_a_batch_is_read_back_as_the_bytes_it_was_produced_in(group: MemoryGroup) -> None:
     """No work a message: the payload in the answer is the one in the log, also in pieces."""
     records = [Record(body=b"%d" % n, message_id=str(n), tag="t" * (n % 2)) for n in range(10)]
-    async with AppendStream(addresses(group), client_id="me") as stream:
+    async with AppendStream(group.addresses, client_id="me") as stream:
         await stream.append(TOPIC, records, queue_id=0)
         await stream.append(TOPIC, [records[0], Record(body=b"new")], queue_id=0)
 
-    async with Client(addresses(group)[1]) as client:
+    async with Client(group.addresses[1]) as client:
         whole = [batch async for batch in client.read_batches(TOPIC, 0)]
         piece = [batch async for batch in client.read_batches(TOPIC, 0, start_offset=3)]
         few = [
@@ -339,7 +328,7 @@ async def test_a_batch_is_read_back_as_the_bytes_it_was_produced_in(group: Memor
 
 async def test_a_stream_that_ended_while_idle_takes_no_later_batch(group: MemoryGroup) -> None:
     """The old one is still asked for requests; what comes then belongs to the new one."""
-    async with AppendStream(addresses(group), timeout_s=10) as stream:
+    async with AppendStream(group.addresses, timeout_s=10) as stream:
         await stream.append(TOPIC, [b"a"], queue_id=0)
         await group.nodes[0].servers[0].stop(None)
         await asyncio.sleep(0.05)
