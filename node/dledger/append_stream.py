@@ -14,6 +14,7 @@ import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from types import TracebackType
 from typing import Final, Self
 
@@ -33,6 +34,8 @@ logger = logging.getLogger(__name__)
 _METHOD: Final = "/dledger.v1.Ledger/Produce"
 _RETRY_S: Final = 0.05
 _RETRY_MAX_S: Final = 1.0
+_SILENCE_S: Final = 0.4
+"""How long the leader may owe an answer until the other nodes are asked whether it still leads."""
 
 
 @dataclass(slots=True)
@@ -163,10 +166,17 @@ class AppendStream:
         async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
             self._streams += 1
             call = channel.stream_stream(_METHOD)(self._requests(self._streams))
+            moved = asyncio.ensure_future(self._leader_elsewhere(address))
+            moved.add_done_callback(lambda _: call.cancel())
             try:
                 async for raw in call:
                     for answer in pb.ProduceAnswers.FromString(raw).answers:
                         self._answered(answer)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if not moved.done() or task is None or task.cancelling():
+                    raise
+                return moved.result()
             except grpc.aio.AioRpcError as error:
                 self._note(outcome_of(error, address))
                 return leader_address(error)
@@ -175,8 +185,25 @@ class AppendStream:
             finally:
                 self._streams += 1
                 self._arrived.set()
+                moved.cancel()
                 call.cancel()
         return ""
+
+    async def _leader_elsewhere(self, address: str) -> str:
+        """Return the new leader's address, once the node at *address* owes us answers and is none.
+
+        A node that is frozen or cut off breaks no connection: only the others can tell. Who is
+        but slow is named by them as well, and is not left.
+        """
+        others = cycle([node for node in self._addresses if node != address] or [address])
+        while True:
+            oldest = self._sent[0] if self._sent else None
+            await asyncio.sleep(_SILENCE_S)
+            if oldest is None or not self._sent or self._sent[0] is not oldest:
+                continue
+            leader = await _leader_at(next(others))
+            if leader not in ("", address):
+                return leader
 
     async def _requests(self, stream: int) -> AsyncIterator[bytes]:
         """Yield what is to be sent while *stream* is the newest: gRPC may ask on behind its end."""
@@ -221,6 +248,22 @@ class AppendStream:
         self._unsent.clear()
         self._bytes = 0
         self._room.set()
+
+
+async def _leader_at(address: str) -> str:
+    """Return the address of the leader as the node at *address* knows it; empty if it does not."""
+    async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
+        try:
+            async for _ in channel.stream_stream(_METHOD)(_nothing(), timeout=_SILENCE_S):
+                pass
+        except grpc.aio.AioRpcError as error:
+            return leader_address(error)
+    return address  # it takes batches
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    for each in ():
+        yield each
 
 
 def _columns(records: Iterable[Record | bytes]) -> Columns:
