@@ -147,6 +147,20 @@ async def test_without_a_leader_the_outcome_is_unknown_after_the_timeout(
     assert (await group.bodies(TOPIC))[-1] == b"b"
 
 
+async def test_a_stream_to_a_new_leader_waits_until_that_serves(group: MemoryGroup) -> None:
+    """Every node names it already: a refusal would send the producer round in circles."""
+    group.elect(1, serves=False)
+
+    async with AppendStream(group.addresses[1]) as stream:
+        append = asyncio.ensure_future(stream.append(TOPIC, [b"a"], queue_id=0))
+        await asyncio.sleep(0.2)
+        assert (append.done(), stream._streams) == (False, 1)
+        group.elect(1)
+        await append
+
+    assert await group.bodies(TOPIC) == [b"a"]
+
+
 async def test_closing_tells_those_who_wait(group: MemoryGroup) -> None:
     """A future is never left alone."""
     group.elect(None)
