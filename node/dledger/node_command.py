@@ -20,6 +20,7 @@ import uvloop
 from dledger import config
 from dledger.config import ConfigError, Settings
 from dledger.errors import NodeRemoved, StorageError
+from dledger.memory import give_back
 from dledger.node import Node
 
 logger = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run one node; return the exit code."""
+    give_back()
     if args.exit_with_parent:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     try:

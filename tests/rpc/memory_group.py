@@ -41,7 +41,7 @@ class MemoryEngine:
         self.proposals = 0
 
     def is_leader(self) -> bool:
-        return self._members.leader == self.number
+        return self._members.leader == self.number and self._members.serves
 
     def leader(self) -> Member | None:
         number = self._members.leader
@@ -135,6 +135,7 @@ class MemoryGroup:
         self.nodes: list[Node] = []
         self.log: list[Entry] = []
         self.leader: int | None = None
+        self.serves = True
         self.clock_skew_ms = 0
         self.lose_outcomes = 0
         self.refuse: DledgerError | None = None
@@ -153,9 +154,9 @@ class MemoryGroup:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000 + self.clock_skew_ms
 
-    def elect(self, number: int | None) -> None:
-        """Make a node the leader, or leave the group without one."""
-        self.leader = number
+    def elect(self, number: int | None, *, serves: bool = True) -> None:
+        """Make a node the leader, one that serves or does not yet; or leave the group without."""
+        self.leader, self.serves = number, serves
         for node in self.nodes:
             node.engine.leader_changed()
 

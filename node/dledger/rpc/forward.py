@@ -3,7 +3,8 @@
 A follower does not look into a request: it sends the same bytes to the same method on the leader's
 peer port, with the caller's ``x-mq-*`` metadata, and passes the answer back. `Relay.run` holds a
 request through an election for most of its deadline; repeating it is safe because sends carry an
-idempotency key and receives an attempt id. A request that came from a peer is never sent on.
+idempotency key and receives an attempt id. A request that came from a peer is never sent on; it is
+held only where this node was elected and is about to serve.
 """
 
 from __future__ import annotations
@@ -159,10 +160,21 @@ class Relay:
             try:
                 return await attempt()
             except Unavailable:
-                if caller.forwarded or caller.remaining_s() <= 0:
+                if caller.remaining_s() <= 0 or (caller.forwarded and not self._is_elect()):
                     raise
+            leader = self._engine.leader()
             await self.pause(caller, wait_s)
-            wait_s = min(wait_s * 2, _RETRY_MAX_S)
+            changed = self._engine.leader() != leader
+            wait_s = _RETRY_S if changed else min(wait_s * 2, _RETRY_MAX_S)
+
+    def _is_elect(self) -> bool:
+        """Whether we have won an election and serve as soon as what is before us is applied.
+
+        A follower hears of that earlier than we are ready: sent back, its caller would wait.
+        """
+        leader = self._engine.leader()
+        elect = leader is not None and leader.id == self._engine.node_id
+        return elect and not self._engine.is_leader()
 
     async def pause(self, caller: Caller, wait_s: float) -> None:
         """Wait a moment, shorter if the leader changes or the caller's time runs out."""
