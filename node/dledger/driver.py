@@ -24,6 +24,7 @@ from dledger.last_words import last_words
 from dledger.log_clock import Clock, LogClock
 from dledger.log_view import LogView
 from dledger.metrics import NodeMetrics
+from dledger.proposals import Command
 from dledger.proposing import Proposing
 from dledger.raft.config import RaftConfig
 from dledger.raft.core import Raft
@@ -225,7 +226,7 @@ class Driver:
         """Return the leader's log clock: Unix milliseconds that never go back."""
         return self._log_clock.now_ms()
 
-    def submit(self, command: bytes, *, grows: bool) -> asyncio.Future[object]:
+    def submit(self, command: Command, *, grows: bool) -> asyncio.Future[object]:
         """Queue one framed command; the future gives what applying it gave.
 
         Commands enter the log in the order of submission. The future may also raise
@@ -233,7 +234,7 @@ class Driver:
         and what applying the command refused.
 
         Args:
-            command: A framed command (`broker.commands`).
+            command: A framed command (`broker.commands`), or one that is open until its turn.
             grows: Whether it stores user data; such commands are refused while the disk is full.
 
         Raises:
