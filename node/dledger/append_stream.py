@@ -84,7 +84,7 @@ class AppendStream:
         self._window = ByteWindow(max_bytes)
         self._unsent: deque[_Batch] = deque()
         self._sent: deque[_Batch] = deque()
-        self._batches = self._streams = 0
+        self._batches = self._streams = self._answers = 0
         self._arrived = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -148,21 +148,27 @@ class AppendStream:
     # -- the stream ------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Keep a stream to the leader open, trying the nodes in turn."""
-        turn, wait_s = 0, _RETRY_S
-        address = self._addresses[0]
+        """Keep a stream to the leader open, trying the nodes in turn.
+
+        Whoever names the leader is believed. A wait comes only after as many streams without an
+        answer as there are nodes: a failover should not cost one.
+        """
+        address, turn, in_vain, wait_s = self._addresses[0], 0, 0, _RETRY_S
         while True:
-            answered = self._window.taken
+            answers = self._answers
             leader = await self._one_stream(address)
             self._unsent.extendleft(reversed(self._sent))
             self._sent.clear()
-            if leader and leader != address:
-                address = leader
-                continue
-            turn += 1
-            address = self._addresses[turn % len(self._addresses)]
-            wait_s = _RETRY_S if self._window.taken < answered else min(wait_s * 2, _RETRY_MAX_S)
-            await asyncio.sleep(wait_s)
+            if self._answers > answers:
+                in_vain, wait_s = 0, _RETRY_S
+            if not leader or leader == address:
+                turn += 1
+                leader = self._addresses[turn % len(self._addresses)]
+            address = leader
+            in_vain += 1
+            if in_vain % max(2, len(self._addresses)) == 0:
+                await asyncio.sleep(wait_s)
+                wait_s = min(wait_s * 2, _RETRY_MAX_S)
 
     async def _one_stream(self, address: str) -> str:
         """Hold one stream until it ends; return the leader's address if the node knew one."""
@@ -224,6 +230,7 @@ class AppendStream:
     def _answered(self, answer: pb.ProduceAnswer) -> None:
         if not self._sent or self._sent[0].id != answer.id:
             raise _Foreign(f"an answer to batch {answer.id}, which is not the next one")
+        self._answers += 1
         batch = self._sent.popleft()
         self._window.give(batch.size_bytes)
         if batch.appended.done():

@@ -162,6 +162,20 @@ async def test_a_stream_to_a_new_leader_waits_until_that_serves(group: MemoryGro
     assert await group.bodies(TOPIC) == [b"a"]
 
 
+async def test_a_failover_costs_a_stream_no_wait(
+    group: MemoryGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many there were before: the next node knows the leader, or waits for it."""
+    monkeypatch.setattr(append_stream, "_RETRY_S", 3600.0)
+
+    async with AppendStream(group.addresses) as stream:
+        for leader in (0, 1, 2, 0, 2, 1, 0):
+            group.elect(leader)
+            await stream.append(TOPIC, [b"%d" % leader], queue_id=0)
+
+    assert await group.bodies(TOPIC) == [b"0", b"1", b"2", b"0", b"2", b"1", b"0"]
+
+
 async def test_a_stream_to_a_frozen_leader_moves_when_others_name_another(
     group: MemoryGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
