@@ -262,16 +262,11 @@ async def _leader_at(address: str) -> str:
     """Return the address of the leader as the node at *address* knows it; empty if it does not."""
     async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
         try:
-            async for _ in channel.stream_stream(_METHOD)(_nothing(), timeout=_SILENCE_S):
+            async for _ in channel.stream_stream(_METHOD)(iter(()), timeout=_SILENCE_S):
                 pass
         except grpc.aio.AioRpcError as error:
             return leader_address(error)
     return address  # it takes batches
-
-
-async def _nothing() -> AsyncIterator[bytes]:
-    for each in ():
-        yield each
 
 
 def _columns(records: Iterable[Record | bytes]) -> Columns:
