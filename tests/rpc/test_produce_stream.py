@@ -188,6 +188,20 @@ async def test_what_is_unanswered_is_bounded_at_the_client(group: MemoryGroup) -
         await asyncio.gather(*appends)
 
 
+async def test_batches_that_wait_for_room_keep_their_order(group: MemoryGroup) -> None:
+    """A backlog, as after a failover, must not let later batches overtake earlier ones."""
+    sent: list[asyncio.Task[object]] = []
+    async with AppendStream(group.addresses, max_bytes=2000) as stream:
+        for number in range(300):
+            body = b"%03d" % number + bytes(number % 7 * 100)
+            sent.append(asyncio.create_task(stream.append(TOPIC, [body], queue_id=0)))
+            await asyncio.sleep(0)
+        await asyncio.gather(*sent)
+
+    stored = [body[:3] for body in await group.bodies(TOPIC)]
+    assert stored == [b"%03d" % number for number in range(300)]
+
+
 async def test_what_is_under_way_is_bounded_at_the_node(
     group: MemoryGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
