@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from dledger.node import RealClock
+from dledger.log_clock import RealClock
 from dledger.store.files import Buffer, DiskUsage, File, Mode, RealFiles
 
 WRITE: Final = "write"

@@ -1,7 +1,8 @@
-"""The time that a leader writes into its entries. Owned by the driver."""
+"""Clocks, and the time that a leader writes into its entries. Owned by the driver."""
 
 from __future__ import annotations
 
+import time
 from typing import Protocol
 
 
@@ -13,6 +14,18 @@ class Clock(Protocol):
 
     def unix_ms(self) -> int:
         """Return the wall clock, Unix milliseconds; may jump."""
+
+
+class RealClock:
+    """The machine's clocks."""
+
+    def monotonic_s(self) -> float:
+        """Return `time.monotonic`."""
+        return time.monotonic()
+
+    def unix_ms(self) -> int:
+        """Return the wall clock in Unix milliseconds."""
+        return time.time_ns() // 1_000_000
 
 
 class LogClock:

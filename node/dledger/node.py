@@ -9,46 +9,39 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import shutil
-import time
 from collections.abc import Callable
 from typing import Final
 
+import grpc
+
 from dledger.broker.state import BrokerState
 from dledger.config import Settings
-from dledger.driver import Driver, DriverConfig
+from dledger.driver import Driver
 from dledger.engine import NodeEngine
 from dledger.errors import DiskFull, MemberRemoved, NotJoined, StorageError
-from dledger.founding import Founding
 from dledger.http import HealthServer
 from dledger.joining import Joining
+from dledger.log_clock import RealClock
 from dledger.member_change import Changed, MemberChange, carry_out
 from dledger.metrics import NodeMetrics
 from dledger.node_sample import node_sample
 from dledger.node_status import Facts, node_status
-from dledger.raft.config import RaftConfig
+from dledger.ports import listeners
 from dledger.raft.messages import Message
-from dledger.refetch import Refetcher
-from dledger.retention import RetentionPolicy
+from dledger.replica import Replica, Surroundings
 from dledger.rpc.admin import AdminServicer
 from dledger.rpc.export import CommittedLog
 from dledger.rpc.gateway import Gateway, GatewayConfig
 from dledger.rpc.hello import Hello, NodeAddress
 from dledger.rpc.peers import Peers
-from dledger.rpc.records import RecordsClient, RecordsServicer
-from dledger.rpc.servers import Listener, Servers
-from dledger.scrubber import Scrubber
-from dledger.snapshots import Snapshots
+from dledger.rpc.records import RecordsServicer
+from dledger.rpc.servers import Servers
 from dledger.status import NodeStatus
 from dledger.store.commit_log import CommitLog
 from dledger.store.files import DiskUsage, RealFiles
-from dledger.store.hard_state import HardStateFile
-from dledger.store.identity import LOG_DIRECTORY, lock_directory
-from dledger.store.snapshot_files import SNAPSHOT_DIRECTORY, SnapshotFiles
-from dledger.tls import key_and_chain
-from dledger.types import HardState, Member, NodeId, Role
-from dledger.upkeep import SnapshotPolicy, Upkeep
+from dledger.store.identity import lock_directory
+from dledger.types import Member, NodeId, Role
 from dledger.version import VERSION
 
 logger = logging.getLogger(__name__)
@@ -56,22 +49,8 @@ logger = logging.getLogger(__name__)
 _HOUSEKEEPING_S: Final = 1.0
 _PUBLISH_S: Final = 1.0
 _STALLED_S: Final = 5.0
-_RESERVE_BYTES: Final = 16 << 20
-"""Free space that segments never take, so that hard state can always be saved."""
 _TRANSFER_DEADLINE_S: Final = 3.0
 _CALLS_GRACE_S: Final = 1.0
-
-
-class RealClock:
-    """The machine's clocks."""
-
-    def monotonic_s(self) -> float:
-        """Return `time.monotonic`."""
-        return time.monotonic()
-
-    def unix_ms(self) -> int:
-        """Return the wall clock in Unix milliseconds."""
-        return time.time_ns() // 1_000_000
 
 
 class Node:
@@ -94,9 +73,7 @@ class Node:
         self._files = RealFiles()
         self._directory = settings.data_dir
         self._lock = lock_directory(self._files, self._directory)
-        self._driver: Driver | None = None
-        self._log: CommitLog | None = None
-        self._upkeep: Upkeep | None = None
+        self._replica: Replica | None = None
         self._state = BrokerState()
         self._metrics = NodeMetrics(settings.group, settings.name)
         self._address = NodeAddress(
@@ -112,7 +89,7 @@ class Node:
             group=settings.group,
             name=settings.name,
             address=self._address,
-            on_joined=self._start_driver,
+            on_joined=self._start_replica,
         )
         self._peers = Peers(self.node_id, self)
         self.engine = NodeEngine(
@@ -142,45 +119,19 @@ class Node:
             ),
             metrics=self._metrics,
         )
-        self._servers = Servers(self._listeners())
+        self._servers = Servers(listeners(settings, self._gateway, self._peer_services()))
 
     @property
     def node_id(self) -> NodeId:
         """The UUID of this node's disk."""
         return self._joining.node_id
 
-    def _listeners(self) -> list[Listener]:
-        settings = self._settings
-        listeners = [
-            Listener(
-                address=f"{settings.listen_host}:{settings.client_port}",
-                handlers=self._gateway.handlers(),
-            ),
-            Listener(
-                address=f"{settings.listen_host}:{settings.peer_port}",
-                handlers=[
-                    self._peers.handlers(),
-                    AdminServicer(self).handler(),
-                    RecordsServicer(self._open_records).handler(),
-                    *self._gateway.handlers(peer_port=True),
-                ],
-            ),
+    def _peer_services(self) -> list[grpc.GenericRpcHandler]:
+        return [
+            self._peers.handlers(),
+            AdminServicer(self).handler(),
+            RecordsServicer(self._open_records).handler(),
         ]
-        if settings.client_tls_port:
-            pair = key_and_chain(
-                settings.tls_cert_file,
-                settings.tls_key_file,
-                name=settings.name,
-                host=settings.advertise_host,
-            )
-            listeners.append(
-                Listener(
-                    address=f"{settings.listen_host}:{settings.client_tls_port}",
-                    handlers=self._gateway.handlers(tls=True),
-                    tls=pair,
-                )
-            )
-        return listeners
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -191,7 +142,7 @@ class Node:
             StorageError: The log is corrupt or foreign; this node must not vote.
         """
         if self._joining.group_id:
-            await self._start_driver()
+            await self._start_replica()
         else:
             logger.info("node %s is Unjoined: waiting for Bootstrap", self.node_id)
         loop = asyncio.get_running_loop()
@@ -211,10 +162,8 @@ class Node:
         await self._peers.close()
         for task in self._tasks:
             task.cancel()
-        if self._driver is not None:
-            await self._driver.stop()
-        if self._log is not None:
-            await asyncio.to_thread(self._log.close)
+        if self._replica is not None:
+            await self._replica.stop()
         self._lock.close()
         self._health.close()
 
@@ -230,108 +179,32 @@ class Node:
         while driver.core.role is Role.LEADER and self._clock.monotonic_s() < deadline_s:
             await driver.wait_change(0.1)
 
-    async def _start_driver(self) -> None:
+    async def _start_replica(self) -> None:
         """Open the log of the joined group and run Raft on it."""
-        hard_state_file = HardStateFile(self._files, self._directory)
-        hard_state = await asyncio.to_thread(hard_state_file.load)
-        log = await asyncio.to_thread(self._open_log)
-        founding = self._joining.founding_of(log.last_index)
-        if founding is not None:
-            hard_state = await asyncio.to_thread(_found, log, hard_state_file, founding)
-        snapshots = Snapshots(
-            SnapshotFiles(
-                self._files, self._directory / SNAPSHOT_DIRECTORY, reserve_bytes=_RESERVE_BYTES
-            ),
-            group_id=self._joining.group_id,
-            log=log,
+        given = Surroundings(
+            settings=self._settings,
+            files=self._files,
+            directory=self._directory,
+            joining=self._joining,
+            peers=self._peers,
             state=self._state,
-        )
-        await asyncio.to_thread(snapshots.load)
-        self._log = log
-        self._driver = self._build_driver(hard_state_file, hard_state, log, snapshots)
-        self._upkeep = self._build_upkeep(self._driver, log, snapshots)
-        self.engine.attach(self._driver)
-        self._driver.start()
-        if founding is not None:
-            self._driver.campaign()
-        self._look_after(log, self._driver)
-
-    def _look_after(self, log: CommitLog, driver: Driver) -> None:
-        """Look for rot, and repair what is found from peers, as long as the node runs."""
-        source = RecordsClient(self._peers, self._joining.group_id)
-        refetcher = Refetcher(
-            log, source, driver, now_s=self._clock.monotonic_s, metrics=self._metrics
-        )
-        work = [refetcher.run()]
-        if self._settings.scrub_bytes_per_s:
-            scrubber = Scrubber(
-                log,
-                bytes_per_s=self._settings.scrub_bytes_per_s,
-                on_failed=driver.disk_failed,
-                metrics=self._metrics,
-            )
-            work.append(scrubber.run())
-        self._tasks += [asyncio.get_running_loop().create_task(each) for each in work]
-
-    def _build_upkeep(self, driver: Driver, log: CommitLog, snapshots: Snapshots) -> Upkeep:
-        settings = self._settings
-        return Upkeep(
-            driver,
-            log,
-            self._state,
-            snapshots,
-            retention=RetentionPolicy(
-                hours=settings.retention_hours,
-                disk_watermark_percent=settings.disk_watermark_percent,
-            ),
-            policy=SnapshotPolicy(
-                size_bytes=settings.snapshot_bytes, entries=settings.snapshot_entries
-            ),
-        )
-
-    def _open_log(self) -> CommitLog:
-        return CommitLog.open(
-            self._files,
-            self._directory / LOG_DIRECTORY,
-            identity=self._joining.identity,
-            segment_bytes=self._settings.segment_bytes,
-            reserve_bytes=_RESERVE_BYTES,
-            durability=self._settings.durability,
-        )
-
-    def _build_driver(
-        self,
-        hard_state_file: HardStateFile,
-        hard_state: HardState,
-        log: CommitLog,
-        snapshots: Snapshots,
-    ) -> Driver:
-        settings = self._settings
-        return Driver(
-            config=DriverConfig(
-                tick_s=settings.tick_ms / 1000,
-                min_free_bytes=settings.segment_bytes + _RESERVE_BYTES,
-            ),
-            raft=RaftConfig(
-                id=self.node_id,
-                group_id=self._joining.group_id,
-                heartbeat_ticks=settings.heartbeat_ticks,
-                election_timeout_ticks=settings.election_timeout_ticks,
-                handicap_ticks=settings.election_handicap_ticks,
-            ),
-            hard_state_file=hard_state_file,
-            hard_state=hard_state,
-            log=log,
-            state=self._state,
-            send=self._peers.send,
-            on_membership=self._peers.connect,
-            on_removed=self.removed,
-            on_fatal=self._on_fatal,
-            clock=self._clock,
-            rng=random.Random(),
             metrics=self._metrics,
-            snapshots=snapshots,
+            clock=self._clock,
+            on_fatal=self._on_fatal,
+            on_removed=self.removed,
         )
+        replica = self._replica = await Replica.open(given)
+        self.engine.attach(replica.driver)
+        replica.start()
+        self._tasks += map(asyncio.get_running_loop().create_task, replica.repairs())
+
+    @property
+    def _driver(self) -> Driver | None:
+        return self._replica.driver if self._replica is not None else None
+
+    @property
+    def _log(self) -> CommitLog | None:
+        return self._replica.log if self._replica is not None else None
 
     # -- founding and joining -------------------------------------------------------------------
 
@@ -386,9 +259,9 @@ class Node:
 
     async def snapshot(self) -> int:
         """Take a snapshot of the state; return its last index. Raises NotJoined, DiskFull."""
-        if self._upkeep is None:
+        if self._replica is None:
             raise NotJoined
-        return await self._upkeep.take_snapshot()
+        return await self._replica.upkeep.take_snapshot()
 
     async def change_members(self, change: MemberChange, *, timeout_s: float) -> Changed:
         """Add learners and remove members; see `member_change.carry_out`. Raises NotJoined too."""
@@ -404,13 +277,14 @@ class Node:
 
     def committed_log(self) -> CommittedLog:
         """Return what is committed and on this disk. Raises NotJoined."""
-        if self._driver is None or self._log is None:
+        if self._replica is None:
             raise NotJoined
+        log, core = self._replica.log, self._replica.driver.core
         return CommittedLog(
             group=self._settings.group,
             group_id=self._joining.group_id,
-            log=self._log,
-            last_index=min(self._driver.core.commit_index, self._log.synced_index),
+            log=log,
+            last_index=min(core.commit_index, log.synced_index),
         )
 
     # -- how it is ------------------------------------------------------------------------------
@@ -448,23 +322,17 @@ class Node:
         """Every second: watch the disk, make the next segment ready."""
         while True:
             self._usage = await asyncio.to_thread(shutil.disk_usage, self._directory)
-            if self._driver is not None and self._log is not None:
-                self._driver.set_free_bytes(self._usage.free)
-                await self._prepare(self._driver, self._log)
+            if self._replica is not None:
+                self._replica.driver.set_free_bytes(self._usage.free)
+                await self._replica.prepare()
             await asyncio.sleep(_HOUSEKEEPING_S)
-
-    async def _prepare(self, driver: Driver, log: CommitLog) -> None:
-        try:
-            await asyncio.to_thread(log.prepare)
-        except StorageError as error:
-            driver.disk_failed(error)
 
     async def _keep_log_short(self) -> None:
         """Every second: take a snapshot and drop old segments, if they are due."""
         while True:
-            if self._upkeep is not None:
+            if self._replica is not None:
                 usage = self._usage  # of what is ours to use, as `df` counts
-                await self._upkeep.run(DiskUsage(usage.used + usage.free, usage.free))
+                await self._replica.upkeep.run(DiskUsage(usage.used + usage.free, usage.free))
             await asyncio.sleep(_HOUSEKEEPING_S)
 
     async def _show(self) -> None:
@@ -474,13 +342,3 @@ class Node:
             sample = node_sample(status, self._driver, self._log, load, free_bytes=free)
             self._metrics.publish(sample)
             await asyncio.sleep(_PUBLISH_S)
-
-
-def _found(log: CommitLog, hard_state_file: HardStateFile, founding: Founding) -> HardState:
-    """Write the founding entry behind what the log holds, and the term it belongs to."""
-    entry = founding.entry(last_index=log.last_index, last_term=log.term(log.last_index))
-    hard_state = HardState(term=entry.term)
-    hard_state_file.save(hard_state)
-    log.append([entry])
-    log.sync()
-    return hard_state

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dledger.node import RealClock
+from dledger.log_clock import RealClock
 from dledger.store.files import Mode
 from e2e.chaos.shim import (
     RENAME,
