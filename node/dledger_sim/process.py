@@ -220,7 +220,7 @@ class Process:
             policy=SnapshotPolicy(size_bytes=4096, entries=self._world.options.snapshot_entries),
         )
         self.is_up = True
-        self.seen = invariants.snapshot(self.driver.core)
+        self.seen = invariants.check(self.driver.core)
         self._world.opened(self)
         self.loop.run(self.driver.start)
         self._keep_doing(self._keep_house)
