@@ -11,7 +11,7 @@ from dledger.types import NodeId
 from dledger_sim.audit import audit
 from dledger_sim.checkers import ViolationError
 from dledger_sim.cluster import Cluster, S
-from dledger_sim.liveness import LEADER_US, LeaderWatch, partition_with_hub
+from dledger_sim.liveness import LeaderWatch, partition_with_hub
 from dledger_sim.nemesis import Nemesis
 from dledger_sim.options import Options
 from dledger_sim.process import Process
@@ -145,7 +145,7 @@ class Run:
         watch = LeaderWatch(cluster)
         for _ in range(_PARTIAL_PARTITIONS):
             cluster.note(f"partition with a hub: {partition_with_hub(cluster, watch)}")
-            watch.watch(LEADER_US + S)
+            watch.watch()
         self._heal_all()
 
     def _demand_progress(self, who: str) -> None:
