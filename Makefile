@@ -8,6 +8,7 @@ PYTEST_ARGS ?=
 CHAOS_ARGS ?=
 MUTANTS_ARGS ?=
 BENCH_ARGS ?=
+SOAK_ARGS ?=
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -78,6 +79,10 @@ bench-pipeline: $(STAMP) ## Parse, backup and restore beside a raw read, pyarrow
 
 bench: $(STAMP) ## What a group does here beside Java DLedger and etcd: make bench BENCH_ARGS="--full"
 	$(PY) -m e2e.bench $(BENCH_ARGS)
+
+.PHONY: soak
+soak: $(STAMP) ## Steady load with a fault each minute: make soak MINUTES=30 [SOAK_ARGS=...]
+	$(PY) -m e2e.bench.soak --minutes $(MINUTES) $(SOAK_ARGS)
 
 .PHONY: bench-report
 bench-report: $(STAMP) ## Write docs/performance.md and its plots from bench/results

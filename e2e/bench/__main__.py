@@ -20,12 +20,10 @@ from e2e.bench.groups import System
 from e2e.bench.java import JavaDLedger
 from e2e.bench.ours import Ours
 from e2e.bench.processes import BenchError
-from e2e.bench.rows import Row, Run, by_identity, to_json
+from e2e.bench.results import BUILD, LOGS, RESULTS, run_of, write
+from e2e.bench.rows import Row
 from e2e.cluster.errors import ClusterError
 
-RESULTS: Final = machine.ROOT / "bench" / "results"
-BUILD: Final = machine.ROOT / "build" / "bench"
-LOGS: Final = BUILD / "logs"
 FAILOVERS: Final[Mapping[str, Callable[[], System]]] = {
     "ours-failover": lambda: Ours({"leader_follows_clients": "false"}),
     "java-failover": JavaDLedger,
@@ -54,8 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser().parse_args(arguments)
     LOGS.mkdir(parents=True, exist_ok=True)
     at = time.gmtime()
-    facts, commit = machine.facts(), machine.commit()
-    print(f"{facts}\ncommit {commit}", flush=True)
+    facts = machine.facts()
+    print(f"{facts}\ncommit {machine.commit()}", flush=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     rows: list[Row] = []
     problem = ""
@@ -66,13 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 rows.append(row)
     except (BenchError, ClusterError) as error:
         problem = str(error)
-    run = Run(
-        at=time.strftime("%Y-%m-%dT%H:%M:%SZ", at),
-        commit=commit,
-        machine=facts,
-        rows=by_identity(rows),
-    )
-    path = write(run, RESULTS if args.record and not problem else BUILD)
+    path = write(run_of(rows, at, facts), RESULTS if args.record and not problem else BUILD)
     print(f"\nas JSON: {path.relative_to(machine.ROOT)}")
     if problem:
         print(f"bench: cut short: {problem}", file=sys.stderr)
@@ -133,17 +125,6 @@ def line(row: Row) -> str:
         if name in row.figures
     )
     return f"{row.system:14.14} {row.kind:9} {row.name:48} {figures}"
-
-
-def write(run: Run, directory: Path) -> Path:
-    """Write the run as ``<date>-<commit>.json``; one more of the same day gets its time, too."""
-    directory.mkdir(parents=True, exist_ok=True)
-    commit = run.commit.rstrip("+")
-    path = directory / f"{run.at[:10]}-{commit}.json"
-    if path.exists():
-        path = directory / f"{run.at[:19].replace(':', '')}-{commit}.json"
-    path.write_text(to_json(run), "utf-8")
-    return path
 
 
 if __name__ == "__main__":

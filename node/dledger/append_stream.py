@@ -23,6 +23,7 @@ from google.protobuf.message import DecodeError
 
 from dledger.broker.message import Columns
 from dledger.broker.produce import NO_QUEUE, encode_produce
+from dledger.byte_window import ByteWindow
 from dledger.channel import OPTIONS, leader_address, nodes_of, outcome_of
 from dledger.errors import DledgerError, InvalidArgument, Refused, Unavailable
 from dledger.records import Appended, Record
@@ -37,10 +38,14 @@ _RETRY_MAX_S: Final = 1.0
 
 @dataclass(slots=True)
 class _Batch:
-    """A batch that is not answered: its id, what is sent, and the future of where it went."""
+    """A batch that is not answered: its id, what is sent, and the future of where it went.
+
+    *size_bytes* is what it took of the window.
+    """
 
     id: int
     request: bytes
+    size_bytes: int
     count: int
     appended: asyncio.Future[Appended]
 
@@ -72,11 +77,12 @@ class AppendStream:
     ) -> None:
         self._addresses = nodes_of(addresses, for_what="stream")
         self.client_id = client_id or f"dledger-py-{uuid.uuid4()}"
-        self._max_bytes, self._timeout_s = max_bytes, timeout_s
+        self._timeout_s = timeout_s
+        self._window = ByteWindow(max_bytes)
         self._unsent: deque[_Batch] = deque()
         self._sent: deque[_Batch] = deque()
-        self._bytes = self._batches = self._streams = 0
-        self._arrived, self._room = asyncio.Event(), asyncio.Event()
+        self._batches = self._streams = 0
+        self._arrived = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -101,16 +107,16 @@ class AppendStream:
 
     @property
     def unanswered_bytes(self) -> int:
-        """What waits for its answer, as bytes of requests; at most *max_bytes*, or one batch."""
-        return self._bytes
+        """What waits for its answer, as bytes of batches; at most *max_bytes*, or one batch."""
+        return self._window.taken
 
     async def append(
         self, topic: str, records: Iterable[Record | bytes], *, queue_id: int = NO_QUEUE
     ) -> Appended:
         """Append one batch to one queue; returns when a majority has synced it.
 
-        Batches go into the log in the order in which this is called, as far as they fit within
-        *max_bytes*; no need to await one before the next.
+        Batches go into the log in the order in which this is called, also those that wait for
+        room; no need to await one before the next.
 
         Raises:
             Refused: The batch is at fault; nothing of it is stored.
@@ -128,14 +134,11 @@ class AppendStream:
             ) from None
 
     async def _queued(self, command: bytes, count: int) -> Appended:
-        while self._bytes and self._bytes + len(command) > self._max_bytes:
-            self._room.clear()
-            await self._room.wait()
+        await self._window.take(len(command))
         self._batches += 1
         request = pb.ProduceBatch(id=self._batches, command=command).SerializeToString()
         appended: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        self._unsent.append(_Batch(self._batches, request, count, appended))
-        self._bytes += len(request)
+        self._unsent.append(_Batch(self._batches, request, len(command), count, appended))
         self._arrived.set()
         return await appended
 
@@ -146,7 +149,7 @@ class AppendStream:
         turn, wait_s = 0, _RETRY_S
         address = self._addresses[0]
         while True:
-            answered = self._bytes
+            answered = self._window.taken
             leader = await self._one_stream(address)
             self._unsent.extendleft(reversed(self._sent))
             self._sent.clear()
@@ -155,7 +158,7 @@ class AppendStream:
                 continue
             turn += 1
             address = self._addresses[turn % len(self._addresses)]
-            wait_s = _RETRY_S if self._bytes < answered else min(wait_s * 2, _RETRY_MAX_S)
+            wait_s = _RETRY_S if self._window.taken < answered else min(wait_s * 2, _RETRY_MAX_S)
             await asyncio.sleep(wait_s)
 
     async def _one_stream(self, address: str) -> str:
@@ -184,7 +187,7 @@ class AppendStream:
             while self._unsent and stream == self._streams:
                 batch = self._unsent.popleft()
                 if batch.appended.done():
-                    self._bytes -= len(batch.request)  # its caller has given up
+                    self._window.give(batch.size_bytes)  # its caller has given up
                     continue
                 self._sent.append(batch)
                 yield batch.request
@@ -195,8 +198,7 @@ class AppendStream:
         if not self._sent or self._sent[0].id != answer.id:
             raise _Foreign(f"an answer to batch {answer.id}, which is not the next one")
         batch = self._sent.popleft()
-        self._bytes -= len(batch.request)
-        self._room.set()
+        self._window.give(batch.size_bytes)
         if batch.appended.done():
             return
         if answer.refused:
@@ -217,10 +219,9 @@ class AppendStream:
         for batch in (*self._sent, *self._unsent):
             if not batch.appended.done():
                 batch.appended.set_exception(error)
+            self._window.give(batch.size_bytes)
         self._sent.clear()
         self._unsent.clear()
-        self._bytes = 0
-        self._room.set()
 
 
 def _columns(records: Iterable[Record | bytes]) -> Columns:

@@ -16,6 +16,7 @@ from typing import Final, Self
 from dledger.append_stream import AppendStream
 from dledger.broker.produce import NO_QUEUE
 from dledger.broker.topics import check_name
+from dledger.byte_window import ByteWindow
 from dledger.errors import DledgerError, Unavailable
 from dledger.records import Record
 from dledger.rpc.checks import check_record
@@ -82,10 +83,8 @@ class BatchingProducer:
         self._stream = AppendStream(
             addresses, client_id=client_id, max_bytes=2 * max_bytes, timeout_s=timeout_s
         )
-        self._max_bytes, self._batch_bytes = max_bytes, batch_bytes
+        self._window, self._batch_bytes = ByteWindow(max_bytes), batch_bytes
         self._lanes: dict[tuple[str, int], _Lane] = {}
-        self._bytes = 0
-        self._room = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -96,7 +95,7 @@ class BatchingProducer:
     @property
     def unanswered_bytes(self) -> int:
         """Bodies that wait for their answer; at most *max_bytes*, or one message."""
-        return self._bytes
+        return self._window.taken
 
     async def __aenter__(self) -> Self:
         await self._stream.__aenter__()
@@ -130,15 +129,11 @@ class BatchingProducer:
         check_name("topic", topic)
         check_record(message)
         size_bytes = len(message.body)
-        while self._bytes and self._bytes + size_bytes > self._max_bytes:
-            self._room.clear()
-            await self._room.wait()
-        self._bytes += size_bytes
+        await self._window.take(size_bytes)
         try:
             return await self._queued(topic, queue_id, message)
         finally:
-            self._bytes -= size_bytes
-            self._room.set()
+            self._window.give(size_bytes)
 
     def _queued(self, topic: str, queue_id: int, message: Record) -> asyncio.Future[Sent]:
         lane = self._lanes.setdefault((topic, queue_id), _Lane())

@@ -19,6 +19,7 @@ import grpc.aio
 from dledger.broker.state import BrokerState
 from dledger.client import Client
 from dledger.errors import DledgerError, LeadershipLost, NotLeader
+from dledger.proposals import Command, closed
 from dledger.rpc.engine import ClientEndpoint
 from dledger.rpc.gateway import Gateway, GatewayConfig
 from dledger.types import Entry, EntryKind, Member, NodeId
@@ -40,7 +41,7 @@ class MemoryEngine:
         self.proposals = 0
 
     def is_leader(self) -> bool:
-        return self._members.leader == self.number
+        return self._members.leader == self.number and self._members.serves
 
     def leader(self) -> Member | None:
         number = self._members.leader
@@ -61,7 +62,7 @@ class MemoryEngine:
             for node in self._members.nodes
         ]
 
-    def submit(self, command: bytes) -> asyncio.Future[object]:
+    def submit(self, command: Command) -> asyncio.Future[object]:
         if not self.is_leader():
             raise NotLeader(None)
         self.proposals += 1
@@ -70,7 +71,7 @@ class MemoryEngine:
     async def propose(self, command: bytes) -> object:
         return await self.submit(command)
 
-    async def _committed(self, command: bytes) -> object:
+    async def _committed(self, command: Command) -> object:
         result = await self._members.commit(command)
         if isinstance(result, DledgerError):
             raise result
@@ -134,10 +135,11 @@ class MemoryGroup:
         self.nodes: list[Node] = []
         self.log: list[Entry] = []
         self.leader: int | None = None
+        self.serves = True
         self.clock_skew_ms = 0
         self.lose_outcomes = 0
         self.refuse: DledgerError | None = None
-        self._batch: list[tuple[bytes, asyncio.Future[object]]] = []
+        self._batch: list[tuple[Command, asyncio.Future[object]]] = []
 
     @property
     def addresses(self) -> list[str]:
@@ -152,13 +154,13 @@ class MemoryGroup:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000 + self.clock_skew_ms
 
-    def elect(self, number: int | None) -> None:
-        """Make a node the leader, or leave the group without one."""
-        self.leader = number
+    def elect(self, number: int | None, *, serves: bool = True) -> None:
+        """Make a node the leader, one that serves or does not yet; or leave the group without."""
+        self.leader, self.serves = number, serves
         for node in self.nodes:
             node.engine.leader_changed()
 
-    async def commit(self, command: bytes) -> object:
+    async def commit(self, command: Command) -> object:
         if self.refuse is not None:
             raise self.refuse
         result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
@@ -179,7 +181,7 @@ class MemoryGroup:
             kind=EntryKind.DATA,
             timestamp_ms=self.now_ms(),
             crc32c=0,
-            data=b"".join(command for command, _ in batch),
+            data=b"".join(closed(command) for command, _ in batch),
         )
         self.log.append(entry)
         answers: list[list[object]] = [node.engine.apply(entry) for node in self.nodes]

@@ -11,6 +11,8 @@ import grpc
 import grpc.aio
 import pytest
 
+from dledger.errors import Unavailable
+from dledger.proposals import Command
 from dledger.rpc import forward
 from dledger.rpc.forward import FORWARDED_KEY
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
@@ -177,12 +179,11 @@ async def test_a_call_to_a_frozen_leader_moves_on_when_another_is_elected(
     await follower.route("t")
     frozen = group.nodes[0].engine
 
-    async def never(command: bytes) -> object:
+    def never(command: Command) -> asyncio.Future[object]:
         del command
-        await asyncio.sleep(60)
-        raise AssertionError
+        return asyncio.get_running_loop().create_future()
 
-    frozen.propose = never  # type: ignore[method-assign]
+    frozen.submit = never  # type: ignore[method-assign]
     send = asyncio.create_task(follower.send(message(1), timeout_s=5))
     await asyncio.sleep(0.3)
 
@@ -206,6 +207,49 @@ async def test_a_call_to_a_dead_leader_is_held_until_the_next(
     group.elect(1)
 
     assert code((await send).status) == "OK"
+
+
+async def test_a_call_waits_at_a_new_leader_until_that_serves(
+    group: MemoryGroup, follower: RocketClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its followers know of it before it has applied what came before: nothing is sent back."""
+    monkeypatch.setattr(forward, "_RETRY_S", 60.0)
+    await follower.route("t")
+    group.elect(2, serves=False)
+    send = asyncio.create_task(follower.send(message(1), timeout_s=20))
+    await asyncio.sleep(0.2)
+    assert not send.done()
+
+    group.elect(2)
+
+    async with asyncio.timeout(5):
+        assert code((await send).status) == "OK"
+
+
+async def test_a_call_is_tried_at_once_when_the_leader_is_known(
+    group: MemoryGroup, follower: RocketClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long there was none: the wait grows with each try, and begins anew with a leader."""
+    waits: list[float] = []
+    pause = forward.Relay.pause
+
+    async def noted(relay: forward.Relay, caller: forward.Caller, wait_s: float) -> None:
+        if waits and wait_s == waits[0]:
+            group.refuse = None
+        waits.append(wait_s)
+        await pause(relay, caller, wait_s)
+
+    await follower.route("t")
+    monkeypatch.setattr(forward.Relay, "pause", noted)
+    group.elect(None)
+    send = asyncio.create_task(follower.send(message(1), timeout_s=20))
+    await asyncio.sleep(0.3)
+    group.refuse = Unavailable("once more, from the new leader")
+    group.elect(2)
+
+    assert code((await send).status) == "OK"
+    assert waits[1] == 2 * waits[0]
+    assert waits[-1] == waits[0]
 
 
 async def test_a_forwarded_call_goes_no_further(group: MemoryGroup) -> None:

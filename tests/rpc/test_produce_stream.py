@@ -147,6 +147,20 @@ async def test_without_a_leader_the_outcome_is_unknown_after_the_timeout(
     assert (await group.bodies(TOPIC))[-1] == b"b"
 
 
+async def test_a_stream_to_a_new_leader_waits_until_that_serves(group: MemoryGroup) -> None:
+    """Every node names it already: a refusal would send the producer round in circles."""
+    group.elect(1, serves=False)
+
+    async with AppendStream(group.addresses[1]) as stream:
+        append = asyncio.ensure_future(stream.append(TOPIC, [b"a"], queue_id=0))
+        await asyncio.sleep(0.2)
+        assert (append.done(), stream._streams) == (False, 1)
+        group.elect(1)
+        await append
+
+    assert await group.bodies(TOPIC) == [b"a"]
+
+
 async def test_closing_tells_those_who_wait(group: MemoryGroup) -> None:
     """A future is never left alone."""
     group.elect(None)
@@ -172,6 +186,20 @@ async def test_what_is_unanswered_is_bounded_at_the_client(group: MemoryGroup) -
 
         group.elect(0)
         await asyncio.gather(*appends)
+
+
+async def test_batches_that_wait_for_room_keep_their_order(group: MemoryGroup) -> None:
+    """A backlog, as after a failover, must not let later batches overtake earlier ones."""
+    sent: list[asyncio.Task[object]] = []
+    async with AppendStream(group.addresses, max_bytes=2000) as stream:
+        for number in range(300):
+            body = b"%03d" % number + bytes(number % 7 * 100)
+            sent.append(asyncio.create_task(stream.append(TOPIC, [body], queue_id=0)))
+            await asyncio.sleep(0)
+        await asyncio.gather(*sent)
+
+    stored = [body[:3] for body in await group.bodies(TOPIC)]
+    assert stored == [b"%03d" % number for number in range(300)]
 
 
 async def test_what_is_under_way_is_bounded_at_the_node(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from dledger.broker.dedupe import DedupeWindow
 from dledger.records import Record
 from dledger.spool.format import Message
 from dledger.spool.identity import SpoolIdentity
 from dledger.spool.opening import open_spool
+from dledger.spool.producer import Producer
 from dledger.spool.reader import Spooled
 from dledger.spool.rejected import read_rejected
 from dledger.spool.spool import Limits, Spool
@@ -112,3 +115,15 @@ def replay(spool: Spool, group: Group, *, chunks: int = 1 << 30) -> list[Spooled
         spool.advance(chunk)
         replayed += chunk.messages
     return replayed
+
+
+async def end_by_kill(
+    producer: Producer, files: MemoryFiles, sends: Iterable[asyncio.Task[Any]]
+) -> None:
+    """End a producer as SIGKILL does, with the *sends* that wait for it."""
+    files.kill()
+    ours = {producer._replaying, *producer._tasks, *sends}
+    for task in ours:
+        task.cancel()
+    await asyncio.gather(*ours, return_exceptions=True)
+    producer._executor.shutdown()

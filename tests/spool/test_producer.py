@@ -32,7 +32,7 @@ from dledger.spool.lane import SendResult
 from dledger.spool.producer import Producer
 from dledger.store.memory_files import Fault, MemoryFiles
 from tests.spool.fake_group import FakeGroup
-from tests.spool.spool_harness import DIR
+from tests.spool.spool_harness import DIR, end_by_kill
 
 DEADLINE_S = 20
 
@@ -214,12 +214,7 @@ async def crash(
 ) -> list[int]:
     """End a producer as SIGKILL does; return which sends had returned."""
     returned = [n for n, task in zip(batch, tasks, strict=True) if task.done()]
-    files.kill()
-    ours = {producer._replaying, *producer._tasks, *tasks}
-    for task in ours:
-        task.cancel()
-    await asyncio.gather(*ours, return_exceptions=True)
-    producer._executor.shutdown()
+    await end_by_kill(producer, files, tasks)
     return returned
 
 

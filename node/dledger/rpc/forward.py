@@ -3,14 +3,15 @@
 A follower does not look into a request: it sends the same bytes to the same method on the leader's
 peer port, with the caller's ``x-mq-*`` metadata, and passes the answer back. `Relay.run` holds a
 request through an election for most of its deadline; repeating it is safe because sends carry an
-idempotency key and receives an attempt id. A request that came from a peer is never sent on.
+idempotency key and receives an attempt id. A request that came from a peer is never sent on; it is
+held only where this node was elected and is about to serve.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -43,42 +44,52 @@ class Caller:
 
     Attributes:
         client_id: The SDK's id for itself; empty if it sent none.
-        request_id: The SDK's id for this request; empty if it sent none.
-        language: The SDK's language, such as ``PYTHON``; empty if it did not say.
         tls: Whether the client came through a TLS port (of this node or of a follower).
         forwarded: Whether a follower sent it here; then it goes no further.
-        through: That follower.
         deadline_s: Event-loop time by which the answer should leave, a margin before the
             client's own deadline.
-        metadata: What is passed on to the leader.
+        given: The call's metadata.
     """
 
     client_id: str
-    request_id: str
-    language: str
     tls: bool
     forwarded: bool
-    through: NodeId | None
     deadline_s: float
-    metadata: tuple[tuple[str, str], ...]
+    given: Mapping[str, str]
 
     @classmethod
     def of(cls, context: Any, *, tls: bool, peer_port: bool) -> Caller:
         """Return the caller of the gRPC call *context* that came through such a port."""
-        metadata = context.invocation_metadata() or ()
-        given = {key: value for key, value in metadata if isinstance(value, str)}
-        passed = [item for item in given.items() if item[0].startswith(_PASSED_ON)]
-        through_tls = given.get(FORWARDED_KEY) == "tls" if peer_port else tls
+        given = dict(context.invocation_metadata() or ())
         return cls(
             client_id=given.get(_CLIENT_ID_KEY, ""),
-            request_id=given.get(_REQUEST_ID_KEY, ""),
-            language=given.get(_LANGUAGE_KEY, ""),
-            tls=through_tls,
+            tls=given.get(FORWARDED_KEY) == "tls" if peer_port else tls,
             forwarded=peer_port,
-            through=NodeId(given[_THROUGH_KEY]) if peer_port and _THROUGH_KEY in given else None,
             deadline_s=_deadline_s(context),
-            metadata=(*passed, (FORWARDED_KEY, "tls" if through_tls else "plain")),
+            given=given,
         )
+
+    @property
+    def request_id(self) -> str:
+        """The SDK's id for this request; empty if it sent none."""
+        return self.given.get(_REQUEST_ID_KEY, "")
+
+    @property
+    def language(self) -> str:
+        """The SDK's language, such as ``PYTHON``; empty if it did not say."""
+        return self.given.get(_LANGUAGE_KEY, "")
+
+    @property
+    def through(self) -> NodeId | None:
+        """The follower that sent it here."""
+        node = self.given.get(_THROUGH_KEY) if self.forwarded else None
+        return NodeId(node) if node is not None else None
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What is passed on to the leader."""
+        passed = (item for item in self.given.items() if item[0].startswith(_PASSED_ON))
+        return (*passed, (FORWARDED_KEY, "tls" if self.tls else "plain"))
 
     def remaining_s(self) -> float:
         """Return the seconds until `deadline_s`; negative when it has passed."""
@@ -149,10 +160,21 @@ class Relay:
             try:
                 return await attempt()
             except Unavailable:
-                if caller.forwarded or caller.remaining_s() <= 0:
+                if caller.remaining_s() <= 0 or (caller.forwarded and not self._is_elect()):
                     raise
+            leader = self._engine.leader()
             await self.pause(caller, wait_s)
-            wait_s = min(wait_s * 2, _RETRY_MAX_S)
+            changed = self._engine.leader() != leader
+            wait_s = _RETRY_S if changed else min(wait_s * 2, _RETRY_MAX_S)
+
+    def _is_elect(self) -> bool:
+        """Whether we have won an election and serve as soon as what is before us is applied.
+
+        A follower hears of that earlier than we are ready: sent back, its caller would wait.
+        """
+        leader = self._engine.leader()
+        elect = leader is not None and leader.id == self._engine.node_id
+        return elect and not self._engine.is_leader()
 
     async def pause(self, caller: Caller, wait_s: float) -> None:
         """Wait a moment, shorter if the leader changes or the caller's time runs out."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -72,13 +73,22 @@ class LedgerHandlers(NativeHandlers):
 
     async def _produce(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         try:
-            if self._engine.leader() is None:
-                await self._engine.wait_leader_change(_ELECTION_WAIT_S)
+            await self._election_over()
             producing = Producing(self._gateway, lambda: self._answered(_PRODUCE))
             async for answers in producing.answers(requests):
                 yield answers
         except DledgerError as error:
             await self._refuse(context, _PRODUCE, error, *self._leader_address())
+
+    async def _election_over(self) -> None:
+        """Return when we serve or know who leads, or after a second."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + _ELECTION_WAIT_S
+        while not self._engine.is_leader() and (left_s := deadline_s - loop.time()) > 0:
+            leader = self._engine.leader()
+            if leader is not None and leader.id != self._engine.node_id:
+                break
+            await self._engine.wait_leader_change(left_s)
 
     def _leader_address(self) -> Sequence[tuple[str, str]]:
         leader = self._engine.leader()

@@ -1,0 +1,36 @@
+"""Where results are kept: one JSON file a run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from e2e.bench import machine
+from e2e.bench.rows import Row, Run, by_identity, to_json
+
+RESULTS: Final = machine.ROOT / "bench" / "results"
+BUILD: Final = machine.ROOT / "build" / "bench"
+LOGS: Final = BUILD / "logs"
+
+
+def run_of(rows: Sequence[Row], at: time.struct_time, facts: dict[str, object]) -> Run:
+    """Return a run of the checked-out commit that began *at* (UTC)."""
+    return Run(
+        at=time.strftime("%Y-%m-%dT%H:%M:%SZ", at),
+        commit=machine.commit(),
+        machine=facts,
+        rows=by_identity(rows),
+    )
+
+
+def write(run: Run, directory: Path) -> Path:
+    """Write the run as ``<date>-<commit>.json``; one more of the same day gets its time, too."""
+    directory.mkdir(parents=True, exist_ok=True)
+    commit = run.commit.rstrip("+")
+    path = directory / f"{run.at[:10]}-{commit}.json"
+    if path.exists():
+        path = directory / f"{run.at[:19].replace(':', '')}-{commit}.json"
+    path.write_text(to_json(run), "utf-8")
+    return path

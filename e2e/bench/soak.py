@@ -1,0 +1,297 @@
+"""``make soak``: hours of steady load with a fault each minute, and what they leave behind.
+
+First finds out what the group sustains (closed loop), then offers a share of it at fixed times, to
+nodes behind links that can be cut. Every message is read back while it runs. The exit code is not
+0 if anything was lost, doubled or misplaced, an election has no cause, or memory grew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from e2e.bench import machine
+from e2e.bench.elections import Election, Made, elections, lines_between
+from e2e.bench.figures import latency_figures
+from e2e.bench.groups import Group
+from e2e.bench.links import Links
+from e2e.bench.ours import Ours
+from e2e.bench.processes import BenchError, Command
+from e2e.bench.results import BUILD, LOGS, RESULTS, run_of, write
+from e2e.bench.rows import OURS, Row
+from e2e.bench.seats import HOST, Seat, take_seats
+from e2e.bench.soak_faults import make, round_of
+from e2e.bench.verdicts import Line, judged
+from e2e.bench.watching import Watcher, until_s
+
+SOAK: Final = "soak"
+_KEPT_BYTES: Final = 12 << 30
+"""What the three logs may take together, before the oldest segments go."""
+_CLOSED_S: Final = 8.0
+_WINDOW: Final = 16
+_SAY_S: Final = 10.0
+_ANSWER_S: Final = 90.0
+_READ_S: Final = 60.0
+_WARM_UP_S: Final = 45.0
+_LEAST_LIFE_S: Final = 90.0
+_AROUND: Final = timedelta(seconds=1)
+
+
+class Soaked(Ours):
+    """Our nodes with their logs kept short, loaded by the soak's clients."""
+
+    def load(self, seats: Sequence[Seat]) -> Command:
+        """See `System`."""
+        endpoints = ",".join(f"{HOST}:{seat.client_port}" for seat in seats)
+        return Command((sys.executable, "-m", "e2e.bench.soak_load", endpoints), answers=True)
+
+
+@dataclass(slots=True)
+class Course:
+    """What is noted while it runs."""
+
+    faults: list[Made] = field(default_factory=list)
+    latencies_us: list[int] = field(default_factory=list)
+    gap_s: float = 0.0
+    failures: Mapping[str, int] = field(default_factory=dict)
+    acked: int = 0
+
+    def heard(self, told: Mapping[str, Any]) -> None:
+        """Take what the clients told."""
+        self.latencies_us += told["latencies_us"]
+        self.gap_s = max(self.gap_s, told["gap_s"])
+        self.failures = told["failures"]
+        self.acked += len(told["latencies_us"])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run it; return the exit code."""
+    args = parser().parse_args(arguments)
+    LOGS.mkdir(parents=True, exist_ok=True)
+    at, facts = time.gmtime(), machine.facts()
+    try:
+        with tempfile.TemporaryDirectory(dir=args.data or BUILD, prefix="soak-") as scratch:
+            row = soak(args, Path(scratch))
+    except BenchError as error:
+        print(f"soak: cut short: {error}", file=sys.stderr)
+        return 1
+    path = write(run_of([row], at, facts), RESULTS if args.record else BUILD)
+    lines = verdict(row.figures)
+    for note in row.notes:
+        print(note)
+    print("\n".join(map(str, lines)))
+    print(f"\nas JSON: {path.relative_to(machine.ROOT)}")
+    return int(not all(line.holds for line in lines))
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    made = argparse.ArgumentParser(prog="make soak", description=__doc__)
+    made.add_argument("--minutes", type=float, default=30, help="how long it is loaded (30)")
+    made.add_argument("--every", type=float, default=60, help="seconds between faults (60)")
+    made.add_argument("--load", type=float, default=0.7, help="share of what is sustained (0.7)")
+    made.add_argument("--rate", type=float, help="messages a second, instead of finding it out")
+    made.add_argument("--batch", type=int, default=64, help="messages of a batch (64)")
+    made.add_argument("--size", type=int, default=1024, help="bytes of a message (1024)")
+    made.add_argument("--singles", type=float, default=50, help="single messages a second (50)")
+    made.add_argument("--data", type=Path, help="where the nodes' disks are (build/bench)")
+    made.add_argument("--record", action="store_true", help="write to bench/results, the history")
+    return made
+
+
+def soak(args: argparse.Namespace, scratch: Path) -> Row:
+    """Run a group of three for as long as asked; return its row. Raises BenchError."""
+    settings = {"disk_watermark_percent": str(watermark_percent(scratch))}
+    system = Soaked(settings)
+    group = Group(system, take_seats(scratch, system.link), LOGS / SOAK)
+    links = Links(group.seats, lambda: [node.pid for node in group.nodes])
+    links.start()
+    watcher = Watcher(group)
+    clock = _Clock()
+    try:
+        for log in (LOGS / SOAK).glob("*.log"):
+            log.unlink()
+        group.start()
+        rate = args.rate / args.batch if args.rate else _sustained(group, args) * args.load
+        watcher.start()
+        began_s = time.monotonic()
+        course = _load(group, links, args, rate)
+        took_s = time.monotonic() - began_s
+        end = _ask(group, "stop", seconds=_READ_S)
+    finally:
+        watcher.stop()
+        links.stop()
+        group.discard()
+    found = elections(watcher.terms(), course.faults)
+    return Row(
+        kind=SOAK,
+        system=OURS,
+        name=f"{args.load:.0%} load, a fault each {args.every:g} s",
+        size_bytes=args.size,
+        batch=args.batch,
+        figures={
+            "minutes": took_s / 60,
+            "faults": float(len(course.faults)),
+            "per_s": rate * args.batch,
+            **_counts(end),
+            **latency_figures(course.latencies_us),
+            "gap_ms": course.gap_s * 1000,
+            **_memory(watcher),
+            "elections": float(len(found)),
+            "unexplained": float(sum(not election.fault for election in found)),
+        },
+        notes=_notes(found, course, end, clock),
+    )
+
+
+class _Clock:
+    """Puts the monotonic clock of the looks beside the wall clock of the nodes' logs."""
+
+    def __init__(self) -> None:
+        self._zero = datetime.now() - timedelta(seconds=time.monotonic())
+
+    def at(self, monotonic_s: float) -> datetime:
+        return self._zero + timedelta(seconds=monotonic_s)
+
+
+def watermark_percent(directory: Path) -> int:
+    """Return how full the disk may be, so that the logs get their room. Raises BenchError."""
+    usage = shutil.disk_usage(directory)
+    total = usage.used + usage.free
+    percent = math.ceil((usage.used + _KEPT_BYTES) / total * 100)
+    if percent > 95:
+        raise BenchError(f"{directory} has no room for {_KEPT_BYTES >> 30} GiB of logs")
+    return percent
+
+
+def _sustained(group: Group, args: argparse.Namespace) -> float:
+    """Return the batches a second of a closed loop, readers included."""
+    for seconds in (_CLOSED_S / 4, _CLOSED_S):
+        per_s = _ask(
+            group,
+            "closed",
+            window=_WINDOW,
+            batch=args.batch,
+            size_bytes=args.size,
+            seconds=seconds,
+        )["per_s"]
+    print(f"sustained: {per_s * args.batch:,.0f} messages a second", flush=True)
+    return float(per_s)
+
+
+def _load(group: Group, links: Links, args: argparse.Namespace, rate: float) -> Course:
+    """Load the group, with a fault every so often, until time is up."""
+    course, planned = Course(), round_of(links)
+    print(f"offered: {rate * args.batch:,.0f} messages a second", flush=True)
+    _ask(group, "start", rate=rate, batch=args.batch, size_bytes=args.size, singles=args.singles)
+    began_s = time.monotonic()
+    end_s = began_s + args.minutes * 60
+
+    def say() -> None:
+        _say(group, course, time.monotonic() - began_s)
+
+    fault_s = began_s + args.every
+    while fault_s < end_s:
+        until_s(fault_s, say, every_s=_SAY_S)
+        made = make(next(planned), group, len(course.faults))
+        print(f"  {made.name}: whole after {made.end_s - made.begin_s:.1f} s", flush=True)
+        course.faults.append(made)
+        fault_s += args.every
+    until_s(end_s, say, every_s=_SAY_S)
+    course.heard(_ask(group, "tell"))
+    return course
+
+
+def _say(group: Group, course: Course, at_s: float) -> None:
+    told = _ask(group, "tell")
+    course.heard(told)
+    p99 = latency_figures(told["latencies_us"]).get("p99_ms", math.nan)
+    memory = ", ".join(f"{usage.rss_mb:.0f}" if usage else "-" for usage in group.usages())
+    print(
+        f"{at_s:6.0f} s  {course.acked:,} batches  p99 {p99:,.1f} ms  gap {told['gap_s']:.2f} s  "
+        f"MB {memory}  failures {sum(course.failures.values())}",
+        flush=True,
+    )
+
+
+def _ask(group: Group, mode: str, **more: Any) -> dict[str, Any]:
+    timeout_s = _ANSWER_S + more.get("seconds", 0)
+    return group.load.child.ask({"mode": mode, **more}, timeout_s=timeout_s)
+
+
+def _counts(end: Mapping[str, Any]) -> dict[str, float]:
+    """Return what the audits of all topics say, together."""
+    names = ("acked", "lost", "duplicates", "out_of_order", "messages")
+    audits = end["audits"].values()
+    counts = {name: float(sum(audit[name] for audit in audits)) for name in names}
+    return counts | {"failures": float(sum(end["failures"].values()))}
+
+
+def _memory(watcher: Watcher) -> dict[str, float]:
+    """Return the most that a node took, and by how much the worst process grew."""
+    lives = watcher.lives()
+    growths = [life.growth(warm_up_s=_WARM_UP_S, least_s=_LEAST_LIFE_S) for life in lives]
+    known = [growth * 100 for growth in growths if growth is not None]
+    peak = max((life.peak_mb for life in lives), default=0.0)
+    return {"peak_mb": peak, "lives": float(len(known))} | (
+        {"growth_percent": max(known)} if known else {}
+    )
+
+
+def _notes(
+    found: Sequence[Election], course: Course, end: Mapping[str, Any], clock: _Clock
+) -> list[str]:
+    """Return each election with its cause, or with what the nodes' logs say of it."""
+    notes = [f"{name}: {count}" for name, count in end["failures"].items()]
+    for election in found:
+        at = f"{clock.at(election.seen_s):%H:%M:%S}: {election.terms} term(s)"
+        if election.fault:
+            notes.append(f"{at}, by {election.fault}")
+            continue
+        notes.append(f"{at}, UNEXPLAINED; faults before: {_before(course.faults, election)}")
+        notes += _log_lines(clock, election)
+    return notes
+
+
+def _before(faults: Sequence[Made], election: Election) -> str:
+    names = [fault.name for fault in faults if fault.begin_s < election.seen_s]
+    return names[-1] if names else "none"
+
+
+def _log_lines(clock: _Clock, election: Election) -> list[str]:
+    begin = clock.at(election.after_s) - _AROUND
+    end = clock.at(election.seen_s) + _AROUND
+    return [
+        f"  {log.stem}: {line}"
+        for log in sorted((LOGS / SOAK).glob("n*.log"))
+        for line in lines_between(log.read_text("utf-8", "replace").splitlines(), begin, end)
+    ]
+
+
+def verdict(figures: Mapping[str, float]) -> list[Line]:
+    """Return the lines that a soak has to keep."""
+    return judged(
+        figures,
+        {
+            "unexplained": ("elections without a cause", 0),
+            "lost": ("acknowledged batches lost", 0),
+            "duplicates": ("batches stored twice", 0),
+            "out_of_order": ("batches out of order", 0),
+            "failures": ("batches that failed to the caller", 0),
+            "growth_percent": ("growth of memory, worst process, percent", 5),
+            "peak_mb": ("most memory of a node, MB", 300),
+        },
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,226 @@
+"""The soak's clients: numbered batches at a fixed rate, single messages beside, readers of all.
+
+Asked as `e2e.bench.loads` says, with these modes:
+
+- ``{"mode": "closed", "window", "batch", "size_bytes", "seconds"}``: as many batches as get
+  through; answers ``{"per_s"}``, in batches.
+- ``{"mode": "start", "rate", "batch", "size_bytes", "singles"}``: batches, and single messages
+  through a batching producer, due at fixed times from now on.
+- ``{"mode": "tell"}``: what came since the last question: ``{"latencies_us", "gap_s"}``, and
+  ``{"failures"}`` by type so far.
+- ``{"mode": "stop", "seconds"}``: ends both, waits for the readers, answers what the audits found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any, Final
+
+import uvloop
+
+from dledger.client import AppendStream, BatchingProducer, Client, follow
+from dledger.errors import DledgerError
+from e2e.bench.numbered import HEAD_BYTES, Audit, numbered
+
+TOPICS: Final = ("soak", "soak-singles")
+_QUEUES: Final = 8
+_TIMEOUT_S: Final = 30.0
+_MAX_UNDER_WAY: Final = 4096
+"""Requests of an open loop at once; beyond, a due one waits, and its latency shows it."""
+_POLL_S: Final = 0.1
+
+
+def main() -> int:
+    """Answer until the input ends."""
+    return uvloop.run(_serve(sys.argv[1].split(",")))
+
+
+async def _serve(endpoints: list[str]) -> int:
+    loop = asyncio.get_running_loop()
+    async with (
+        AppendStream(endpoints, timeout_s=_TIMEOUT_S) as stream,
+        BatchingProducer(endpoints, timeout_s=_TIMEOUT_S) as producer,
+    ):
+        load = SoakLoad(endpoints, stream, producer)
+        await load.prepare()
+        while line := await loop.run_in_executor(None, sys.stdin.readline):
+            asked = json.loads(line)
+            try:
+                answer = await load.modes[asked.pop("mode")](**asked)
+            except DledgerError as error:
+                answer = {"error": str(error)}
+            print(json.dumps(answer), flush=True)
+        load.end_reading()
+    return 0
+
+
+class SoakLoad:
+    """The clients of one run."""
+
+    def __init__(
+        self, endpoints: list[str], stream: AppendStream, producer: BatchingProducer
+    ) -> None:
+        self._endpoints, self._stream, self._producer = endpoints, stream, producer
+        self._audits = {topic: Audit() for topic in TOPICS}
+        self._numbers = {topic: itertools.count() for topic in TOPICS}
+        self._failures: Counter[str] = Counter()
+        self._latencies_us: list[int] = []
+        self._gap_s = 0.0
+        self._acked_s = time.monotonic()
+        self._readers: list[asyncio.Task[None]] = []
+        self._writers: list[asyncio.Task[None]] = []
+        self.modes: dict[str, Callable[..., Coroutine[Any, Any, dict[str, Any]]]] = {
+            "closed": self.closed,
+            "start": self.start,
+            "tell": self.tell,
+            "stop": self.stop,
+        }
+
+    async def prepare(self) -> None:
+        """Create the topics, and begin to read them."""
+        async with Client(self._endpoints[0], timeout_s=_TIMEOUT_S) as client:
+            for topic in TOPICS:
+                await client.create_topic(topic, queues=_QUEUES)
+        for number, (topic, queue_id) in enumerate(itertools.product(TOPICS, range(_QUEUES))):
+            shift = number % len(self._endpoints)
+            nodes = [*self._endpoints[shift:], *self._endpoints[:shift]]
+            self._readers.append(asyncio.create_task(self._read(nodes, topic, queue_id)))
+
+    def end_reading(self) -> None:
+        """Stop the readers."""
+        for reader in self._readers:
+            reader.cancel()
+
+    async def _read(self, nodes: list[str], topic: str, queue_id: int) -> None:
+        async for batch in follow(nodes, topic, queue_id):
+            self._audits[topic].read(queue_id, batch.bodies())
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    async def _batch(self, batch: int, filler: bytes, due_s: float) -> None:
+        await self._attempt(
+            TOPICS[0],
+            lambda number: self._stream.append(TOPICS[0], numbered(number, batch, filler)),
+            due_s,
+        )
+
+    async def _single(self, filler: bytes, due_s: float) -> None:
+        await self._attempt(
+            TOPICS[1],
+            lambda number: self._producer.send(TOPICS[1], numbered(number, 1, filler)[0]),
+            due_s,
+        )
+
+    async def _attempt(
+        self, topic: str, send: Callable[[int], Coroutine[Any, Any, Any]], due_s: float
+    ) -> None:
+        number = next(self._numbers[topic])
+        try:
+            await send(number)
+        except DledgerError as error:
+            self._failures[type(error).__name__] += 1
+            return
+        self._audits[topic].acked(number)
+        now_s = time.monotonic()
+        self._gap_s = max(self._gap_s, now_s - self._acked_s)
+        self._acked_s = now_s
+        self._latencies_us.append(round((now_s - due_s) * 1e6))
+
+    async def closed(
+        self, *, window: int, batch: int, size_bytes: int, seconds: float
+    ) -> dict[str, Any]:
+        """Keep *window* batches under way; return how many a second were acknowledged."""
+        filler = os.urandom(size_bytes - HEAD_BYTES)
+        end_s = time.monotonic() + seconds
+        done = 0
+
+        async def worker() -> None:
+            nonlocal done
+            while (now_s := time.monotonic()) < end_s:
+                await self._batch(batch, filler, now_s)
+                done += time.monotonic() <= end_s
+
+        await asyncio.gather(*(worker() for _ in range(window)))
+        self._latencies_us, self._gap_s = [], 0.0
+        return {"per_s": done / seconds}
+
+    async def start(
+        self, *, rate: float, batch: int, size_bytes: int, singles: float
+    ) -> dict[str, Any]:
+        """Send from now on: batches, and single messages beside them."""
+        filler = os.urandom(size_bytes - HEAD_BYTES)
+        self._acked_s = time.monotonic()
+        self._writers = [
+            asyncio.create_task(_every(1 / each, send))
+            for each, send in (
+                (rate, lambda due_s: self._batch(batch, filler, due_s)),
+                (singles, lambda due_s: self._single(filler, due_s)),
+            )
+            if each > 0
+        ]
+        return {}
+
+    async def tell(self) -> dict[str, Any]:
+        """Return what came since the last question."""
+        told = {
+            "latencies_us": self._latencies_us,
+            "gap_s": max(self._gap_s, time.monotonic() - self._acked_s),
+            "failures": dict(self._failures),
+        }
+        self._latencies_us, self._gap_s = [], 0.0
+        return told
+
+    async def stop(self, *, seconds: float) -> dict[str, Any]:
+        """End writing; return the audits once everything was read, at the latest after *seconds*.
+
+        A reader that gave up counts as a failure: what it should have read is lost.
+        """
+        for writer in self._writers:
+            writer.cancel()
+        await asyncio.gather(*self._writers, return_exceptions=True)
+        for _ in range(int(seconds / _POLL_S)):
+            if not any(audit.missing for audit in self._audits.values()):
+                break
+            await asyncio.sleep(_POLL_S)
+        for reader in self._readers:
+            if reader.done() and (error := reader.exception()) is not None:
+                self._failures[f"reader: {error}"] += 1
+        return {
+            "audits": {topic: asdict(audit.found()) for topic, audit in self._audits.items()},
+            "failures": dict(self._failures),
+        }
+
+
+async def _every(period_s: float, send: Callable[[float], Coroutine[Any, Any, None]]) -> None:
+    """Send at fixed times until cancelled, then wait for what is under way."""
+    free = asyncio.Semaphore(_MAX_UNDER_WAY)
+    under_way: set[asyncio.Task[None]] = set()
+
+    def ended(task: asyncio.Task[None]) -> None:
+        under_way.discard(task)
+        free.release()
+
+    began_s = time.monotonic()
+    with suppress(asyncio.CancelledError):
+        for number in itertools.count():
+            due_s = began_s + number * period_s
+            await asyncio.sleep(max(0.0, due_s - time.monotonic()))
+            await free.acquire()
+            task = asyncio.create_task(send(due_s))
+            under_way.add(task)
+            task.add_done_callback(ended)
+    if under_way:
+        await asyncio.wait(under_way)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""A group watched from beside: memory, processor and term of each node, every second."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final
+
+from e2e.bench.flatness import Life
+from e2e.bench.groups import Group
+from e2e.bench.processes import Usage
+
+_LOOK_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """The group at one moment.
+
+    Attributes:
+        at_s: When (monotonic).
+        term: The newest that any node tells; 0 if none answers.
+        pids: The nodes' processes.
+        usages: What each took so far; None for one that has ended.
+    """
+
+    at_s: float
+    term: int
+    pids: Sequence[int]
+    usages: Sequence[Usage | None]
+
+
+@dataclass(slots=True)
+class Watcher:
+    """Looks at *group* in a thread of its own, from `start` to `stop`."""
+
+    group: Group
+    looks: list[Look] = field(default_factory=list)
+    _over: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, and wait for the last look."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _watch(self) -> None:
+        with ThreadPoolExecutor(len(self.group.seats)) as pool:
+            while not self._over.wait(_LOOK_S):
+                self.looks.append(self._look(pool))
+
+    def _look(self, pool: ThreadPoolExecutor) -> Look:
+        group = self.group
+        standings = pool.map(group.system.standing, group.seats)
+        nodes = tuple(group.nodes)
+        return Look(
+            term=max((told.term for told in standings if told), default=0),
+            at_s=time.monotonic(),
+            pids=[node.pid for node in nodes],
+            usages=[node.usage() for node in nodes],
+        )
+
+    def terms(self) -> list[tuple[float, int]]:
+        """Return (when, newest term) of each look at which a node answered."""
+        return [(look.at_s, look.term) for look in self.looks if look.term]
+
+    def lives(self) -> list[Life]:
+        """Return what each process took, by its age at each look."""
+        found: dict[tuple[int, int], list[tuple[float, float]]] = {}
+        for look in self.looks:
+            for index, (pid, usage) in enumerate(zip(look.pids, look.usages, strict=True)):
+                if usage is not None:
+                    found.setdefault((index, pid), []).append((look.at_s, usage.rss_mb))
+        return [
+            Life(
+                node=self.group.seats[index].name,
+                rss_mb=[(at_s - rows[0][0], mb) for at_s, mb in rows],
+            )
+            for (index, _), rows in found.items()
+        ]
+
+
+def until_s(at_s: float, step: Callable[[], None], *, every_s: float) -> None:
+    """Call *step* every so often until *at_s* (monotonic)."""
+    while (left_s := at_s - time.monotonic()) > 0:
+        time.sleep(min(left_s, every_s))
+        step()
