@@ -12,7 +12,7 @@ import contextlib
 import logging
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from types import TracebackType
@@ -153,7 +153,8 @@ class AppendStream:
         Whoever names the leader is believed. A wait comes only after as many streams without an
         answer as there are nodes: a failover should not cost one.
         """
-        address, turn, in_vain, wait_s = self._addresses[0], 0, 0, _RETRY_S
+        nodes = cycle(self._addresses)
+        address, in_vain, wait_s = next(nodes), 0, _RETRY_S
         while True:
             answers = self._answers
             leader = await self._one_stream(address)
@@ -161,10 +162,7 @@ class AppendStream:
             self._sent.clear()
             if self._answers > answers:
                 in_vain, wait_s = 0, _RETRY_S
-            if not leader or leader == address:
-                turn += 1
-                leader = self._addresses[turn % len(self._addresses)]
-            address = leader
+            address = leader if leader not in ("", address) else _other_than(address, nodes)
             in_vain += 1
             if in_vain % max(2, len(self._addresses)) == 0:
                 await asyncio.sleep(wait_s)
@@ -256,6 +254,12 @@ class AppendStream:
             self._window.give(batch.size_bytes)
         self._sent.clear()
         self._unsent.clear()
+
+
+def _other_than(address: str, nodes: Iterator[str]) -> str:
+    """Return the next of *nodes*; the one after it if that is *address*, which may be cut off."""
+    node = next(nodes)
+    return node if node != address else next(nodes)
 
 
 async def _leader_at(address: str) -> str:

@@ -176,6 +176,27 @@ async def test_a_failover_costs_a_stream_no_wait(
     assert await group.bodies(TOPIC) == [b"0", b"1", b"2", b"0", b"2", b"1", b"0"]
 
 
+async def test_a_stream_that_ends_goes_on_at_another_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same one may be cut off, and would wait for a leader that the others have."""
+    monkeypatch.setattr(append_stream, "_RETRY_S", 0.001)
+    tried: list[str] = []
+    says = {"a": "c", "x": ""}
+
+    async def one_stream(_: AppendStream, address: str) -> str:
+        tried.append(address)
+        if len(tried) == 7:
+            await asyncio.get_running_loop().create_future()
+        return "x" if len(tried) == 4 else says.get(address, "")
+
+    monkeypatch.setattr(AppendStream, "_one_stream", one_stream)
+
+    async with AppendStream(["a", "b", "c"]):
+        while len(tried) < 7:  # noqa: ASYNC110 - a few turns of the loop
+            await asyncio.sleep(0.001)
+
+    assert tried == ["a", "c", "b", "c", "x", "a", "c"]
+
+
 async def test_a_stream_to_a_frozen_leader_moves_when_others_name_another(
     group: MemoryGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
