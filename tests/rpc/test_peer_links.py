@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, cast
 
 import grpc.aio
 import pytest
@@ -129,3 +130,36 @@ async def test_a_peer_that_comes_back_is_called_at_once(
     other.peers.connect(Membership.of([one.member]))
 
     await _until(lambda: one.peers.connected(other.id))
+
+
+async def test_a_peer_that_is_slow_to_accept_is_waited_for(ends: tuple[End, End]) -> None:
+    """On a starved machine half a second is not enough, and each new attempt would add to it."""
+    one, other = ends
+    connections: list[asyncio.Task[None]] = []
+
+    async def slowly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(cast("asyncio.Task[None]", asyncio.current_task()))
+        await asyncio.sleep(0.8)
+        to_reader, to_writer = await asyncio.open_connection("127.0.0.1", other.port)
+        await asyncio.gather(_pump(reader, to_writer), _pump(to_reader, writer))
+
+    server = await asyncio.start_server(slowly, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    one.peers.connect(
+        Membership.of([Member(id=other.id, name=other.id, address=f"127.0.0.1:{port}")])
+    )
+
+    await _until(lambda: one.peers.connected(other.id))
+
+    assert len(connections) == 2
+    server.close()
+    await one.peers.close()
+    for connection in connections:
+        connection.cancel()
+    await asyncio.gather(*connections, return_exceptions=True)
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.closing(writer), contextlib.suppress(ConnectionError):
+        while piece := await reader.read(1 << 16):
+            writer.write(piece)
