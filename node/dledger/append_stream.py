@@ -12,9 +12,9 @@ import contextlib
 import logging
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import cycle, islice
 from types import TracebackType
 from typing import Final, Self
 
@@ -26,7 +26,7 @@ from dledger.broker.message import Columns
 from dledger.broker.produce import NO_QUEUE, encode_produce
 from dledger.byte_window import ByteWindow
 from dledger.channel import OPTIONS, leader_address, nodes_of, outcome_of
-from dledger.errors import DledgerError, InvalidArgument, Refused, Unavailable
+from dledger.errors import DledgerError, InvalidArgument, NotLeader, Refused, Unavailable
 from dledger.records import Appended, Record
 from dledger.rpc.pb import dledger_pb2 as pb
 
@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 _METHOD: Final = "/dledger.v1.Ledger/Produce"
 _RETRY_S: Final = 0.05
 _RETRY_MAX_S: Final = 1.0
+_PATIENCE: Final = 4
+"""How many rounds we avoid a node that knew no leader: the others may name it for a while yet."""
 _SILENCE_S: Final = 0.4
 """How long the leader may owe an answer until the other nodes are asked whether it still leads."""
 
@@ -85,6 +87,7 @@ class AppendStream:
         self._unsent: deque[_Batch] = deque()
         self._sent: deque[_Batch] = deque()
         self._batches = self._streams = self._answers = 0
+        self._leaderless = ""
         self._arrived = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -153,7 +156,7 @@ class AppendStream:
         Whoever names the leader is believed. A wait comes only after as many streams without an
         answer as there are nodes: a failover should not cost one.
         """
-        nodes = cycle(self._addresses)
+        count, nodes = len(self._addresses), cycle(self._addresses)
         address, in_vain, wait_s = next(nodes), 0, _RETRY_S
         while True:
             answers = self._answers
@@ -162,9 +165,14 @@ class AppendStream:
             self._sent.clear()
             if self._answers > answers:
                 in_vain, wait_s = 0, _RETRY_S
-            address = leader if leader not in ("", address) else _other_than(address, nodes)
             in_vain += 1
-            if in_vain % max(2, len(self._addresses)) == 0:
+            if in_vain > _PATIENCE * count:
+                self._leaderless = ""
+            if not leader or leader in (address, self._leaderless):
+                others = (n for n in islice(nodes, count) if n not in (address, self._leaderless))
+                leader = next(others, address)
+            address = leader
+            if in_vain % max(2, count) == 0:
                 await asyncio.sleep(wait_s)
                 wait_s = min(wait_s * 2, _RETRY_MAX_S)
 
@@ -185,8 +193,11 @@ class AppendStream:
                     raise
                 return moved.result()
             except grpc.aio.AioRpcError as error:
-                self._note(outcome_of(error, address))
-                return leader_address(error)
+                outcome, leader = outcome_of(error, address), leader_address(error)
+                self._note(outcome)
+                if isinstance(outcome, NotLeader) and not leader:
+                    self._leaderless = address
+                return leader
             except (_Foreign, DecodeError) as error:
                 logger.warning("%s does not answer as a node does: %s", address, error)
             finally:
@@ -254,12 +265,6 @@ class AppendStream:
             self._window.give(batch.size_bytes)
         self._sent.clear()
         self._unsent.clear()
-
-
-def _other_than(address: str, nodes: Iterator[str]) -> str:
-    """Return the next of *nodes*; the one after it if that is *address*, which may be cut off."""
-    node = next(nodes)
-    return node if node != address else next(nodes)
 
 
 async def _leader_at(address: str) -> str:

@@ -197,6 +197,31 @@ async def test_a_stream_that_ends_goes_on_at_another_node(monkeypatch: pytest.Mo
     assert tried == ["a", "c", "b", "c", "x", "a", "c"]
 
 
+async def test_a_stream_does_not_go_back_to_a_leader_that_knows_of_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was cut off and gave up; the others name it until they miss it, and elect another."""
+    monkeypatch.setattr(append_stream, "_RETRY_S", 0.001)
+    tried: list[str] = []
+    over = asyncio.Event()
+
+    async def one_stream(stream: AppendStream, address: str) -> str:
+        tried.append(address)
+        if address == "a":
+            stream._leaderless = "a"
+        if len(tried) == 6:
+            over.set()
+            await asyncio.get_running_loop().create_future()
+        return "" if address == "a" else "a"
+
+    monkeypatch.setattr(AppendStream, "_one_stream", one_stream)
+
+    async with AppendStream(["a", "b", "c"]):
+        await over.wait()
+
+    assert tried == ["a", "b", "c", "b", "c", "b"]
+
+
 async def test_a_stream_to_a_frozen_leader_moves_when_others_name_another(
     group: MemoryGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
