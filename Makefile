@@ -4,6 +4,7 @@ SHELL := /bin/bash
 CLUSTER ?= auto
 SEEDS ?= 300
 MINUTES ?= 20
+WORKERS ?= 2
 PYTEST_ARGS ?=
 CHAOS_ARGS ?=
 MUTANTS_ARGS ?=
@@ -14,6 +15,13 @@ OVERLOAD_ARGS ?=
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.synced
+
+# Most tests wait or use one core, and run beside each other; those marked `alone` follow by themselves.
+BESIDE := $(PY) -m pytest -n $(WORKERS) --dist loadgroup
+ALONE := $(PY) -m pytest -m alone
+ALONE_IN := tests/chaos tests/system
+# Arguments that choose tests may leave one of the two parts with none, which is pytest's exit code 5.
+MAY_BE_NONE := $(if $(PYTEST_ARGS),|| [ $$$$? = 5 ])
 
 .PHONY: help setup check proto unit coverage mutants sim chaos e2e test demo demo-backup demo-down bench bench-pipeline clean
 
@@ -36,7 +44,8 @@ proto: $(STAMP) ## Regenerate the protobuf code from node/proto
 	$(PY) scripts/generate_proto.py
 
 unit: $(STAMP) ## Tests without a cluster
-	$(PY) -m pytest tests -m "not e2e" $(PYTEST_ARGS)
+	$(BESIDE) tests -m "not alone and not e2e" $(PYTEST_ARGS) $(MAY_BE_NONE)
+	$(ALONE) $(ALONE_IN) $(PYTEST_ARGS) $(MAY_BE_NONE)
 
 coverage: $(STAMP) ## Branches of raft/ and store/ that the tests take: at least 95 %
 	@mkdir -p build
@@ -64,7 +73,8 @@ e2e: $(STAMP) ## Stories on a real Kubernetes cluster: make e2e [CLUSTER=auto|lo
 	E2E_CLUSTER=$(CLUSTER) $(PY) -m pytest e2e $(PYTEST_ARGS)
 
 test: check ## All tests: lint, types, unit, simulator, stories on a real cluster
-	E2E_CLUSTER=$(CLUSTER) $(PY) -m pytest tests e2e $(PYTEST_ARGS)
+	$(BESIDE) tests -m "not alone" $(PYTEST_ARGS) $(MAY_BE_NONE)
+	E2E_CLUSTER=$(CLUSTER) $(ALONE) $(ALONE_IN) e2e $(PYTEST_ARGS) $(MAY_BE_NONE)
 
 demo: $(STAMP) ## A cluster, a group, a killed leader, nothing lost (about 2 minutes once built)
 	$(PY) -m e2e.demo --cluster $(CLUSTER)

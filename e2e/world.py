@@ -257,6 +257,11 @@ class Workload:
             deadline_s,
         )
 
+    def stop(self) -> None:
+        """Let it end its producing now, and go on to compare."""
+        ends = "import os, signal; os.kill(1, signal.SIGTERM)"
+        self._namespace.kubectl("exec", self.name, "--", PYTHON, "-c", ends)
+
     def summary(self, deadline_s: float = 300) -> dict[str, Any]:
         """Wait for the end and return the summary."""
 

@@ -18,13 +18,14 @@ REPORT = pytest.StashKey[bool]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every story needs the cluster, and may be told once more; the summary names it then.
+    """Every story needs the cluster, alone, and may be told once more; the summary names it then.
 
     Nothing else in this project is ever rerun. A story that shows up as RERUN has found something.
     """
     for item in items:
         if "e2e/stories" in str(item.path):
             item.add_marker(pytest.mark.e2e)
+            item.add_marker(pytest.mark.alone)
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 

@@ -48,7 +48,7 @@ def test_writes_go_on_without_operator_and_api_server(
     namespace.apply(group_manifest("orders"))
     group = namespace.group("orders")
     group.wait_available()
-    traffic = Workload(namespace, image, "traffic", *SDK, "--seconds", "45")
+    traffic = Workload(namespace, image, "traffic", *SDK, "--seconds", "240")
     traffic.start()
     traffic.wait_acked(300)
     pids = cluster.container_pids(namespace.name, group.leader())
@@ -65,6 +65,7 @@ def test_writes_go_on_without_operator_and_api_server(
     finally:
         cluster.start_api_server()
         scale_operator(cluster, 1)
+    traffic.stop()
     summary = traffic.summary()
 
     during = [
@@ -84,13 +85,14 @@ def test_a_group_whose_pods_are_all_deleted_reads_everything_back(
     namespace.apply(group_manifest("orders"))
     group = namespace.group("orders")
     group_id = group.wait_available()["groupId"]
-    traffic = Workload(namespace, image, "traffic", *SDK, "--seconds", "60")
+    traffic = Workload(namespace, image, "traffic", *SDK, "--seconds", "240")
     traffic.start()
     traffic.wait_acked(500)
 
-    namespace.kubectl("delete", "pod", *group.pods(), "--wait=false")
+    namespace.kubectl("delete", "pod", *group.pods(), "--timeout=60s", timeout_s=70)
     acked = traffic.acked()
     eventually("writes go on", lambda: traffic.acked() > acked + 300, 90)
+    traffic.stop()
     summary = traffic.summary()
 
     assert (summary["lost"], summary["duplicates"], summary["outOfOrder"]) == (0, 0, 0), summary

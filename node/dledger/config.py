@@ -46,7 +46,8 @@ class Settings:
         http_port: /livez, /readyz and /metrics.
         tick_ms: Length of a Raft tick.
         heartbeat_ticks: Ticks between a leader's heartbeats.
-        election_timeout_ticks: Least ticks without a leader before an election; up to twice.
+        election_timeout_ticks: Least ticks without a leader before an election; up to half as many
+            more.
         election_handicap_ticks: How much longer than others this node waits before it campaigns:
             its election priority; 0 is the highest.
         segment_bytes: Size of a commit log segment.
@@ -79,7 +80,7 @@ class Settings:
     http_port: int = 8080
     tick_ms: int = 50
     heartbeat_ticks: int = 2
-    election_timeout_ticks: int = 20
+    election_timeout_ticks: int = 10
     election_handicap_ticks: int = 0
     segment_bytes: int = 64 << 20
     scrub_bytes_per_s: int = 8 << 20

@@ -10,12 +10,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
 from dledger.disk import Disk
 from dledger.disk_room import DiskRoom
+from dledger.disk_stall import StallLimits
 from dledger.errors import DiskFull, DledgerError, NotLeader
 from dledger.failover import FailoverRecord
 from dledger.installation import Installation
@@ -23,11 +24,12 @@ from dledger.last_words import last_words
 from dledger.log_clock import Clock, LogClock
 from dledger.log_view import LogView
 from dledger.metrics import NodeMetrics
+from dledger.proposals import Command
 from dledger.proposing import Proposing
 from dledger.raft.config import RaftConfig
 from dledger.raft.core import Raft
 from dledger.raft.messages import InstallSnapshotRequest, Message
-from dledger.raft.ready import Ready
+from dledger.raft.ready import Ready, RoleChange
 from dledger.reads import AppliedWaiters, PendingReads
 from dledger.refetch import is_stuck_behind
 from dledger.role_watch import RoleWatch
@@ -61,7 +63,7 @@ class DriverConfig:
     """Timings and bounds of one node's loop."""
 
     tick_s: float = 0.05
-    disk_stall_s: float = 1.0
+    stall: StallLimits = field(default_factory=StallLimits)
     max_queued_bytes: int = 64 << 20
     min_free_bytes: int = 64 << 20
 
@@ -224,7 +226,7 @@ class Driver:
         """Return the leader's log clock: Unix milliseconds that never go back."""
         return self._log_clock.now_ms()
 
-    def submit(self, command: bytes, *, grows: bool) -> asyncio.Future[object]:
+    def submit(self, command: Command, *, grows: bool) -> asyncio.Future[object]:
         """Queue one framed command; the future gives what applying it gave.
 
         Commands enter the log in the order of submission. The future may also raise
@@ -232,7 +234,7 @@ class Driver:
         and what applying the command refused.
 
         Args:
-            command: A framed command (`broker.commands`).
+            command: A framed command (`broker.commands`), or one that is open until its turn.
             grows: Whether it stores user data; such commands are refused while the disk is full.
 
         Raises:
@@ -353,9 +355,10 @@ class Driver:
 
     def _watch_disk(self, now_s: float) -> None:
         since_s = self._disk.busy_since_s
-        if since_s is None or now_s - since_s < self._config.disk_stall_s or self._disk.retrying:
+        if since_s is None or self._disk.retrying or self.core.role is not Role.LEADER:
             return
-        if self.core.role is Role.LEADER:
+        is_behind = self.core.commit_index > self.core.durable_index
+        if self._config.stall.exceeded(now_s - since_s, is_behind=is_behind):
             logger.warning("the disk has not synced for %.1f s: stepping down", now_s - since_s)
             self.core.step_down()
 
@@ -370,7 +373,11 @@ class Driver:
             return
         self._proposing.propose(disk_idle=self._disk.idle)
         while self._takes_steps and self.core.has_ready():
-            self._handle(self.core.ready())
+            ready = self.core.ready()
+            self._handle(ready)
+            if ready.committed:
+                self._wake()  # however much there is to apply, votes and heartbeats come between
+                break
 
     def _handle(self, ready: Ready) -> None:
         self._disk.submit(ready)
@@ -380,7 +387,7 @@ class Driver:
         self._applied.applied(self._applied_index)
         self._reads.confirmed(ready.reads)
         self._note_membership()
-        self._note_role()
+        self._note_role(ready.role_change)
 
     # -- what the disk says ----------------------------------------------------------------------
 
@@ -506,8 +513,8 @@ class Driver:
             on_removed, self._on_removed = self._on_removed, None
             on_removed(removal_index)
 
-    def _note_role(self) -> None:
-        before = self._roles.changed()
+    def _note_role(self, change: RoleChange | None) -> None:
+        before = self._roles.changed(change)
         if before is None:
             return
         if before is Role.LEADER:

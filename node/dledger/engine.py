@@ -15,6 +15,7 @@ from dledger.broker.frames import CommandType, frame_type
 from dledger.broker.state import BrokerState
 from dledger.driver import Driver
 from dledger.errors import DledgerError, NotJoined, NotLeader
+from dledger.proposals import Command
 from dledger.rpc.engine import ClientEndpoint
 from dledger.rpc.hello import NodeAddress
 from dledger.rpc.peers import Peers
@@ -84,9 +85,10 @@ class NodeEngine:
             for name, node_id, address in sorted(known)
         ]
 
-    def submit(self, command: bytes) -> asyncio.Future[object]:
-        """Queue a framed command; see `Driver.submit`."""
-        return self._joined().submit(command, grows=frame_type(command) in _GROWING)
+    def submit(self, command: Command) -> asyncio.Future[object]:
+        """Queue a framed or open command; see `Driver.submit`."""
+        kind = frame_type(command) if isinstance(command, bytes) else command.kind
+        return self._joined().submit(command, grows=kind in _GROWING)
 
     async def propose(self, command: bytes) -> object:
         """Commit a framed command; see `Driver.submit`."""

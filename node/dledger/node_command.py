@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import ctypes
 import dataclasses
 import gc
@@ -13,6 +12,7 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +23,7 @@ from dledger.config import ConfigError, Settings
 from dledger.errors import NodeRemoved, StorageError
 from dledger.memory import give_back
 from dledger.node import Node
+from dledger.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ _GC_THRESHOLDS: Final = (20_000, 20, 50)
 _SWITCH_INTERVAL_S: Final = 0.0005
 """A sync passes the interpreter lock several times; at the default 5 ms a busy loop delays each."""
 _RESOLVE_WAIT_S: Final = 60.0
-_EXIT_FATAL: Final = 1
+EXIT_FATAL: Final = 1
 _EXIT_CONFIG: Final = 2
 _EXIT_DATA: Final = 3
 
@@ -81,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _exit_code(error: BaseException) -> int:
     """Return how the process ends; a removed node's directory is of no use to the next start."""
-    return _EXIT_DATA if isinstance(error, NodeRemoved) else _EXIT_FATAL
+    return _EXIT_DATA if isinstance(error, NodeRemoved) else EXIT_FATAL
 
 
 async def _serve(settings: Settings) -> int:
@@ -96,11 +97,26 @@ async def _serve(settings: Settings) -> int:
         loop.add_signal_handler(number, end, 0)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     node = Node(settings, on_fatal=lambda error: end(_exit_code(error)))
+    watchdog = Watchdog()
     await node.start()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
+    watchdog.start()
     code = await ended
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(settings.shutdown_grace_s):
-            await node.stop()
+    await stop_within(settings.shutdown_grace_s, node.stop)
+    watchdog.stop()
     return code
+
+
+async def stop_within(grace_s: float, stop: Callable[[], Awaitable[None]]) -> None:
+    """Stop in order; end the process where a hanging disk does not let it.
+
+    A thread that waits for a disk can be neither cancelled nor left behind.
+    """
+    try:
+        async with asyncio.timeout(grace_s):
+            await stop()
+    except TimeoutError:
+        logger.critical("not stopped after %g s, as if the disk hung: ending at once", grace_s)
+        logging.shutdown()
+        os._exit(EXIT_FATAL)

@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol, TypeAlias
 
 from dledger.errors import DledgerError, LeadershipLost, Overloaded
 
@@ -20,11 +20,28 @@ MAX_ENTRY_BYTES: Final = 1 << 20
 MAX_QUEUED_COMMANDS: Final = 1 << 16
 
 
+class OpenCommand(Protocol):
+    """A command that takes more requests in for as long as it waits; see `rpc.gateway.shared`."""
+
+    @property
+    def kind(self) -> int:
+        """The type byte of its frame."""
+
+    def __len__(self) -> int:
+        """About how many bytes it would have now."""
+
+    def close(self) -> bytes:
+        """Return the framed command: it becomes part of an entry and takes nothing in any more."""
+
+
+Command: TypeAlias = bytes | OpenCommand
+
+
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """One framed command, the future of its result, and when it was proposed (monotonic)."""
+    """A framed command, the future of its result, and when it was proposed (monotonic seconds)."""
 
-    command: bytes
+    command: Command
     result: asyncio.Future[object]
     proposed_s: float = 0.0
 
@@ -36,10 +53,16 @@ class ProposalQueue:
         self._max_bytes = max_bytes
         self._max_commands = max_commands
         self._queue: deque[Proposal] = deque()
-        self.size_bytes = 0
+        self._open: deque[OpenCommand] = deque()
+        self._fixed_bytes = 0
 
     def __len__(self) -> int:
         return len(self._queue)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the queued commands, with what open ones have taken in."""
+        return self._fixed_bytes + sum(map(len, self._open))
 
     def push(self, proposal: Proposal) -> None:
         """Queue one command.
@@ -47,16 +70,18 @@ class ProposalQueue:
         Raises:
             Overloaded: The queue is full.
         """
-        size = self.size_bytes + len(proposal.command)
+        command, held = proposal.command, self.size_bytes
         if len(self._queue) >= self._max_commands:
             raise Overloaded(f"{len(self._queue)} commands are queued; back off and retry")
-        if self._queue and size > self._max_bytes:
+        if self._queue and held + len(command) > self._max_bytes:
             raise Overloaded(
-                f"the proposal queue holds {self.size_bytes} of {self._max_bytes} bytes; "
-                "back off and retry"
+                f"the proposal queue holds {held} of {self._max_bytes} bytes; back off and retry"
             )
         self._queue.append(proposal)
-        self.size_bytes = size
+        if isinstance(command, bytes):
+            self._fixed_bytes += len(command)
+        else:
+            self._open.append(command)
 
     def take_batch(self) -> list[Proposal]:
         """Remove and return the proposals of the next entry; those nobody awaits are dropped."""
@@ -64,7 +89,10 @@ class ProposalQueue:
         size = 0
         while self._queue and (not batch or size + len(self._queue[0].command) <= MAX_ENTRY_BYTES):
             proposal = self._queue.popleft()
-            self.size_bytes -= len(proposal.command)
+            if isinstance(proposal.command, bytes):
+                self._fixed_bytes -= len(proposal.command)
+            else:
+                self._open.popleft()
             if not proposal.result.cancelled():
                 batch.append(proposal)
                 size += len(proposal.command)
@@ -74,7 +102,13 @@ class ProposalQueue:
         """Refuse everything that is still queued: none of it reached the log."""
         while self._queue:
             _fail(self._queue.popleft(), error)
-        self.size_bytes = 0
+        self._open.clear()
+        self._fixed_bytes = 0
+
+
+def closed(command: Command) -> bytes:
+    """Return the bytes of a command whose turn it is."""
+    return command if isinstance(command, bytes) else command.close()
 
 
 class Waiters:

@@ -15,7 +15,7 @@ from crc32c import crc32c
 from dledger.errors import DledgerError
 from dledger.log_clock import Clock, LogClock
 from dledger.metrics import NodeMetrics
-from dledger.proposals import Proposal, ProposalQueue, Waiters
+from dledger.proposals import Command, Proposal, ProposalQueue, Waiters, closed
 from dledger.raft.core import Raft
 from dledger.types import EntryKind
 
@@ -44,7 +44,7 @@ class Proposing:
         """Bytes of commands that wait to become part of an entry."""
         return self._queue.size_bytes
 
-    def push(self, command: bytes) -> asyncio.Future[object]:
+    def push(self, command: Command) -> asyncio.Future[object]:
         """Queue one framed command; the future gives what applying it gave. Raises Overloaded."""
         result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self._queue.push(Proposal(command, result, self._clock.monotonic_s()))
@@ -58,7 +58,7 @@ class Proposing:
                 return
 
     def _propose(self, batch: Sequence[Proposal]) -> bool:
-        data = b"".join([proposal.command for proposal in batch])
+        data = b"".join([closed(proposal.command) for proposal in batch])
         try:
             term, index = self._core.propose(
                 kind=EntryKind.DATA,

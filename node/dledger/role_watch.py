@@ -12,6 +12,7 @@ from dledger.log_clock import Clock, LogClock
 from dledger.metrics import NodeMetrics
 from dledger.raft.core import Raft
 from dledger.raft.messages import AppendRequest, HeartbeatRequest, Message, TimeoutNow
+from dledger.raft.ready import RoleChange
 from dledger.types import NodeId, Role
 
 logger = logging.getLogger(__name__)
@@ -53,15 +54,20 @@ class RoleWatch:
         """Note the first sign that the leader is gone; *cause* is one of `failover.CAUSES`."""
         self._timer.leader_lost(cause, self._clock.monotonic_s())
 
-    def changed(self) -> Role | None:
-        """Note role, term and leader; return the role before if any of them is new."""
+    def changed(self, change: RoleChange | None) -> Role | None:
+        """Note role, term and leader; return the role before if any of them is new.
+
+        Args:
+            change: The core's newest word on why, if it had one since the last time.
+        """
         core, before = self._core, self._seen
         self._seen = (core.role, core.term, core.leader)
         if self._seen == before:
             return None
         logger.info(
-            "node %s: %s -> %s, term %d, leader %s, last index %d",
+            "node %s: %s -> %s, term %d, leader %s, last index %d: %s",
             core.id, before[0].value, core.role.value, core.term, core.leader, core.last_index,
+            change.cause.value if change else "as it started",
         )  # fmt: skip
         if core.role is Role.LEADER:
             self._log_clock.lead()

@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CLASSES = "kill-leader,one-way-cut,io-error-sync,wiped-directory"
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_a_short_run_loses_nothing_and_says_so(tmp_path: Path) -> None:
     """The command, its result file, and histories that are not empty."""

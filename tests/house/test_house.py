@@ -37,6 +37,19 @@ def test_every_make_target_has_a_line_in_help() -> None:
     assert undocumented == []
 
 
+def test_make_test_runs_what_runs_alone_wherever_it_is() -> None:
+    """The Makefile names the folders, since to look into all of them takes half a minute."""
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    folders = re.search(r"^ALONE_IN := (.*)$", makefile, re.MULTILINE)
+    assert folders is not None
+    mark = "mark." + "alone"
+
+    marked = [path for path in (ROOT / "tests").rglob("*.py") if mark in path.read_text("utf-8")]
+
+    assert marked
+    assert {str(path.parent.relative_to(ROOT)) for path in marked} <= set(folders[1].split())
+
+
 def test_the_links_of_the_documents_lead_somewhere() -> None:
     """A reader who clicks finds a file."""
     documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]

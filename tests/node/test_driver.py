@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from gated_files import GatedFiles
 from group import IDS, TestGroup, command, eventually, split
 
+from dledger.disk_stall import StallLimits
 from dledger.driver import DriverConfig
 from dledger.errors import DiskFull, LeadershipLost, NotLeader
 from dledger.raft.messages import AppendResponse, VoteResponse
+from dledger.raft.ready import Ready
 from dledger.types import Role
 
 
@@ -241,7 +244,9 @@ async def test_a_failed_sync_stops_the_node(tmp_path: Path) -> None:
 async def test_a_leader_whose_disk_stalls_gives_way(tmp_path: Path) -> None:
     """A leader that cannot sync for a second steps down; writes go on elsewhere."""
     files: dict[object, GatedFiles] = {node: GatedFiles() for node in IDS}
-    config = DriverConfig(tick_s=0.01, min_free_bytes=0, disk_stall_s=0.2)
+    config = DriverConfig(
+        tick_s=0.01, min_free_bytes=0, stall=StallLimits(stall_s=0.2, behind_s=0.2)
+    )
     group = TestGroup(tmp_path, files=files, config=config)  # type: ignore[arg-type]
     group.start()
     leader = await group.leader()
@@ -260,6 +265,35 @@ async def test_a_leader_whose_disk_stalls_gives_way(tmp_path: Path) -> None:
     with pytest.raises(LeadershipLost):
         await stuck
     await group.stop()
+
+
+async def test_votes_come_between_what_is_applied(group: TestGroup) -> None:
+    """A backlog is applied in turns of the event loop, one Ready each, and ends all the same."""
+    group.start()
+    leader = await group.leader()
+    behind = group.followers()[0]
+    group.cut.add(behind.id)
+    for number in range(20):
+        await leader.driver.propose(command(str(number)), grows=True)
+    turns: list[int] = []
+    run, handle = behind.driver._run, behind.driver._handle
+
+    def counted_run() -> None:
+        turns.append(0)
+        run()
+
+    def counted_handle(ready: Ready) -> None:
+        turns[-1] += bool(ready.committed)
+        handle(ready)
+
+    behind.driver._run = counted_run  # type: ignore[method-assign]
+    behind.driver._handle = counted_handle  # type: ignore[method-assign]
+    behind.driver.core._config = replace(behind.driver.core.config, max_apply_bytes=1)
+    group.cut.clear()
+
+    await eventually(lambda: len(behind.state.applied) == 20)
+    assert max(turns) == 1
+    assert sum(turns) >= 20
 
 
 async def test_the_log_clock_does_not_go_back_with_the_wall_clock(group: TestGroup) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dledger.errors import InvalidArgument, LeadershipLost, NotLeader, Overloaded
-from dledger.proposals import MAX_ENTRY_BYTES, Proposal, ProposalQueue, Waiters
+from dledger.proposals import MAX_ENTRY_BYTES, Proposal, ProposalQueue, Waiters, closed
 
 
 def proposal(command: bytes = b"x") -> Proposal:
@@ -65,6 +65,36 @@ async def test_what_nobody_awaits_any_more_is_not_proposed() -> None:
     queue.push(kept)
 
     assert queue.take_batch() == [kept]
+
+
+class Open:
+    """An open command that a test lets grow."""
+
+    kind = 1
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+
+    def __len__(self) -> int:
+        return self.size_bytes
+
+    def close(self) -> bytes:
+        return bytes(self.size_bytes)
+
+
+async def test_what_an_open_command_takes_in_counts() -> None:
+    """For the bound of the queue and for what fits into an entry."""
+    queue = ProposalQueue(100)
+    growing = Open(10)
+    queue.push(Proposal(growing, asyncio.get_running_loop().create_future()))
+    queue.push(proposal(bytes(10)))
+    growing.size_bytes = 80
+
+    assert queue.size_bytes == 90
+    with pytest.raises(Overloaded, match="90 of 100"):
+        queue.push(proposal(bytes(11)))
+    assert len(closed(queue.take_batch()[0].command)) == 80
+    assert queue.size_bytes == 0
 
 
 async def test_each_waiter_gets_its_own_result() -> None:

@@ -19,6 +19,7 @@ import grpc.aio
 from dledger.broker.state import BrokerState
 from dledger.client import Client
 from dledger.errors import DledgerError, LeadershipLost, NotLeader
+from dledger.proposals import Command, closed
 from dledger.rpc.engine import ClientEndpoint
 from dledger.rpc.gateway import Gateway, GatewayConfig
 from dledger.types import Entry, EntryKind, Member, NodeId
@@ -61,7 +62,7 @@ class MemoryEngine:
             for node in self._members.nodes
         ]
 
-    def submit(self, command: bytes) -> asyncio.Future[object]:
+    def submit(self, command: Command) -> asyncio.Future[object]:
         if not self.is_leader():
             raise NotLeader(None)
         self.proposals += 1
@@ -70,7 +71,7 @@ class MemoryEngine:
     async def propose(self, command: bytes) -> object:
         return await self.submit(command)
 
-    async def _committed(self, command: bytes) -> object:
+    async def _committed(self, command: Command) -> object:
         result = await self._members.commit(command)
         if isinstance(result, DledgerError):
             raise result
@@ -138,7 +139,7 @@ class MemoryGroup:
         self.clock_skew_ms = 0
         self.lose_outcomes = 0
         self.refuse: DledgerError | None = None
-        self._batch: list[tuple[bytes, asyncio.Future[object]]] = []
+        self._batch: list[tuple[Command, asyncio.Future[object]]] = []
 
     @property
     def addresses(self) -> list[str]:
@@ -159,7 +160,7 @@ class MemoryGroup:
         for node in self.nodes:
             node.engine.leader_changed()
 
-    async def commit(self, command: bytes) -> object:
+    async def commit(self, command: Command) -> object:
         if self.refuse is not None:
             raise self.refuse
         result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
@@ -180,7 +181,7 @@ class MemoryGroup:
             kind=EntryKind.DATA,
             timestamp_ms=self.now_ms(),
             crc32c=0,
-            data=b"".join(command for command, _ in batch),
+            data=b"".join(closed(command) for command, _ in batch),
         )
         self.log.append(entry)
         answers: list[list[object]] = [node.engine.apply(entry) for node in self.nodes]

@@ -75,6 +75,7 @@ def group(tmp_path: Path) -> Iterator[DevGroup]:
         made.stop()
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize("consumer", ["push", "simple"])
 def test_nothing_is_lost_or_doubled_over_ten_kills_of_the_leader(

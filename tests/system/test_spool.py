@@ -186,3 +186,5 @@ def test_killed_producer_and_killed_group_lose_nothing_together(
     assert found == sorted(set(found))
     lost = [(number, *how) for number, *how in returned if number not in found]
     assert not lost, f"(number, spooled, offset) {lost}; found {found[-3:]} at {len(found)}"
+    told = {offset: number for number, _, offset in returned if offset is not None}
+    assert told == {offset: found[offset] for offset in told}

@@ -20,13 +20,20 @@ from dledger.rpc.rocketmq_stubs import definition
 from dledger.rpc.status import Code, Rejected
 
 _MESSAGE_TYPE = definition.MessageType
+_NORMAL = frozenset((_MESSAGE_TYPE.NORMAL, _MESSAGE_TYPE.MESSAGE_TYPE_UNSPECIFIED))
 _DIGEST = definition.DigestType
+_NO_DIGEST, _CRC32, _MD5, _SHA1 = (
+    _DIGEST.DIGEST_TYPE_UNSPECIFIED,
+    _DIGEST.CRC32,
+    _DIGEST.MD5,
+    _DIGEST.SHA1,
+)
 _MAX_TIMESTAMP_MS = 253_402_300_799_999
 
 
 def check_normal(system: Any) -> None:
     """Refuse what only topics of another type take: FIFO, delayed, transactional and so on."""
-    if system.message_type not in (_MESSAGE_TYPE.NORMAL, _MESSAGE_TYPE.MESSAGE_TYPE_UNSPECIFIED):
+    if system.message_type not in _NORMAL:
         kind = _name(_MESSAGE_TYPE, system.message_type)
         raise TopicTypeMismatch(f"the topic takes NORMAL messages, not {kind}")
     for field in ("message_group", "delivery_timestamp", "lite_topic", "priority"):
@@ -61,20 +68,22 @@ def check_total(size_bytes: int) -> None:
 
 def check_digest(body: bytes, digest: Any) -> None:
     """Refuse a body that does not have the digest its producer computed, if it sent one."""
+    kind = digest.type
+    if kind == _NO_DIGEST:
+        return
     given: str = digest.checksum
-    if digest.type == _DIGEST.MD5:
+    if kind == _MD5:
         correct = given.upper() == md5_of(body)
-    elif digest.type == _DIGEST.SHA1:
+    elif kind == _SHA1:
         correct = given.upper() == sha1(body, usedforsecurity=False).hexdigest().upper()
-    elif digest.type == _DIGEST.CRC32:
+    elif kind == _CRC32:
         correct = given.upper().lstrip("0") == f"{crc32(body):X}".lstrip("0")
     else:
         return
     if not correct:
-        kind = _name(_DIGEST, digest.type)
         raise Rejected(
             Code.MESSAGE_CORRUPTED,
-            f"the body was damaged on its way: its {kind} is not {given[:64]!r}",
+            f"the body was damaged on its way: its {_name(_DIGEST, kind)} is not {given[:64]!r}",
         )
 
 
@@ -101,6 +110,8 @@ def check_tag(tag: str) -> None:
 
 def check_properties(properties: Mapping[str, str], keys: Collection[str]) -> None:
     """Refuse blank keys and names, and more properties than a message may carry."""
+    if not properties and not keys:
+        return
     if any(not key.strip() for key in keys):
         raise Rejected(Code.ILLEGAL_MESSAGE_KEY, "a message key is blank")
     if any(not name.strip() for name in properties):

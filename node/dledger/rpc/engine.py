@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dledger.broker.state import BrokerState
+from dledger.proposals import Command
 from dledger.types import Entry, Member, NodeId
 
 
@@ -55,8 +56,8 @@ class Engine(Protocol):
     def endpoints(self) -> Sequence[ClientEndpoint]:
         """All nodes whose address is known, sorted by name."""
 
-    def submit(self, command: bytes) -> asyncio.Future[object]:
-        """Queue a framed command behind those submitted before; the future is as `propose`.
+    def submit(self, command: Command) -> asyncio.Future[object]:
+        """Queue a framed or open command behind those submitted before; the future as `propose`.
 
         Raises:
             NotLeader: This node does not lead; nothing happened.

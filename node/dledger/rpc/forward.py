@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -44,42 +44,52 @@ class Caller:
 
     Attributes:
         client_id: The SDK's id for itself; empty if it sent none.
-        request_id: The SDK's id for this request; empty if it sent none.
-        language: The SDK's language, such as ``PYTHON``; empty if it did not say.
         tls: Whether the client came through a TLS port (of this node or of a follower).
         forwarded: Whether a follower sent it here; then it goes no further.
-        through: That follower.
         deadline_s: Event-loop time by which the answer should leave, a margin before the
             client's own deadline.
-        metadata: What is passed on to the leader.
+        given: The call's metadata.
     """
 
     client_id: str
-    request_id: str
-    language: str
     tls: bool
     forwarded: bool
-    through: NodeId | None
     deadline_s: float
-    metadata: tuple[tuple[str, str], ...]
+    given: Mapping[str, str]
 
     @classmethod
     def of(cls, context: Any, *, tls: bool, peer_port: bool) -> Caller:
         """Return the caller of the gRPC call *context* that came through such a port."""
-        metadata = context.invocation_metadata() or ()
-        given = {key: value for key, value in metadata if isinstance(value, str)}
-        passed = [item for item in given.items() if item[0].startswith(_PASSED_ON)]
-        through_tls = given.get(FORWARDED_KEY) == "tls" if peer_port else tls
+        given = dict(context.invocation_metadata() or ())
         return cls(
             client_id=given.get(_CLIENT_ID_KEY, ""),
-            request_id=given.get(_REQUEST_ID_KEY, ""),
-            language=given.get(_LANGUAGE_KEY, ""),
-            tls=through_tls,
+            tls=given.get(FORWARDED_KEY) == "tls" if peer_port else tls,
             forwarded=peer_port,
-            through=NodeId(given[_THROUGH_KEY]) if peer_port and _THROUGH_KEY in given else None,
             deadline_s=_deadline_s(context),
-            metadata=(*passed, (FORWARDED_KEY, "tls" if through_tls else "plain")),
+            given=given,
         )
+
+    @property
+    def request_id(self) -> str:
+        """The SDK's id for this request; empty if it sent none."""
+        return self.given.get(_REQUEST_ID_KEY, "")
+
+    @property
+    def language(self) -> str:
+        """The SDK's language, such as ``PYTHON``; empty if it did not say."""
+        return self.given.get(_LANGUAGE_KEY, "")
+
+    @property
+    def through(self) -> NodeId | None:
+        """The follower that sent it here."""
+        node = self.given.get(_THROUGH_KEY) if self.forwarded else None
+        return NodeId(node) if node is not None else None
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What is passed on to the leader."""
+        passed = (item for item in self.given.items() if item[0].startswith(_PASSED_ON))
+        return (*passed, (FORWARDED_KEY, "tls" if self.tls else "plain"))
 
     def remaining_s(self) -> float:
         """Return the seconds until `deadline_s`; negative when it has passed."""

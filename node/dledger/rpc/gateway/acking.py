@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 from dledger.broker.commands import Ack, ChangeInvisible, LeaseRef
+from dledger.broker.frames import CommandType
 from dledger.broker.results import Acked
 from dledger.errors import InvalidReceiptHandle
 from dledger.rpc.engine import Engine
@@ -12,9 +14,13 @@ from dledger.rpc.forward import Caller
 from dledger.rpc.gateway import receipts
 from dledger.rpc.gateway.names import client_id, group_name, topic_name
 from dledger.rpc.gateway.receiving import checked_invisible
+from dledger.rpc.gateway.shared import SharedCommands
 from dledger.rpc.limits import MAX_MESSAGES
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import Code, Rejected, ok, status_of
+
+_LEASE_BYTES: Final = 32
+"""Of one message in an ACK command, about."""
 
 
 class Acker:
@@ -22,6 +28,9 @@ class Acker:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._acks: SharedCommands[tuple[str, str], LeaseRef] = SharedCommands(
+            engine, CommandType.ACK, _encoded
+        )
 
     async def ack(self, request: Any, caller: Caller) -> Any:
         """Mark messages as consumed; each handle gets its own status."""
@@ -47,13 +56,13 @@ class Acker:
     async def _ack(
         self, group: str, topic: str, leases: list[LeaseRef | InvalidReceiptHandle]
     ) -> tuple[bool, ...]:
-        good = tuple(lease for lease in leases if isinstance(lease, LeaseRef))
+        good = [lease for lease in leases if isinstance(lease, LeaseRef)]
         if not good:
             return ()
-        acked = await self._engine.propose(Ack(group=group, topic=topic, leases=good).encode())
+        acked, first = await self._acks.submit((group, topic), good, _LEASE_BYTES * len(good))
         if not isinstance(acked, Acked):
             raise TypeError(f"ACK answered {acked!r}")
-        return acked.outcomes
+        return acked.outcomes[first : first + len(good)]
 
     async def change_invisible(self, request: Any, caller: Caller) -> Any:
         """Let a message be handed out again later or sooner; its handle stays the same."""
@@ -70,6 +79,11 @@ class Acker:
         return service.ChangeInvisibleDurationResponse(
             status=ok(), receipt_handle=request.receipt_handle
         )
+
+
+def _encoded(key: tuple[str, str], leases: Sequence[LeaseRef]) -> bytes:
+    group, topic = key
+    return Ack(group=group, topic=topic, leases=tuple(leases)).encode()
 
 
 def _lease(handle: str, group: str, topic: str) -> LeaseRef | InvalidReceiptHandle:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
+from dledger.broker.frames import CommandType
 from dledger.broker.message import Columns, Encoding, Message
 from dledger.broker.produce import encode_produce
 from dledger.broker.results import Produced
@@ -20,9 +22,25 @@ from dledger.rpc.engine import Engine
 from dledger.rpc.forward import Caller
 from dledger.rpc.gateway.catalog import Catalog
 from dledger.rpc.gateway.names import client_id, topic_name
+from dledger.rpc.gateway.shared import SharedCommands
 from dledger.rpc.limits import MAX_ID_LENGTH, MAX_MESSAGES
-from dledger.rpc.rocketmq_stubs import definition, service
+from dledger.rpc.rocketmq_stubs import service
 from dledger.rpc.status import Code, Rejected, ok
+
+_ONE_SENT: Final[bytes] = service.SendMessageResponse(
+    status=ok(), entries=[service.SendResultEntry(status=ok())]
+).SerializeToString()
+"""The answer to nearly every SendMessage, but for id and offset: parsing it is quicker than making
+it of its parts."""
+_ENCODINGS: Final = {0: Encoding.IDENTITY} | {int(encoding): encoding for encoding in Encoding}
+
+
+class _Origin(NamedTuple):
+    """What messages of one PRODUCE command have in common."""
+
+    client_id: str
+    topic: str
+    born_host: str
 
 
 class Sender:
@@ -30,28 +48,48 @@ class Sender:
 
     def __init__(self, engine: Engine, catalog: Catalog) -> None:
         self._engine, self._catalog = engine, catalog
+        self._batches: SharedCommands[_Origin, Message] = SharedCommands(
+            engine, CommandType.PRODUCE, _encoded
+        )
 
     async def send(self, request: Any, caller: Caller) -> Any:
         """Store the request's messages as one batch; return where each one is."""
         sender = client_id(caller)
         topic = topic_of(request.messages)
         messages = [message_of(message) for message in request.messages]
-        check_total(sum(len(message.body) for message in messages))
-        await self._catalog.topic(topic)
-        command = encode_produce(
-            Columns.of(messages),
-            client_id=sender,
-            topic=topic,
-            born_host=request.messages[0].system_properties.born_host[:MAX_ID_LENGTH],
+        size_bytes = sum([len(message.body) for message in messages])
+        check_total(size_bytes)
+        if self._engine.state.topics.get(topic) is None:
+            await self._catalog.topic(topic)
+        host = request.messages[0].system_properties.born_host[:MAX_ID_LENGTH]
+        stored, first = await self._batches.submit(
+            _Origin(sender, topic, host), messages, size_bytes
         )
-        stored = await self._engine.propose(command)
         if not isinstance(stored, Produced):
             raise TypeError(f"PRODUCE answered {stored!r}")
+        return _response(messages, stored.offsets[first : first + len(messages)])
+
+
+def _response(messages: Sequence[Message], offsets: Sequence[int]) -> Any:
+    if len(messages) > 1:
         entries = [
             service.SendResultEntry(status=ok(), message_id=message.message_id, offset=offset)
-            for message, offset in zip(messages, stored.offsets, strict=True)
+            for message, offset in zip(messages, offsets, strict=True)
         ]
         return service.SendMessageResponse(status=ok(), entries=entries)
+    response = service.SendMessageResponse.FromString(_ONE_SENT)
+    entry = response.entries[0]
+    entry.message_id, entry.offset = messages[0].message_id, offsets[0]
+    return response
+
+
+def _encoded(origin: _Origin, messages: Sequence[Message]) -> bytes:
+    return encode_produce(
+        Columns.of(messages),
+        client_id=origin.client_id,
+        topic=origin.topic,
+        born_host=origin.born_host,
+    )
 
 
 def topic_of(messages: Any) -> str:
@@ -75,23 +113,25 @@ def message_of(message: Any) -> Message:
         Rejected: With the protocol's code for what is wrong.
         TopicTypeMismatch: It is no NORMAL message.
     """
-    system = message.system_properties
+    system, body = message.system_properties, message.body
     check_normal(system)
-    check_body(message.body)
-    check_digest(message.body, system.body_digest)
-    if not 1 <= len(system.message_id) <= MAX_ID_LENGTH:
+    check_body(body)
+    check_digest(body, system.body_digest)
+    message_id = system.message_id
+    if not 1 <= len(message_id) <= MAX_ID_LENGTH:
         raise Rejected(
             Code.ILLEGAL_MESSAGE_ID,
-            f"a message id has 1 to {MAX_ID_LENGTH} characters, not {len(system.message_id)}",
+            f"a message id has 1 to {MAX_ID_LENGTH} characters, not {len(message_id)}",
         )
-    check_tag(system.tag)
+    tag, keys = system.tag, tuple(system.keys)
+    check_tag(tag)
     properties = dict(message.user_properties)
-    check_properties(properties, system.keys)
+    check_properties(properties, keys)
     return Message(
-        message_id=system.message_id,
-        body=message.body,
-        tag=system.tag,
-        keys=tuple(system.keys),
+        message_id=message_id,
+        body=body,
+        tag=tag,
+        keys=keys,
         properties=properties,
         born_at_ms=_milliseconds(system.born_timestamp),
         encoding=_encoding(system.body_encoding),
@@ -105,9 +145,7 @@ def _milliseconds(timestamp: Any) -> int:
 
 
 def _encoding(value: int) -> Encoding:
-    if value == definition.Encoding.ENCODING_UNSPECIFIED:
-        return Encoding.IDENTITY
-    try:
-        return Encoding(value)
-    except ValueError:
-        raise Rejected(Code.BAD_REQUEST, f"body encoding {value} is unknown") from None
+    encoding = _ENCODINGS.get(value)
+    if encoding is None:
+        raise Rejected(Code.BAD_REQUEST, f"body encoding {value} is unknown")
+    return encoding

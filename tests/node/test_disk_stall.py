@@ -1,0 +1,73 @@
+"""When a leader's disk is too slow for it to lead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gated_files import GatedFiles
+from group import IDS, TestGroup, TestNode, command, eventually
+
+from dledger.disk_stall import StallLimits
+from dledger.driver import DriverConfig
+
+LIMITS = StallLimits(stall_s=1.0, behind_s=0.5)
+
+
+def test_a_disk_slower_than_the_others_has_half_the_time() -> None:
+    """The group has committed what is still being written here."""
+    assert not LIMITS.exceeded(0.49, is_behind=True)
+    assert LIMITS.exceeded(0.5, is_behind=True)
+
+
+def test_a_disk_as_slow_as_the_others_has_all_of_it() -> None:
+    """A change of leader would not help; at the end it is tried."""
+    assert not LIMITS.exceeded(0.99, is_behind=False)
+    assert LIMITS.exceeded(1.0, is_behind=False)
+
+
+async def test_a_leader_gives_way_when_the_others_commit_without_its_disk(tmp_path: Path) -> None:
+    """Well before the time after which any stalled disk makes it step down."""
+    files = {node: GatedFiles() for node in IDS}
+    config = DriverConfig(
+        tick_s=0.01, min_free_bytes=0, stall=StallLimits(stall_s=3600, behind_s=0.05)
+    )
+    group = TestGroup(tmp_path, files=dict(files), config=config)
+    group.start()
+    leader = await group.leader()
+    files[leader.id].gate.clear()
+
+    stuck = leader.driver.submit(command("x"), grows=True)
+    successor = await eventually(lambda: _other_leader(group, leader))
+
+    assert await successor.driver.propose(command("y"), grows=True) == "y"
+    files[leader.id].gate.set()
+    await eventually(stuck.done)
+    assert [e.data for e in successor.state.applied] == [command("x"), command("y")]
+    await group.stop()
+
+
+async def test_a_leader_whose_disk_is_no_slower_than_the_others_stays(tmp_path: Path) -> None:
+    """All disks hang together: nobody is better off as leader."""
+    files = {node: GatedFiles() for node in IDS}
+    config = DriverConfig(
+        tick_s=0.01, min_free_bytes=0, stall=StallLimits(stall_s=3600, behind_s=0.05)
+    )
+    group = TestGroup(tmp_path, files=dict(files), config=config)
+    group.start()
+    leader = await group.leader()
+    for each in files.values():
+        each.gate.clear()
+
+    stuck = leader.driver.submit(command("x"), grows=True)
+    await eventually(lambda: leader.driver.sync_running_s() > 0.2)
+    for each in files.values():
+        each.gate.set()
+
+    assert await stuck == "x"
+    assert leader.driver.is_serving_leader()
+    await group.stop()
+
+
+def _other_leader(group: TestGroup, former: TestNode) -> TestNode | None:
+    others = (node for node in group.nodes.values() if node is not former)
+    return next((node for node in others if node.driver.is_serving_leader()), None)
