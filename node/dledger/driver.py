@@ -242,13 +242,17 @@ class Driver:
             Overloaded: A bounded queue is full.
             DiskFull: The disk has no room for more user data.
         """
+        self.check(grows=grows)
+        result = self._proposing.push(command)
+        self._wake()
+        return result
+
+    def check(self, *, grows: bool) -> None:
+        """Raise NotLeader or DiskFull where `submit` would."""
         if not self.is_serving_leader():
             raise NotLeader(self.core.leader)
         if grows:
             self._room.check()
-        result = self._proposing.push(command)
-        self._wake()
-        return result
 
     async def propose(self, command: bytes, *, grows: bool) -> object:
         """Commit one framed command and return what applying it gave; raises as `submit` does."""

@@ -17,11 +17,12 @@ import struct
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, islice, pairwise
 from operator import lt
-from typing import Final, Literal, TypeVar
+from typing import Final, Generic, Literal, Protocol, TypeVar
 
 _T = TypeVar("_T")
+_T_co = TypeVar("_T_co", covariant=True)
 TypeCode = Literal["I", "Q", "q"]
 
 _NUMBER = struct.Struct("<q")
@@ -31,6 +32,31 @@ _SLICE: Final = 1 << 14
 
 class MalformedStateError(ValueError):
     """The bytes are no snapshot of a broker's state; the message says where and why."""
+
+
+class Items(Protocol[_T_co]):
+    """So many items, which may be gone through more than once."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+
+    def __iter__(self) -> Iterator[_T_co]:
+        """Go through them."""
+
+
+class Later(Generic[_T]):
+    """Items that are made when they are asked for: *make* begins anew each time."""
+
+    def __init__(self, count: int, make: Callable[[], Iterable[_T]]) -> None:
+        self._count, self._make = count, make
+
+    def __len__(self) -> int:
+        """Return how many there will be."""
+        return self._count
+
+    def __iter__(self) -> Iterator[_T]:
+        """Make them, one by one."""
+        return iter(self._make())
 
 
 class Writer:
@@ -52,12 +78,12 @@ class Writer:
         """Add a copy of a column."""
         self._parts += (_NUMBER.pack(len(column)), _little_endian(column))
 
-    def numbers(self, code: TypeCode, values: Sequence[int]) -> None:
+    def numbers(self, code: TypeCode, values: Items[int]) -> None:
         """Add a column; *values* is kept, not copied."""
         self.number(len(values))
         self._parts.append(lambda: (_little_endian(array(code, some)) for some in _sliced(values)))
 
-    def strings(self, values: Sequence[bytes]) -> None:
+    def strings(self, values: Items[bytes]) -> None:
         """Add many short byte strings; *values* is kept, not copied."""
         self.number(len(values))
         self._parts.append(
@@ -71,8 +97,10 @@ class Writer:
         return b"".join(chain.from_iterable(pieces))
 
 
-def _sliced(values: Sequence[_T]) -> Iterator[Sequence[_T]]:
-    return (values[start : start + _SLICE] for start in range(0, len(values), _SLICE))
+def _sliced(values: Iterable[_T]) -> Iterator[Sequence[_T]]:
+    rest = iter(values)
+    while some := list(islice(rest, _SLICE)):
+        yield some
 
 
 def _little_endian(column: array[int]) -> bytes:

@@ -9,10 +9,11 @@ The usual batch has only new ids, and costs two operations on whole sets rather 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import accumulate, chain, pairwise
 
-from dledger.broker.columns import Reader, Writer
+from dledger.broker.columns import Later, Reader, Writer
 
 MAX_IDS = 1 << 19
 MAX_IDS_OF_CLIENT = 1 << 16
@@ -21,17 +22,38 @@ _QUEUE_MASK = (1 << _QUEUE_BITS) - 1
 
 
 class _Client:
-    __slots__ = ("batches", "places")
+    """One client's ids: by id, and by batch, oldest first, with the first one's place."""
+
+    __slots__ = ("batches", "places", "starts")
 
     def __init__(self) -> None:
         self.places: dict[bytes, int] = {}
         self.batches: deque[Sequence[bytes]] = deque()
+        self.starts: deque[int] = deque()
+
+    def remember(self, ids: Sequence[bytes], start: int) -> None:
+        if len(ids) == 1:
+            self.places[ids[0]] = start  # the very number that `starts` holds: 32 bytes less
+        else:
+            self.places.update(zip(ids, _places(len(ids), start), strict=True))
+        self.batches.append(ids)
+        self.starts.append(start)
 
     def forget_oldest(self) -> int:
         ids = self.batches.popleft()
+        self.starts.popleft()
         for message_id in ids:
             del self.places[message_id]
         return len(ids)
+
+
+def _places(count: int, start: int) -> range:
+    """Return the places of *count* messages that follow each other in a queue."""
+    return range(start, start + (count << _QUEUE_BITS), 1 << _QUEUE_BITS)
+
+
+def _all_places(batches: Iterable[Sequence[bytes]], starts: Iterable[int]) -> Iterable[int]:
+    return chain.from_iterable(map(_places, map(len, batches), starts))
 
 
 class DedupeWindow:
@@ -70,10 +92,7 @@ class DedupeWindow:
         if client is None:
             client = self._clients[key] = _Client()
         self._clients.move_to_end(key)
-        start = first << _QUEUE_BITS | queue_id
-        step = 1 << _QUEUE_BITS
-        client.places.update(zip(ids, range(start, start + len(ids) * step, step), strict=True))
-        client.batches.append(ids)
+        client.remember(ids, first << _QUEUE_BITS | queue_id)
         self._total += len(ids)
         self._shrink(client)
 
@@ -88,14 +107,19 @@ class DedupeWindow:
                 del self._clients[key]
 
     def write(self, out: Writer) -> None:
-        """Add the window to a snapshot: clients from the least recently used on."""
+        """Add the window to a snapshot: clients from the least recently used on.
+
+        Only what there is of each batch is copied here; its ids and places are spread out later.
+        """
         out.number(len(self._clients))
         for (client_id, topic), client in self._clients.items():
             out.text(client_id)
             out.text(topic)
-            out.numbers("I", list(map(len, client.batches)))
-            out.strings(list(client.places))  # in the order of the batches
-            out.numbers("Q", list(client.places.values()))
+            batches, starts = tuple(client.batches), tuple(client.starts)
+            count = len(client.places)
+            out.numbers("I", Later(len(batches), partial(map, len, batches)))
+            out.strings(Later(count, partial(chain.from_iterable, batches)))
+            out.numbers("Q", Later(count, partial(_all_places, batches, starts)))
 
     def read(self, source: Reader) -> None:
         """Take the window from a snapshot; this one is empty. Raises MalformedStateError."""
@@ -103,8 +127,11 @@ class DedupeWindow:
             key = (source.text(), source.text())
             lengths, client = source.column("I"), _Client()
             ids = source.strings(sum(lengths))
-            client.places = dict(zip(ids, source.column("Q", len(ids)), strict=True))
-            client.batches.extend(ids[a:b] for a, b in pairwise(accumulate(lengths, initial=0)))
+            places = source.column("Q", len(ids))
+            client.places = dict(zip(ids, places, strict=True))
+            for a, b in pairwise(accumulate(lengths, initial=0)):
+                client.batches.append(ids[a:b])
+                client.starts.append(places[a])
             self._clients[key] = client
             self._total += len(ids)
             if len(client.places) < len(ids):
