@@ -1,83 +1,110 @@
-"""Entries that are not in memory any more: read ahead, kept for a moment, then let go."""
+"""What the log view serves when the log is truncated while entries are read in the background."""
 
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, cast
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from typing import Any
 
 import pytest
+from crc32c import crc32c
 
-from dledger import log_view
 from dledger.log_view import LogView
+from dledger.store.commit_log import CommitLog
+from dledger.store.identity import LOG_DIRECTORY, join, load_or_format
+from dledger.store.memory_files import MemoryFiles
 from dledger.types import Entry, EntryKind
 
+DATA = Path("/data")
 
-class OldLog:
-    """A log of ten entries, none of which is in memory."""
 
-    last_index = 10
+class SteppedExecutor(Executor):
+    """A thread that does its next job when the test says so."""
 
     def __init__(self) -> None:
-        self.reads: list[int] = []
+        self._jobs: deque[Callable[[], None]] = deque()
 
-    def recent(self, first: int, last: int, max_bytes: int) -> None:
-        """Say that it is not in memory."""
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._jobs.append(lambda: future.set_result(fn(*args, **kwargs)))
+        return future
 
-    def is_faulty(self, index: int) -> bool:
-        """Say that it is whole."""
-        return index == 7
-
-    def read(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...]:
-        """Return three entries at a time."""
-        self.reads.append(first)
-        return tuple(entry(index) for index in range(first, min(first + 3, last + 1)))
-
-
-def entry(index: int) -> Entry:
-    return Entry(index=index, term=1, kind=EntryKind.DATA, data=b"x", crc32c=0, timestamp_ms=0)
+    async def run_next(self) -> None:
+        """Do the oldest job, and let the loop hear of it."""
+        self._jobs.popleft()()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
 
 
 class Viewed:
-    """A view of an old log, and a way to wait for what it loads."""
+    """A log whose entries have all left its memory, and the view of it."""
 
     def __init__(self) -> None:
-        self.log = OldLog()
-        self.loaded = asyncio.Event()
+        files = MemoryFiles()
+        empty = load_or_format(files, DATA, "orders-0", new_id=lambda: "1")
+        identity = join(files, DATA, empty, "group")
+        self.log = CommitLog.open(files, DATA / LOG_DIRECTORY, identity=identity, cache_bytes=0)
+        self.executor = SteppedExecutor()
+        self.loaded = 0
         self.view = LogView(
-            cast("Any", self.log),
-            ThreadPoolExecutor(1),
-            on_loaded=self.loaded.set,
-            on_error=lambda error: pytest.fail(str(error)),
+            self.log, self.executor, on_loaded=self._on_loaded, on_error=pytest.fail
         )
 
-    async def entries(self, first: int) -> tuple[Entry, ...]:
-        """Return what the view has from *first* on, once it has it."""
-        while (found := self.view.entries(first, self.log.last_index, 1 << 20)) is None:
-            self.loaded.clear()
-            await self.loaded.wait()
-        return found
+    def _on_loaded(self) -> None:
+        self.loaded += 1
+
+    def write(self, term: int, first: int, last: int) -> None:
+        """Have entries of one term from *first* on, in place of what was there."""
+        self.log.append([_entry(term, index) for index in range(first, last + 1)])
+        self.log.sync()
+
+    def terms(self, first: int, last: int) -> list[int] | None:
+        """Return the terms of what the view serves; None if it has to load it."""
+        found = self.view.entries(first, last, 1 << 20)
+        return None if found is None else [entry.term for entry in found]
 
 
-async def test_the_next_chunk_is_read_while_one_is_on_its_way() -> None:
-    """A lagging follower waits for the disk once, not once a chunk; damage is left alone."""
+def _entry(term: int, index: int) -> Entry:
+    data = f"{term}:{index}".encode()
+    return Entry(
+        term=term,
+        index=index,
+        kind=EntryKind.DATA,
+        timestamp_ms=1,
+        crc32c=crc32c(data),
+        data=data,
+    )
+
+
+async def test_entries_read_before_a_truncation_are_not_served_after_it() -> None:
+    """The write that truncates had been handed to its thread, but had not begun (seed 421)."""
     viewed = Viewed()
+    viewed.write(1, 1, 4)
+    assert viewed.terms(2, 2) is None
+    await viewed.executor.run_next()
+    assert viewed.terms(2, 4) == [1, 1, 1]
 
-    first = await viewed.entries(1)
-    second = await viewed.entries(4)
+    viewed.write(2, 3, 4)
+    before = viewed.terms(2, 4)
+    await viewed.executor.run_next()
 
-    assert [e.index for e in (*first, *second)] == [1, 2, 3, 4, 5, 6]
-    assert viewed.log.reads == [1, 4]
+    assert before is None
+    assert viewed.terms(2, 4) == [1, 2, 2]
 
 
-async def test_chunks_that_nobody_uses_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A follower that has caught up leaves nothing behind in its leader's memory."""
-    monkeypatch.setattr(log_view, "_KEEP_S", 0.01)
+async def test_entries_that_a_truncation_overtook_while_they_were_read_are_read_again() -> None:
+    """What the reader found is dropped, and who waits is told to ask once more."""
     viewed = Viewed()
+    viewed.write(1, 1, 4)
+    assert viewed.terms(2, 4) is None
+    viewed.write(2, 3, 4)
+    await viewed.executor.run_next()
+    told, before = viewed.loaded, viewed.terms(2, 4)
 
-    await viewed.entries(8)
-    await asyncio.sleep(0.1)
-    assert viewed.view.entries(8, 10, 1 << 20) is None
-    await viewed.entries(8)
+    await viewed.executor.run_next()
 
-    assert viewed.log.reads == [8, 8]
+    assert (told, before) == (1, None)
+    assert viewed.terms(2, 4) == [1, 2, 2]
