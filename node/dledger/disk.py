@@ -39,9 +39,6 @@ class DiskEvents(Protocol):
     def entries_durable(self, term: int, index: int) -> None:
         """Note that all entries written up to this one are on disk."""
 
-    def truncating(self, index: int) -> None:
-        """Note that what was at *index* and behind it is about to be overwritten."""
-
     def disk_full(self, error: DiskFull) -> None:
         """Note that entries wait for room; the write is tried again by itself."""
 
@@ -164,9 +161,6 @@ class Disk:
             return
         batches, self._batches = self._batches, []
         self.busy_since_s = self._now_s()
-        first = min(entries[0].index for _, entries in batches)
-        if first <= self._log.last_index:
-            self._events.truncating(first)
         future = asyncio.get_running_loop().run_in_executor(
             self._log_writer, _append_and_sync, self._log, [entries for _, entries in batches]
         )

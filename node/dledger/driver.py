@@ -406,10 +406,6 @@ class Driver:
         self.core.persisted(term=term, index=index)
         self._wake()
 
-    def truncating(self, index: int) -> None:
-        """Forget cached entries that are about to be overwritten."""
-        self.view.forget_from(index)
-
     def disk_full(self, error: DiskFull) -> None:
         """Refuse writes; what waits is written when there is room.
 
@@ -494,7 +490,6 @@ class Driver:
     def _snapshot_finished(self, info: SnapshotInfo, memberships: Memberships | None) -> None:
         """The log begins anew behind *info*; the state may be ahead of it (`snapshots`)."""
         if memberships is not None and self._snapshots is not None:
-            self.view.forget_from(0)
             self._applied_index = info.last_index
             self._applied.applied(info.last_index)
             self._log_clock.applied(self._snapshots.now_ms)

@@ -144,10 +144,9 @@ class DedupeWindow:
         return [
             [
                 *key,
-                [
-                    [[str(message_id, "latin-1"), client.places[message_id]] for message_id in ids]
-                    for ids in client.batches
-                ],
+                list(map(len, client.batches)),
+                [str(message_id, "latin-1") for message_id in client.places],
+                list(client.places.values()),
             ]
             for key, client in self._clients.items()
         ]
