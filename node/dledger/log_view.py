@@ -17,7 +17,7 @@ from dledger.store.commit_log import CommitLog
 from dledger.types import Entry
 
 _CHUNKS: Final = 8
-_CHUNK_BYTES: Final = 4 << 20
+_CHUNK_BYTES: Final = 2 << 20
 
 
 class LogView:

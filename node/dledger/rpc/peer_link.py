@@ -196,12 +196,19 @@ class _Stream:
 
 
 class PeerLink:
-    """The channel to one member and its two streams."""
+    """The channel to one member and its two streams; *encode* makes a message a frame."""
 
-    def __init__(self, member: Member, address: str, events: PeerEvents) -> None:
+    def __init__(
+        self,
+        member: Member,
+        address: str,
+        events: PeerEvents,
+        encode: Callable[[Message], bytes] = peer_codec.encode,
+    ) -> None:
         self.member = member
         self.address = address
         self._events = events
+        self._encode = encode
         self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
         peer = f"{member.name} at {address}"
         self._control = self._stream("Control", peer, _MAX_FRAMES_BEFORE_OPEN)
@@ -219,7 +226,7 @@ class PeerLink:
             if isinstance(message, AppendRequest | InstallSnapshotRequest)
             else self._control
         )
-        stream.send(peer_codec.encode(message))
+        stream.send(self._encode(message))
 
     async def ask(self, method: str, request: bytes, timeout_s: float) -> bytes:
         """Call a unary method of the peer's port.
