@@ -1,8 +1,15 @@
-"""Options shared by all tests."""
+"""Options shared by all tests.
+
+Property tests have no deadline for each example: machines are busy, and the examples small.
+"""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

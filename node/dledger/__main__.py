@@ -13,6 +13,7 @@ from typing import Any, Final
 from dledger import dev, log_tool, member_command, node_command
 from dledger.client import AdminClient, Client
 from dledger.errors import DledgerError, Unavailable
+from dledger.failover import failover_line
 from dledger.version import VERSION
 
 _EXIT_OK: Final = 0
@@ -170,6 +171,8 @@ def _status(args: argparse.Namespace) -> int:
         print(f"  commit {status.commit_index}, applied {status.applied_index}")
         for row in status.members:
             print(f"  {row.member.name:20} {row.role:10} match {row.match_index} lag {row.lag}")
+        if status.last_failover is not None:
+            print(f"  {failover_line(status.last_failover)}")
         return _EXIT_OK
 
     return _run_client(show())

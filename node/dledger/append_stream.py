@@ -14,6 +14,7 @@ import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from types import TracebackType
 from typing import Final, Self
 
@@ -34,6 +35,8 @@ logger = logging.getLogger(__name__)
 _METHOD: Final = "/dledger.v1.Ledger/Produce"
 _RETRY_S: Final = 0.05
 _RETRY_MAX_S: Final = 1.0
+_SILENCE_S: Final = 0.4
+"""How long the leader may owe an answer until the other nodes are asked whether it still leads."""
 
 
 @dataclass(slots=True)
@@ -81,7 +84,7 @@ class AppendStream:
         self._window = ByteWindow(max_bytes)
         self._unsent: deque[_Batch] = deque()
         self._sent: deque[_Batch] = deque()
-        self._batches = self._streams = 0
+        self._batches = self._streams = self._answers = 0
         self._arrived = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -145,31 +148,44 @@ class AppendStream:
     # -- the stream ------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Keep a stream to the leader open, trying the nodes in turn."""
-        turn, wait_s = 0, _RETRY_S
-        address = self._addresses[0]
+        """Keep a stream to the leader open, trying the nodes in turn.
+
+        Whoever names the leader is believed. A wait comes only after as many streams without an
+        answer as there are nodes: a failover should not cost one.
+        """
+        address, turn, in_vain, wait_s = self._addresses[0], 0, 0, _RETRY_S
         while True:
-            answered = self._window.taken
+            answers = self._answers
             leader = await self._one_stream(address)
             self._unsent.extendleft(reversed(self._sent))
             self._sent.clear()
-            if leader and leader != address:
-                address = leader
-                continue
-            turn += 1
-            address = self._addresses[turn % len(self._addresses)]
-            wait_s = _RETRY_S if self._window.taken < answered else min(wait_s * 2, _RETRY_MAX_S)
-            await asyncio.sleep(wait_s)
+            if self._answers > answers:
+                in_vain, wait_s = 0, _RETRY_S
+            if not leader or leader == address:
+                turn += 1
+                leader = self._addresses[turn % len(self._addresses)]
+            address = leader
+            in_vain += 1
+            if in_vain % max(2, len(self._addresses)) == 0:
+                await asyncio.sleep(wait_s)
+                wait_s = min(wait_s * 2, _RETRY_MAX_S)
 
     async def _one_stream(self, address: str) -> str:
         """Hold one stream until it ends; return the leader's address if the node knew one."""
         async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
             self._streams += 1
             call = channel.stream_stream(_METHOD)(self._requests(self._streams))
+            moved = asyncio.ensure_future(self._leader_elsewhere(address))
+            moved.add_done_callback(lambda _: call.cancel())
             try:
                 async for raw in call:
                     for answer in pb.ProduceAnswers.FromString(raw).answers:
                         self._answered(answer)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if not moved.done() or task is None or task.cancelling():
+                    raise
+                return moved.result()
             except grpc.aio.AioRpcError as error:
                 self._note(outcome_of(error, address))
                 return leader_address(error)
@@ -178,8 +194,25 @@ class AppendStream:
             finally:
                 self._streams += 1
                 self._arrived.set()
+                moved.cancel()
                 call.cancel()
         return ""
+
+    async def _leader_elsewhere(self, address: str) -> str:
+        """Return the new leader's address, once the node at *address* owes us answers and is none.
+
+        A node that is frozen or cut off breaks no connection: only the others can tell. Who is
+        but slow is named by them as well, and is not left.
+        """
+        others = cycle([node for node in self._addresses if node != address] or [address])
+        while True:
+            oldest = self._sent[0] if self._sent else None
+            await asyncio.sleep(_SILENCE_S)
+            if oldest is None or not self._sent or self._sent[0] is not oldest:
+                continue
+            leader = await _leader_at(next(others))
+            if leader not in ("", address):
+                return leader
 
     async def _requests(self, stream: int) -> AsyncIterator[bytes]:
         """Yield what is to be sent while *stream* is the newest: gRPC may ask on behind its end."""
@@ -197,6 +230,7 @@ class AppendStream:
     def _answered(self, answer: pb.ProduceAnswer) -> None:
         if not self._sent or self._sent[0].id != answer.id:
             raise _Foreign(f"an answer to batch {answer.id}, which is not the next one")
+        self._answers += 1
         batch = self._sent.popleft()
         self._window.give(batch.size_bytes)
         if batch.appended.done():
@@ -222,6 +256,17 @@ class AppendStream:
             self._window.give(batch.size_bytes)
         self._sent.clear()
         self._unsent.clear()
+
+
+async def _leader_at(address: str) -> str:
+    """Return the address of the leader as the node at *address* knows it; empty if it does not."""
+    async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
+        try:
+            async for _ in channel.stream_stream(_METHOD)(iter(()), timeout=_SILENCE_S):
+                pass
+        except grpc.aio.AioRpcError as error:
+            return leader_address(error)
+    return address  # it takes batches
 
 
 def _columns(records: Iterable[Record | bytes]) -> Columns:

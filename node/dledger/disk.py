@@ -40,9 +40,6 @@ class DiskEvents(Protocol):
     def entries_durable(self, term: int, index: int) -> None:
         """Note that all entries written up to this one are on disk."""
 
-    def truncating(self, index: int) -> None:
-        """Note that what was at *index* and behind it is about to be overwritten."""
-
     def disk_full(self, error: DiskFull) -> None:
         """Note that entries wait for room; the write is tried again by itself."""
 
@@ -165,9 +162,6 @@ class Disk:
             return
         batches, self._batches = self._batches, []
         self.busy_since_s = self._now_s()
-        first = min(entries[0].index for _, entries in batches)
-        if first <= self._log.last_index:
-            self._events.truncating(first)
         self._log_writer.run(
             partial(_append_and_sync, self._log, [entries for _, entries in batches]),
             lambda error: self._log_done(error, batches),

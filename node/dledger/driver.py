@@ -245,13 +245,17 @@ class Driver:
             Overloaded: A bounded queue is full.
             DiskFull: The disk has no room for more user data.
         """
+        self.check(grows=grows)
+        result = self._proposing.push(command)
+        self._wake()
+        return result
+
+    def check(self, *, grows: bool) -> None:
+        """Raise NotLeader or DiskFull where `submit` would."""
         if not self.is_serving_leader():
             raise NotLeader(self.core.leader)
         if grows:
             self._room.check()
-        result = self._proposing.push(command)
-        self._wake()
-        return result
 
     async def propose(self, command: bytes, *, grows: bool) -> object:
         """Commit one framed command and return what applying it gave; raises as `submit` does."""
@@ -405,10 +409,6 @@ class Driver:
         self.core.persisted(term=term, index=index)
         self._wake()
 
-    def truncating(self, index: int) -> None:
-        """Forget cached entries that are about to be overwritten."""
-        self.view.forget_from(index)
-
     def disk_full(self, error: DiskFull) -> None:
         """Refuse writes; what waits is written when there is room.
 
@@ -493,7 +493,6 @@ class Driver:
     def _snapshot_finished(self, info: SnapshotInfo, memberships: Memberships | None) -> None:
         """The log begins anew behind *info*; the state may be ahead of it (`snapshots`)."""
         if memberships is not None and self._snapshots is not None:
-            self.view.forget_from(0)
             self._applied_index = info.last_index
             self._applied.applied(info.last_index)
             self._log_clock.applied(self._snapshots.now_ms)

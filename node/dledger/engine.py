@@ -90,6 +90,10 @@ class NodeEngine:
         kind = frame_type(command) if isinstance(command, bytes) else command.kind
         return self._joined().submit(command, grows=kind in _GROWING)
 
+    def check(self, kind: int) -> None:
+        """Raise where a new command of this kind would be refused; see `Driver.check`."""
+        self._joined().check(grows=kind in _GROWING)
+
     async def propose(self, command: bytes) -> object:
         """Commit a framed command; see `Driver.submit`."""
         return await self.submit(command)

@@ -39,6 +39,15 @@ class FailoverRecord:
     at_ms: int
 
 
+def failover_line(record: FailoverRecord) -> str:
+    """Return a record as ``dledger status`` shows it."""
+    return (
+        f"won term {record.term} from {record.from_id or 'nobody'} ({record.cause}): "
+        f"detected in {record.detected_ms} ms, elected in {record.elected_ms} ms, "
+        f"first ack in {record.first_ack_ms} ms"
+    )
+
+
 class FailoverTimer:
     """Collects the three instants of a failover on the node that wins it."""
 

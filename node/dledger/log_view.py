@@ -37,7 +37,7 @@ class LogView:
         self._on_error = on_error
         self._chunks: OrderedDict[int, tuple[Entry, ...]] = OrderedDict()
         self._loading: dict[int, asyncio.Future[tuple[Entry, ...]]] = {}
-        self._truncations = 0
+        self._truncations = log.truncations
         self._hidden_before = 0
 
     @property
@@ -89,14 +89,11 @@ class LogView:
             chunk = await asyncio.shield(self._load(index))
         return chunk[index - chunk[0].index]
 
-    def forget_from(self, index: int) -> None:
-        """Drop cached entries at and above *index*: the log is being truncated there."""
-        self._truncations += 1
-        self._loading.clear()
-        for start in [s for s, chunk in self._chunks.items() if chunk[-1].index >= index]:
-            del self._chunks[start]
-
     def _cached(self, index: int) -> tuple[Entry, ...] | None:
+        """Return the chunk with *index*; none that was read before the log's last truncation."""
+        if self._truncations != self._log.truncations:
+            self._truncations = self._log.truncations
+            self._chunks.clear()
         for start, chunk in self._chunks.items():
             if start <= index <= chunk[-1].index:
                 self._chunks.move_to_end(start)
@@ -108,11 +105,11 @@ class LogView:
         if under_way is not None:
             return under_way
         loop = asyncio.get_running_loop()
+        truncations = self._log.truncations
         future = loop.run_in_executor(
             self._executor, self._log.read, first, self._log.last_index, _CHUNK_BYTES
         )
         self._loading[first] = future
-        truncations = self._truncations
         future.add_done_callback(lambda done: self._loaded(first, done, truncations))
         return future
 
@@ -121,12 +118,11 @@ class LogView:
     ) -> None:
         if done.cancelled():
             return
-        if truncations != self._truncations:
-            done.exception()  # read before a truncation: what it says is no longer the log
-            self._on_loaded()
-            return
         self._loading.pop(first, None)
         error = done.exception()
+        if truncations != self._log.truncations:
+            self._on_loaded()  # perhaps read before a truncation: it may be no longer the log
+            return
         if isinstance(error, FaultyEntry):
             return
         if isinstance(error, OffsetOutOfRange):

@@ -16,7 +16,6 @@ from prometheus_client import (
     Counter,
     Histogram,
     ProcessCollector,
-    Summary,
 )
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -24,6 +23,7 @@ from prometheus_client.registry import Collector
 from dledger.failover import CAUSES, FailoverRecord
 
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+_PHASE_SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 _COMMANDS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _BYTES: Final = tuple(1 << power for power in range(10, 24, 2))
 _ROLES: Final = ("unjoined", "learner", "follower", "pre-candidate", "candidate", "leader")
@@ -129,10 +129,11 @@ class NodeMetrics:
             (*own, "cause"),
             registry=self.registry,
         )
-        self._failovers = Summary(
+        self._failovers = Histogram(
             "dledger_failover_seconds",
             "Duration of each phase of the elections this node won, by what started them",
             (*own, "cause", "phase"),
+            buckets=_PHASE_SECONDS,
             registry=self.registry,
         )
         self._own = own

@@ -97,10 +97,9 @@ class Alone:
 
     def do(self, action: Callable[[Raft], T]) -> T:
         """Call into the core, and check its invariants."""
-        before = invariants.snapshot(self.raft)
+        before = invariants.check(self.raft)
         result = action(self.raft)
-        invariants.check(self.raft)
-        invariants.check_step(before, invariants.snapshot(self.raft))
+        invariants.check(self.raft, before)
         return result
 
     def tick(self, count: int = 1) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dledger.broker.consume_queue import Payload
 from dledger.broker.produce import ProduceFrame
 from dledger.errors import DledgerError
 from dledger.types import Entry
@@ -80,15 +79,14 @@ def _read(process: Process, first: int, last: int) -> tuple[Entry, ...]:
 
 
 def _messages(process: Process, entries: dict[int, Entry]) -> Iterator[tuple[Place, str, str]]:
-    frames: dict[Payload, tuple[str, list[bytes]]] = {}
     for queue_id in range(QUEUES):
         queue = process.state.broker.topics.queue(TOPIC, queue_id)
-        for offset in range(queue.first, queue.end):
-            position = queue.locate(offset)
+        offset = queue.first
+        while offset < queue.end:
+            position, count = queue.stretch(offset)
             payload = position.payload
-            if payload not in frames:
-                data = entries[payload.index].data
-                frame = ProduceFrame(data, payload.start, payload.end)
-                frames[payload] = frame.client_id, frame.message_ids()
-            client, ids = frames[payload]
-            yield (queue_id, offset), client, ids[position.row].decode()
+            frame = ProduceFrame(entries[payload.index].data, payload.start, payload.end)
+            ids = frame.message_ids()[position.row : position.row + count]
+            for place, message_id in enumerate(ids, offset):
+                yield (queue_id, place), frame.client_id, message_id.decode()
+            offset += count

@@ -19,12 +19,12 @@ class Clock:
         self._count += 1
         heapq.heappush(self._queue, (self.now_us + delay_us, self._count, action))
 
-    def run_until(self, end_us: int, stop: Callable[[], bool] = lambda: False) -> bool:
+    def run_until(self, end_us: int, stop: Callable[[], bool] | None = None) -> bool:
         """Let time pass up to *end_us*; returns whether *stop* became true before."""
         while self._queue and self._queue[0][0] <= end_us:
             self.now_us, _, action = heapq.heappop(self._queue)
             action()
-            if stop():
+            if stop is not None and stop():
                 return True
         self.now_us = end_us
         return False

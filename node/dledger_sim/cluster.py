@@ -150,10 +150,14 @@ class Cluster:
 
     def members(self) -> list[Process]:
         """Return the nodes of the membership that the leader goes by; learners included."""
-        serving = [one for one in self.leaders() if one.driver.is_serving_leader()]
-        leader = max(serving, key=lambda one: one.driver.core.term, default=None)
+        leader = max(self.serving(), key=lambda one: one.driver.core.term, default=None)
         newest = self.commitment.membership[1] if leader is None else leader.membership()[1]
         return [self.processes[one.id] for one in newest.members if one.id in self.processes]
+
+    def serving(self) -> list[Process]:
+        """Return the nodes that lead, or believe so, and answer clients."""
+        everyone = self.processes.values()
+        return [one for one in everyone if one.is_up and one.driver.is_serving_leader()]
 
     def up(self) -> list[Process]:
         """Return the nodes whose process runs."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from dledger.types import NodeId
 from dledger_sim.checkers import ViolationError
 from dledger_sim.cluster import MS, Cluster, S
 from dledger_sim.links import draw_partition
@@ -16,6 +17,9 @@ from dledger_sim.process import Process
 
 LEADER_US: Final = 3 * S
 PROGRESS_US: Final = 5 * S
+_SETTLED_US: Final = 2 * S
+"""Several rounds of campaigns of whoever does not hear the leader."""
+_LONGEST_US: Final = PROGRESS_US + S
 _LOOK_US: Final = 50 * MS
 
 
@@ -24,38 +28,50 @@ class LeaderWatch:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._without_us = 0
-        self.longest_us = 0
+        self._leader: tuple[NodeId, int] | None = None
+        self._since_us = 0
 
-    def watch(self, duration_us: int) -> None:
-        """Let time pass.
+    def watch(self) -> None:
+        """Let time pass until a leader is settled, or for 6 s if none could be elected.
+
+        It is once it has served for 2 s, undisturbed, and something was committed in that time.
 
         Raises:
             ViolationError: There could be a leader, or progress, for too long without one.
         """
         clock = self._cluster.clock
-        end_us = clock.now_us + duration_us
-        self._cluster.last_commit_us = max(self._cluster.last_commit_us, clock.now_us)
-        while clock.now_us < end_us:
+        end_us = clock.now_us + _LONGEST_US
+        self._leader, self._since_us = None, clock.now_us
+        self._cluster.last_commit_us = clock.now_us
+        while clock.now_us < end_us and not self._is_settled():
             clock.run_until(clock.now_us + _LOOK_US)
             self._look()
 
+    def _is_settled(self) -> bool:
+        served_us = self._cluster.clock.now_us - self._since_us
+        committed = self._cluster.last_commit_us > self._since_us
+        return self._leader is not None and served_us >= _SETTLED_US and committed
+
     def _look(self) -> None:
-        members = self._cluster.members()
-        if not any(self._is_electable(one) for one in members):
-            self._without_us = 0
-            self._cluster.last_commit_us = self._cluster.clock.now_us
+        now_us = self._cluster.clock.now_us
+        if not any(self._is_electable(one) for one in self._cluster.members()):
+            self._leader, self._since_us = None, now_us
+            self._cluster.last_commit_us = now_us
             return
-        led = any(one.driver.is_serving_leader() for one in members if self._is_hub(one))
-        self._without_us = 0 if led else self._without_us + _LOOK_US
-        self.longest_us = max(self.longest_us, self._without_us)
-        if self._without_us > LEADER_US:
-            raise ViolationError(f"no leader for {self._without_us / S} s though there is a hub")
-        silent_us = self._cluster.clock.now_us - self._cluster.last_commit_us
-        if silent_us > PROGRESS_US:
+        leader = self._serving_hub()
+        if leader != self._leader:
+            self._leader, self._since_us = leader, now_us
+        if leader is None and now_us - self._since_us > LEADER_US:
+            raise ViolationError(f"no leader for {LEADER_US / S} s though there is a hub")
+        if now_us - self._cluster.last_commit_us > PROGRESS_US:
             raise ViolationError(
-                f"nothing is committed for {silent_us / S} s though there is a hub"
+                f"nothing is committed for {PROGRESS_US / S} s though there is a hub"
             )
+
+    def _serving_hub(self) -> tuple[NodeId, int] | None:
+        """Return a leader, and its term, that serves clients and talks with a majority."""
+        hubs = (one for one in self._cluster.serving() if self._is_hub(one))
+        return next(((one.id, one.driver.core.term) for one in hubs), None)
 
     def _is_hub(self, process: Process) -> bool:
         return process.is_up and self._cluster.is_quorum(self._heard(process))

@@ -110,7 +110,7 @@ class SimNode:
             snapshots=self.snapshots,
         )
         self._installing: SnapshotInfo | None = None
-        self._seen = invariants.snapshot(self._raft)
+        self._seen = invariants.check(self._raft)
         self.do(lambda _: None)
 
     def crash(self, rng: Random) -> None:
@@ -192,9 +192,7 @@ class SimNode:
         return memberships is not None
 
     def _check(self) -> None:
-        invariants.check(self.raft)
-        before, self._seen = self._seen, invariants.snapshot(self.raft)
-        invariants.check_step(before, self._seen)
+        self._seen = invariants.check(self.raft, self._seen)
 
     def _take_up(self, ready: Ready) -> None:
         if ready.hard_state is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final, Protocol
@@ -189,8 +190,8 @@ class Process:
         self.lives += 1
         self.loop = ProcessLoop(
             self._world.clock,
-            job_us=lambda: self._world.job_us(self),
-            after_step=lambda: self._world.stepped(self),
+            job_us=partial(self._world.job_us, self),
+            after_step=partial(self._world.stepped, self),
         )
         identity = load_identity(self.files, _DIRECTORY)
         if identity is None:
@@ -238,7 +239,7 @@ class Process:
             policy=SnapshotPolicy(size_bytes=4096, entries=self._world.options.snapshot_entries),
         )
         self.is_up = True
-        self.seen = invariants.snapshot(self.driver.core)
+        self.seen = invariants.check(self.driver.core)
         self._world.opened(self)
         self.loop.run(self.driver.start)
         self._keep_doing(self._keep_house)

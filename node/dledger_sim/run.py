@@ -11,7 +11,7 @@ from dledger.types import NodeId
 from dledger_sim.audit import audit
 from dledger_sim.checkers import ViolationError
 from dledger_sim.cluster import Cluster, S
-from dledger_sim.liveness import LEADER_US, LeaderWatch, partition_with_hub
+from dledger_sim.liveness import LeaderWatch, partition_with_hub
 from dledger_sim.nemesis import Nemesis
 from dledger_sim.options import Options
 from dledger_sim.process import Process
@@ -145,7 +145,7 @@ class Run:
         watch = LeaderWatch(cluster)
         for _ in range(_PARTIAL_PARTITIONS):
             cluster.note(f"partition with a hub: {partition_with_hub(cluster, watch)}")
-            watch.watch(LEADER_US + S)
+            watch.watch()
         self._heal_all()
 
     def _demand_progress(self, who: str) -> None:
@@ -156,16 +156,20 @@ class Run:
         before = cluster.commitment.last_index
         self._within(
             _PROGRESS_S,
-            lambda: all(one.driver.applied_index > before for one in self._inside()),
+            lambda: cluster.commitment.last_index > before and self._have_applied(before + 1),
             f"{who} makes no progress behind {before}",
         )
+
+    def _have_applied(self, index: int) -> bool:
+        return all(one.driver.applied_index >= index for one in self._inside())
 
     def _inside(self) -> list[Process]:
         """Return the members that were healed."""
         return [one for one in self.cluster.members() if one.id not in self._outside]
 
     def _is_led(self) -> bool:
-        return any(one.is_up and one.driver.is_serving_leader() for one in self._inside())
+        serving = self.cluster.serving()
+        return bool(serving) and any(one in serving for one in self._inside())
 
     def _finish(self) -> None:
         """Let the clients end, all nodes apply everything, and compare."""

@@ -76,9 +76,6 @@ class Told:
         """Note it."""
         self.entries.append((term, index))
 
-    def truncating(self, index: int) -> None:
-        """Nobody reads here."""
-
     def disk_full(self, error: DiskFull) -> None:
         """There is room."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dledger.failover import FailoverTimer
+from dledger.failover import FailoverTimer, failover_line
 from dledger.types import NodeId
 
 SELF, OLD = NodeId("new"), NodeId("old")
@@ -58,3 +58,18 @@ def test_only_the_first_commit_of_a_term_makes_a_record() -> None:
 
     assert timer.first_commit(1.1) is not None
     assert timer.first_commit(1.2) is None
+
+
+def test_a_record_is_shown_in_one_line() -> None:
+    """As `dledger status` prints it: from whom, why, and each phase."""
+    timer = FailoverTimer(SELF)
+    timer.heard_from_leader(OLD, 10.0)
+    timer.leader_lost("ConnectionLost", 10.2)
+    timer.elected(7, 10.5, at_ms=1234)
+    record = timer.first_commit(10.6)
+
+    assert record is not None
+    assert failover_line(record) == (
+        "won term 7 from old (ConnectionLost): "
+        "detected in 200 ms, elected in 300 ms, first ack in 100 ms"
+    )

@@ -89,8 +89,6 @@ class Bench:
     def entries_durable(self, term: int, index: int) -> None:
         self.events.append(f"entry {index} durable")
 
-    def truncating(self, index: int) -> None: ...
-
     def disk_full(self, error: DiskFull) -> None: ...
 
     def disk_failed(self, error: BaseException) -> None:

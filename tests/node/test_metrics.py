@@ -167,6 +167,9 @@ def test_a_failover_is_told_in_seconds_by_phase() -> None:
     for phase, seconds in (("detected", 0.1), ("elected", 0.25), ("first_ack", 0.03)):
         labels = {"cause": "ConnectionLost", "phase": phase}
         assert _value(metrics.registry, "failover_seconds_sum", **labels) == seconds
+    slow = {"cause": "ConnectionLost", "phase": "elected", "le": "0.1"}
+    assert _value(metrics.registry, "failover_seconds_bucket", **slow) == 0
+    assert _value(metrics.registry, "failover_seconds_bucket", **slow | {"le": "0.25"}) == 1
 
 
 def test_a_scrape_sees_the_newest_sample_and_nothing_of_the_one_before() -> None:

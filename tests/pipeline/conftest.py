@@ -1,7 +1,4 @@
-"""What the pipeline's tests share.
-
-Property tests here have no deadline per example: machines are busy, and the examples small.
-"""
+"""What the pipeline's tests share."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -18,9 +14,6 @@ from dledger_pipeline.source import register
 from dledger_pipeline.store import Store
 from tests.pipeline.live_group import LiveGroup, live_group
 from tests.pipeline.s3_server import S3Server, s3_server
-
-settings.register_profile("no deadline", deadline=None, max_examples=100)
-settings.load_profile("no deadline")
 
 
 @pytest.fixture(scope="session")

@@ -68,6 +68,11 @@ class MemoryEngine:
         self.proposals += 1
         return asyncio.ensure_future(self._committed(command))
 
+    def check(self, kind: int) -> None:
+        del kind
+        if not self.is_leader():
+            raise NotLeader(None)
+
     async def propose(self, command: bytes) -> object:
         return await self.submit(command)
 

@@ -9,6 +9,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
+from dledger import append_stream
 from dledger.broker.frames import CommandType, frame
 from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
@@ -159,6 +160,74 @@ async def test_a_stream_to_a_new_leader_waits_until_that_serves(group: MemoryGro
         await append
 
     assert await group.bodies(TOPIC) == [b"a"]
+
+
+async def test_a_failover_costs_a_stream_no_wait(
+    group: MemoryGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many there were before: the next node knows the leader, or waits for it."""
+    monkeypatch.setattr(append_stream, "_RETRY_S", 3600.0)
+
+    async with AppendStream(group.addresses) as stream:
+        for leader in (0, 1, 2, 0, 2, 1, 0):
+            group.elect(leader)
+            await stream.append(TOPIC, [b"%d" % leader], queue_id=0)
+
+    assert await group.bodies(TOPIC) == [b"0", b"1", b"2", b"0", b"2", b"1", b"0"]
+
+
+async def test_a_stream_to_a_frozen_leader_moves_when_others_name_another(
+    group: MemoryGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frozen node breaks no connection, and says nothing of its successor."""
+    monkeypatch.setattr(append_stream, "_SILENCE_S", 0.05)
+    _freeze(group, 0)
+
+    async with AppendStream(group.addresses) as stream:
+        append = asyncio.ensure_future(stream.append(TOPIC, [b"a"], queue_id=0))
+        await asyncio.sleep(0.2)
+        assert not append.done()
+        group.elect(2)
+        await append
+
+    assert await group.bodies(TOPIC) == [b"a"]
+
+
+async def test_a_stream_to_a_slow_leader_stays(
+    group: MemoryGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sending everything again would make it slower still."""
+    monkeypatch.setattr(append_stream, "_SILENCE_S", 0.02)
+    asked: list[str] = []
+    leader_at = append_stream._leader_at
+
+    async def noted(address: str) -> str:
+        asked.append(address)
+        return await leader_at(address)
+
+    monkeypatch.setattr(append_stream, "_leader_at", noted)
+    _freeze(group, 0)
+
+    async with AppendStream(group.addresses) as stream:
+        append = asyncio.ensure_future(stream.append(TOPIC, [b"a"], queue_id=0))
+        await asyncio.sleep(0.5)
+
+        assert stream._streams == 1
+        assert set(asked) == set(group.addresses[1:])
+        append.cancel()
+
+
+async def test_a_follower_refuses_a_stream_before_anything_is_sent(group: MemoryGroup) -> None:
+    """It names the leader, so that one who only asks need not send a batch."""
+    assert await append_stream._leader_at(group.addresses[1]) == group.addresses[0]
+    assert await append_stream._leader_at(group.addresses[0]) == group.addresses[0]
+
+
+def _freeze(group: MemoryGroup, number: int) -> None:
+    """Let a node take commands and never answer."""
+    loop = asyncio.get_running_loop()
+    engine = group.nodes[number].engine
+    engine.submit = lambda _: loop.create_future()  # type: ignore[method-assign]
 
 
 async def test_closing_tells_those_who_wait(group: MemoryGroup) -> None:

@@ -12,7 +12,7 @@ import pytest
 from dledger.broker.commands import Ack, decode
 from dledger.broker.frames import CommandType, split
 from dledger.broker.produce import ProduceFrame
-from dledger.errors import LeadershipLost, NotLeader
+from dledger.errors import DiskFull, LeadershipLost, NotLeader
 from dledger.proposals import Command, closed
 from dledger.rpc.engine import Engine
 from dledger.rpc.forward import Caller
@@ -30,10 +30,15 @@ class BusyEngine:
         self.submitted: list[tuple[Command, asyncio.Future[object]]] = []
         self.refuse: Exception | None = None
 
-    def submit(self, command: Command) -> asyncio.Future[object]:
-        """Keep a command."""
+    def check(self, kind: int) -> None:
+        """Refuse if the test says so."""
+        del kind
         if self.refuse is not None:
             raise self.refuse
+
+    def submit(self, command: Command) -> asyncio.Future[object]:
+        """Keep a command."""
+        self.check(command.kind if not isinstance(command, bytes) else 0)
         result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self.submitted.append((command, result))
         return result
@@ -138,6 +143,19 @@ async def test_a_refused_command_leaves_nothing_open(
     commands.submit("a", [b"2"], 1)
 
     assert engine.closed() == [b"a2"]
+
+
+async def test_nothing_joins_a_command_that_waits_while_its_kind_is_refused(
+    engine: BusyEngine, commands: SharedCommands[str, bytes]
+) -> None:
+    """A full disk is said at once, and not when the caller's time is up."""
+    commands.submit("a", [b"1"], 1)
+    engine.refuse = DiskFull("0 bytes free")
+
+    with pytest.raises(DiskFull):
+        commands.submit("a", [b"2"], 1)
+
+    assert engine.closed() == [b"a1"]
 
 
 async def test_a_request_that_is_given_up_takes_nobody_with_it(

@@ -43,7 +43,7 @@ def lost(spool: Spool) -> list[int]:
     return [n for damage in spool.damage for n in range(damage.first, damage.last + 1)]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(seed=st.integers(0, 2**32))
 def test_every_intact_record_is_replayed_and_the_damage_is_reported_and_kept(seed: int) -> None:
     """Random bytes of random files are changed."""

@@ -161,10 +161,9 @@ class DedupeWindow:
         return [
             [
                 *key,
-                [
-                    [[str(message_id, "latin-1"), client.place(message_id)] for message_id in ids]
-                    for ids in client.batches
-                ],
+                list(map(len, client.batches)),
+                [str(message_id, "latin-1") for ids in client.batches for message_id in ids],
+                list(_all_places(client.batches, client.starts)),
             ]
             for key, client in self._clients.items()
         ]

@@ -65,6 +65,9 @@ class Engine(Protocol):
             DiskFull: No room for user data; nothing happened.
         """
 
+    def check(self, kind: int) -> None:
+        """Raise NotLeader or DiskFull where `submit` would for a command of this type byte."""
+
     async def propose(self, command: bytes) -> object:
         """Commit one framed command and return what applying it gave.
 

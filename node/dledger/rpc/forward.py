@@ -106,6 +106,7 @@ class Relay:
         self._engine = engine
         self._dial = dial or _dial
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._methods: dict[tuple[str, str], Any] = {}
         self._calls: dict[str, set[Any]] = {}
         self._streams: set[Any] = set()
         self._held_bytes = 0
@@ -129,6 +130,7 @@ class Relay:
                 await self._watcher
         channels = list(self._channels.values())
         self._channels.clear()
+        self._methods.clear()
         for channel in channels:
             await channel.close()
 
@@ -188,7 +190,10 @@ class Relay:
             Relayed: It refused, with a gRPC status for the caller.
         """
         channel, leader = self._to_leader(caller)
-        call = channel.unary_unary(path)(
+        method = self._methods.get((leader.address, path))
+        if method is None:
+            method = self._methods[leader.address, path] = channel.unary_unary(path)
+        call = method(
             request, metadata=self._metadata(caller), timeout=max(caller.remaining_s(), 0.001)
         )
         with self._watched(leader, call):

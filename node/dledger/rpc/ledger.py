@@ -14,7 +14,7 @@ from dledger.broker.produce import NO_QUEUE, ProduceFrame, encode_produce
 from dledger.broker.results import Produced
 from dledger.broker.topics import check_name
 from dledger.channel import LEADER_KEY
-from dledger.errors import DledgerError, InvalidArgument
+from dledger.errors import DledgerError, InvalidArgument, NotLeader
 from dledger.rpc.batches import check_client_id
 from dledger.rpc.checks import (
     born_at_ms,
@@ -74,6 +74,9 @@ class LedgerHandlers(NativeHandlers):
     async def _produce(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         try:
             await self._election_over()
+            if not self._engine.is_leader():
+                leader = self._engine.leader()
+                raise NotLeader(leader.id if leader else None)
             producing = Producing(self._gateway, lambda: self._answered(_PRODUCE))
             async for answers in producing.answers(requests):
                 yield answers

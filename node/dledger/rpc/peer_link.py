@@ -1,7 +1,8 @@
-"""The way to one other member: a channel, and the two byte streams on it.
+"""The way to one other member: two byte streams, each on a connection of its own.
 
-Data (entries and snapshots) and control (everything else) travel apart, so that a heartbeat never
-waits behind a batch. A stream that breaks loses what was in it: Raft repairs that.
+Data (entries and snapshots) and control (everything else) travel apart, so that no heartbeat and
+no vote waits behind a batch, not in a socket's buffer either. A stream that breaks loses what was
+in it: Raft repairs that.
 """
 
 from __future__ import annotations
@@ -149,6 +150,10 @@ class _Stream:
         if self.connected or len(self._outbox) < self._frames_before_open:
             self._outbox.put(frame)
 
+    @property
+    def backs_off(self) -> bool:
+        return not self.connected and bool(self._last_error)
+
     async def close(self) -> None:
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -196,7 +201,7 @@ class _Stream:
 
 
 class PeerLink:
-    """The channel to one member and its two streams; *encode* makes a message a frame."""
+    """The two streams to one member, and their channels; *encode* makes a message a frame."""
 
     def __init__(
         self,
@@ -209,15 +214,19 @@ class PeerLink:
         self.address = address
         self._events = events
         self._encode = encode
-        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-        peer = f"{member.name} at {address}"
-        self._control = self._stream("Control", peer, _MAX_FRAMES_BEFORE_OPEN)
-        self._data = self._stream("Data", peer, 0)
+        self._control_channel, self._data_channel = _dial(address), _dial(address)
+        self._control = self._stream(self._control_channel, "Control", _MAX_FRAMES_BEFORE_OPEN)
+        self._data = self._stream(self._data_channel, "Data", 0)
 
     @property
     def connected(self) -> bool:
         """Whether messages can leave now."""
         return self._control.connected
+
+    @property
+    def backs_off(self) -> bool:
+        """Whether the peer could not be reached, and is tried again only after a while."""
+        return self._control.backs_off
 
     def send(self, message: Message) -> None:
         """Send a message, or drop it while the peer is away."""
@@ -234,26 +243,34 @@ class PeerLink:
         Raises:
             Unavailable: There was no answer.
         """
-        call = self._channel.unary_unary(method)
+        call = self._data_channel.unary_unary(method)
         try:
             return bytes(await call(request, timeout=timeout_s))
         except grpc.aio.AioRpcError as error:
             raise Unavailable(f"{self.member.name}: {error.details()}") from error
 
     async def close(self) -> None:
-        """Close both streams and the channel."""
+        """Close both streams and their channels."""
         await self._control.close()
         await self._data.close()
-        await self._channel.close()
+        await self._control_channel.close()
+        await self._data_channel.close()
 
-    def _stream(self, name: str, peer: str, frames_before_open: int) -> _Stream:
-        return _Stream(self._opener(name), peer, frames_before_open, self._events.removed)
+    def _stream(self, channel: grpc.aio.Channel, name: str, frames_before_open: int) -> _Stream:
+        peer = f"{self.member.name} at {self.address}"
+        return _Stream(self._opener(channel, name), peer, frames_before_open, self._events.removed)
 
-    def _opener(self, stream: str) -> Callable[[AsyncIterator[bytes]], Any]:
-        call = self._channel.stream_stream(f"/{SERVICE}/{stream}")
+    def _opener(
+        self, channel: grpc.aio.Channel, stream: str
+    ) -> Callable[[AsyncIterator[bytes]], Any]:
+        call = channel.stream_stream(f"/{SERVICE}/{stream}")
 
         def open_call(frames: AsyncIterator[bytes]) -> Any:
             greeting = self._events.hello_to(self.member).encode()
             return call(frames, metadata=((METADATA_KEY, greeting),))
 
         return open_call
+
+
+def _dial(address: str) -> grpc.aio.Channel:
+    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)

@@ -96,11 +96,16 @@ class Peers:
         handler = grpc.stream_stream_rpc_method_handler(self._exchange)
         return grpc.method_handlers_generic_handler(SERVICE, {"Control": handler, "Data": handler})
 
-    def _link(self, member: Member) -> None:
+    def _link(self, member: Member, *, is_here: bool = False) -> None:
+        """Keep a link to *member*; begin anew where its address changed.
+
+        Also where it *is here*, while we wait before we try it again.
+        """
         address = self.address(member)
         current = self._links.get(member.id)
         if current is not None:
-            if current.address == address or current.connected:
+            same = current.address == address and not (is_here and current.backs_off)
+            if same or current.connected:
                 return
             self._drop(member.id)
         self._links[member.id] = PeerLink(member, address, self._events, self._encoder.encode)
@@ -151,7 +156,8 @@ class Peers:
             return
         self.endpoints[hello.sender_id] = hello.endpoint
         address = f"{hello.endpoint.peer_host}:{hello.endpoint.peer_port}"
-        self._link(Member(id=hello.sender_id, name=hello.sender_name, address=address))
+        member = Member(id=hello.sender_id, name=hello.sender_name, address=address)
+        self._link(member, is_here=True)
 
 
 async def _refuse(context: grpc.aio.ServicerContext[bytes, bytes], error: DledgerError) -> NoReturn:

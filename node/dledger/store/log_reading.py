@@ -54,6 +54,11 @@ class LogReading:
         return self._synced_index
 
     @property
+    def truncations(self) -> int:
+        """How often entries were removed; what was read at another count may have changed since."""
+        return self._truncations
+
+    @property
     def size_bytes(self) -> int:
         """What the segment files take on disk, preallocated space included."""
         with self._state:

@@ -8,19 +8,18 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-from dledger.broker.commands import LeaseRef, Receive
+from dledger.broker.commands import Receive
+from dledger.broker.consume_queue import Payload
 from dledger.broker.filters import parse_tags
-from dledger.broker.message import Message
 from dledger.broker.produce import ProduceFrame
-from dledger.broker.results import Delivery, Received
+from dledger.broker.results import Received
 from dledger.broker.topics import Topic
 from dledger.errors import InvalidArgument, NotLeader
-from dledger.rpc.checks import md5_of
 from dledger.rpc.engine import Engine
 from dledger.rpc.forward import Caller
-from dledger.rpc.gateway import receipts
 from dledger.rpc.gateway.arrivals import ANY_QUEUE, Arrivals
 from dledger.rpc.gateway.catalog import Catalog
+from dledger.rpc.gateway.delivering import DeliveryForm
 from dledger.rpc.gateway.names import client_id, group_name, topic_name
 from dledger.rpc.limits import (
     DEFAULT_POLL_MS,
@@ -84,7 +83,7 @@ class Receiver:
         response.delivery_timestamp.FromMilliseconds(self._engine.now_ms())
         yield response
         async for message in self._messages(poll, received):
-            yield service.ReceiveMessageResponse(message=message)
+            yield message
 
     async def _check(self, request: Any, caller: Caller) -> _Poll:
         consumer = client_id(caller)
@@ -173,73 +172,24 @@ class Receiver:
         return max(self._engine.now_ms(), self._engine.state.now_ms)
 
     async def _messages(self, poll: _Poll, received: Received) -> AsyncIterator[Any]:
+        """Yield one response a message; neighbours in a payload share what is found in it once."""
+        form = DeliveryForm(poll.command, poll.resource, received.receive_id)
         entry: Entry | None = None
+        payload: Payload | None = None
         for delivery in received.deliveries:
             if entry is None or entry.index != delivery.payload.index:
                 entry = await self._engine.read_entry(delivery.payload.index)
-            frame = ProduceFrame(entry.data, delivery.payload.start, delivery.payload.end)
-            yield delivered(
-                frame.message(delivery.row),
-                delivery,
-                poll=poll.command,
-                resource=poll.resource,
-                receive_id=received.receive_id,
-                born_host=frame.born_host,
-                stored_at_ms=entry.timestamp_ms,
-            )
+            if payload != delivery.payload:
+                payload = delivery.payload
+                frame = ProduceFrame(entry.data, payload.start, payload.end)
+                form.begin(frame.born_host, entry.timestamp_ms)
+            yield form.response(frame.message(delivery.row), delivery)
 
 
 def nothing_new() -> Any:
     """Return the whole answer to a poll whose time is up."""
     status = definition.Status(code=Code.MESSAGE_NOT_FOUND, message="no new message")
     return service.ReceiveMessageResponse(status=status)
-
-
-def delivered(
-    message: Message,
-    delivery: Delivery,
-    *,
-    poll: Receive,
-    resource: Any,
-    receive_id: int,
-    born_host: str,
-    stored_at_ms: int,
-) -> Any:
-    """Return the protocol's form of a message that was handed out."""
-    lease = LeaseRef(delivery.queue_id, delivery.offset, receive_id)
-    system = definition.SystemProperties(
-        keys=message.keys,
-        message_id=message.message_id or made_up_id(delivery),
-        body_encoding=int(message.encoding),
-        body_digest=definition.Digest(
-            type=definition.DigestType.MD5, checksum=md5_of(message.body)
-        ),
-        message_type=definition.MessageType.NORMAL,
-        born_host=born_host,
-        receipt_handle=receipts.encode(lease, group=poll.group, topic=poll.topic),
-        queue_id=delivery.queue_id,
-        queue_offset=delivery.offset,
-        delivery_attempt=delivery.attempt,
-    )
-    if message.tag:
-        system.tag = message.tag
-    if message.trace_context:
-        system.trace_context = message.trace_context
-    system.born_timestamp.FromMilliseconds(message.born_at_ms)
-    system.store_timestamp.FromMilliseconds(stored_at_ms)
-    system.invisible_duration.FromMilliseconds(poll.invisible_ms)
-    return definition.Message(
-        topic=resource,
-        user_properties=message.properties,
-        system_properties=system,
-        body=message.body,
-    )
-
-
-def made_up_id(delivery: Delivery) -> str:
-    """Return the id of a message that was stored without one: always the same one."""
-    payload = delivery.payload
-    return f"01{payload.index:016X}{payload.start & 0xFFFFFFFF:08X}{delivery.row:08X}"
 
 
 def tags_of(expression: Any) -> tuple[str, ...] | None:

@@ -101,6 +101,7 @@ class SharedCommands(Generic[_Key, _Row]):
         """
         shared = self._open.get(key)
         if shared is not None and shared.has_room(len(rows), size_bytes):
+            self._engine.check(self._kind)
             return shared.add(rows, size_bytes)
         shared = _Shared(self._kind, lambda shared, rows: self._close(key, shared, rows))
         request = shared.add(rows, size_bytes)

@@ -1,0 +1,110 @@
+"""What the log view serves when the log is truncated while entries are read in the background."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+
+from dledger.log_view import LogView
+from dledger.store.commit_log import CommitLog
+from dledger.store.identity import LOG_DIRECTORY, join, load_or_format
+from dledger.store.memory_files import MemoryFiles
+from dledger.types import Entry, EntryKind
+
+DATA = Path("/data")
+
+
+class SteppedExecutor(Executor):
+    """A thread that does its next job when the test says so."""
+
+    def __init__(self) -> None:
+        self._jobs: deque[Callable[[], None]] = deque()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._jobs.append(lambda: future.set_result(fn(*args, **kwargs)))
+        return future
+
+    async def run_next(self) -> None:
+        """Do the oldest job, and let the loop hear of it."""
+        self._jobs.popleft()()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+
+class Viewed:
+    """A log whose entries have all left its memory, and the view of it."""
+
+    def __init__(self) -> None:
+        files = MemoryFiles()
+        empty = load_or_format(files, DATA, "orders-0", new_id=lambda: "1")
+        identity = join(files, DATA, empty, "group")
+        self.log = CommitLog.open(files, DATA / LOG_DIRECTORY, identity=identity, cache_bytes=0)
+        self.executor = SteppedExecutor()
+        self.loaded = 0
+        self.view = LogView(
+            self.log, self.executor, on_loaded=self._on_loaded, on_error=pytest.fail
+        )
+
+    def _on_loaded(self) -> None:
+        self.loaded += 1
+
+    def write(self, term: int, first: int, last: int) -> None:
+        """Have entries of one term from *first* on, in place of what was there."""
+        self.log.append([_entry(term, index) for index in range(first, last + 1)])
+        self.log.sync()
+
+    def terms(self, first: int, last: int) -> list[int] | None:
+        """Return the terms of what the view serves; None if it has to load it."""
+        found = self.view.entries(first, last, 1 << 20)
+        return None if found is None else [entry.term for entry in found]
+
+
+def _entry(term: int, index: int) -> Entry:
+    data = f"{term}:{index}".encode()
+    return Entry(
+        term=term,
+        index=index,
+        kind=EntryKind.DATA,
+        timestamp_ms=1,
+        crc32c=crc32c(data),
+        data=data,
+    )
+
+
+async def test_entries_read_before_a_truncation_are_not_served_after_it() -> None:
+    """The write that truncates had been handed to its thread, but had not begun (seed 421)."""
+    viewed = Viewed()
+    viewed.write(1, 1, 4)
+    assert viewed.terms(2, 2) is None
+    await viewed.executor.run_next()
+    assert viewed.terms(2, 4) == [1, 1, 1]
+
+    viewed.write(2, 3, 4)
+    before = viewed.terms(2, 4)
+    await viewed.executor.run_next()
+
+    assert before is None
+    assert viewed.terms(2, 4) == [1, 2, 2]
+
+
+async def test_entries_that_a_truncation_overtook_while_they_were_read_are_read_again() -> None:
+    """What the reader found is dropped, and who waits is told to ask once more."""
+    viewed = Viewed()
+    viewed.write(1, 1, 4)
+    assert viewed.terms(2, 4) is None
+    viewed.write(2, 3, 4)
+    await viewed.executor.run_next()
+    told, before = viewed.loaded, viewed.terms(2, 4)
+
+    await viewed.executor.run_next()
+
+    assert (told, before) == (1, None)
+    assert viewed.terms(2, 4) == [1, 2, 2]
