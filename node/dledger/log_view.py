@@ -18,6 +18,8 @@ from dledger.types import Entry
 
 _CHUNKS: Final = 8
 _CHUNK_BYTES: Final = 2 << 20
+_READ_BYTES: Final = 256 << 10
+"""For one entry: a reader of one queue skips most of what is beside it, unless it is small."""
 
 
 class LogView:
@@ -69,7 +71,7 @@ class LogView:
         chunk = self._cached(first)
         if chunk is None:
             if not self._log.is_faulty(first):
-                self._load(first)
+                self._load(first, _CHUNK_BYTES)
             return None
         return _cut(chunk, first, last, max_bytes)
 
@@ -86,7 +88,7 @@ class LogView:
             return recent[0]
         chunk = self._cached(index)
         if chunk is None:
-            chunk = await asyncio.shield(self._load(index))
+            chunk = await asyncio.shield(self._load(index, _READ_BYTES))
         return chunk[index - chunk[0].index]
 
     def _cached(self, index: int) -> tuple[Entry, ...] | None:
@@ -100,14 +102,14 @@ class LogView:
                 return chunk
         return None
 
-    def _load(self, first: int) -> asyncio.Future[tuple[Entry, ...]]:
+    def _load(self, first: int, size_bytes: int) -> asyncio.Future[tuple[Entry, ...]]:
         under_way = self._loading.get(first)
         if under_way is not None:
             return under_way
         loop = asyncio.get_running_loop()
         truncations = self._log.truncations
         future = loop.run_in_executor(
-            self._executor, self._log.read, first, self._log.last_index, _CHUNK_BYTES
+            self._executor, self._log.read, first, self._log.last_index, size_bytes
         )
         self._loading[first] = future
         future.add_done_callback(lambda done: self._loaded(first, done, truncations))
