@@ -85,9 +85,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _tune_malloc() -> None:
     """Set `_MALLOC_OPTIONS`; other C libraries have none of it."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    for option, value in _MALLOC_OPTIONS if mallopt is not None else ():
-        mallopt(option, value)
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        for option, value in _MALLOC_OPTIONS:
+            libc.mallopt(option, value)
 
 
 def _exit_code(error: BaseException) -> int:
