@@ -8,6 +8,7 @@ import grpc
 
 from dledger.config import Settings
 from dledger.rpc.gateway import Gateway
+from dledger.rpc.limits import MAX_CLIENT_FRAME_BYTES, MAX_PEER_FRAME_BYTES
 from dledger.rpc.servers import Listener
 from dledger.tls import key_and_chain
 
@@ -26,10 +27,12 @@ def listeners(
     clients = Listener(
         address=f"{host}:{settings.client_port}",
         handlers=gateway.handlers(),
+        max_request_bytes=MAX_CLIENT_FRAME_BYTES,
     )
     peers = Listener(
         address=f"{host}:{settings.peer_port}",
         handlers=[*peer_services, *gateway.handlers(peer_port=True)],
+        max_request_bytes=MAX_PEER_FRAME_BYTES,
     )
     return [clients, peers, *([_encrypted(settings, gateway)] if settings.client_tls_port else [])]
 
@@ -44,5 +47,6 @@ def _encrypted(settings: Settings, gateway: Gateway) -> Listener:
     return Listener(
         address=f"{settings.listen_host}:{settings.client_tls_port}",
         handlers=gateway.handlers(tls=True),
+        max_request_bytes=MAX_CLIENT_FRAME_BYTES,
         tls=pair,
     )

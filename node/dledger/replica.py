@@ -37,6 +37,8 @@ from dledger.upkeep import SnapshotPolicy, Upkeep
 
 _RESERVE_BYTES: Final = 16 << 20
 """Free space that segments never take, so that hard state can always be saved."""
+_MAX_QUEUED_BYTES: Final = 32 << 20
+"""Commands that wait to become an entry, and entries that wait to be committed: each so many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +166,7 @@ def _driver(
     return Driver(
         config=DriverConfig(
             tick_s=settings.tick_ms / 1000,
+            max_queued_bytes=_MAX_QUEUED_BYTES,
             min_free_bytes=settings.segment_bytes + _RESERVE_BYTES,
         ),
         raft=RaftConfig(
@@ -172,6 +175,7 @@ def _driver(
             heartbeat_ticks=settings.heartbeat_ticks,
             election_timeout_ticks=settings.election_timeout_ticks,
             handicap_ticks=settings.election_handicap_ticks,
+            max_uncommitted_bytes=_MAX_QUEUED_BYTES,
         ),
         hard_state_file=hard_state_file,
         hard_state=hard_state,
