@@ -16,8 +16,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.synced
 
 # Most tests wait or use one core, and run beside each other; those marked `alone` follow by themselves.
-BESIDE := $(PY) -m pytest -n $(WORKERS) --dist loadgroup
-ALONE := $(PY) -m pytest -m alone
+BESIDE := $(PY) -m pytest -n $(WORKERS)
 ALONE_IN := tests/chaos tests/system
 # Arguments that choose tests may leave one of the two parts with none, which is pytest's exit code 5.
 MAY_BE_NONE := $(if $(PYTEST_ARGS),|| [ $$$$? = 5 ])
@@ -44,7 +43,7 @@ proto: $(STAMP) ## Regenerate the protobuf code from node/proto
 
 unit: $(STAMP) ## Tests without a cluster
 	$(BESIDE) tests -m "not alone and not e2e" $(PYTEST_ARGS) $(MAY_BE_NONE)
-	$(ALONE) $(ALONE_IN) $(PYTEST_ARGS) $(MAY_BE_NONE)
+	$(PY) -m pytest $(ALONE_IN) -m "alone and not e2e" $(PYTEST_ARGS) $(MAY_BE_NONE)
 
 coverage: $(STAMP) ## Branches of raft/ and store/ that the tests take: at least 95 %
 	@mkdir -p build
@@ -73,7 +72,7 @@ e2e: $(STAMP) ## Stories on a real Kubernetes cluster: make e2e [CLUSTER=auto|lo
 
 test: check ## All tests: lint, types, unit, simulator, stories on a real cluster
 	$(BESIDE) tests -m "not alone" $(PYTEST_ARGS) $(MAY_BE_NONE)
-	E2E_CLUSTER=$(CLUSTER) $(ALONE) $(ALONE_IN) e2e $(PYTEST_ARGS) $(MAY_BE_NONE)
+	E2E_CLUSTER=$(CLUSTER) $(PY) -m pytest $(ALONE_IN) e2e -m alone $(PYTEST_ARGS) $(MAY_BE_NONE)
 
 demo: $(STAMP) ## A cluster, a group, a killed leader, nothing lost (about 2 minutes once built)
 	$(PY) -m e2e.demo --cluster $(CLUSTER)

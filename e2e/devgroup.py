@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ _STOP_S = 60
 _RANGES = range(21_000, 32_500, 500)
 """First ports; all below those that Linux gives to outgoing connections."""
 _GUARD = 499
-_guards: dict[int, socket.socket] = {}
+_HOST = "127.0.0.1"
+_guards: set[int] = set()
 
 
 class DevGroup:
@@ -95,36 +97,48 @@ def free_port_range() -> int:
     """Return a client port whose whole range is free, and this process's until it ends.
 
     That nobody listens there is not enough: another run's group may be starting, or be down for
-    a moment because its test killed it.
+    a moment because its test killed it. A range that this process has had is given again.
     """
     for first in _RANGES:
         ports = [first + offset + node for offset in (0, 100, 200, 300) for node in range(3)]
-        if _is_ours(first) and all(_is_free(port) for port in ports):
-            return first
+        with _guarded(first) as ours:
+            if ours and all(_is_free(port) for port in ports):
+                _guards.add(first)
+                return first
     raise AssertionError("no free ports")
 
 
-def _is_ours(first: int) -> bool:
-    """Whether no other process has the range: who has it keeps its last port bound."""
+@contextlib.contextmanager
+def _guarded(first: int) -> Iterator[bool]:
+    """Whether no other process has the range: who has it keeps its last port bound.
+
+    It is given back unless it is among `_guards` in the end.
+    """
     if first in _guards:
-        return True
+        yield True
+        return
     guard = socket.socket()
     try:
-        guard.bind(("127.0.0.1", first + _GUARD))
+        guard.bind((_HOST, first + _GUARD))
     except OSError:
+        yield False
+    else:
+        yield True
+        if first in _guards:
+            guard.detach()  # bound until the process ends
+    finally:
         guard.close()
-        return False
-    _guards[first] = guard
-    return True
 
 
 def _is_free(port: int) -> bool:
+    """Whether nobody listens there; what is left of closed connections does not count."""
     with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind((_HOST, port))
         except OSError:
             return False
-    return True
+        return True
 
 
 def eventually(what: str, probe: Callable[[], Any], deadline_s: float) -> Any:

@@ -5,6 +5,8 @@ Property tests have no deadline for each example: machines are busy, and the exa
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import settings
 
@@ -20,19 +22,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep tests that share a fixture in one of pytest-xdist's processes: it is dear to make."""
-    for item in items:
-        if shared := _shared_fixtures(item):
-            item.add_marker(pytest.mark.xdist_group(min(shared)))
+_TOGETHER = ("tests/operator/", "tests/pipeline/")
+"""What shares an API server, or Spark and a group: dear to start, and too large to have twice."""
 
 
-def _shared_fixtures(item: pytest.Item) -> set[str]:
-    """Return where the fixtures of *item* are defined that outlive it."""
-    info = getattr(item, "_fixtureinfo", None)
-    used = [known[-1] for known in info.name2fixturedefs.values()] if info else []
-    return {
-        fixture.baseid
-        for fixture in used
-        if fixture.scope != "function" and fixture.baseid.startswith("tests/")
-    }
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give tests one by one to whichever process is idle, but each of `_TOGETHER` to one of them.
+
+    Those come first, being many. (``--dist loadgroup`` does not know its groups with pytest 9.2.)
+    """
+    from xdist.scheduler import LoadScopeScheduling  # noqa: PLC0415, only where it is asked for
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return next((folder for folder in _TOGETHER if nodeid.startswith(folder)), nodeid)
+
+    return Scheduling(config, log)

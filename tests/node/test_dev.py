@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -49,3 +50,18 @@ def test_two_runs_of_tests_get_different_ports() -> None:
     )
 
     assert int(other.stdout) != ours
+
+
+def test_a_run_keeps_to_the_ports_that_its_last_group_has_left() -> None:
+    """Connections that were closed there count for a minute; a run took all ranges bit by bit."""
+    first = free_port_range()
+    with (
+        socket.create_server(("127.0.0.1", first)) as server,
+        socket.create_connection(("127.0.0.1", first)),
+    ):
+        busy = free_port_range()
+        accepted, _ = server.accept()
+        accepted.close()
+
+    assert busy != first
+    assert free_port_range() == first

@@ -278,9 +278,12 @@ async def test_what_is_under_way_is_bounded_at_the_node(
     monkeypatch.setattr(producing, "MAX_BATCHES_UNDER_WAY", 4)
     engine = group.nodes[0].engine
     submitted: list[asyncio.Future[object]] = []
+    full = asyncio.Event()
 
     def submit(command: bytes) -> asyncio.Future[object]:
         submitted.append(asyncio.get_running_loop().create_future())
+        if len(submitted) == 4:
+            full.set()
         return submitted[-1]
 
     monkeypatch.setattr(engine, "submit", submit)
@@ -288,7 +291,8 @@ async def test_what_is_under_way_is_bounded_at_the_node(
         appends = [
             asyncio.ensure_future(stream.append(TOPIC, [b"a"], queue_id=0)) for _ in range(20)
         ]
-        await asyncio.sleep(0.3)
+        await full.wait()
+        await asyncio.sleep(0.1)
 
         assert len(submitted) == 4
 

@@ -36,7 +36,7 @@ from tests.operator.fakes import FakeApi, FakeNodes, FakeWatched, World
 from tests.operator.samples import PLATFORM
 from tests.rpc.rocketmq_client import RocketClient, message
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.alone, pytest.mark.e2e, pytest.mark.slow]
 
 NAMESPACE, GROUP = "shop", "orders"
 SETTINGS = (f"group={GROUP}", "segment_bytes=8388608")
