@@ -10,6 +10,7 @@ CHAOS_ARGS ?=
 MUTANTS_ARGS ?=
 BENCH_ARGS ?=
 SOAK_ARGS ?=
+OVERLOAD_ARGS ?=
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -92,6 +93,10 @@ bench: $(STAMP) ## What a group does here beside Java DLedger and etcd: make ben
 .PHONY: soak
 soak: $(STAMP) ## Steady load with a fault each minute: make soak MINUTES=30 [SOAK_ARGS=...]
 	$(PY) -m e2e.bench.soak --minutes $(MINUTES) $(SOAK_ARGS)
+
+.PHONY: overload
+overload: $(STAMP) ## More than a group can take, four ways, and how it is afterwards
+	$(PY) -m e2e.bench.overload $(OVERLOAD_ARGS)
 
 .PHONY: bench-report
 bench-report: $(STAMP) ## Write docs/performance.md and its plots from bench/results

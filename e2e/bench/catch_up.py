@@ -26,7 +26,7 @@ _LOAD_SHARE: Final = 0.5
 _STARTED_S: Final = 60.0
 _DEADLINE_S: Final = 600.0
 _ENDS_S: Final = 30.0
-_POLL_S: Final = 0.2
+_POLL_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +36,7 @@ class Course:
     Attributes:
         behind_bytes: Bodies that the follower missed.
         start_s: From its start to its first answer.
+        caught_up_bytes: What of that it fetched behind its first answer.
         catch_up_s: From there until it had what the leader had when it was started.
         calm_us: Latencies under the same load before it was taken away.
         busy_us: Latencies meanwhile.
@@ -43,6 +44,7 @@ class Course:
 
     behind_bytes: int
     start_s: float
+    caught_up_bytes: float
     catch_up_s: float
     calm_us: Sequence[float]
     busy_us: Sequence[float]
@@ -55,7 +57,7 @@ class Course:
             if latencies
         }
         return {
-            "mb_s": self.behind_bytes / 1e6 / self.catch_up_s,
+            "mb_s": self.caught_up_bytes / 1e6 / self.catch_up_s,
             "behind_mb": self.behind_bytes / 1e6,
             "start_s": self.start_s,
             "catch_up_s": self.catch_up_s,
@@ -91,18 +93,20 @@ def _run(group: Group, behind_bytes: int, seconds: float) -> Course:
     calm = group.load.run(LATENCY_CASE, seconds, node=leader, rate=rate)
     group.nodes[follower].send(signal.SIGTERM)
     group.nodes[follower].wait(_ENDS_S)
+    begin = _standing(group, leader).last_index
     written = _write(group, leader, behind_bytes)
     goal = _standing(group, leader).last_index
     with ThreadPoolExecutor(1) as pool:
         over = Event()
         busy = pool.submit(_load_until, over, group, leader, rate)
         try:
-            start_s, catch_up_s = _come_back(group, follower, goal)
+            start_s, first, catch_up_s = _come_back(group, follower, goal)
         finally:
             over.set()
         busy_us = _latencies(busy)
     return Course(
         behind_bytes=written,
+        caught_up_bytes=written * (goal - first) / max(1, goal - begin),
         start_s=start_s,
         catch_up_s=catch_up_s,
         calm_us=calm.latencies_us,
@@ -119,12 +123,17 @@ def _write(group: Group, leader: int, behind_bytes: int) -> int:
     return written
 
 
-def _come_back(group: Group, follower: int, goal: int) -> tuple[float, float]:
-    """Start the follower; return how long it took to answer, and from then to reach *goal*."""
+def _come_back(group: Group, follower: int, goal: int) -> tuple[float, int, float]:
+    """Start the follower.
+
+    Returns:
+        How long it took to answer, the newest entry it had then, how long it took to *goal* from
+        there.
+    """
     began_s = time.monotonic()
     group.restart(follower)
     seat = group.seats[follower]
-    until("the follower answers", lambda: group.system.standing(seat), _STARTED_S)
+    first = until("the follower answers", lambda: group.system.standing(seat), _STARTED_S)
     answered_s = time.monotonic()
 
     def reached() -> bool | None:
@@ -133,7 +142,7 @@ def _come_back(group: Group, follower: int, goal: int) -> tuple[float, float]:
         return True if standing and standing.last_index >= goal else None
 
     until("the follower has caught up", reached, _DEADLINE_S)
-    return answered_s - began_s, time.monotonic() - answered_s
+    return answered_s - began_s, first.last_index, time.monotonic() - answered_s
 
 
 def _load_until(over: Event, group: Group, leader: int, rate: float) -> list[Loaded]:

@@ -19,10 +19,21 @@ class ByteWindow:
         self._in_line = 0
         self.taken = 0
 
+    @property
+    def waiting(self) -> int:
+        """How many wait for room."""
+        return len(self._waiting)
+
+    def take_now(self, size_bytes: int) -> bool:
+        """Take so many bytes if there is room and nobody waits; return whether."""
+        if self._in_line or not self._fits(size_bytes):
+            return False
+        self.taken += size_bytes
+        return True
+
     async def take(self, size_bytes: int) -> None:
         """Take so many bytes, behind all who asked before. Who is cancelled has taken nothing."""
-        if not self._in_line and self._fits(size_bytes):
-            self.taken += size_bytes
+        if self.take_now(size_bytes):
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((size_bytes, turn))
@@ -43,7 +54,7 @@ class ByteWindow:
             self._in_line -= 1
 
     def give(self, size_bytes: int) -> None:
-        """Give so many bytes back."""
+        """Give so many bytes back; fewer than none: take some more, whether they fit or not."""
         self.taken -= size_bytes
         self._admit()
 

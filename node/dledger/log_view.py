@@ -1,7 +1,8 @@
 """The durable log as the Raft core and readers see it: never waits, loads in the background.
 
-The newest entries are in the commit log's memory. Older ones are read in a thread, in chunks,
-and kept for a moment, so that a lagging follower or a replay does not stall the event loop.
+The newest entries are in the commit log's memory. Older ones are read in a thread, in chunks, the
+next one ahead, and kept for a moment: a lagging follower or a replay neither stalls the event loop
+nor leaves memory behind.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from dledger.types import Entry
 
 _CHUNKS: Final = 8
 _CHUNK_BYTES: Final = 4 << 20
+_KEEP_S: Final = 2.0
+"""A chunk that nobody used for so long goes, or twice as long at most."""
 
 
 class LogView:
@@ -36,6 +39,8 @@ class LogView:
         self._on_loaded = on_loaded
         self._on_error = on_error
         self._chunks: OrderedDict[int, tuple[Entry, ...]] = OrderedDict()
+        self._used: set[int] = set()
+        self._sweeping = False
         self._loading: dict[int, asyncio.Future[tuple[Entry, ...]]] = {}
         self._truncations = log.truncations
         self._hidden_before = 0
@@ -71,7 +76,19 @@ class LogView:
             if not self._log.is_faulty(first):
                 self._load(first)
             return None
+        self._load_behind(chunk, last)
         return _cut(chunk, first, last, max_bytes)
+
+    def _load_behind(self, chunk: tuple[Entry, ...], last: int) -> None:
+        """Load what comes next while *chunk* is on its way, unless it is in memory or damaged."""
+        following = chunk[-1].index + 1
+        if (
+            following <= last
+            and not self._is_cached(following)
+            and self._log.recent(following, following, 1) is None
+            and not self._log.is_faulty(following)
+        ):
+            self._load(following)
 
     async def entry(self, index: int) -> Entry:
         """Return one entry, from memory or disk.
@@ -97,8 +114,21 @@ class LogView:
         for start, chunk in self._chunks.items():
             if start <= index <= chunk[-1].index:
                 self._chunks.move_to_end(start)
+                self._used.add(start)
                 return chunk
         return None
+
+    def _is_cached(self, index: int) -> bool:
+        return any(chunk[0].index <= index <= chunk[-1].index for chunk in self._chunks.values())
+
+    def _sweep(self) -> None:
+        """Let go of the chunks that nobody used since the last time."""
+        for start in self._chunks.keys() - self._used:
+            del self._chunks[start]
+        self._used.clear()
+        self._sweeping = bool(self._chunks)
+        if self._sweeping:
+            asyncio.get_running_loop().call_later(_KEEP_S, self._sweep)
 
     def _load(self, first: int) -> asyncio.Future[tuple[Entry, ...]]:
         under_way = self._loading.get(first)
@@ -132,8 +162,12 @@ class LogView:
             self._on_error(error)
             return
         self._chunks[first] = done.result()
+        self._used.add(first)
         while len(self._chunks) > _CHUNKS:
             self._chunks.popitem(last=False)
+        if not self._sweeping:
+            self._sweeping = True
+            asyncio.get_running_loop().call_later(_KEEP_S, self._sweep)
         self._on_loaded()
 
 

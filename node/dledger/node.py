@@ -35,6 +35,7 @@ from dledger.rpc.admin import AdminServicer
 from dledger.rpc.export import CommittedLog
 from dledger.rpc.gateway import Gateway, GatewayConfig
 from dledger.rpc.hello import Hello, NodeAddress
+from dledger.rpc.limits import MAX_CLIENT_FRAME_BYTES, MAX_PEER_FRAME_BYTES
 from dledger.rpc.peers import Peers
 from dledger.rpc.records import RecordsClient, RecordsServicer
 from dledger.rpc.servers import Listener, Servers
@@ -58,6 +59,8 @@ _PUBLISH_S: Final = 1.0
 _STALLED_S: Final = 5.0
 _RESERVE_BYTES: Final = 16 << 20
 """Free space that segments never take, so that hard state can always be saved."""
+_MAX_QUEUED_BYTES: Final = 32 << 20
+"""Commands that wait to become an entry, and entries that wait to be committed: each so many."""
 _TRANSFER_DEADLINE_S: Final = 3.0
 _CALLS_GRACE_S: Final = 1.0
 
@@ -155,6 +158,7 @@ class Node:
             Listener(
                 address=f"{settings.listen_host}:{settings.client_port}",
                 handlers=self._gateway.handlers(),
+                max_request_bytes=MAX_CLIENT_FRAME_BYTES,
             ),
             Listener(
                 address=f"{settings.listen_host}:{settings.peer_port}",
@@ -164,6 +168,7 @@ class Node:
                     RecordsServicer(self._open_records).handler(),
                     *self._gateway.handlers(peer_port=True),
                 ],
+                max_request_bytes=MAX_PEER_FRAME_BYTES,
             ),
         ]
         if settings.client_tls_port:
@@ -177,6 +182,7 @@ class Node:
                 Listener(
                     address=f"{settings.listen_host}:{settings.client_tls_port}",
                     handlers=self._gateway.handlers(tls=True),
+                    max_request_bytes=MAX_CLIENT_FRAME_BYTES,
                     tls=pair,
                 )
             )
@@ -310,6 +316,7 @@ class Node:
         return Driver(
             config=DriverConfig(
                 tick_s=settings.tick_ms / 1000,
+                max_queued_bytes=_MAX_QUEUED_BYTES,
                 min_free_bytes=settings.segment_bytes + _RESERVE_BYTES,
             ),
             raft=RaftConfig(
@@ -318,6 +325,7 @@ class Node:
                 heartbeat_ticks=settings.heartbeat_ticks,
                 election_timeout_ticks=settings.election_timeout_ticks,
                 handicap_ticks=settings.election_handicap_ticks,
+                max_uncommitted_bytes=_MAX_QUEUED_BYTES,
             ),
             hard_state_file=hard_state_file,
             hard_state=hard_state,

@@ -9,6 +9,7 @@ import dataclasses
 import gc
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -53,6 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run one node; return the exit code."""
     give_back()
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if args.exit_with_parent:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     try:

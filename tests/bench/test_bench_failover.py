@@ -111,7 +111,14 @@ def test_phases_are_medians_of_the_trials_that_have_them() -> None:
 
 def test_a_course_without_load_meanwhile_has_no_p99() -> None:
     """A follower may be back before a single request was answered."""
-    course = Course(behind_bytes=50_000_000, start_s=1, catch_up_s=0.5, calm_us=[2000], busy_us=[])
+    course = Course(
+        behind_bytes=80_000_000,
+        caught_up_bytes=50_000_000,
+        start_s=1,
+        catch_up_s=0.5,
+        calm_us=[2000],
+        busy_us=[],
+    )
 
     figures = course.figures()
 

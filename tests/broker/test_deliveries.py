@@ -154,6 +154,20 @@ def test_renewed_messages_stay_with_a_live_client(log: Log) -> None:
     assert offsets(log.receive(9)) == [2, 3, 4]
 
 
+def test_a_message_that_was_given_back_is_renewed_no_more(log: Log) -> None:
+    """A nack names the time; a renewal on its way, or the next one, must not put it off."""
+    received = log.receive(2, client_id="alive", invisible_ms=60_000)
+    _change(log, received, 0, 100)
+    due = [offset for *_, offset, _ in log.state.groups.renewable(log.now_ms + 60_001)]
+    leases = tuple(LeaseRef(0, offset, received.receive_id) for offset in (0, 1))
+    log.append(Renew(group="g", topic="t", leases=leases, invisible_ms=60_000).encode())
+
+    log.now_ms += 101
+
+    assert due == [1]
+    assert offsets(log.receive(9)) == [0, 2, 3, 4]
+
+
 def test_what_a_parted_client_held_is_delivered_at_once(log: Log) -> None:
     """Only its own renewed messages; those of others stay."""
     log.receive(1, client_id="parted", invisible_ms=60_000)

@@ -208,10 +208,10 @@ def test_changed_queues_are_reported_once() -> None:
     """Readers are woken for queues that got messages or whose leases moved."""
     log = Log()
     log.create(queues=2)
-    log.produce("a", queue_id=1)
+    log.produce("a", "b", queue_id=1)
     assert log.state.take_changed() == {("t", 1)}
 
-    received = log.receive(queue_id=1, client_id="c")
+    received = log.receive(2, queue_id=1, client_id="c")
     assert log.state.take_changed() == set()
     lease = LeaseRef(1, 0, received.receive_id)
     log.append(ChangeInvisible(group="g", topic="t", lease=lease, invisible_ms=1).encode())

@@ -285,6 +285,21 @@ async def test_a_live_push_consumer_keeps_its_messages(
     assert again.system_properties.delivery_attempt == 2
 
 
+async def test_a_nack_is_not_renewed_though_its_client_lives(
+    client: RocketClient, group: MemoryGroup
+) -> None:
+    """The message comes again when the client asked for it, and not when the client is gone."""
+    await client.send(message(1))
+    _, (got,), _ = await client.receive(auto_renew=True)
+    await client.change(got.system_properties.receipt_handle, 10)
+
+    await group.nodes[0].gateway.clients.renew()
+    group.clock_skew_ms += 10_001
+
+    _, (again,), _ = await client.receive(auto_renew=True)
+    assert again.system_properties.delivery_attempt == 2
+
+
 async def test_a_parting_client_gives_its_messages_back(
     client: RocketClient, group: MemoryGroup
 ) -> None:

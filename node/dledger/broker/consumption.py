@@ -162,10 +162,13 @@ class Consumption:
         """Let one lease end at another time; raise InvalidReceiptHandle if it is stale."""
         until = self.now_ms + command.invisible_ms
         group = self._group(command.group)
-        if not self._extend(group, command.topic, command.lease, until):
+        lease = command.lease
+        deliveries = group.peek(command.topic, lease.queue_id)
+        self._changed.add((command.topic, lease.queue_id))
+        if not (deliveries and deliveries.give_back(lease.offset, lease.receive_id, until)):
             raise InvalidReceiptHandle(
-                f"the receipt handle for queue {command.lease.queue_id}, offset "
-                f"{command.lease.offset} is stale: the message was acked or delivered again"
+                f"the receipt handle for queue {lease.queue_id}, offset "
+                f"{lease.offset} is stale: the message was acked or delivered again"
             )
         return InvisibilityChanged(1)
 
@@ -174,13 +177,13 @@ class Consumption:
         until = self.now_ms + command.invisible_ms
         group = self._group(command.group)
         leases = command.leases
-        changed = sum(self._extend(group, command.topic, lease, until) for lease in leases)
+        changed = sum(self._renew(group, command.topic, lease, until) for lease in leases)
         return InvisibilityChanged(changed)
 
-    def _extend(self, group: Group, topic: str, lease: LeaseRef, until: int) -> bool:
+    def _renew(self, group: Group, topic: str, lease: LeaseRef, until: int) -> bool:
         deliveries = group.peek(topic, lease.queue_id)
         self._changed.add((topic, lease.queue_id))
-        return deliveries is not None and deliveries.extend(lease.offset, lease.receive_id, until)
+        return deliveries is not None and deliveries.renew(lease.offset, lease.receive_id, until)
 
     def release(self, command: commands.Release) -> Released:
         """End what was renewed for a client that is gone."""

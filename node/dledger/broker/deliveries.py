@@ -155,6 +155,22 @@ class QueueDeliveries:
         self._lease(offset, lease)
         return True
 
+    def renew(self, offset: int, receive_id: int, visible_at_ms: int) -> bool:
+        """Let a lease that a client keeps end later; False when the handle is stale or let go."""
+        lease = self.leases.get(offset)
+        kept = lease is not None and lease.client_id != ""
+        return kept and self.extend(offset, receive_id, visible_at_ms)
+
+    def give_back(self, offset: int, receive_id: int, visible_at_ms: int) -> bool:
+        """Let a lease end at the time its holder asked for: from now on nobody renews it.
+
+        False when the handle is stale.
+        """
+        found = self.extend(offset, receive_id, visible_at_ms)
+        if found:
+            self.leases[offset].client_id = ""
+        return found
+
     def release(self, client_id: str, now_ms: int) -> int:
         """End the leases that *client_id* kept; return how many."""
         held = [o for o, lease in self.leases.items() if lease.client_id == client_id]

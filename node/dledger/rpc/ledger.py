@@ -52,18 +52,20 @@ class LedgerHandlers(NativeHandlers):
         return grpc.method_handlers_generic_handler(
             SERVICE_NAME,
             {
-                "Append": grpc.unary_unary_rpc_method_handler(append),
+                "Append": grpc.stream_unary_rpc_method_handler(append),
                 "Produce": grpc.stream_stream_rpc_method_handler(self._produce),
                 "Read": grpc.unary_stream_rpc_method_handler(self._read),
                 "ReadBatches": grpc.unary_stream_rpc_method_handler(self._read_batches),
-                "ReadIndex": grpc.unary_unary_rpc_method_handler(read_index),
+                "ReadIndex": grpc.stream_unary_rpc_method_handler(read_index),
             },
         )
 
     async def _append(self, request: pb.AppendRequest) -> pb.AppendResponse:
-        check_name("topic", request.topic)
+        topic = request.topic
+        check_name("topic", topic)
         command = command_of(request)
-        await self._gateway.catalog.topic(request.topic)
+        del request  # a second copy of the bodies, while the command waits
+        await self._gateway.catalog.topic(topic)
         stored = await self._engine.propose(command)
         if not isinstance(stored, Produced):
             raise TypeError(f"PRODUCE answered {stored!r}")

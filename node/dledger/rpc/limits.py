@@ -7,6 +7,9 @@ from typing import Final
 MAX_BODY_BYTES: Final = 4 << 20
 MAX_REQUEST_BYTES: Final = 16 << 20
 """Bodies of one SendMessage or Append together; they become one command in one Raft entry."""
+MAX_CLIENT_FRAME_BYTES: Final = MAX_REQUEST_BYTES + (4 << 20)
+"""A request as it is on the wire: bodies, and what is said of each message."""
+MAX_PEER_FRAME_BYTES: Final = 64 << 20
 MAX_MESSAGES: Final = 4_096
 MAX_PROPERTIES: Final = 128
 MAX_PROPERTIES_BYTES: Final = 64 << 10

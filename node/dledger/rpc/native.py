@@ -28,10 +28,11 @@ class NativeHandlers:
 
     def _at_leader(
         self, path: str, request_type: Any, serve: Callable[[Any], Awaitable[Any]]
-    ) -> Callable[[bytes, Any], Awaitable[bytes]]:
+    ) -> Callable[[Any, Any], Awaitable[bytes]]:
         """Return a unary handler that runs *serve* here if this node leads, else at the leader.
 
-        Each request is counted once: an answer where it is made, an error where the client is.
+        It reads its request itself (`intake`), so it is to be registered as ``stream_unary``. Each
+        request is counted once: an answer where it is made, an error where the client is.
         """
         method = method_of(path)
 
@@ -42,10 +43,12 @@ class NativeHandlers:
             self._answered(method)
             return answer
 
-        async def handle(raw: bytes, context: Any) -> bytes:
+        async def handle(_: Any, context: Any) -> bytes:
             caller = Caller.of(context, tls=self._tls, peer_port=self._peer_port)
+            relay, intake = self._gateway.relay, self._gateway.intake
             try:
-                return await self._gateway.relay.run(caller, len(raw), lambda: once(raw, caller))
+                async with intake.request(context) as raw:
+                    return await relay.run(caller, len(raw), lambda: once(raw, caller))
             except DledgerError as error:
                 await self._refuse(context, method, error, forwarded=caller.forwarded)
             except Exception as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -12,10 +13,15 @@ import grpc.aio
 
 MAX_CONCURRENT_RPCS: Final = 1 << 15
 """Calls under way at one port, polls and streams included; more are refused as overload."""
+MAX_CONNECTIONS: Final = 12_000
+"""To one port; more are closed at once, and a gRPC client tries another node."""
+_RESERVED_FILES: Final = 512
+"""Files that connections never take: the log's segments, links to peers, libraries."""
+_LEAST_CONNECTIONS: Final = 64
 _OPTIONS: Final = (
     ("grpc.max_send_message_length", 64 << 20),
-    ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.so_reuseport", 0),
+    ("grpc.http2.bdp_probe", 0),  # or a stream's window grows, and holds MiB that nobody reads yet
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.keepalive_time_ms", 10_000),
@@ -26,10 +32,18 @@ _OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """One port: where, what it serves, and the TLS pair (key, chain) if it is encrypted."""
+    """One port.
+
+    Attributes:
+        address: Where.
+        handlers: What it serves.
+        max_request_bytes: The largest message it takes; what is larger is refused unread.
+        tls: The pair (key, chain) if it is encrypted.
+    """
 
     address: str
     handlers: Sequence[grpc.GenericRpcHandler]
+    max_request_bytes: int
     tls: tuple[bytes, bytes] | None = None
 
 
@@ -38,7 +52,8 @@ class Servers:
 
     def __init__(self, listeners: Sequence[Listener]) -> None:
         """Bind every port. Raises OSError naming the address that is taken."""
-        self._servers = [_build(listener) for listener in listeners]
+        most = connections_of(resource.getrlimit(resource.RLIMIT_NOFILE)[0], len(listeners))
+        self._servers = [_build(listener, most) for listener in listeners]
 
     async def start(self) -> None:
         """Start serving on all ports."""
@@ -50,8 +65,21 @@ class Servers:
         await asyncio.gather(*(server.stop(grace_s) for server in self._servers))
 
 
-def _build(listener: Listener) -> grpc.aio.Server:
-    server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=MAX_CONCURRENT_RPCS)
+def connections_of(files: int, ports: int) -> int:
+    """Return how many connections each of so many ports may have, where files may be open.
+
+    A node that runs out of files for its log is as good as one whose disk has failed.
+    """
+    return max(_LEAST_CONNECTIONS, min(MAX_CONNECTIONS, (files - _RESERVED_FILES) // ports))
+
+
+def _build(listener: Listener, max_connections: int) -> grpc.aio.Server:
+    options = (
+        *_OPTIONS,
+        ("grpc.max_receive_message_length", listener.max_request_bytes),
+        ("grpc.max_allowed_incoming_connections", max_connections),
+    )
+    server = grpc.aio.server(options=options, maximum_concurrent_rpcs=MAX_CONCURRENT_RPCS)
     server.add_generic_rpc_handlers(tuple(listener.handlers))
     try:
         if listener.tls is None:

@@ -27,7 +27,7 @@ class TopicsHandlers(NativeHandlers):
         return grpc.method_handlers_generic_handler(
             SERVICE_NAME,
             {
-                "CreateTopic": grpc.unary_unary_rpc_method_handler(create),
+                "CreateTopic": grpc.stream_unary_rpc_method_handler(create),
                 "ListTopics": grpc.unary_unary_rpc_method_handler(self._list_topics),
             },
         )

@@ -25,6 +25,7 @@ from dledger.rpc.gateway.receiving import Receiver
 from dledger.rpc.gateway.routes import Router
 from dledger.rpc.gateway.sending import Sender
 from dledger.rpc.gateway.telemetry import Telemetry
+from dledger.rpc.intake import Intake
 from dledger.rpc.ledger import LedgerHandlers
 from dledger.rpc.topics import TopicsHandlers
 
@@ -71,6 +72,7 @@ class Gateway:
         self.engine, self.config = engine, config
         self.requests = (metrics or NodeMetrics(engine.group, engine.node_id)).requests
         self.relay = Relay(engine, dial)
+        self.intake = Intake()
         self.arrivals = Arrivals()
         self.catalog = Catalog(engine, config)
         self.clients = Clients(engine)

@@ -76,7 +76,7 @@ class MessagingHandlers:
     def generic_handler(self) -> grpc.GenericRpcHandler:
         """Return the handler to add to a server."""
         handlers = {
-            method.name: grpc.unary_unary_rpc_method_handler(self._unary(method))
+            method.name: grpc.stream_unary_rpc_method_handler(self._unary(method))
             for method in self._methods
         }
         handlers[_RECEIVE] = grpc.unary_stream_rpc_method_handler(self._receive)
@@ -87,13 +87,14 @@ class MessagingHandlers:
             handlers[name] = grpc.unary_stream_rpc_method_handler(self._later_stream(name))
         return grpc.method_handlers_generic_handler(SERVICE_NAME, handlers)
 
-    def _unary(self, method: _Method) -> Callable[[bytes, Any], Awaitable[bytes]]:
-        async def handle(raw: bytes, context: Any) -> bytes:
-            caller = self._caller(context)
+    def _unary(self, method: _Method) -> Callable[[Any, Any], Awaitable[bytes]]:
+        async def handle(_: Any, context: Any) -> bytes:
+            caller, gateway = self._caller(context), self._gateway
             try:
-                return await self._gateway.relay.run(
-                    caller, len(raw), lambda: self._unary_once(method, raw, caller)
-                )
+                async with gateway.intake.request(context) as raw:
+                    return await gateway.relay.run(
+                        caller, len(raw), lambda: self._unary_once(method, raw, caller)
+                    )
             except DledgerError as error:
                 await self._abort_if_relayed(context, caller, error)
                 return self._failed(method.name, error)

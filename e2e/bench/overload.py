@@ -1,0 +1,333 @@
+"""``make overload``: more than the group can take, four ways, and how it is afterwards.
+
+Each row: a rate to begin with (closed loop), the overload for some time, then relief, and how long
+it takes until the rate is back. Nodes are watched meanwhile. The exit code is not 0 if a refusal
+has no name, memory or latency has no bound, or the rate does not come back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from e2e.bench import machine
+from e2e.bench.cases import Case
+from e2e.bench.figures import latency_figures
+from e2e.bench.groups import Group
+from e2e.bench.loads import Load
+from e2e.bench.ours import Ours
+from e2e.bench.processes import BenchError, Child, Command
+from e2e.bench.results import BUILD, LOGS, RESULTS, run_of, write
+from e2e.bench.rows import OURS, Row
+from e2e.bench.seats import HOST, Seat, take_seats
+from e2e.bench.verdicts import Line, judged
+from e2e.bench.watching import Watcher
+
+OVERLOAD: Final = "overload"
+CASE: Final = Case(batch=16, window=32)
+"""What sustains, and comes back."""
+_LARGE: Final = 4 << 20
+_SLICE_S: Final = 1.0
+_BACK_SHARE: Final = 0.8
+_GIVE_UP_S: Final = 30.0
+_CALM_S: Final = 4.0
+_ANSWER_S: Final = 60.0
+
+
+class Overloaded(Ours):
+    """Our nodes, loaded by the clients of the overload rows."""
+
+    def load(self, seats: Sequence[Seat]) -> Command:
+        """See `System`."""
+        endpoints = ",".join(f"{HOST}:{seat.client_port}" for seat in seats)
+        return Command((sys.executable, "-m", "e2e.bench.overload_load", endpoints), answers=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A running group and two programs that load it: one too much, one as ever."""
+
+    group: Group
+    flood: Load
+
+    def ask(self, mode: str, *, load: Load | None = None, **more: Any) -> dict[str, Any]:
+        """Ask one of them, by default the one as ever."""
+        timeout_s = _ANSWER_S + more.get("seconds", 0)
+        return (load or self.group.load).child.ask({"mode": mode, **more}, timeout_s=timeout_s)
+
+    def closed(self, node: int, seconds: float) -> dict[str, Any]:
+        """Return what came of the closed loop."""
+        return self.ask(
+            "closed",
+            node=node,
+            window=CASE.window,
+            batch=CASE.batch,
+            size_bytes=CASE.size_bytes,
+            seconds=seconds,
+        )
+
+
+Overload = Callable[[Bench, int, float, float], Mapping[str, Any]]
+"""Too much for so many seconds: at a leader that sustains so many requests a second."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the chosen rows; return the exit code."""
+    args = parser().parse_args(arguments)
+    LOGS.mkdir(parents=True, exist_ok=True)
+    at, facts = time.gmtime(), machine.facts()
+    rows, lines = [], []
+    try:
+        with tempfile.TemporaryDirectory(dir=args.data or BUILD, prefix="overload-") as scratch:
+            for row in overload_rows(args.only, args.seconds, Path(scratch)):
+                rows.append(row)
+                lines += said(row)
+    except BenchError as error:
+        print(f"overload: cut short: {error}", file=sys.stderr)
+        return 1
+    path = write(run_of(rows, at, facts), RESULTS if args.record else BUILD)
+    print(f"\nas JSON: {path.relative_to(machine.ROOT)}")
+    return int(not all(line.holds for line in lines))
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    made = argparse.ArgumentParser(prog="make overload", description=__doc__)
+    made.add_argument("--seconds", type=float, default=20, help="length of an overload (20)")
+    made.add_argument(
+        "--only",
+        type=lambda text: text.split(","),
+        default=list(OVERLOADS),
+        metavar="ROW,…",
+        help=f"of {', '.join(OVERLOADS)}",
+    )
+    made.add_argument("--data", type=Path, help="where the nodes' disks are (build/bench)")
+    made.add_argument("--record", action="store_true", help="write to bench/results, the history")
+    return made
+
+
+def overload_rows(names: Sequence[str], seconds: float, root: Path) -> Iterator[Row]:
+    """Yield a row for each overload; each has a group of its own. Raises BenchError."""
+    if unknown := set(names) - OVERLOADS.keys():
+        raise BenchError(f"no such row: {', '.join(sorted(unknown))}")
+    for name in names:
+        with _running(root / name, LOGS / OVERLOAD / name) as bench:
+            yield _row(bench, name, seconds)
+
+
+@contextmanager
+def _running(root: Path, logs: Path) -> Iterator[Bench]:
+    system = Overloaded()
+    group = Group(system, take_seats(root), logs)
+    flood: Child | None = None
+    try:
+        group.start()
+        flood = Child(system.load(group.seats), logs / "flood.log")
+        yield Bench(group, Load(flood))
+    finally:
+        if flood is not None:
+            flood.stop()
+        group.discard()
+
+
+def _row(bench: Bench, name: str, seconds: float) -> Row:
+    leader = bench.group.wait_whole()
+    bench.closed(leader, _CALM_S / 2)
+    calm = bench.closed(leader, _CALM_S)
+    before_mb = _rss_mb(bench.group)
+    watcher = Watcher(bench.group)
+    watcher.start()
+    term = max(standing.term for standing in bench.group.standings() if standing)
+    try:
+        busy = OVERLOADS[name](bench, leader, calm["per_s"], seconds)
+        back_s = _back(bench, calm["per_s"] * _BACK_SHARE)
+    finally:
+        watcher.stop()
+    alive = [node.is_running() for node in bench.group.nodes]
+    return Row(
+        kind=OVERLOAD,
+        system=OURS,
+        name=name,
+        size_bytes=CASE.size_bytes,
+        batch=CASE.batch,
+        figures={
+            "calm_per_s": calm["per_s"] * CASE.batch,
+            "calm_p99_ms": latency_figures(calm["latencies_us"]).get("p99_ms", 0.0),
+            "sent": float(busy["sent"]),
+            "accepted": float(len(busy["latencies_us"])),
+            "refused": float(sum(busy["refused"].values())),
+            "untyped": float(sum(busy["untyped"].values())),
+            **latency_figures(busy["latencies_us"]),
+            "before_mb": before_mb,
+            "peak_mb": max((life.peak_mb for life in watcher.lives()), default=0.0),
+            "after_mb": _rss_mb(bench.group),
+            "back_s": back_s,
+            "died": float(alive.count(False)),
+            "elections": float(max((t for _, t in watcher.terms()), default=term) - term),
+        },
+        notes=[f"{what}: {count}" for what, count in {**busy["refused"], **busy["untyped"]}.items()]
+        + list(busy.get("notes", ())),
+    )
+
+
+def _rss_mb(group: Group) -> float:
+    return max(usage.rss_mb for usage in group.usages() if usage)
+
+
+def _back(bench: Bench, per_s: float) -> float:
+    """Return after how many seconds a slice of the closed loop reached *per_s* again."""
+    began_s = time.monotonic()
+    while (passed_s := time.monotonic() - began_s) < _GIVE_UP_S:
+        leader = bench.group.leader()
+        if leader is not None and bench.closed(leader, _SLICE_S)["per_s"] >= per_s:
+            return passed_s
+    return _GIVE_UP_S
+
+
+# -- too much, four ways -------------------------------------------------------------------------
+
+
+def _too_many(bench: Bench, leader: int, per_s: float, seconds: float) -> Mapping[str, Any]:
+    """Ten times the requests that sustain, at fixed times."""
+    return bench.ask(
+        "flood",
+        load=bench.flood,
+        node=leader,
+        rate=10 * per_s,
+        batch=CASE.batch,
+        size_bytes=CASE.size_bytes,
+        seconds=seconds,
+    )
+
+
+def _too_large(bench: Bench, leader: int, per_s: float, seconds: float) -> Mapping[str, Any]:
+    """Bodies at the limit and just above it, many at once; writers as ever beside."""
+
+    def large() -> list[dict[str, Any]]:
+        rates = {_LARGE: 60.0, _LARGE + 1: 20.0}
+        return [
+            bench.ask(
+                "flood",
+                load=bench.flood,
+                node=leader,
+                rate=rate,
+                batch=1,
+                size_bytes=size_bytes,
+                seconds=seconds / len(rates),
+            )
+            for size_bytes, rate in rates.items()
+        ]
+
+    return _beside(bench, leader, per_s / 4, seconds, large)
+
+
+def _too_many_connections(
+    bench: Bench, leader: int, per_s: float, seconds: float
+) -> Mapping[str, Any]:
+    """10,000 connections to the leader that ask for nothing; writers as ever beside."""
+
+    def hold() -> list[dict[str, Any]]:
+        began_s = time.monotonic()
+        held = bench.ask("hold", load=bench.flood, node=leader, connections=10_000)
+        time.sleep(max(0.0, began_s + seconds - time.monotonic()))
+        bench.ask("release", load=bench.flood)
+        return [{"notes": [f"{held['open']} connections open, {held['turned_away']} turned away"]}]
+
+    return _beside(bench, leader, per_s / 4, seconds, hold)
+
+
+def _deaf_follower(bench: Bench, leader: int, per_s: float, seconds: float) -> Mapping[str, Any]:
+    """A follower that holds its connections and reads nothing; writers as ever beside."""
+    follower = bench.group.nodes[(leader + 1) % len(bench.group.nodes)]
+
+    def deaf() -> list[dict[str, Any]]:
+        follower.send(signal.SIGSTOP)
+        try:
+            time.sleep(seconds)
+        finally:
+            follower.send(signal.SIGCONT)
+        return []
+
+    return _beside(bench, leader, per_s / 2, seconds, deaf)
+
+
+def _beside(
+    bench: Bench,
+    leader: int,
+    per_s: float,
+    seconds: float,
+    overload: Callable[[], list[dict[str, Any]]],
+) -> Mapping[str, Any]:
+    """Write at a rate that sustains while *overload* runs; latencies are those of the writers."""
+    with ThreadPoolExecutor(1) as pool:
+        under_way = pool.submit(overload)
+        written = bench.ask(
+            "flood",
+            node=leader,
+            rate=per_s,
+            batch=CASE.batch,
+            size_bytes=CASE.size_bytes,
+            seconds=seconds,
+        )
+        others = under_way.result()
+    joined = {
+        kind: _summed(each.get(kind, {}) for each in (written, *others))
+        for kind in ("refused", "untyped")
+    }
+    notes = [note for each in others for note in each.get("notes", ())]
+    return written | joined | {"notes": notes}
+
+
+def _summed(counts: Iterator[Mapping[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for each in counts:
+        for name, count in each.items():
+            total[name] = total.get(name, 0) + count
+    return total
+
+
+OVERLOADS: Final[Mapping[str, Overload]] = {
+    "10x the rate": _too_many,
+    "10k connections": _too_many_connections,
+    "4 MiB bodies": _too_large,
+    "a follower that stops reading": _deaf_follower,
+}
+
+
+def said(row: Row) -> list[Line]:
+    """Print a row; return the lines it has to keep."""
+    print(f"\n{row.name}")
+    for name, value in row.figures.items():
+        print(f"  {name}: {value:,.1f}")
+    for note in row.notes:
+        print(f"  {note}")
+    lines = verdict(row.figures)
+    print("\n".join(map(str, lines)), flush=True)
+    return lines
+
+
+def verdict(figures: Mapping[str, float]) -> list[Line]:
+    """Return the lines that an overload has to keep."""
+    return judged(
+        figures,
+        {
+            "untyped": ("errors without a name", 0),
+            "died": ("nodes that ended", 0),
+            "peak_mb": ("most memory of a node, MB", 300),
+            "p99_ms": ("p99 of what was accepted, ms", 2000),
+            "back_s": ("seconds until the rate was back", 5),
+        },
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
