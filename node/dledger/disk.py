@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from dledger.errors import DiskFull
@@ -21,6 +21,7 @@ from dledger.raft.ready import Ready
 from dledger.store.commit_log import CommitLog
 from dledger.store.hard_state import HardStateFile
 from dledger.types import Entry, HardState
+from dledger.work_thread import Worker, WorkThread
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +59,7 @@ class Disk:
         events: DiskEvents,
         now_s: Callable[[], float],
         metrics: NodeMetrics,
+        thread: Callable[[str], Worker] = WorkThread,
     ) -> None:
         self._log = log
         self._hard_state_file = hard_state_file
@@ -65,8 +67,8 @@ class Disk:
         self._events = events
         self._now_s = now_s
         self._metrics = metrics
-        self._log_writer = ThreadPoolExecutor(1, "log-writer")
-        self._hard_state_writer = ThreadPoolExecutor(1, "hard-state-writer")
+        self._log_writer = thread("log-writer")
+        self._hard_state_writer = thread("hard-state-writer")
         self._open = True
         self._sequence = 0
         self._hard_states: deque[tuple[int, HardState]] = deque(maxlen=1)  # the newest covers all
@@ -120,8 +122,8 @@ class Disk:
     async def close(self) -> None:
         """Stop, and wait for the running writes."""
         self.stop()
-        for executor in (self._log_writer, self._hard_state_writer):
-            await asyncio.to_thread(executor.shutdown)
+        for thread in (self._log_writer, self._hard_state_writer):
+            await thread.close()
 
     # -- hard state -----------------------------------------------------------------------------
 
@@ -130,16 +132,15 @@ class Disk:
             return
         sequence, hard_state = self._hard_states.pop()
         self._hard_state_busy = True
-        future = asyncio.get_running_loop().run_in_executor(
-            self._hard_state_writer, self._hard_state_file.save, hard_state
+        self._hard_state_writer.run(
+            partial(self._hard_state_file.save, hard_state),
+            lambda error: self._hard_state_done(error, sequence, hard_state),
         )
-        future.add_done_callback(lambda done: self._hard_state_done(done, sequence, hard_state))
 
     def _hard_state_done(
-        self, done: asyncio.Future[None], sequence: int, hard_state: HardState
+        self, error: BaseException | None, sequence: int, hard_state: HardState
     ) -> None:
         self._hard_state_busy = False
-        error = done.exception()
         if isinstance(error, DiskFull):
             logger.error("disk full while writing the hard state: %s", error)
             if not self._hard_states:
@@ -161,15 +162,14 @@ class Disk:
             return
         batches, self._batches = self._batches, []
         self.busy_since_s = self._now_s()
-        future = asyncio.get_running_loop().run_in_executor(
-            self._log_writer, _append_and_sync, self._log, [entries for _, entries in batches]
+        self._log_writer.run(
+            partial(_append_and_sync, self._log, [entries for _, entries in batches]),
+            lambda error: self._log_done(error, batches),
         )
-        future.add_done_callback(lambda done: self._log_done(done, batches))
 
     def _log_done(
-        self, done: asyncio.Future[None], batches: list[tuple[int, tuple[Entry, ...]]]
+        self, error: BaseException | None, batches: list[tuple[int, tuple[Entry, ...]]]
     ) -> None:
-        error = done.exception()
         if isinstance(error, DiskFull):
             self._keep_for_retry(error, batches)
             return

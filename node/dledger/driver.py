@@ -47,6 +47,7 @@ from dledger.types import (
     Role,
     SnapshotInfo,
 )
+from dledger.work_thread import Worker, WorkThread
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +93,7 @@ class Driver:
         metrics: NodeMetrics,
         snapshots: Snapshots | None = None,
         on_removed: Callable[[int], None] = lambda _: None,
+        thread: Callable[[str], Worker] = WorkThread,
     ) -> None:
         self._config = config
         self._state = state
@@ -149,6 +151,7 @@ class Driver:
             events=self,
             now_s=clock.monotonic_s,
             metrics=metrics,
+            thread=thread,
         )
         self._installation = (
             Installation(

@@ -19,6 +19,8 @@ from dledger.types import Entry
 
 _CHUNKS: Final = 8
 _CHUNK_BYTES: Final = 4 << 20
+_READ_BYTES: Final = 256 << 10
+"""For one entry: a reader of one queue skips most of what is beside it, unless it is small."""
 _KEEP_S: Final = 2.0
 """A chunk that nobody used for so long goes, or twice as long at most."""
 
@@ -103,7 +105,7 @@ class LogView:
             return recent[0]
         chunk = self._cached(index)
         if chunk is None:
-            chunk = await asyncio.shield(self._load(index))
+            chunk = await asyncio.shield(self._load(index, _READ_BYTES))
         return chunk[index - chunk[0].index]
 
     def _cached(self, index: int) -> tuple[Entry, ...] | None:
@@ -130,14 +132,16 @@ class LogView:
         if self._sweeping:
             asyncio.get_running_loop().call_later(_KEEP_S, self._sweep)
 
-    def _load(self, first: int) -> asyncio.Future[tuple[Entry, ...]]:
+    def _load(
+        self, first: int, size_bytes: int = _CHUNK_BYTES
+    ) -> asyncio.Future[tuple[Entry, ...]]:
         under_way = self._loading.get(first)
         if under_way is not None:
             return under_way
         loop = asyncio.get_running_loop()
         truncations = self._log.truncations
         future = loop.run_in_executor(
-            self._executor, self._log.read, first, self._log.last_index, _CHUNK_BYTES
+            self._executor, self._log.read, first, self._log.last_index, size_bytes
         )
         self._loading[first] = future
         future.add_done_callback(lambda done: self._loaded(first, done, truncations))

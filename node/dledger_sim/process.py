@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -32,6 +33,7 @@ from dledger.store.identity import LOG_DIRECTORY, join, load_identity, load_or_f
 from dledger.store.snapshot_files import SNAPSHOT_DIRECTORY, SnapshotFiles
 from dledger.types import Entry, HardState, Member, Membership, NodeId
 from dledger.upkeep import SnapshotPolicy, Upkeep
+from dledger.work_thread import Done
 from dledger_sim.clock import Clock
 from dledger_sim.loop import ProcessLoop
 from dledger_sim.options import Options
@@ -89,6 +91,21 @@ class _ProcessClock:
 
     def unix_ms(self) -> int:
         return _START_MS + self._clock.now_us // 1000 + self.offset_ms
+
+
+class LoopWorker:
+    """A `Worker` whose work is a job of the simulated loop."""
+
+    def __init__(self, _: str) -> None:
+        self._key = Executor()
+
+    def run(self, work: Callable[[], None], done: Done) -> None:
+        """Let the loop do it: it draws how long that takes."""
+        job = asyncio.get_running_loop().run_in_executor(self._key, work)
+        job.add_done_callback(lambda ended: done(ended.exception()))
+
+    async def close(self) -> None:
+        """Do nothing: what was given ends by itself, or with the process."""
 
 
 class ObservedLog(CommitLog):
@@ -209,6 +226,7 @@ class Process:
             rng=Random(self._rng.random()),
             metrics=_METRICS,
             snapshots=snapshots,
+            thread=LoopWorker,
         )
         self._upkeep = Upkeep(
             self.driver,

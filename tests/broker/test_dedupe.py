@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dledger.broker.columns import MalformedStateError, Reader, Writer
 from dledger.broker.dedupe import DedupeWindow
 
 _BATCHES = st.lists(
@@ -85,3 +87,45 @@ def test_the_least_recently_used_clients_give_way() -> None:
     assert window.find("c99", "t", b"2") == (0, 100)
     assert window.find("c0", "t", b"1") is None
     assert len(window.canonical()) == 5
+
+
+@pytest.mark.parametrize(
+    ("lengths", "places"),
+    [
+        ([2], [5 << 16, 7 << 16]),
+        ([1, 1], [5 << 16, 5 << 16]),
+        ([0, 2], [5 << 16, 6 << 16]),
+        ([2], [(1 << 64) - 1, 5]),
+    ],
+)
+def test_a_window_whose_batches_have_no_place_of_their_own_is_refused(
+    lengths: list[int], places: list[int]
+) -> None:
+    """The messages of a batch follow each other in a queue, and no two have the same place."""
+    out = Writer()
+    out.number(1)
+    out.text("client")
+    out.text("topic")
+    out.numbers("I", lengths)
+    out.strings([b"a", b"b"])
+    out.numbers("Q", places)
+
+    with pytest.raises(MalformedStateError):
+        DedupeWindow().read(Reader(out.encode()))
+
+
+def test_a_snapshot_of_the_window_is_of_the_moment_it_was_asked_for() -> None:
+    """What is remembered and forgotten before it is encoded does not show in it."""
+    window = DedupeWindow(max_ids_of_client=4)
+    window.remember("c", "t", [b"1", b"2", b"3"], queue_id=1, first=7)
+    frozen, then = Writer(), Writer()
+    window.write(frozen)
+    window.write(then)
+    expected = then.encode()
+
+    window.remember("c", "t", [b"4", b"5"], queue_id=1, first=10)
+    copy = DedupeWindow()
+    copy.read(Reader(encoded := frozen.encode()))
+
+    assert encoded == expected
+    assert [copy.find("c", "t", i) for i in (b"1", b"3", b"4")] == [(1, 7), (1, 9), None]

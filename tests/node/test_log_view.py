@@ -56,9 +56,9 @@ class Viewed:
     def _on_loaded(self) -> None:
         self.loaded += 1
 
-    def write(self, term: int, first: int, last: int) -> None:
+    def write(self, term: int, first: int, last: int, *, size: int = 0) -> None:
         """Have entries of one term from *first* on, in place of what was there."""
-        self.log.append([_entry(term, index) for index in range(first, last + 1)])
+        self.log.append([_entry(term, index, size) for index in range(first, last + 1)])
         self.log.sync()
 
     def terms(self, first: int, last: int) -> list[int] | None:
@@ -67,8 +67,8 @@ class Viewed:
         return None if found is None else [entry.term for entry in found]
 
 
-def _entry(term: int, index: int) -> Entry:
-    data = f"{term}:{index}".encode()
+def _entry(term: int, index: int, size: int = 0) -> Entry:
+    data = f"{term}:{index}".encode().ljust(size)
     return Entry(
         term=term,
         index=index,
@@ -108,3 +108,17 @@ async def test_entries_that_a_truncation_overtook_while_they_were_read_are_read_
 
     assert (told, before) == (1, None)
     assert viewed.terms(2, 4) == [1, 2, 2]
+
+
+async def test_a_reader_of_one_entry_does_not_read_what_is_far_behind_it() -> None:
+    """A follower gets what comes next as well; a reader of one queue skips most of that."""
+    viewed = Viewed()
+    viewed.write(1, 1, 8, size=200_000)
+    reading = asyncio.ensure_future(viewed.view.entry(2))
+    await asyncio.sleep(0)
+    await viewed.executor.run_next()
+
+    assert (await reading).index == 2
+    assert viewed.terms(4, 4) is None
+    await viewed.executor.run_next()
+    assert viewed.terms(4, 8) == [1, 1, 1, 1, 1]

@@ -23,7 +23,14 @@ from dledger.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from dledger.rpc.peer_codec import BadFrame, decode, decode_entries, encode, encode_entries
+from dledger.rpc.peer_codec import (
+    BadFrame,
+    Encoder,
+    decode,
+    decode_entries,
+    encode,
+    encode_entries,
+)
 from dledger.types import Entry, EntryKind, NodeId, SnapshotInfo
 
 ENDS = {"sender": NodeId("a"), "recipient": NodeId("b")}
@@ -158,3 +165,36 @@ def test_entries_alone_come_back_and_damage_is_refused() -> None:
     for damaged in (frame[:-1], frame[:2], frame + b"x", frame[:-1] + b"?"):
         with pytest.raises(BadFrame):
             decode_entries(damaged)
+
+
+def test_an_append_to_several_followers_is_encoded_once() -> None:
+    """The frame names no recipient, so that the same bytes go to all."""
+    encoder, entries = Encoder(), (entry(8, b"x" * 100), entry(9, b""))
+
+    first = encoder.encode(append(entries, recipient="b"))
+    second = encoder.encode(append((*entries,), recipient="c"))
+
+    assert second is first == encode(append(entries, recipient="c"))
+
+
+@given(st.data())
+def test_an_encoder_that_remembers_says_what_one_without_memory_says(data: st.DataObject) -> None:
+    """Whatever was sent before: terms, places, commit indexes and entries that look alike."""
+    few = [entry(8, b"x"), entry(8, b"y"), entry(8, b"x")]
+    encoder = Encoder()
+    small = st.integers(0, 1)
+    for _ in range(data.draw(st.integers(1, 12))):
+        message = append(
+            tuple(data.draw(st.lists(st.sampled_from(few), max_size=2))),
+            recipient=data.draw(st.sampled_from("bc")),
+            term=data.draw(small),
+            previous_index=data.draw(small),
+            previous_term=data.draw(small),
+            commit_index=data.draw(small),
+        )
+        assert encoder.encode(message) == encode(message)
+
+
+def append(entries: tuple[Entry, ...], *, recipient: str, **numbers: int) -> AppendRequest:
+    fields = {"term": 3, "previous_index": 7, "previous_term": 3, "commit_index": 6} | numbers
+    return AppendRequest(sender=NodeId("a"), recipient=NodeId(recipient), entries=entries, **fields)

@@ -9,7 +9,7 @@ The usual batch has only new ids, and costs two operations on whole sets rather 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from functools import partial
 from itertools import accumulate, chain, pairwise
 
@@ -22,28 +22,45 @@ _QUEUE_MASK = (1 << _QUEUE_BITS) - 1
 
 
 class _Client:
-    """One client's ids: by id, and by batch, oldest first, with the first one's place."""
+    """One client's ids in one topic, as batches, oldest first.
 
-    __slots__ = ("batches", "places", "starts")
+    A batch's messages follow each other in a queue, so it has one place, that of its first
+    message; what finds a message is the place of its batch, a number that its ids share.
+    """
+
+    __slots__ = ("_ids_at", "_start_of", "batches", "starts")
 
     def __init__(self) -> None:
-        self.places: dict[bytes, int] = {}
         self.batches: deque[Sequence[bytes]] = deque()
         self.starts: deque[int] = deque()
+        self._start_of: dict[bytes, int] = {}
+        self._ids_at: dict[int, Sequence[bytes]] = {}
+
+    def __len__(self) -> int:
+        return len(self._start_of)
+
+    def knows_none_of(self, ids: Set[bytes]) -> bool:
+        return self._start_of.keys().isdisjoint(ids)
+
+    def place(self, message_id: bytes) -> int | None:
+        start = self._start_of.get(message_id)
+        if start is None:
+            return None
+        ids = self._ids_at.get(start)
+        return start + (ids.index(message_id) << _QUEUE_BITS) if ids else start
 
     def remember(self, ids: Sequence[bytes], start: int) -> None:
-        if len(ids) == 1:
-            self.places[ids[0]] = start  # the very number that `starts` holds: 32 bytes less
-        else:
-            self.places.update(zip(ids, _places(len(ids), start), strict=True))
+        self._start_of.update(dict.fromkeys(ids, start))
+        if len(ids) > 1:
+            self._ids_at[start] = ids
         self.batches.append(ids)
         self.starts.append(start)
 
     def forget_oldest(self) -> int:
         ids = self.batches.popleft()
-        self.starts.popleft()
+        self._ids_at.pop(self.starts.popleft(), None)
         for message_id in ids:
-            del self.places[message_id]
+            del self._start_of[message_id]
         return len(ids)
 
 
@@ -75,12 +92,12 @@ class DedupeWindow:
         """Whether no id of *ids* is known, and none of them occurs twice."""
         client = self._clients.get((client_id, topic))
         batch = set(ids)
-        return len(batch) == len(ids) and (client is None or client.places.keys().isdisjoint(batch))
+        return len(batch) == len(ids) and (client is None or client.knows_none_of(batch))
 
     def find(self, client_id: str, topic: str, message_id: bytes) -> tuple[int, int] | None:
         """Return (queue id, queue offset) of the message with this id, if it is remembered."""
         client = self._clients.get((client_id, topic))
-        place = client.places.get(message_id) if client else None
+        place = client.place(message_id) if client else None
         return None if place is None else (place & _QUEUE_MASK, place >> _QUEUE_BITS)
 
     def remember(
@@ -97,7 +114,7 @@ class DedupeWindow:
         self._shrink(client)
 
     def _shrink(self, client: _Client) -> None:
-        while len(client.places) > self._max_ids_of_client:
+        while len(client) > self._max_ids_of_client:
             self._total -= client.forget_oldest()
         while self._total > self._max_ids:
             key, oldest = next(iter(self._clients.items()))
@@ -116,7 +133,7 @@ class DedupeWindow:
             out.text(client_id)
             out.text(topic)
             batches, starts = tuple(client.batches), tuple(client.starts)
-            count = len(client.places)
+            count = len(client)
             out.numbers("I", Later(len(batches), partial(map, len, batches)))
             out.strings(Later(count, partial(chain.from_iterable, batches)))
             out.numbers("Q", Later(count, partial(_all_places, batches, starts)))
@@ -128,14 +145,14 @@ class DedupeWindow:
             lengths, client = source.column("I"), _Client()
             ids = source.strings(sum(lengths))
             places = source.column("Q", len(ids))
-            client.places = dict(zip(ids, places, strict=True))
             for a, b in pairwise(accumulate(lengths, initial=0)):
-                client.batches.append(ids[a:b])
-                client.starts.append(places[a])
+                if a == b or list(places[a:b]) != list(_places(b - a, places[a])):
+                    raise source.malformed(f"a batch of client {key[0]!r} is not in one place")
+                client.remember(ids[a:b], places[a])
             self._clients[key] = client
             self._total += len(ids)
-            if len(client.places) < len(ids):
-                raise source.malformed(f"an id of client {key[0]!r} occurs twice")
+            if len(client) < len(ids) or len(set(client.starts)) < len(client.starts):
+                raise source.malformed(f"an id or a place of client {key[0]!r} occurs twice")
         if self._total > self._max_ids:
             raise source.malformed(f"{self._total} message ids, {self._max_ids} at most")
 
@@ -145,8 +162,8 @@ class DedupeWindow:
             [
                 *key,
                 list(map(len, client.batches)),
-                [str(message_id, "latin-1") for message_id in client.places],
-                list(client.places.values()),
+                [str(message_id, "latin-1") for ids in client.batches for message_id in ids],
+                list(_all_places(client.batches, client.starts)),
             ]
             for key, client in self._clients.items()
         ]

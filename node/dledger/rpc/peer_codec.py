@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from operator import is_
 from typing import Final
 
 from crc32c import crc32c
@@ -78,6 +79,37 @@ def encode(message: Message) -> bytes:
     number, form, names = _FIELDS[type(message)]
     values = (getattr(message, name) for name in names)
     return _HEAD.pack(number, message.term) + form.pack(*values)
+
+
+class Encoder:
+    """Encodes messages; an append that goes to several followers is encoded once.
+
+    It keeps the newest frame with entries, so that much memory.
+    """
+
+    def __init__(self) -> None:
+        self._last: AppendRequest | None = None
+        self._frame = b""
+
+    def encode(self, message: Message) -> bytes:
+        """Return one frame."""
+        if not isinstance(message, AppendRequest) or not message.entries:
+            return encode(message)
+        if self._last is None or not _says_the_same(message, self._last):
+            self._last, self._frame = message, encode(message)
+        return self._frame
+
+
+def _says_the_same(one: AppendRequest, other: AppendRequest) -> bool:
+    """Whether two appends differ in nothing but the recipient."""
+    return (
+        one.previous_index == other.previous_index
+        and one.term == other.term
+        and one.previous_term == other.previous_term
+        and one.commit_index == other.commit_index
+        and len(one.entries) == len(other.entries)
+        and all(map(is_, one.entries, other.entries))
+    )
 
 
 def decode(frame: bytes, *, sender: NodeId, recipient: NodeId) -> Message:

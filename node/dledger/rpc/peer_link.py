@@ -201,12 +201,19 @@ class _Stream:
 
 
 class PeerLink:
-    """The two streams to one member, and their channels."""
+    """The two streams to one member, and their channels; *encode* makes a message a frame."""
 
-    def __init__(self, member: Member, address: str, events: PeerEvents) -> None:
+    def __init__(
+        self,
+        member: Member,
+        address: str,
+        events: PeerEvents,
+        encode: Callable[[Message], bytes] = peer_codec.encode,
+    ) -> None:
         self.member = member
         self.address = address
         self._events = events
+        self._encode = encode
         self._control_channel, self._data_channel = _dial(address), _dial(address)
         self._control = self._stream(self._control_channel, "Control", _MAX_FRAMES_BEFORE_OPEN)
         self._data = self._stream(self._data_channel, "Data", 0)
@@ -228,7 +235,7 @@ class PeerLink:
             if isinstance(message, AppendRequest | InstallSnapshotRequest)
             else self._control
         )
-        stream.send(peer_codec.encode(message))
+        stream.send(self._encode(message))
 
     async def ask(self, method: str, request: bytes, timeout_s: float) -> bytes:
         """Call a unary method of the peer's port.

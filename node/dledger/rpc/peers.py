@@ -34,6 +34,7 @@ class Peers:
     def __init__(self, node_id: NodeId, events: PeerEvents) -> None:
         self._node_id = node_id
         self._events = events
+        self._encoder = peer_codec.Encoder()
         self._links: dict[NodeId, PeerLink] = {}
         self._members: frozenset[NodeId] = frozenset()
         self._farewells: dict[NodeId, asyncio.TimerHandle] = {}
@@ -107,7 +108,7 @@ class Peers:
             if same or current.connected:
                 return
             self._drop(member.id)
-        self._links[member.id] = PeerLink(member, address, self._events)
+        self._links[member.id] = PeerLink(member, address, self._events, self._encoder.encode)
 
     def _drop(self, node_id: NodeId) -> None:
         farewell = self._farewells.pop(node_id, None)

@@ -76,7 +76,7 @@ class CommitLog(LogScrubbing):
         *,
         identity: Identity,
         segment_bytes: int = 64 << 20,
-        cache_bytes: int = 32 << 20,
+        cache_bytes: int = 48 << 20,
         reserve_bytes: int = 16 << 20,
         durability: Durability = "sync",
     ) -> CommitLog:
