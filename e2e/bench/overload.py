@@ -197,16 +197,22 @@ def _back(bench: Bench, per_s: float) -> float:
 
 
 def _too_many(bench: Bench, leader: int, per_s: float, seconds: float) -> Mapping[str, Any]:
-    """Ten times the requests that sustain, at fixed times."""
-    return bench.ask(
-        "flood",
-        load=bench.flood,
-        node=leader,
-        rate=10 * per_s,
-        batch=CASE.batch,
-        size_bytes=CASE.size_bytes,
-        seconds=seconds,
-    )
+    """Ten times the requests that sustain, at fixed times; writers as ever beside."""
+
+    def flood() -> list[dict[str, Any]]:
+        rate = 10 * per_s
+        done = bench.ask(
+            "flood",
+            load=bench.flood,
+            node=leader,
+            rate=rate,
+            batch=CASE.batch,
+            size_bytes=CASE.size_bytes,
+            seconds=seconds,
+        )
+        return [done | {"notes": [f"{done['sent']} sent of {rate * seconds:.0f} offered"]}]
+
+    return _beside(bench, leader, per_s / 10, seconds, flood)
 
 
 def _too_large(bench: Bench, leader: int, per_s: float, seconds: float) -> Mapping[str, Any]:

@@ -1,7 +1,7 @@
 """Command line of the simulator: ``python -m dledger_sim --seeds 300 --jobs 2``.
 
 A failing run prints the command that replays it. ``--shrink`` turns its faults off one by one
-first, and prints the command for what is left.
+first, and prints the command for what is left. ``--keep-going`` runs the other seeds as well.
 """
 
 from __future__ import annotations
@@ -24,15 +24,19 @@ def main() -> int:
         return _one(arguments, off)
     started_s = time.monotonic()
     outcomes: list[Outcome] = []
+    failures = 0
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     for result in run_seeds(seeds, jobs=arguments.jobs, twice=arguments.twice):
         if isinstance(result, Failure):
             _tell(result, shrinks=arguments.shrink)
-            return 1
+            if not arguments.keep_going:
+                return 1
+            failures += 1
+            continue
         outcomes.append(result)
         if len(outcomes) % max(1, arguments.seeds // 10) == 0:
             _report(outcomes, time.monotonic() - started_s)
-    return 0
+    return min(failures, 1)
 
 
 def _one(arguments: argparse.Namespace, off: tuple[str, ...]) -> int:
@@ -56,6 +60,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=1, help="the first of them")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--twice", action="store_true", help="run each twice, and compare")
+    parser.add_argument("--keep-going", action="store_true", help="do not end with a failure")
     parser.add_argument("--seed", type=int, help="run this one only")
     parser.add_argument("--off", default="", help=f"faults to turn off: {','.join(FAULTS)}")
     parser.add_argument("--shrink", action="store_true", help="find which faults a failure needs")

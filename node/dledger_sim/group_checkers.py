@@ -153,12 +153,14 @@ class ElectionSafety:
 
 def check_bounds(process: Process) -> None:
     """Check that what a node keeps in memory has the bounds it was given (promise P11)."""
-    core, driver = process.driver.core, process.driver
-    largest = core.config.max_uncommitted_bytes
-    if core.uncommitted_bytes > largest + (1 << 20):
-        raise ViolationError(f"{process.id} has {core.uncommitted_bytes} bytes uncommitted")
-    if driver.queued_bytes > max(process.max_queued_bytes, 1 << 20):
-        raise ViolationError(f"{process.id} has {driver.queued_bytes} bytes of commands queued")
+    core, queued_bytes = process.driver.core, process.driver.queued_bytes
+    if queued_bytes > max(process.max_queued_bytes, 1 << 20):
+        raise ViolationError(f"{process.id} has {queued_bytes} bytes of commands queued")
+    if process.seen.role is not Role.LEADER:
+        return
+    uncommitted_bytes = core.uncommitted_bytes
+    if uncommitted_bytes > core.config.max_uncommitted_bytes + (1 << 20):
+        raise ViolationError(f"{process.id} has {uncommitted_bytes} bytes uncommitted")
 
 
 def check_said(process: Process | None, message: Message) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import grpc.aio
 import pytest
 
-from dledger.errors import InvalidArgument, Overloaded, Unavailable
+from dledger.client import Client, Record
+from dledger.errors import InvalidArgument, Overloaded, Refused, Unavailable
 from dledger.rpc import intake as module
 from dledger.rpc.intake import Intake
+from dledger.rpc.limits import MAX_BODY_BYTES
 from dledger.rpc.servers import MAX_CONNECTIONS, connections_of
+from tests.rpc.memory_group import memory_group
 
 MIB = 1 << 20
 
@@ -122,6 +126,31 @@ async def test_a_request_that_does_not_arrive_keeps_its_room_for_a_time_only(
         await served(intake, Call(grpc.aio.EOF), asyncio.Event())
 
     assert intake.window.taken == 0
+
+
+def large_objects() -> int:
+    """Return how many byte strings of 4 MiB and more something holds that is no cycle's rest."""
+    referents = (each for holder in gc.get_objects() for each in gc.get_referents(holder))
+    return len({id(x) for x in referents if type(x) is bytes and len(x) > MAX_BODY_BYTES})
+
+
+async def test_a_refused_request_leaves_nothing_behind() -> None:
+    """Not even until the garbage collector comes by, which with large requests is too late."""
+    record = Record(body=bytes(MAX_BODY_BYTES + 1), message_id="1")
+    async with memory_group(1) as group, Client(group.addresses[0]) as client:
+        await client.create_topic("orders")
+        gc.collect()
+        gc.disable()
+        try:
+            before = large_objects()
+            for _ in range(5):
+                with pytest.raises(Refused):
+                    await client.append("orders", [record])
+            after = large_objects()
+        finally:
+            gc.enable()
+
+    assert after <= before
 
 
 def test_connections_leave_files_for_the_log() -> None:

@@ -132,6 +132,26 @@ def test_failing_run_prints_how_to_replay_it_with_as_few_faults_as_possible(
     assert f"python -m dledger_sim --seed 7 --off {active} --trace" in capsys.readouterr().out
 
 
+def test_keep_going_runs_the_seeds_behind_a_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All that fail are told, and the exit code is 1."""
+
+    def fail(self: Run) -> Outcome:
+        raise ViolationError("planted")
+
+    monkeypatch.setattr(Run, "run", fail)
+    argv = ["dledger_sim", "--seeds", "2", "--first", "7", "--jobs", "1", "--keep-going"]
+    monkeypatch.setattr(sys, "argv", argv)
+
+    code = command_line.main()
+
+    told = capsys.readouterr().out
+    assert code == 1
+    assert "seed 7 failed" in told
+    assert "seed 8 failed" in told
+
+
 def test_progress_is_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

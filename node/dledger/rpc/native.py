@@ -43,12 +43,15 @@ class NativeHandlers:
             self._answered(method)
             return answer
 
+        async def admitted(context: Any, caller: Caller) -> bytes:
+            relay, intake = self._gateway.relay, self._gateway.intake
+            async with intake.request(context) as raw:
+                return await relay.run(caller, len(raw), lambda: once(raw, caller))
+
         async def handle(_: Any, context: Any) -> bytes:
             caller = Caller.of(context, tls=self._tls, peer_port=self._peer_port)
-            relay, intake = self._gateway.relay, self._gateway.intake
             try:
-                async with intake.request(context) as raw:
-                    return await relay.run(caller, len(raw), lambda: once(raw, caller))
+                return await admitted(context, caller)
             except DledgerError as error:
                 await self._refuse(context, method, error, forwarded=caller.forwarded)
             except Exception as error:

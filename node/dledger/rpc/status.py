@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Final, NoReturn
 
 import grpc
@@ -86,7 +87,8 @@ def ok() -> Any:
 async def abort(context: Any, error: DledgerError, *more: tuple[str, str]) -> NoReturn:
     """End a gRPC call with *error*: its code, its sentence, and its name in the trailing metadata.
 
-    *more* is further metadata.
+    *more* is further metadata. gRPC keeps what ends a call until the garbage collector comes by, so
+    the frames that *error* passed, with the request in them, are let go here.
 
     `client.error_of` makes the same error of it on the other side.
     """
@@ -96,8 +98,16 @@ async def abort(context: Any, error: DledgerError, *more: tuple[str, str]) -> No
     else:
         code, details = _row(error)[1], str(error)
         metadata = ((ERROR_KEY, type(error).__name__), (ARGUMENT_KEY, _argument(error)))
+    _forget_frames(error)
+    _forget_frames(sys.exception())
     await context.abort(code, details, trailing_metadata=(*metadata, *more))
     raise AssertionError("abort returned")
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 def from_rpc(error: grpc.aio.AioRpcError) -> DledgerError:
