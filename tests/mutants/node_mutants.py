@@ -71,8 +71,7 @@ NODE_MUTANTS = (
     Mutant(
         name="reuse a dedupe key",
         file="broker/dedupe.py",
-        old="return len(batch) == len(ids) and "
-        "(client is None or client.places.keys().isdisjoint(batch))",
+        old="return len(batch) == len(ids) and (client is None or client.knows_none_of(batch))",
         new="return len(batch) == len(ids)",
         why="a retry is stored a second time",
         checks=(_DEDUPE, "tests/broker/test_produce_frame.py", "tests/broker/test_state.py"),
