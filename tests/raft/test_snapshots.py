@@ -74,6 +74,22 @@ def test_follower_that_lacks_compacted_entries_gets_a_snapshot() -> None:
     assert node.raft.progress()[NodeId("3")].state is ProgressState.SNAPSHOT
 
 
+def test_follower_whose_entries_go_while_they_are_read_gets_a_snapshot() -> None:
+    """7: a damaged entry is read in vain until it is repaired; retention may come first."""
+    kept = snapshots(3, 1)
+    node = Alone(terms=(1, 1), snapshots=kept, in_memory=lambda: False)
+    node.become_leader()
+    node.ack(node.raft.last_index)
+    node.hear(AppendResponse, sender="3", term=2, success=False, match_index=3, conflict_index=1)
+    node.settle()
+    assert node.raft.progress()[NodeId("3")].fetching
+
+    node.disk.begin_behind(3, 1, MEMBERSHIPS)
+    node.hear(HeartbeatResponse, sender="3", term=2, round=1)
+
+    assert [(m.info, m.offset) for m in pieces(node)] == [(kept.newest(), 0)]
+
+
 def test_snapshot_travels_in_bounded_pieces_one_at_a_time() -> None:
     """7: in chunks, in order; the next leaves when the one before is here."""
     node, _kept = compacted_leader(max_append_bytes=100)

@@ -218,7 +218,8 @@ class Leadership:
         if peer.acked_round < message.round <= self._round:
             peer.acked_round = message.round
             self._confirm_reads()
-        asks = peer.probe_due or peer.state is ProgressState.SNAPSHOT
+        lacks_entries = peer.next_index < self._log.first_index
+        asks = peer.probe_due or lacks_entries or peer.state is ProgressState.SNAPSHOT
         self.pump_due = self.pump_due or asks or self._reads.round_due
 
     def _heard(self, sender: NodeId, peer: Progress) -> None:

@@ -120,10 +120,14 @@ class Progress:
         self.paused = self.probe_due = False
 
     def needs_snapshot(self, newest: SnapshotInfo | None) -> None:
-        """Send *newest* from now on; None: there is none yet."""
+        """Send *newest* from now on; None: there is none yet.
+
+        Entries that are being read for it are waited for no longer: the log may have let go of
+        them, and then nobody says that they are there.
+        """
         if self.state is not ProgressState.SNAPSHOT:
             self.probe_from(self.next_index)
-            self.state = ProgressState.SNAPSHOT
+            self.state, self.fetching = ProgressState.SNAPSHOT, False
         if self.snapshot is None and newest is not None:
             self.snapshot, self.snapshot_offset = newest, 0
 
