@@ -32,11 +32,6 @@ _GC_THRESHOLDS: Final = (20_000, 20, 50)
 """Requests make little cyclic garbage; looking for it at every 700 allocations is wasted time."""
 _SWITCH_INTERVAL_S: Final = 0.0005
 """A sync passes the interpreter lock several times; at the default 5 ms a busy loop delays each."""
-_M_MMAP_THRESHOLD: Final = -3
-_M_ARENA_MAX: Final = -8
-_MALLOC_OPTIONS: Final = ((_M_MMAP_THRESHOLD, 1 << 20), (_M_ARENA_MAX, 2))
-"""Of glibc: what is large goes back to the system when it is freed, and threads share heaps; or a
-snapshot of 23 MB would leave 40 MB behind."""
 _RESOLVE_WAIT_S: Final = 60.0
 EXIT_FATAL: Final = 1
 _EXIT_CONFIG: Final = 2
@@ -63,7 +58,6 @@ def run(args: argparse.Namespace) -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if args.exit_with_parent:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    _tune_malloc()
     try:
         settings = config.load(Path(args.config) if args.config else None, os.environ)
         host = config.resolve(settings.advertise_host, wait_s=_RESOLVE_WAIT_S)
@@ -84,14 +78,6 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:
         logger.critical("cannot start: %s", error)
         return _EXIT_CONFIG
-
-
-def _tune_malloc() -> None:
-    """Set `_MALLOC_OPTIONS`; other C libraries have none of it."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        for option, value in _MALLOC_OPTIONS:
-            libc.mallopt(option, value)
 
 
 def _exit_code(error: BaseException) -> int:
