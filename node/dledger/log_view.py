@@ -86,7 +86,7 @@ class LogView:
         following = chunk[-1].index + 1
         if (
             following <= last
-            and not self._is_cached(following)
+            and self._start_of(following) is None
             and self._log.recent(following, following, 1) is None
             and not self._log.is_faulty(following)
         ):
@@ -113,15 +113,16 @@ class LogView:
         if self._truncations != self._log.truncations:
             self._truncations = self._log.truncations
             self._chunks.clear()
-        for start, chunk in self._chunks.items():
-            if start <= index <= chunk[-1].index:
-                self._chunks.move_to_end(start)
-                self._used.add(start)
-                return chunk
-        return None
+        start = self._start_of(index)
+        if start is None:
+            return None
+        self._chunks.move_to_end(start)
+        self._used.add(start)
+        return self._chunks[start]
 
-    def _is_cached(self, index: int) -> bool:
-        return any(chunk[0].index <= index <= chunk[-1].index for chunk in self._chunks.values())
+    def _start_of(self, index: int) -> int | None:
+        chunks = self._chunks.items()
+        return next((start for start, chunk in chunks if start <= index <= chunk[-1].index), None)
 
     def _sweep(self) -> None:
         """Let go of the chunks that nobody used since the last time."""

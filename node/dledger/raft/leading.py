@@ -218,8 +218,7 @@ class Leadership:
         if peer.acked_round < message.round <= self._round:
             peer.acked_round = message.round
             self._confirm_reads()
-        lacks_entries = peer.next_index < self._log.first_index
-        asks = peer.probe_due or lacks_entries or peer.state is ProgressState.SNAPSHOT
+        asks = peer.probe_due or self._replication.gets_snapshot(peer)
         self.pump_due = self.pump_due or asks or self._reads.round_due
 
     def _heard(self, sender: NodeId, peer: Progress) -> None:

@@ -36,12 +36,16 @@ class Replication:
 
     def send(self, peer_id: NodeId, peer: Progress) -> bool:
         """Send what the follower's window allows; returns whether to try again at once."""
-        if peer.next_index < self._log.first_index or peer.state is ProgressState.SNAPSHOT:
+        if self.gets_snapshot(peer):
             return self._send_snapshot(peer_id, peer)
         self._send_entries(peer_id, peer)
         if peer.probe_due:
             self._send_probe(peer_id, peer)
         return False
+
+    def gets_snapshot(self, peer: Progress) -> bool:
+        """Whether the follower is sent a snapshot: our log has not what it needs next (Raft 7)."""
+        return peer.next_index < self._log.first_index or peer.state is ProgressState.SNAPSHOT
 
     def _send_entries(self, peer_id: NodeId, peer: Progress) -> None:
         config, last_index = self._config, self._log.last_index

@@ -21,6 +21,7 @@ from dledger.errors import Unavailable
 from dledger.raft.messages import AppendRequest, InstallSnapshotRequest, Message
 from dledger.rpc import peer_codec
 from dledger.rpc.hello import METADATA_KEY, Hello
+from dledger.rpc.limits import MAX_PEER_FRAME_BYTES
 from dledger.types import Member, NodeId
 
 logger = logging.getLogger(__name__)
@@ -35,8 +36,8 @@ _MAX_FRAMES_BEFORE_OPEN: Final = 64
 _RECONNECT_S: Final = 0.1
 _RECONNECT_MAX_S: Final = 1.0
 CHANNEL_OPTIONS: Final = (
-    ("grpc.max_send_message_length", 64 << 20),
-    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.max_send_message_length", MAX_PEER_FRAME_BYTES),
+    ("grpc.max_receive_message_length", MAX_PEER_FRAME_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 2000),  # gRPC's word for how long connecting may take
     ("grpc.max_reconnect_backoff_ms", 1000),

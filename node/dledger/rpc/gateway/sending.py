@@ -59,8 +59,7 @@ class Sender:
         messages = [message_of(message) for message in request.messages]
         size_bytes = sum([len(message.body) for message in messages])
         check_total(size_bytes)
-        if self._engine.state.topics.get(topic) is None:
-            await self._catalog.topic(topic)
+        await self._catalog.topic(topic)
         host = request.messages[0].system_properties.born_host[:MAX_ID_LENGTH]
         stored, first = await self._batches.submit(
             _Origin(sender, topic, host), messages, size_bytes
