@@ -25,6 +25,8 @@ class Ours:
     name = OURS
     warm_up_s = 2.0
     link = Link.BY_HOST
+    load_module = "e2e.bench.native_load"
+    """The clients; they are given the nodes' endpoints."""
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         self._settings = dict(settings or {})
@@ -50,7 +52,7 @@ class Ours:
     def load(self, seats: Sequence[Seat]) -> Command:
         """See `System`."""
         endpoints = ",".join(f"{HOST}:{seat.client_port}" for seat in seats)
-        return Command((sys.executable, "-m", "e2e.bench.native_load", endpoints), answers=True)
+        return Command((sys.executable, "-m", self.load_module, endpoints), answers=True)
 
     def found(self, seats: Sequence[Seat]) -> None:
         """See `System`."""

@@ -25,10 +25,10 @@ from e2e.bench.figures import latency_figures
 from e2e.bench.groups import Group
 from e2e.bench.loads import Load
 from e2e.bench.ours import Ours
-from e2e.bench.processes import BenchError, Child, Command
+from e2e.bench.processes import BenchError, Child
 from e2e.bench.results import BUILD, LOGS, RESULTS, run_of, write
 from e2e.bench.rows import OURS, Row
-from e2e.bench.seats import HOST, Seat, take_seats
+from e2e.bench.seats import take_seats
 from e2e.bench.verdicts import Line, judged
 from e2e.bench.watching import Watcher
 
@@ -46,10 +46,7 @@ _ANSWER_S: Final = 60.0
 class Overloaded(Ours):
     """Our nodes, loaded by the clients of the overload rows."""
 
-    def load(self, seats: Sequence[Seat]) -> Command:
-        """See `System`."""
-        endpoints = ",".join(f"{HOST}:{seat.client_port}" for seat in seats)
-        return Command((sys.executable, "-m", "e2e.bench.overload_load", endpoints), answers=True)
+    load_module = "e2e.bench.overload_load"
 
 
 @dataclass(frozen=True, slots=True)

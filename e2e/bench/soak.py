@@ -25,10 +25,10 @@ from e2e.bench.figures import latency_figures
 from e2e.bench.groups import Group
 from e2e.bench.links import Links
 from e2e.bench.ours import Ours
-from e2e.bench.processes import BenchError, Command
+from e2e.bench.processes import BenchError
 from e2e.bench.results import BUILD, LOGS, RESULTS, run_of, write
 from e2e.bench.rows import OURS, Row
-from e2e.bench.seats import HOST, Seat, take_seats
+from e2e.bench.seats import take_seats
 from e2e.bench.soak_faults import make, round_of
 from e2e.bench.verdicts import Line, judged
 from e2e.bench.watching import Watcher, until_s
@@ -49,10 +49,7 @@ _AROUND: Final = timedelta(seconds=1)
 class Soaked(Ours):
     """Our nodes with their logs kept short, loaded by the soak's clients."""
 
-    def load(self, seats: Sequence[Seat]) -> Command:
-        """See `System`."""
-        endpoints = ",".join(f"{HOST}:{seat.client_port}" for seat in seats)
-        return Command((sys.executable, "-m", "e2e.bench.soak_load", endpoints), answers=True)
+    load_module = "e2e.bench.soak_load"
 
 
 @dataclass(slots=True)

@@ -16,20 +16,6 @@ from tests.rpc.rocketmq_client import RocketClient, code, message
 
 
 @pytest.fixture
-async def group() -> AsyncIterator[MemoryGroup]:
-    """One node."""
-    async with memory_group() as group:
-        yield group
-
-
-@pytest.fixture
-async def client(group: MemoryGroup) -> AsyncIterator[RocketClient]:
-    """A client of it."""
-    async with RocketClient(group.nodes[0].port) as client:
-        yield client
-
-
-@pytest.fixture
 async def strict_client() -> AsyncIterator[RocketClient]:
     """A client of a node that creates nothing on demand."""
     async with (

@@ -6,28 +6,13 @@ import asyncio
 import gzip
 import hashlib
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
-from tests.rpc.memory_group import MemoryGroup, memory_group
+from tests.rpc.memory_group import MemoryGroup
 from tests.rpc.rocketmq_client import MESSAGE_ID, RocketClient, code, message
-
-
-@pytest.fixture
-async def group() -> AsyncIterator[MemoryGroup]:
-    """One node."""
-    async with memory_group() as group:
-        yield group
-
-
-@pytest.fixture
-async def client(group: MemoryGroup) -> AsyncIterator[RocketClient]:
-    """A client of it."""
-    async with RocketClient(group.nodes[0].port) as client:
-        yield client
 
 
 async def test_a_route_makes_the_topic_and_names_its_queues(client: RocketClient) -> None:

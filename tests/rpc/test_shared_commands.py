@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from math import inf
 from typing import Any, cast
 
@@ -19,7 +19,7 @@ from dledger.rpc.forward import Caller
 from dledger.rpc.gateway import shared
 from dledger.rpc.gateway.shared import SharedCommands
 from dledger.rpc.rocketmq_stubs import definition, service
-from tests.rpc.memory_group import MemoryGroup, memory_group
+from tests.rpc.memory_group import MemoryGroup
 from tests.rpc.rocketmq_client import MESSAGE_ID, RocketClient, code, message
 
 
@@ -62,20 +62,6 @@ def engine() -> BusyEngine:
 def commands(engine: BusyEngine) -> SharedCommands[str, bytes]:
     """Shared commands whose bytes are the key and the rows."""
     return SharedCommands(cast("Engine", engine), 1, _joined)
-
-
-@pytest.fixture
-async def group() -> AsyncIterator[MemoryGroup]:
-    """One node, which leads."""
-    async with memory_group() as group:
-        yield group
-
-
-@pytest.fixture
-async def client(group: MemoryGroup) -> AsyncIterator[RocketClient]:
-    """A client of that node."""
-    async with RocketClient(group.nodes[0].port) as client:
-        yield client
 
 
 async def test_rows_of_one_key_share_a_command_until_it_is_closed(
