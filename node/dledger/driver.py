@@ -376,10 +376,10 @@ class Driver:
 
     def _run(self) -> None:
         self._wake_scheduled = False
-        if not self._takes_steps:
-            return
-        self._proposing.propose(disk_idle=self._disk.idle)
-        while self._takes_steps and self.core.has_ready():
+        while self._takes_steps:
+            self._proposing.propose(disk_idle=self._disk.idle)
+            if not self.core.has_ready():
+                break
             ready = self.core.ready()
             self._handle(ready)
             if ready.committed:

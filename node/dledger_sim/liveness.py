@@ -1,8 +1,9 @@
 """No livelock: a leader within 3 s whenever some node can talk both ways with a majority.
 
 Such a node is a *hub*. It can be elected only if a majority that it talks with has no more than it
-has in the log (Raft 5.4.1), so that belongs to it. Watched while clients write, under partitions
-that leave a hub: one-way cuts, bridges, stars, rings.
+has in the log (Raft 5.4.1), so that belongs to it; and it campaigns only while its log is whole: an
+entry that rotted is fetched from others first. Watched while clients write, under partitions that
+leave a hub: one-way cuts, bridges, stars, rings.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class LeaderWatch:
         return process.is_up and self._cluster.is_quorum(self._heard(process))
 
     def _is_electable(self, process: Process) -> bool:
-        if not process.is_up or not process.driver.core.may_campaign:
+        if not (process.is_up and process.driver.core.may_campaign and process.log.is_whole):
             return False
         own = _log_end(process)
         voters = [one for one in self._heard(process) if _log_end(one) <= own]

@@ -48,6 +48,24 @@ async def test_concurrent_commands_share_an_entry(group: TestGroup) -> None:
     assert len(leader.state.applied) < 100
 
 
+async def test_a_command_does_not_wait_for_a_tick_behind_something_else(group: TestGroup) -> None:
+    """An idle disk takes it in the same turn of the loop in which a read or a message is served."""
+    group.start()
+    leader = await group.leader()
+    await leader.driver.propose(command("before"), grows=True)
+    last_index = leader.driver.core.last_index
+
+    reading = asyncio.ensure_future(leader.driver.read_index())
+    await asyncio.sleep(0)
+    assert leader.driver.core.has_ready()
+    result = leader.driver.submit(command("x"), grows=True)
+    await asyncio.sleep(0)
+
+    assert leader.driver.core.last_index == last_index + 1
+    assert await result == "x"
+    assert await reading >= last_index
+
+
 async def test_a_follower_does_not_acknowledge_before_its_sync(tmp_path: Path) -> None:
     """Persist before you speak: no successful AppendResponse while the disk is busy."""
     files: dict[object, GatedFiles] = {node: GatedFiles() for node in IDS}
