@@ -413,14 +413,13 @@ class Driver:
         """Refuse writes; what waits is written when there is room.
 
         Whoever waits for an entry is told that its outcome is unknown; asking again, it is told
-        why. A follower that has everything on disk has room, and is asked to lead instead.
+        why. A voter that has everything on disk has room, and is asked to lead instead.
         """
         self._room.write_refused(error)
         self._proposing.outcome_lost()
-        if self.core.role is Role.LEADER:
-            progress = self.core.progress().values()
-            if any(peer.match_index >= self.core.last_index for peer in progress):
-                self.transfer_leadership(None)
+        heir = self.core.heir()
+        if heir and self.core.progress()[heir].match_index >= self.core.last_index:
+            self.transfer_leadership(heir)
 
     def disk_failed(self, error: BaseException) -> None:
         """Stop speaking: after a failed write or sync nothing this node says can be trusted.

@@ -82,6 +82,7 @@ class TestNode:
         files: Files,
         config: DriverConfig,
         state: BrokerState | None = None,
+        promote_learners: bool = True,
         segment_bytes: int = 1 << 20,
     ) -> None:
         self.id = node_id
@@ -114,7 +115,9 @@ class TestNode:
             self.log.sync()
         self.driver = Driver(
             config=config,
-            raft=RaftConfig(id=node_id, election_timeout_ticks=20),
+            raft=RaftConfig(
+                id=node_id, election_timeout_ticks=20, promote_learners=promote_learners
+            ),
             hard_state_file=hard_state_file,
             hard_state=hard_state_file.load(),
             log=self.log,
@@ -155,8 +158,10 @@ class TestGroup:
         config: DriverConfig | None = None,
         brokers: bool = False,
         segment_bytes: int = 1 << 20,
+        promote_learners: bool = True,
     ) -> None:
         self._brokers, self._segment_bytes = brokers, segment_bytes
+        self._promote_learners = promote_learners
         self._directory = directory
         self._files = files or {}
         self._config = config or DriverConfig(tick_s=0.01, min_free_bytes=0)
@@ -177,6 +182,7 @@ class TestGroup:
                 config=self._config,
                 state=BrokerState() if self._brokers else None,
                 segment_bytes=self._segment_bytes,
+                promote_learners=self._promote_learners,
             )
             self.nodes[node_id] = node
             node.driver.start()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from gated_files import GatedFiles
-from group import IDS, TestGroup, command, eventually, split
+from group import IDS, TestGroup, TestNode, command, eventually, split
 
 from dledger.disk_stall import StallLimits
 from dledger.driver import DriverConfig
@@ -238,6 +238,48 @@ async def test_a_full_disk_refuses_data_but_not_acknowledgements(group: TestGrou
     assert await leader.driver.propose(command("ack"), grows=False) == "ack"
     leader.driver.set_free_bytes(10_000)
     assert await leader.driver.propose(command("data"), grows=True) == "data"
+
+
+async def test_a_leader_whose_disk_is_full_hands_over_to_a_voter_that_has_everything(
+    group: TestGroup,
+) -> None:
+    """It has room; those that wait here are told that the outcome is unknown."""
+    group.start()
+    leader = await group.leader()
+    await leader.driver.propose(command("a"), grows=True)
+    await eventually(lambda: _has_everything(leader, *group.followers()))
+
+    leader.driver.disk_full(DiskFull("no room"))
+
+    await eventually(lambda: leader.driver.core.role is not Role.LEADER)
+    assert (await group.leader()).id != leader.id
+
+
+async def test_a_leader_whose_disk_is_full_stays_where_only_learners_have_everything(
+    tmp_path: Path,
+) -> None:
+    """There was nobody to hand over to, and the node failed over it (seed 1297)."""
+    group = TestGroup(tmp_path, promote_learners=False)
+    group.start()
+    leader = await group.leader()
+    members = leader.driver.core.membership.voters
+    alone = [member for member in members if member.id == leader.id]
+    others = [member for member in members if member.id != leader.id]
+    leader.driver.change_membership(voters=alone, learners=others)
+    await eventually(lambda: leader.driver.core.membership.voter_ids == {leader.id})
+    await leader.driver.propose(command("a"), grows=True)
+    await eventually(lambda: _has_everything(leader, *group.followers()))
+
+    leader.driver.disk_full(DiskFull("no room"))
+
+    assert leader.driver.core.transfer_target is None
+    assert leader.driver.core.role is Role.LEADER
+    await group.stop()
+
+
+def _has_everything(leader: TestNode, *followers: TestNode) -> bool:
+    progress, last_index = leader.driver.core.progress(), leader.driver.core.last_index
+    return all(progress[node.id].match_index == last_index for node in followers)
 
 
 async def test_a_failed_sync_stops_the_node(tmp_path: Path) -> None:

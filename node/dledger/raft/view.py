@@ -120,6 +120,11 @@ class RaftView:
         leading = self._standing.leading
         return leading.transfer_target if leading else None
 
+    def heir(self) -> NodeId | None:
+        """Return the other voter that holds most of our log; None if none, or when not leading."""
+        leading = self._standing.leading
+        return leading.most_caught_up() if leading else None
+
     def progress(self) -> Mapping[NodeId, Progress]:
         """Return the leader's view of each other member; empty when not leading."""
         leading = self._standing.leading
