@@ -21,7 +21,7 @@ import uvloop
 from dledger import config
 from dledger.config import ConfigError, Settings
 from dledger.errors import NodeRemoved, StorageError
-from dledger.memory import give_back
+from dledger.memory import give_back_now_and_then, keep_blocks
 from dledger.node import Node
 from dledger.watchdog import Watchdog
 
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run one node; return the exit code."""
-    give_back()
+    keep_blocks()
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if args.exit_with_parent:
@@ -102,6 +102,7 @@ async def _serve(settings: Settings) -> int:
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     watchdog.start()
+    give_back_now_and_then()
     code = await ended
     await stop_within(settings.shutdown_grace_s, node.stop)
     watchdog.stop()
