@@ -95,6 +95,8 @@ class LogView:
     async def entry(self, index: int) -> Entry:
         """Return one entry, from memory or disk.
 
+        To a reader that came here from the entries before, the log is on its way by chunks.
+
         Raises:
             OffsetOutOfRange: It is not in the log.
             FaultyEntry: It is damaged, and being fetched from a peer.
@@ -106,6 +108,8 @@ class LogView:
         chunk = self._cached(index)
         if chunk is None:
             chunk = await asyncio.shield(self._load(index, _READ_BYTES))
+        if self._start_of(chunk[0].index - 1) is not None:
+            self._load_behind(chunk, self.last_index)
         return chunk[index - chunk[0].index]
 
     def _cached(self, index: int) -> tuple[Entry, ...] | None:

@@ -122,3 +122,20 @@ async def test_a_reader_of_one_entry_does_not_read_what_is_far_behind_it() -> No
     assert viewed.terms(4, 4) is None
     await viewed.executor.run_next()
     assert viewed.terms(4, 8) == [1, 1, 1, 1, 1]
+
+
+async def test_a_reader_that_walks_the_log_does_not_wait_for_each_piece() -> None:
+    """What is behind the second piece in a row is read while that one is used."""
+    viewed = Viewed()
+    viewed.write(1, 1, 20, size=100_000)
+    walked = []
+    for index in (1, 2, 3, 4):
+        reading = asyncio.ensure_future(viewed.view.entry(index))
+        await asyncio.sleep(0)
+        if not reading.done():
+            await viewed.executor.run_next()
+        walked.append((await reading).index)
+    await viewed.executor.run_next()
+
+    assert walked == [1, 2, 3, 4]
+    assert viewed.terms(5, 20) is not None

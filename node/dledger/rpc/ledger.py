@@ -10,7 +10,7 @@ from typing import Any, Final
 import grpc
 
 from dledger.broker.message import Columns
-from dledger.broker.produce import NO_QUEUE, ProduceFrame, encode_produce
+from dledger.broker.produce import NO_QUEUE, encode_produce
 from dledger.broker.results import Produced
 from dledger.broker.topics import check_name
 from dledger.channel import LEADER_KEY
@@ -28,7 +28,7 @@ from dledger.rpc.limits import MAX_ID_LENGTH, MAX_MESSAGES
 from dledger.rpc.native import NativeHandlers, bug, parsed
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.producing import Producing
-from dledger.rpc.reading import BatchReading
+from dledger.rpc.reading import BatchReading, Stretch, encoded
 
 logger = logging.getLogger(__name__)
 
@@ -105,10 +105,7 @@ class LedgerHandlers(NativeHandlers):
             yield response
 
     async def _read_batches(self, raw: bytes, context: Any) -> AsyncIterator[bytes]:
-        def responses(request: pb.ReadRequest) -> AsyncIterator[pb.ReadBatchesResponse]:
-            return BatchReading(self._gateway, request).responses()
-
-        async for response in self._stream(raw, context, _READ_BATCHES, responses):
+        async for response in self._stream(raw, context, _READ_BATCHES, self._batches):
             yield response
 
     async def _stream(
@@ -116,14 +113,14 @@ class LedgerHandlers(NativeHandlers):
         raw: bytes,
         context: Any,
         method: str,
-        responses: Callable[[pb.ReadRequest], AsyncIterator[Any]],
+        responses: Callable[[pb.ReadRequest], AsyncIterator[bytes]],
     ) -> AsyncIterator[bytes]:
         try:
             request = parsed(pb.ReadRequest, raw)
             if request.linearizable:
                 await self._catch_up(context)
             async for response in responses(request):
-                yield response.SerializeToString()
+                yield response
             self._answered(method)
         except DledgerError as error:
             await self._refuse(context, method, error)
@@ -148,11 +145,16 @@ class LedgerHandlers(NativeHandlers):
         index = await self._gateway.relay.run(caller, 0, ask)
         await self._engine.wait_applied(index, caller.remaining_s())
 
-    async def _records(self, request: pb.ReadRequest) -> AsyncIterator[pb.ReadResponse]:
+    async def _batches(self, request: pb.ReadRequest) -> AsyncIterator[bytes]:
+        async for part in BatchReading(self._gateway, request).parts():
+            yield encoded(part)
+
+    async def _records(self, request: pb.ReadRequest) -> AsyncIterator[bytes]:
         """Yield the queue's messages one by one, for readers without the batch format."""
-        async for response in BatchReading(self._gateway, request).responses():
-            for part in _parts(record for batch in response.batches for record in _stored(batch)):
-                yield pb.ReadResponse(records=part, next_offset=part[-1].offset + 1)
+        async for part in BatchReading(self._gateway, request).parts():
+            for records in _parts(record for stretch in part for record in _stored(stretch)):
+                next_offset = records[-1].offset + 1
+                yield pb.ReadResponse(records=records, next_offset=next_offset).SerializeToString()
 
 
 def command_of(request: pb.AppendRequest) -> bytes:
@@ -211,10 +213,10 @@ def _parts(records: Iterator[pb.StoredRecord]) -> Iterator[list[pb.StoredRecord]
         yield part
 
 
-def _stored(batch: pb.StoredBatch) -> Iterator[pb.StoredRecord]:
-    frame = ProduceFrame(batch.payload, 0, len(batch.payload))
-    for number in range(batch.count):
-        message = frame.message(batch.first_row + number)
+def _stored(stretch: Stretch) -> Iterator[pb.StoredRecord]:
+    frame = stretch.frame()
+    for number in range(stretch.count):
+        message = frame.message(stretch.first_row + number)
         record = pb.Record(
             message_id=message.message_id,
             body=message.body,
@@ -224,8 +226,8 @@ def _stored(batch: pb.StoredBatch) -> Iterator[pb.StoredRecord]:
             born_at_ms=message.born_at_ms,
         )
         yield pb.StoredRecord(
-            offset=batch.first_offset + number,
-            index=batch.index,
-            stored_at_ms=batch.stored_at_ms,
+            offset=stretch.first_offset + number,
+            index=stretch.entry.index,
+            stored_at_ms=stretch.entry.timestamp_ms,
             record=record,
         )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from dledger.broker.consume_queue import ConsumeQueue
+from dledger.broker.produce import ProduceFrame
 from dledger.errors import OffsetOutOfRange
 from dledger.rpc.pb import dledger_pb2 as pb
+from dledger.rpc.wire import length_prefix
 from dledger.types import Entry
 
 if TYPE_CHECKING:
@@ -15,6 +18,36 @@ if TYPE_CHECKING:
 
 _RESPONSE_BYTES: Final = 1 << 20
 _FOLLOW_POLL_S: Final = 5.0
+_BATCHES: Final = pb.ReadBatchesResponse.BATCHES_FIELD_NUMBER
+_PAYLOAD: Final = pb.StoredBatch.PAYLOAD_FIELD_NUMBER
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Messages that follow each other in a queue and were produced together.
+
+    Attributes:
+        first_offset: Queue offset of the first one.
+        first_row: Its row in the payload.
+        count: How many there are.
+        entry: What holds the payload, at bytes [start, end) of its data.
+    """
+
+    first_offset: int
+    first_row: int
+    count: int
+    entry: Entry
+    start: int
+    end: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the payload, with the rows of other queues in it."""
+        return self.end - self.start
+
+    def frame(self) -> ProduceFrame:
+        """Return the payload, to be looked into."""
+        return ProduceFrame(self.entry.data, self.start, self.end)
 
 
 class BatchReading:
@@ -27,10 +60,11 @@ class BatchReading:
         self._left = request.max_records or None
         self._entry: Entry | None = None
 
-    async def responses(self) -> AsyncIterator[pb.ReadBatchesResponse]:
-        """Yield the queue's batches in order; at its end wait for more if the caller follows.
+    async def parts(self) -> AsyncIterator[list[Stretch]]:
+        """Yield the queue's batches in order, about 1 MiB at a time; at its end wait for more.
 
-        A caller that follows may be ahead of this node, having read from one that applies faster.
+        That is if the caller follows; it may be ahead of this node, having read from one that
+        applies faster.
 
         Raises:
             UnknownTopic: There is no such topic.
@@ -42,7 +76,7 @@ class BatchReading:
             raise OffsetOutOfRange(self._offset, first=queue.first, last=queue.end)
         while self._left is None or self._left > 0:
             if self._offset < self._queue().end:
-                yield await self._response()
+                yield await self._part()
             elif self._request.follow:
                 request = self._request
                 await self._arrivals.wait(request.topic, request.queue_id, _FOLLOW_POLL_S)
@@ -52,19 +86,18 @@ class BatchReading:
     def _queue(self) -> ConsumeQueue:
         return self._engine.state.topics.queue(self._request.topic, self._request.queue_id)
 
-    async def _response(self) -> pb.ReadBatchesResponse:
-        """Return the next batches: one at least, and about 1 MiB."""
-        batches: list[pb.StoredBatch] = []
+    async def _part(self) -> list[Stretch]:
+        part: list[Stretch] = []
         size_bytes = 0
         while self._has_more() and size_bytes < _RESPONSE_BYTES:
-            batches.append(await self._batch())
-            size_bytes += len(batches[-1].payload)
-        return pb.ReadBatchesResponse(batches=batches, next_offset=self._offset)
+            part.append(await self._stretch())
+            size_bytes += part[-1].size_bytes
+        return part
 
     def _has_more(self) -> bool:
         return self._offset < self._queue().end and (self._left is None or self._left > 0)
 
-    async def _batch(self) -> pb.StoredBatch:
+    async def _stretch(self) -> Stretch:
         place, count = self._queue().stretch(self._offset)
         payload = place.payload
         if self._entry is None or self._entry.index != payload.index:
@@ -73,11 +106,22 @@ class BatchReading:
             count = min(count, self._left)
             self._left -= count
         first, self._offset = self._offset, self._offset + count
-        return pb.StoredBatch(
-            first_offset=first,
-            first_row=place.row,
-            count=count,
-            index=payload.index,
-            stored_at_ms=self._entry.timestamp_ms,
-            payload=self._entry.data[payload.start : payload.end],
-        )
+        return Stretch(first, place.row, count, self._entry, payload.start, payload.end)
+
+
+def encoded(part: Sequence[Stretch]) -> bytes:
+    """Return the ReadBatchesResponse with these batches, in which each payload is copied once."""
+    pieces: list[bytes | memoryview] = []
+    for stretch in part:
+        head = pb.StoredBatch(
+            first_offset=stretch.first_offset,
+            first_row=stretch.first_row,
+            count=stretch.count,
+            index=stretch.entry.index,
+            stored_at_ms=stretch.entry.timestamp_ms,
+        ).SerializeToString() + length_prefix(_PAYLOAD, stretch.size_bytes)
+        payload = memoryview(stretch.entry.data)[stretch.start : stretch.end]
+        pieces += (length_prefix(_BATCHES, len(head) + len(payload)), head, payload)
+    next_offset = part[-1].first_offset + part[-1].count
+    pieces.append(pb.ReadBatchesResponse(next_offset=next_offset).SerializeToString())
+    return b"".join(pieces)
