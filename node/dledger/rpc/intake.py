@@ -18,9 +18,9 @@ from dledger.errors import InvalidArgument, Overloaded, Unavailable
 
 MAX_BYTES: Final = 32 << 20
 """Requests under way at one node; each is in memory two or three times while it is served."""
-MAX_WAITING: Final = 1024
+MAX_WAITING: Final = 512
 """Requests that wait for room; HTTP/2 may hold 64 KiB of each."""
-_PATIENCE_S: Final = 2.0
+_PATIENCE_S: Final = 1.0
 """How long one waits for room; then its client is told to come later."""
 _ARRIVES_S: Final = 10.0
 """How long one may take to arrive; meanwhile it keeps room from others."""

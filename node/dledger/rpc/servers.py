@@ -38,12 +38,14 @@ class Listener:
         address: Where.
         handlers: What it serves.
         max_request_bytes: The largest message it takes; what is larger is refused unread.
+        max_calls: Calls under way on one connection; further ones wait at the client. None: any.
         tls: The pair (key, chain) if it is encrypted.
     """
 
     address: str
     handlers: Sequence[grpc.GenericRpcHandler]
     max_request_bytes: int
+    max_calls: int | None = None
     tls: tuple[bytes, bytes] | None = None
 
 
@@ -74,11 +76,13 @@ def connections_of(files: int, ports: int) -> int:
 
 
 def _build(listener: Listener, max_connections: int) -> grpc.aio.Server:
-    options = (
+    options = [
         *_OPTIONS,
         ("grpc.max_receive_message_length", listener.max_request_bytes),
         ("grpc.max_allowed_incoming_connections", max_connections),
-    )
+    ]
+    if listener.max_calls is not None:
+        options.append(("grpc.max_concurrent_streams", listener.max_calls))
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=MAX_CONCURRENT_RPCS)
     server.add_generic_rpc_handlers(tuple(listener.handlers))
     try:
