@@ -140,11 +140,19 @@ class Cluster:
         newest = dict(sorted((pair for pair in newer if pair[0] > since), key=lambda p: p[0]))
         return [committed, *newest.values()]
 
-    def is_quorum(self, processes: Collection[Process]) -> bool:
-        """Whether these nodes are enough by every membership that may decide."""
+    def is_quorum(self, processes: Collection[Process], *, promoted: bool = False) -> bool:
+        """Whether these nodes are enough by every membership that may decide.
+
+        Args:
+            processes: The nodes.
+            promoted: Take learners for voters, as they will be once they have caught up.
+        """
         names = {one.id for one in processes}
         return all(
-            Electorate(one.voter_ids, one.outgoing_ids).is_quorum(names)
+            Electorate(
+                one.voter_ids | {learner.id for learner in one.learners if promoted},
+                one.outgoing_ids,
+            ).is_quorum(names)
             for one in self.memberships()
         )
 

@@ -98,7 +98,10 @@ class Run:
         self._demand_progress("the healed quorum")
 
     def _draw_outside(self) -> list[Process]:
-        """Return nodes without whom there is still a quorum, as many as possible."""
+        """Return nodes without whom there is still a quorum, as many as possible.
+
+        Also if the leader makes voters of its learners, which it may do before it notices.
+        """
         cluster = self.cluster
         core = [one for one in cluster.processes.values() if not one.retired]
         outside: list[Process] = []
@@ -106,7 +109,7 @@ class Run:
             return outside  # the only whole copy of an entry may be anywhere
         for process in self._rng.sample(core, len(core)):
             rest = [one for one in core if one is not process]
-            if cluster.is_quorum(rest):
+            if cluster.is_quorum(rest) and cluster.is_quorum(rest, promoted=True):
                 core = rest
                 outside.append(process)
         self._outside = {one.id for one in outside}

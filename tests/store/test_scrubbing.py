@@ -223,6 +223,20 @@ def test_a_header_that_the_disk_cannot_read_is_written_again() -> None:
     assert everything(disk.crash()) == entries(1, 100, size=150)
 
 
+def test_an_index_file_that_cannot_be_opened_is_written_again() -> None:
+    """The scrubber ended with an error that nobody had a name for (seed 1692)."""
+    disk, log = filled()
+    first = log._index.segments[0]
+    before = bytes(disk.contents(first.index_path.name))
+    unopened = Fault("open", errno.EIO, first.index_path.name, times=2)
+    disk.files.inject(unopened)
+
+    log._scrub_copies(first)
+
+    assert not unopened.times
+    assert bytes(disk.contents(first.index_path.name)) == before
+
+
 def test_damage_of_what_the_log_has_dropped_is_no_fault() -> None:
     """Nobody could repair it, or needs it."""
     _, log = filled()

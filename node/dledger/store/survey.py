@@ -268,7 +268,7 @@ def load_index(files: Files, path: Path, mode: Mode = Mode.READ) -> SegmentIndex
     """Return an index file's contents; None if it is missing, damaged or cannot be read."""
     try:
         file = files.open(path, mode)
-    except FileNotFoundError:
+    except OSError:
         return None
     try:
         return decode_index(file.pread(file.size(), 0))
