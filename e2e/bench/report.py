@@ -1,19 +1,19 @@
 """``make bench-report``: docs/performance.md and its plots, from the history of results.
 
-The text between the two markers of the page is written from the newest run, the plot of the
-history from all of them; the rest of the page is written by hand. ``--check`` says whether page
-and plots are those of the results.
+The text between the two markers of the page is written from the newest run of the bench, of the
+soak and of the overload, the plot of the history from all of them; the rest of the page is written
+by hand. ``--check`` says whether page and plots are those of the results.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from e2e.bench import machine
+from e2e.bench import machine, overload, soak
 from e2e.bench.cases import PEER_WINDOWS, WINDOWS
 from e2e.bench.catch_up import CATCH_UP
 from e2e.bench.contest import INSIDE
@@ -21,16 +21,19 @@ from e2e.bench.engine import APPEND, LATENCY, READ
 from e2e.bench.failover import FAILOVER
 from e2e.bench.goals import GOALS, Goal, best
 from e2e.bench.machine import DISK
+from e2e.bench.overload import OVERLOAD
 from e2e.bench.plots import line_chart, strip_chart
 from e2e.bench.rows import OURS, Row, Run, history
 from e2e.bench.sdk import SDK
+from e2e.bench.soak import SOAK
+from e2e.bench.verdicts import Line
 
 RESULTS: Final = machine.ROOT / "bench" / "results"
 PAGE: Final = machine.ROOT / "docs" / "performance.md"
 PLOTS: Final = machine.ROOT / "docs" / "performance"
 BEGIN: Final = "<!-- figures: written by make bench-report -->"
 END: Final = "<!-- end of figures -->"
-_NO_RUN: Final = "No run is kept yet.\n"
+_NOT_RUN: Final = "No run is kept yet.\n"
 _QUIET_LOAD: Final = 0.5
 _KIB: Final = 1024
 _SECONDS: Final = "seconds"
@@ -67,15 +70,21 @@ def files(runs: Sequence[Run]) -> dict[Path, str]:
         runs: The newest is the last one; without any there are no plots, and the page says so.
     """
     page = PAGE.read_text("utf-8")
-    if not runs:
-        return {PAGE: replaced(page, _NO_RUN)}
-    newest = runs[-1]
+    benches = [run for run in runs if has(run, APPEND)]
+    if not benches:
+        return {PAGE: replaced(page, _NOT_RUN + under_stress(runs))}
+    newest = benches[-1]
     return {
-        PAGE: replaced(page, figures_text(newest)),
+        PAGE: replaced(page, figures_text(newest) + under_stress(runs)),
         PLOTS / "appends.svg": appends_plot(newest),
         PLOTS / "failover.svg": failover_plot(newest),
-        PLOTS / "history.svg": history_plot(runs),
+        PLOTS / "history.svg": history_plot(benches),
     }
+
+
+def has(run: Run, kind: str) -> bool:
+    """Whether a run measured anything of this kind."""
+    return any(row.kind == kind for row in run.rows)
 
 
 def replaced(page: str, text: str) -> str:
@@ -115,6 +124,35 @@ def figures_text(run: Run) -> str:
     return "\n".join(part for part in parts if part)
 
 
+def under_stress(runs: Sequence[Run]) -> str:
+    """Return the page's parts about the newest soak and the newest overload."""
+    text = ""
+    for kind, title, verdict in _STRESSES:
+        found = [run for run in runs if has(run, kind)]
+        text += f"\n### {title}\n\n" + (_stress(found[-1], kind, verdict) if found else _NOT_RUN)
+    return text
+
+
+def _stress(run: Run, kind: str, verdict: Callable[[Mapping[str, float]], Sequence[Line]]) -> str:
+    rows = [row for row in run.rows if row.kind == kind]
+    lines = [(row.name, line) for row in rows for line in verdict(row.figures)]
+    return f"Run of {run.at}, commit `{run.commit}`.\n\n" + table(
+        ["row", "line", "at most", "this run", "kept"],
+        [
+            [name, line.what, f"{line.most:g}", _measured(line), "yes" if line.holds else "no"]
+            for name, line in lines
+        ],
+    )
+
+
+def _measured(line: Line) -> str:
+    return "not measured" if line.value is None else number(line.value)
+
+
+_STRESSES: Final = (
+    (SOAK, "A long run with a fault each minute", soak.verdict),
+    (OVERLOAD, "Too much of everything", overload.verdict),
+)
 _LATENCIES: Final = {"p50_ms": "p50 ms", "p99_ms": "p99 ms", "p999_ms": "p99.9 ms"}
 _FAILOVER: Final = {
     "trials": "trials",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -177,3 +178,25 @@ def test_a_scale_ends_at_a_round_number() -> None:
 def test_the_page_and_its_plots_are_those_of_the_results() -> None:
     """`make bench-report` was run after the last result, and nobody wrote between the markers."""
     assert list(report.stale()) == []
+
+
+def test_the_newest_soak_and_overload_are_judged_beside_the_newest_bench() -> None:
+    """Each is a run of its own; what was not measured is no failure."""
+    soak = Row(
+        kind="soak",
+        system=OURS,
+        name="70% load",
+        size_bytes=1024,
+        batch=64,
+        figures={"unexplained": 1.0, "lost": 0.0, "peak_mb": 250.0},
+    )
+    older = replace(soak, figures={"unexplained": 7.0})
+
+    text = report.under_stress([_run(older), _run(soak), _run(_append(OURS, 1))])
+
+    assert "| 70% load | elections without a cause | 0 | 1 | no |" in text
+    assert "| 70% load | most memory of a node, MB | 300 | 250 | yes |" in text
+    assert (
+        "| 70% load | growth of memory, worst process, percent | 5 | not measured | yes |" in text
+    )
+    assert text.endswith("### Too much of everything\n\nNo run is kept yet.\n")
