@@ -17,6 +17,8 @@ from typing import Any, Final, Literal
 Durability = Literal["sync", "osBuffer"]
 
 ENV_PREFIX: Final = "DLEDGER_"
+HEARTBEAT_TICKS: Final = 2
+ELECTION_TIMEOUT_TICKS: Final = 10
 _RESOLVE_RETRY_S: Final = 0.5
 _NOT_SETTINGS: Final = frozenset({"DLEDGER_CONFIG"})
 
@@ -79,8 +81,8 @@ class Settings:
     peer_port: int = 20911
     http_port: int = 8080
     tick_ms: int = 50
-    heartbeat_ticks: int = 2
-    election_timeout_ticks: int = 10
+    heartbeat_ticks: int = HEARTBEAT_TICKS
+    election_timeout_ticks: int = ELECTION_TIMEOUT_TICKS
     election_handicap_ticks: int = 0
     segment_bytes: int = 64 << 20
     scrub_bytes_per_s: int = 8 << 20

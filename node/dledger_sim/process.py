@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final, Protocol
 
 from dledger.broker.state import BrokerState
+from dledger.config import ELECTION_TIMEOUT_TICKS, HEARTBEAT_TICKS
 from dledger.driver import Driver, DriverConfig
 from dledger.errors import NodeRemoved, StorageError
 from dledger.metrics import NodeMetrics
@@ -261,11 +263,16 @@ class Process:
         self.loop.run(lambda: self.loop.create_task(work()))
 
     def _raft_config(self) -> RaftConfig:
-        if not self._world.options.tight:
-            return RaftConfig(id=self.id, group_id=self._identity.group_id)
-        return RaftConfig(
+        config = RaftConfig(
             id=self.id,
             group_id=self._identity.group_id,
+            heartbeat_ticks=HEARTBEAT_TICKS,
+            election_timeout_ticks=ELECTION_TIMEOUT_TICKS,
+        )
+        if not self._world.options.tight:
+            return config
+        return replace(
+            config,
             max_append_bytes=1024,
             max_inflight_appends=3,
             max_inflight_bytes=4096,
