@@ -18,8 +18,8 @@ from dledger_sim.process import Process
 
 LEADER_US: Final = 3 * S
 PROGRESS_US: Final = 5 * S
-_SETTLED_US: Final = 2 * S
-"""Several rounds of campaigns of whoever does not hear the leader."""
+_SETTLED_US: Final = S
+"""Whoever does not hear the leader has campaigned by then, and in vain."""
 _LONGEST_US: Final = PROGRESS_US + S
 _LOOK_US: Final = 50 * MS
 
@@ -35,7 +35,7 @@ class LeaderWatch:
     def watch(self) -> None:
         """Let time pass until a leader is settled, or for 6 s if none could be elected.
 
-        It is once it has served for 2 s, undisturbed, and something was committed in that time.
+        It is once it has served for 1 s, undisturbed, and something was committed in that time.
 
         Raises:
             ViolationError: There could be a leader, or progress, for too long without one.
