@@ -8,7 +8,7 @@ import grpc
 
 from dledger.config import Settings
 from dledger.rpc.gateway import Gateway
-from dledger.rpc.limits import MAX_CLIENT_CALLS, MAX_CLIENT_FRAME_BYTES, MAX_PEER_FRAME_BYTES
+from dledger.rpc.limits import MAX_CLIENT_FRAME_BYTES, MAX_PEER_FRAME_BYTES
 from dledger.rpc.servers import Listener
 from dledger.tls import key_and_chain
 
@@ -28,7 +28,6 @@ def listeners(
         address=f"{host}:{settings.client_port}",
         handlers=gateway.handlers(),
         max_request_bytes=MAX_CLIENT_FRAME_BYTES,
-        max_calls=MAX_CLIENT_CALLS,
     )
     peers = Listener(
         address=f"{host}:{settings.peer_port}",
@@ -49,6 +48,5 @@ def _encrypted(settings: Settings, gateway: Gateway) -> Listener:
         address=f"{settings.listen_host}:{settings.client_tls_port}",
         handlers=gateway.handlers(tls=True),
         max_request_bytes=MAX_CLIENT_FRAME_BYTES,
-        max_calls=MAX_CLIENT_CALLS,
         tls=pair,
     )

@@ -28,7 +28,3 @@ MAX_HELD_BYTES: Final = 256 << 20
 MAX_WAITING_POLLS: Final = 10_000
 MAX_TELEMETRY_STREAMS: Final = 10_000
 MAX_CLIENTS: Final = 100_000
-MAX_CLIENT_CALLS: Final = 512
-"""On one connection of a client, polls included; it keeps the rest back. Calls that come faster
-than they are taken up pile up in gRPC, which drops them without a name from 1,000 on; and who has a
-connection of his own does not wait behind them."""

@@ -13,6 +13,9 @@ import grpc.aio
 
 MAX_CONCURRENT_RPCS: Final = 1 << 15
 """Calls under way at one port, polls and streams included; more are refused as overload."""
+MAX_PENDING_CALLS: Final = 1_000
+"""Calls that came faster than they are taken up, by one in each turn of the event loop; gRPC
+cancels what exceeds them, so that who is served did not wait for seconds. It names no reason."""
 MAX_CONNECTIONS: Final = 12_000
 """To one port; more are closed at once, and a gRPC client tries another node."""
 _RESERVED_FILES: Final = 512
@@ -22,6 +25,8 @@ _OPTIONS: Final = (
     ("grpc.max_send_message_length", 64 << 20),
     ("grpc.so_reuseport", 0),
     ("grpc.http2.bdp_probe", 0),  # or a stream's window grows, and holds MiB that nobody reads yet
+    ("grpc.server.max_pending_requests", MAX_PENDING_CALLS),
+    ("grpc.server.max_pending_requests_hard_limit", MAX_PENDING_CALLS),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.keepalive_time_ms", 10_000),
@@ -38,14 +43,12 @@ class Listener:
         address: Where.
         handlers: What it serves.
         max_request_bytes: The largest message it takes; what is larger is refused unread.
-        max_calls: Calls under way on one connection; further ones wait at the client. None: any.
         tls: The pair (key, chain) if it is encrypted.
     """
 
     address: str
     handlers: Sequence[grpc.GenericRpcHandler]
     max_request_bytes: int
-    max_calls: int | None = None
     tls: tuple[bytes, bytes] | None = None
 
 
@@ -76,13 +79,11 @@ def connections_of(files: int, ports: int) -> int:
 
 
 def _build(listener: Listener, max_connections: int) -> grpc.aio.Server:
-    options = [
+    options = (
         *_OPTIONS,
         ("grpc.max_receive_message_length", listener.max_request_bytes),
         ("grpc.max_allowed_incoming_connections", max_connections),
-    ]
-    if listener.max_calls is not None:
-        options.append(("grpc.max_concurrent_streams", listener.max_calls))
+    )
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=MAX_CONCURRENT_RPCS)
     server.add_generic_rpc_handlers(tuple(listener.handlers))
     try:
