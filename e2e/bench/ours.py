@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from functools import cache
+from typing import Any, TypeVar
 
 from dledger.client import AdminClient
 from dledger.errors import DledgerError
@@ -15,6 +18,8 @@ from e2e.bench.groups import Standing, until
 from e2e.bench.processes import Command
 from e2e.bench.rows import OURS
 from e2e.bench.seats import HOST, Link, Seat
+
+T = TypeVar("T")
 
 _FOUNDED_S = 60.0
 
@@ -63,7 +68,7 @@ class Ours:
             Member(id=NodeId(s.node_id), name=s.name, address=seat.link_address)
             for s, seat in zip(statuses, seats, strict=True)
         ]
-        asyncio.run(_bootstrap(seats[0], members))
+        _done(_bootstrap(seats[0], members))
 
     def standing(self, seat: Seat) -> Standing | None:
         """See `System`."""
@@ -93,9 +98,21 @@ def _phases(told: NodeStatus) -> dict[str, float]:
 def status(seat: Seat) -> NodeStatus | None:
     """Ask the node of *seat* through its own port, cut links or not."""
     try:
-        return asyncio.run(_status(seat))
+        return _done(_status(seat))
     except DledgerError:
         return None
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """Return the loop for all of this process's calls: gRPC does not outlive one unharmed."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="calls", daemon=True).start()
+    return loop
+
+
+def _done(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run_coroutine_threadsafe(work, _loop()).result()
 
 
 async def _status(seat: Seat) -> NodeStatus:

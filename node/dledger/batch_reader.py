@@ -12,7 +12,7 @@ from contextlib import aclosing
 from typing import Final
 
 from dledger.channel import nodes_of
-from dledger.errors import Unavailable
+from dledger.errors import Unavailable, UnknownTopic
 from dledger.ledger_client import Client
 from dledger.stored_batch import StoredBatch
 
@@ -25,7 +25,8 @@ async def follow(
 ) -> AsyncGenerator[StoredBatch]:
     """Yield the committed batches of one queue from *start_offset* on, for ever.
 
-    While no node answers it waits. What is not taken is not sent.
+    While no node answers it waits. What is not taken is not sent. A topic that was just created may
+    not have reached the node that is asked: that one catches up before it is believed.
 
     Args:
         addresses: Client ports (8081) of the group's nodes, ``host:port``; one is enough.
@@ -38,17 +39,24 @@ async def follow(
         InvalidArgument: There is no address; or the queue has nothing at that offset any more.
     """
     nodes = nodes_of(addresses, for_what="reader")
-    offset, turn, wait_s = start_offset, 0, _RETRY_S
+    offset, turn, wait_s, doubted = start_offset, 0, _RETRY_S, False
     while True:
         async with Client(nodes[turn % len(nodes)]) as client:
-            batches = client.read_batches(topic, queue_id, start_offset=offset, follow=True)
+            batches = client.read_batches(
+                topic, queue_id, start_offset=offset, follow=True, linearizable=doubted
+            )
             try:
                 async with aclosing(batches):
                     async for batch in batches:
                         yield batch
-                        offset, wait_s = batch.end_offset, _RETRY_S
+                        offset, wait_s, doubted = batch.end_offset, _RETRY_S, False
             except Unavailable:
                 pass
+            except UnknownTopic:
+                if doubted:
+                    raise
+                doubted = True
+                continue
         turn += 1
         await asyncio.sleep(wait_s)
         wait_s = min(2 * wait_s, _RETRY_MAX_S)

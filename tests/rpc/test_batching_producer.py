@@ -9,6 +9,7 @@ import pytest
 
 from dledger.client import BatchingProducer, Client, Record, follow
 from dledger.errors import InvalidArgument, Refused, Unavailable, UnknownTopic
+from dledger.types import Entry
 from tests.rpc.memory_group import MemoryGroup, memory_group
 
 TOPIC = "orders"
@@ -141,6 +142,34 @@ async def test_a_reader_goes_on_at_another_node(group: MemoryGroup) -> None:
 
     assert (first.bodies(), second.bodies()) == ([b"0"], [b"1"])
     assert (first.first_offset, second.first_offset) == (0, 1)
+
+
+async def test_a_reader_of_a_new_topic_waits_for_a_node_that_has_not_heard_of_it(
+    group: MemoryGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic was acknowledged; that a follower applies it later is not the reader's trouble."""
+    late = group.nodes[1]
+    missed: list[Entry] = []
+
+    def note(entry: Entry) -> list[object]:
+        missed.append(entry)
+        return []
+
+    async def catch_up(index: int, timeout_s: float) -> None:
+        while missed:
+            late.engine.state.apply(missed.pop(0))
+
+    monkeypatch.setattr(late.engine, "apply", note)
+    monkeypatch.setattr(late.engine, "wait_applied", catch_up)
+    async with Client(group.addresses[0]) as client:
+        await client.create_topic("fresh", queues=1)
+        await client.append("fresh", [Record(body=b"0", message_id="0")])
+    reader = follow(group.addresses[1], "fresh", 0)
+    async with asyncio.timeout(10):
+        batch = await anext(reader)
+    await reader.aclose()
+
+    assert batch.bodies() == [b"0"]
 
 
 async def test_a_reader_of_nothing_is_told(group: MemoryGroup) -> None:
