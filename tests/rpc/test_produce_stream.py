@@ -245,10 +245,13 @@ async def test_a_stream_to_a_slow_leader_stays(
     """Sending everything again would make it slower still."""
     monkeypatch.setattr(append_stream, "_SILENCE_S", 0.02)
     asked: list[str] = []
+    often = asyncio.Event()
     leader_at = append_stream._leader_at
 
     async def noted(address: str) -> str:
         asked.append(address)
+        if len(asked) == 6:
+            often.set()
         return await leader_at(address)
 
     monkeypatch.setattr(append_stream, "_leader_at", noted)
@@ -256,7 +259,7 @@ async def test_a_stream_to_a_slow_leader_stays(
 
     async with AppendStream(group.addresses) as stream:
         append = asyncio.ensure_future(stream.append(TOPIC, [b"a"], queue_id=0))
-        await asyncio.sleep(0.5)
+        await asyncio.wait_for(often.wait(), 10)
 
         assert stream._streams == 1
         assert set(asked) == set(group.addresses[1:])
