@@ -21,14 +21,12 @@ from e2e.bench.engine import APPEND, LATENCY, READ
 from e2e.bench.failover import FAILOVER
 from e2e.bench.goals import GOALS, Goal, best
 from e2e.bench.machine import DISK
-from e2e.bench.overload import OVERLOAD
 from e2e.bench.plots import line_chart, strip_chart
+from e2e.bench.results import RESULTS
 from e2e.bench.rows import OURS, Row, Run, history
 from e2e.bench.sdk import SDK
-from e2e.bench.soak import SOAK
 from e2e.bench.verdicts import Line
 
-RESULTS: Final = machine.ROOT / "bench" / "results"
 PAGE: Final = machine.ROOT / "docs" / "performance.md"
 PLOTS: Final = machine.ROOT / "docs" / "performance"
 BEGIN: Final = "<!-- figures: written by make bench-report -->"
@@ -150,8 +148,8 @@ def _measured(line: Line) -> str:
 
 
 _STRESSES: Final = (
-    (SOAK, "A long run with a fault each minute", soak.verdict),
-    (OVERLOAD, "Too much of everything", overload.verdict),
+    (soak.SOAK, "A long run with a fault each minute", soak.verdict),
+    (overload.OVERLOAD, "Too much of everything", overload.verdict),
 )
 _LATENCIES: Final = {"p50_ms": "p50 ms", "p99_ms": "p99 ms", "p999_ms": "p99.9 ms"}
 _FAILOVER: Final = {

@@ -418,7 +418,7 @@ class Driver:
         self._room.write_refused(error)
         self._proposing.outcome_lost()
         heir = self.core.heir()
-        if heir and self.core.progress()[heir].match_index >= self.core.last_index:
+        if heir is not None and self.core.progress()[heir].match_index >= self.core.last_index:
             self.transfer_leadership(heir)
 
     def disk_failed(self, error: BaseException) -> None:

@@ -25,15 +25,15 @@ SETTINGS: Final = {
 """By ``mallopt`` parameter: arenas, and bytes from which a block, or a free end, goes back at once.
 
 Only snapshots are so large."""
-GIVE_BACK_S: Final = 5.0
+_GIVE_BACK_S: Final = 5.0
 
 
-def keep_blocks() -> bool:
-    """Have the allocator keep freed blocks; False where it knows no such settings (musl)."""
+def keep_blocks() -> None:
+    """Have the allocator keep freed blocks, where it knows such settings (musl does not)."""
     with suppress(AttributeError, OSError):
         library = ctypes.CDLL(None)
-        return all(library.mallopt(key, value) == 1 for key, value in SETTINGS.items())
-    return False
+        for key, value in SETTINGS.items():
+            library.mallopt(key, value)
 
 
 def give_back() -> None:
@@ -42,12 +42,12 @@ def give_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def give_back_now_and_then(every_s: float = GIVE_BACK_S) -> None:
-    """Start a thread that calls `give_back` for as long as the process lives."""
+def give_back_now_and_then() -> None:
+    """Start a thread that calls `give_back` every 5 s for as long as the process lives."""
 
     def run() -> None:
         while True:
-            time.sleep(every_s)
+            time.sleep(_GIVE_BACK_S)
             give_back()
 
     threading.Thread(target=run, name="give-back", daemon=True).start()

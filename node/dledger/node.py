@@ -169,9 +169,7 @@ class Node:
 
     async def _hand_over(self) -> None:
         driver = self._driver
-        if driver is None or not driver.is_running or driver.core.role is not Role.LEADER:
-            return
-        if len(driver.core.membership.voters) == 1:
+        if driver is None or not driver.is_running or driver.core.heir() is None:
             return
         chosen = driver.transfer_leadership(None)
         logger.info("shutting down: handing leadership to %s", chosen)

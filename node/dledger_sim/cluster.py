@@ -150,7 +150,7 @@ class Cluster:
         names = {one.id for one in processes}
         return all(
             Electorate(
-                one.voter_ids | {learner.id for learner in one.learners if promoted},
+                one.voter_ids | one.learner_ids if promoted else one.voter_ids,
                 one.outgoing_ids,
             ).is_quorum(names)
             for one in self.memberships()

@@ -91,8 +91,7 @@ class Producing:
         command = request.command
         try:
             topic = checked_batch(command).topic
-            if self._engine.state.topics.get(topic) is None:
-                await self._catalog.topic(topic)
+            await self._catalog.topic(topic)
             result = await self._submitted(command)
         except Refused as refused:
             result = asyncio.get_running_loop().create_future()

@@ -14,10 +14,10 @@ _LENGTH_DELIMITED: Final = 2
 
 def length_prefix(field_number: int, size_bytes: int) -> bytes:
     """Return tag and length of a field of *size_bytes* bytes (bytes, string, message)."""
-    return varint(field_number << 3 | _LENGTH_DELIMITED) + varint(size_bytes)
+    return _varint(field_number << 3 | _LENGTH_DELIMITED) + _varint(size_bytes)
 
 
-def varint(value: int) -> bytes:
+def _varint(value: int) -> bytes:
     """Return a number of 0 or more as protobuf's varint: 7 bits a byte, the lowest first."""
     encoded = bytearray()
     while value > 0x7F:

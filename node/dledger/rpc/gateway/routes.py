@@ -48,7 +48,7 @@ class Router:
 
     async def _queues(self, resource: Any, caller: Caller) -> list[Any]:
         name = topic_name(resource)
-        topic = self._engine.state.topics.get(name) or await self._catalog.topic(name)
+        topic = await self._catalog.topic(name)
         addresses = addresses_of(self._engine, tls=caller.tls)
         if caller.tls and caller.language == _VERIFYING_LANGUAGE:
             return message_queues(self._engine.group, topic, resource, _one_each(addresses))
