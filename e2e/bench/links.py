@@ -40,16 +40,16 @@ class Links:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
     def start(self) -> None:
-        """Listen at every node's link port."""
+        """Listen at every node's link ports."""
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(_START_S)
 
     async def _listen(self) -> None:
         for seat, flow in zip(self._seats, self._flows, strict=True):
             flow.set()
-            accept = self._accept(seat)
-            server = await asyncio.start_server(accept, seat.link_host, seat.link_port)
-            self._servers.append(server)
+            for link_port, port in seat.linked_ports:
+                accept = self._accept(seat, link_port, port)
+                self._servers.append(await asyncio.start_server(accept, seat.link_host, link_port))
 
     def cut(self, index: int) -> None:
         """Let nothing pass from and to one node until `heal`."""
@@ -72,37 +72,43 @@ class Links:
             server.close()
         await _ended(self._tasks)
 
-    def _accept(self, target: Seat) -> Callable[..., None]:
+    def _accept(self, target: Seat, link_port: int, port: int) -> Callable[..., None]:
         def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = self._loop.create_task(self._serve(target, reader, writer))
+            source = self._source(writer.get_extra_info("peername")[1], link_port)
+            flows = [] if source is None else [self._flows[source], self._flows[target.index]]
+            task = self._loop.create_task(_serve(port, flows, reader, writer))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
         return accepted
-
-    async def _serve(
-        self, target: Seat, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        source = self._source(writer.get_extra_info("peername")[1], target.link_port)
-        flows = [] if source is None else [self._flows[source], self._flows[target.index]]
-        with contextlib.closing(writer), contextlib.suppress(OSError):
-            await _passes(flows)
-            to_reader, to_writer = await asyncio.open_connection(HOST, target.peer_port)
-            with contextlib.closing(to_writer):
-                pumps = [
-                    self._loop.create_task(_pump(reader, to_writer, flows)),
-                    self._loop.create_task(_pump(to_reader, writer, flows)),
-                ]
-                try:
-                    await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    await _ended(pumps)
 
     def _source(self, port: int, link_port: int) -> int | None:
         tables = (line for table in _TABLES for line in _lines(table))
         inode = socket_inode(tables, port, link_port)
         owners = {pid: index for index, pid in enumerate(self._pids())}
         return None if inode is None else _owner(inode, owners)
+
+
+async def _serve(
+    port: int,
+    flows: Sequence[asyncio.Event],
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+) -> None:
+    """Join a connection with one to *port* while bytes may flow, until either ends."""
+    with contextlib.closing(writer), contextlib.suppress(OSError):
+        await _passes(flows)
+        to_reader, to_writer = await asyncio.open_connection(HOST, port)
+        with contextlib.closing(to_writer):
+            loop = asyncio.get_running_loop()
+            pumps = [
+                loop.create_task(_pump(reader, to_writer, flows)),
+                loop.create_task(_pump(to_reader, writer, flows)),
+            ]
+            try:
+                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                await _ended(pumps)
 
 
 async def _ended(tasks: Collection[asyncio.Task[None]]) -> None:

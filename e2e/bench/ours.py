@@ -48,6 +48,7 @@ class Ours:
             "client_port": str(seat.client_port),
             "client_tls_port": "0",
             "peer_port": str(seat.peer_port),
+            "replication_port": str(seat.replication_port),
             "http_port": str(seat.http_port),
             **self._settings,
         }

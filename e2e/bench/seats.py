@@ -14,7 +14,7 @@ HOST: Final = "127.0.0.1"
 _FIRST_PORT: Final = 20_000
 _END_PORT: Final = 32_000
 """Below the range from which the kernel takes the ports of outgoing connections."""
-_PORTS_PER_SEAT: Final = 4
+_PORTS_PER_SEAT: Final = 5
 
 
 class Link(Enum):
@@ -35,6 +35,7 @@ class Seat:
         client_port: Where clients come.
         peer_port: Where it listens for its peers.
         http_port: Probes and metrics.
+        replication_port: Where entries come from its peers, in a system that has such a port.
         link_host: Where its peers find it: the node itself, or a link that leads to it.
         link_port: The port there.
     """
@@ -44,6 +45,7 @@ class Seat:
     client_port: int
     peer_port: int
     http_port: int
+    replication_port: int
     link_host: str
     link_port: int
 
@@ -51,6 +53,13 @@ class Seat:
     def name(self) -> str:
         """Its name in the group."""
         return f"n{self.index}"
+
+    @property
+    def linked_ports(self) -> tuple[tuple[int, int], ...]:
+        """Which port of the link leads to which port of the node."""
+        by_host = self.link_host != HOST
+        others = ((self.replication_port, self.replication_port),) if by_host else ()
+        return ((self.link_port, self.peer_port), *others)
 
     @property
     def own_address(self) -> str:
@@ -70,13 +79,14 @@ def take_seats(root: Path, link: Link = Link.NONE, *, count: int = 3) -> tuple[S
 
 
 def _seat(root: Path, index: int, ports: Sequence[int], link: Link) -> Seat:
-    client, peer, http, other = ports
+    client, peer, http, replication, other = ports
     return Seat(
         index=index,
         directory=root / f"n{index}",
         client_port=client,
         peer_port=peer,
         http_port=http,
+        replication_port=replication,
         link_host=f"127.0.1.{index + 1}" if link is Link.BY_HOST else HOST,
         link_port=other if link is Link.BY_PORT else peer,
     )

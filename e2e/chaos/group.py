@@ -33,6 +33,7 @@ _T = TypeVar("_T")
 
 _HOST: Final = "127.0.0.1"
 _PORTS: Final = (10_000, 32_000)
+_PORTS_PER_NODE: Final = 4
 _RESTART_S: Final = 0.2
 _POLL_S: Final = 0.05
 _START_S: Final = 60.0
@@ -70,7 +71,8 @@ class Node:
 
     def __init__(self, directory: Path, name: str, first_port: int, *, own_volume: bool) -> None:
         self.name = name
-        self.client_port, self.peer_port, self.http_port = range(first_port, first_port + 3)
+        ports = range(first_port, first_port + _PORTS_PER_NODE)
+        self.client_port, self.peer_port, self.http_port, self.replication_port = ports
         self.data = directory / name
         self.log_path = directory / f"{name}.log"
         self.control_path = directory / f"{name}.control.json"
@@ -131,12 +133,18 @@ class Group:
     def __init__(self, directory: Path, *, count: int, own_volume: bool, seed: int) -> None:
         rng = random.Random(seed)
         self.directory = directory
-        first = _free_ports(4 * count)
+        first = _free_ports(_PORTS_PER_NODE * count)
         self.nodes = {
-            name: Node(directory, name, first + 4 * index, own_volume=own_volume and index == 0)
+            name: Node(
+                directory,
+                name,
+                first + _PORTS_PER_NODE * index,
+                own_volume=own_volume and index == 0,
+            )
             for index, name in enumerate(f"node-{index}" for index in range(count))
         }
-        self.network = Network({n.name: n.peer_port for n in self.nodes.values()}, rng)
+        listens = {n.name: (n.peer_port, n.replication_port) for n in self.nodes.values()}
+        self.network = Network(listens, rng)
         self.exits: list[Exit] = []
         self.refusals: list[str] = []
         self._stopping = False
@@ -212,6 +220,7 @@ class Group:
             "client_port": str(node.client_port),
             "peer_port": str(node.peer_port),
             "http_port": str(node.http_port),
+            "replication_port": str(node.replication_port),
         }
         own = {key: value for key, value in os.environ.items() if not key.startswith("DLEDGER_")}
         chaos = {

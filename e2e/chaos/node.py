@@ -1,7 +1,7 @@
 """``python -m e2e.chaos.node``: the shipped node on faulty files, a jumping clock, and proxies.
 
 Takes what ``dledger node`` takes, and two variables: CHAOS_CONTROL, the control file of `shim`, and
-CHAOS_ROUTES, a JSON object that says by which address each peer is dialled, by its name.
+CHAOS_ROUTES, a JSON object: by which port each port of a peer is dialled.
 """
 
 from __future__ import annotations
@@ -23,11 +23,16 @@ from e2e.chaos.shim import Faults, FaultyFiles, JumpingClock
 class RoutedPeers(Peers):
     """Peers that are dialled through proxies, whatever address they greet with."""
 
-    routes: dict[str, str] = {}  # noqa: RUF012 - set once, before there is an instance
+    routes: dict[int, int] = {}  # noqa: RUF012 - set once, before there is an instance
 
     def address(self, member: Member) -> str:
         """Return the proxy in front of *member*."""
-        return self.routes.get(member.name) or super().address(member)
+        host, _, port = super().address(member).rpartition(":")
+        return f"{host}:{self.routes.get(int(port), port)}"
+
+    def replication_address(self, address: str, port: int) -> tuple[str, int]:
+        """Return the proxy in front of its replication port."""
+        return super().replication_address(address, self.routes.get(port, port))
 
 
 def main() -> int:
@@ -35,7 +40,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     node_command.add_arguments(parser)
     faults = Faults(Path(os.environ["CHAOS_CONTROL"]))
-    RoutedPeers.routes = json.loads(os.environ["CHAOS_ROUTES"])
+    routes = json.loads(os.environ["CHAOS_ROUTES"])
+    RoutedPeers.routes = {int(port): proxy for port, proxy in routes.items()}
     with mock.patch.multiple(
         "dledger.node",
         RealFiles=partial(FaultyFiles, faults),

@@ -1,9 +1,10 @@
-"""The network between nodes: one TCP proxy for each ordered pair, steered by direction.
+"""The network between nodes: TCP proxies for each ordered pair, steered by direction.
 
-A node dials each peer through the proxy of (itself, peer), and its messages travel in that
-direction only; what comes back on the same connection acknowledges. A direction that is cut holds
-its bytes back until it is healed, as a network does that loses packets, or breaks the connections
-and refuses new ones, as a firewall does. Bounded: at most `_CHUNKS` pieces wait, then TCP does.
+A node dials each of a peer's ports through the proxy of (itself, peer) to it, and its messages
+travel in that direction only; what comes back on the same connection acknowledges. A direction that
+is cut holds its bytes back until it is healed, as a network does that loses packets, or breaks the
+connections and refuses new ones, as a firewall does. Bounded: at most `_CHUNKS` pieces wait, then
+TCP does.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import contextlib
 import random
 import socket
 import struct
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -49,22 +50,26 @@ GOOD: Final = Condition()
 class Network:
     """All proxies of a group, and how each direction is now."""
 
-    def __init__(self, peer_ports: dict[str, int], rng: random.Random) -> None:
-        self._peer_ports = peer_ports
+    def __init__(self, ports: Mapping[str, Sequence[int]], rng: random.Random) -> None:
+        self._listens = ports
         self._rng = rng
         self._conditions: dict[Direction, Condition] = {}
         self._changed = asyncio.Event()
         self._servers: list[asyncio.Server] = []
         self._connections: dict[Direction, set[asyncio.StreamWriter]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self.ports: dict[Direction, int] = {}
+        self._proxies: dict[Direction, dict[int, int]] = {
+            (dialler, listener): {}
+            for dialler in ports
+            for listener in ports
+            if dialler != listener
+        }
 
     async def start(self) -> None:
-        """Listen for every ordered pair."""
-        for dialler in self._peer_ports:
-            for listener in self._peer_ports:
-                if dialler != listener:
-                    await self._listen((dialler, listener))
+        """Listen for every ordered pair, and each of the listener's ports."""
+        for direction in self._proxies:
+            for port in self._listens[direction[1]]:
+                await self._listen(direction, port)
 
     async def close(self) -> None:
         """Break everything."""
@@ -76,9 +81,10 @@ class Network:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def routes(self, dialler: str) -> dict[str, str]:
-        """Return by which address *dialler* reaches each peer."""
-        return {b: f"{_HOST}:{port}" for (a, b), port in self.ports.items() if a == dialler}
+    def routes(self, dialler: str) -> dict[int, int]:
+        """Return by which port *dialler* reaches each of its peers' ports."""
+        own = [proxies for (a, _), proxies in self._proxies.items() if a == dialler]
+        return {port: proxy for proxies in own for port, proxy in proxies.items()}
 
     def cut(
         self, directions: Sequence[Direction], *, reset: bool = False, both_layers: bool = False
@@ -89,7 +95,7 @@ class Network:
 
     def delay(self, delay_s: float, jitter_s: float) -> None:
         """Delay all directions."""
-        for direction in self.ports:
+        for direction in self._proxies:
             self._set(direction, Condition(delay_s=delay_s, jitter_s=jitter_s))
 
     def heal(self) -> None:
@@ -111,22 +117,27 @@ class Network:
 
     # -- connections ----------------------------------------------------------------------------
 
-    async def _listen(self, direction: Direction) -> None:
+    async def _listen(self, direction: Direction, port: int) -> None:
         def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.get_running_loop().create_task(self._carry(direction, reader, writer))
+            task = asyncio.get_running_loop().create_task(
+                self._carry(direction, port, reader, writer)
+            )
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
         server = await asyncio.start_server(accept, _HOST, 0, limit=_CHUNK_BYTES)
         self._servers.append(server)
-        self.ports[direction] = server.sockets[0].getsockname()[1]
+        self._proxies[direction][port] = server.sockets[0].getsockname()[1]
 
     async def _carry(
-        self, direction: Direction, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        direction: Direction,
+        port: int,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
     ) -> None:
         """Join one accepted connection with one to the listener until either ends."""
         condition = self._conditions.get(direction, GOOD)
-        port = self._peer_ports[direction[1]]
         try:
             if condition.cut and condition.reset:
                 raise ConnectionResetError

@@ -45,6 +45,7 @@ class Settings:
         client_port: RocketMQ and dledger.v1 gRPC.
         client_tls_port: The same with TLS; 0 turns it off.
         peer_port: Peers and Admin.
+        replication_port: Where entries come from peers; 0: any that is free, which they are told.
         http_port: /livez, /readyz and /metrics.
         tick_ms: Length of a Raft tick.
         heartbeat_ticks: Ticks between a leader's heartbeats.
@@ -79,6 +80,7 @@ class Settings:
     client_port: int = 8081
     client_tls_port: int = 8082
     peer_port: int = 20911
+    replication_port: int = 20912
     http_port: int = 8080
     tick_ms: int = 50
     heartbeat_ticks: int = HEARTBEAT_TICKS
@@ -130,6 +132,7 @@ _BOUNDS: Final[dict[str, tuple[int, int]]] = {
     "client_port": _PORT,
     "client_tls_port": (0, 65535),
     "peer_port": _PORT,
+    "replication_port": (0, 65535),
     "http_port": _PORT,
     "tick_ms": (1, 1000),
     "heartbeat_ticks": (1, 100),

@@ -301,6 +301,7 @@ class _Group:
             "client_port": str(ports.client),
             "client_tls_port": str(ports.tls),
             "peer_port": str(ports.peer),
+            "replication_port": "0",
             "http_port": str(ports.http),
             **self._overrides,
         }

@@ -120,6 +120,7 @@ class Node:
             metrics=self._metrics,
         )
         self._servers = Servers(listeners(settings, self._gateway, self._peer_services()))
+        self._peers.replication.bind(settings.listen_host, settings.replication_port)
 
     @property
     def node_id(self) -> NodeId:
@@ -150,6 +151,7 @@ class Node:
         self._tasks += [loop.create_task(duty) for duty in duties]
         self._health.start()
         self._gateway.start()
+        await self._peers.replication.start()
         await self._servers.start()
 
     async def stop(self) -> None:

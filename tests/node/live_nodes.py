@@ -42,6 +42,7 @@ class LiveNodes:
             client_port=self._port + number,
             client_tls_port=0,
             peer_port=self._port + 200 + number,
+            replication_port=0,
             http_port=self._port + 300 + number,
             tick_ms=40,
             segment_bytes=4 << 20,

@@ -17,8 +17,8 @@ from dledger.errors import Overloaded
 from dledger.metrics import NodeMetrics
 from dledger.raft.messages import AppendRequest, HeartbeatResponse, Message
 from dledger.raft.ready import Ready
-from dledger.rpc import peer_link
-from dledger.rpc.peer_link import Outbox
+from dledger.rpc import outbox
+from dledger.rpc.outbox import Outbox
 from dledger.store.hard_state import HardStateFile
 from dledger.types import HardState, NodeId
 
@@ -146,8 +146,8 @@ def test_frames_for_a_peer_that_does_not_read_are_bounded_in_number_and_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What is beyond is dropped: Raft sends again what matters."""
-    monkeypatch.setattr(peer_link, "MAX_QUEUED_FRAMES", 3)
-    monkeypatch.setattr(peer_link, "MAX_QUEUED_BYTES", 100)
+    monkeypatch.setattr(outbox, "MAX_QUEUED_FRAMES", 3)
+    monkeypatch.setattr(outbox, "MAX_QUEUED_BYTES", 100)
     by_bytes, by_number = Outbox(), Outbox()
 
     for _ in range(10):
@@ -161,7 +161,7 @@ def test_frames_for_a_peer_that_does_not_read_are_bounded_in_number_and_bytes(
 async def test_a_frame_larger_than_the_bound_still_leaves() -> None:
     """Alone: an entry may be larger than any window."""
     box = Outbox()
-    large = bytes(peer_link.MAX_QUEUED_BYTES + 1)
+    large = bytes(outbox.MAX_QUEUED_BYTES + 1)
 
     box.put(large)
     box.put(b"x")

@@ -141,6 +141,11 @@ def test_only_the_groups_own_pods_and_the_operator_reach_the_peer_port() -> None
 
     assert inside["ports"] == [{"port": 20911, "protocol": "TCP"}]
     assert len(inside["from"]) == 3
+    replication = _child(group(), "NetworkPolicy")["spec"]["ingress"][2]
+    assert replication == {
+        "ports": [{"port": 20912, "protocol": "TCP"}],
+        "from": [{"podSelector": {"matchLabels": names.selector("orders")}}],
+    }
     assert len(outside["from"]) == 2
     components = [
         peer["podSelector"]["matchLabels"][names.COMPONENT_LABEL] for peer in outside["from"]

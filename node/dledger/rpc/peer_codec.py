@@ -112,8 +112,8 @@ def _says_the_same(one: AppendRequest, other: AppendRequest) -> bool:
     )
 
 
-def decode(frame: bytes, *, sender: NodeId, recipient: NodeId) -> Message:
-    """Parse one frame.
+def decode(frame: bytes | memoryview, *, sender: NodeId, recipient: NodeId) -> Message:
+    """Parse one frame; nothing of the message refers to it.
 
     Raises:
         BadFrame: It is truncated, of an unknown type, or an entry fails its CRC.
@@ -159,7 +159,7 @@ def _encode_install(message: InstallSnapshotRequest) -> bytes:
 
 
 def _decode_install(
-    frame: bytes, term: int, sender: NodeId, recipient: NodeId
+    frame: bytes | memoryview, term: int, sender: NodeId, recipient: NodeId
 ) -> InstallSnapshotRequest:
     """Parse a piece of a snapshot; the whole is checked by its CRC before it is installed."""
     index, last_term, size_bytes, crc, offset = _INSTALL.unpack_from(frame, _HEAD.size)
@@ -169,7 +169,7 @@ def _decode_install(
         term=term,
         info=SnapshotInfo(last_index=index, last_term=last_term, size_bytes=size_bytes, crc32c=crc),
         offset=offset,
-        data=frame[_HEAD.size + _INSTALL.size :],
+        data=bytes(frame[_HEAD.size + _INSTALL.size :]),
     )
 
 
@@ -205,7 +205,9 @@ def _entry_header(entry: Entry) -> bytes:
     )
 
 
-def _decode_append(frame: bytes, term: int, sender: NodeId, recipient: NodeId) -> AppendRequest:
+def _decode_append(
+    frame: bytes | memoryview, term: int, sender: NodeId, recipient: NodeId
+) -> AppendRequest:
     previous_index, previous_term, commit_index, count = _APPEND.unpack_from(frame, _HEAD.size)
     entries = tuple(_decode_entries(frame, _HEAD.size + _APPEND.size, count))
     _check_sequence(entries, previous_index)
@@ -220,7 +222,7 @@ def _decode_append(frame: bytes, term: int, sender: NodeId, recipient: NodeId) -
     )
 
 
-def _decode_entries(frame: bytes, start: int, count: int) -> Iterable[Entry]:
+def _decode_entries(frame: bytes | memoryview, start: int, count: int) -> Iterable[Entry]:
     view = memoryview(frame)
     for _ in range(count):
         term, index, timestamp_ms, crc, kind, length = _ENTRY.unpack_from(frame, start)

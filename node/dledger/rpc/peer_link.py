@@ -1,8 +1,9 @@
 """The way to one other member: two byte streams, each on a connection of its own.
 
-Data (entries and snapshots) and control (everything else) travel apart, so that no heartbeat and
-no vote waits behind a batch, not in a socket's buffer either. A stream that breaks loses what was
-in it: Raft repairs that.
+Replication (entries, snapshots, and what acknowledges them) and control (everything else) travel
+apart, so that no heartbeat and no vote waits behind a batch, not in a socket's buffer either.
+Control is a gRPC stream and opens with a greeting; its answer says where replication goes. A stream
+that breaks loses what was in it: Raft repairs that.
 """
 
 from __future__ import annotations
@@ -10,18 +11,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, Protocol
 
 import grpc
 import grpc.aio
 
-from dledger.errors import Unavailable
-from dledger.raft.messages import AppendRequest, InstallSnapshotRequest, Message
-from dledger.rpc import peer_codec
+from dledger.errors import InvalidArgument, Unavailable
+from dledger.raft.messages import (
+    AppendRequest,
+    AppendResponse,
+    InstallSnapshotRequest,
+    InstallSnapshotResponse,
+    Message,
+)
 from dledger.rpc.hello import METADATA_KEY, Hello
 from dledger.rpc.limits import MAX_PEER_FRAME_BYTES
+from dledger.rpc.outbox import Outbox
+from dledger.rpc.replication_port import TICKET_KEY, Ticket
+from dledger.rpc.replication_stream import ReplicationStream
 from dledger.types import Member, NodeId
 
 logger = logging.getLogger(__name__)
@@ -29,10 +37,8 @@ logger = logging.getLogger(__name__)
 SERVICE: Final = "dledger.v1.Peer"
 REMOVED_KEY: Final = "dledger-removed-by"
 """Trailing metadata of a refusal: the index of the entry that removed the caller."""
-MAX_QUEUED_FRAMES: Final = 1024
-MAX_QUEUED_BYTES: Final = 16 << 20
-"""Twice what a leader has under way to one follower (`RaftConfig.max_inflight_bytes`)."""
 _MAX_FRAMES_BEFORE_OPEN: Final = 64
+"""Control frames that may wait for the peer to accept the stream."""
 _RECONNECT_S: Final = 0.1
 _RECONNECT_MAX_S: Final = 1.0
 CHANNEL_OPTIONS: Final = (
@@ -48,6 +54,13 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
+)
+
+_REPLICATION: Final = (
+    AppendRequest,
+    AppendResponse,
+    InstallSnapshotRequest,
+    InstallSnapshotResponse,
 )
 
 
@@ -73,82 +86,36 @@ class PeerEvents(Protocol):
         """Note that a peer refuses us: committed entry *index* removed this node."""
 
 
-class Outbox:
-    """The frames of one stream; iterated by gRPC until closed.
-
-    Bounded by number and bytes; what is beyond is dropped, and an empty one takes any frame.
-    """
-
-    def __init__(self) -> None:
-        self._frames: deque[bytes] = deque()
-        self._size_bytes = 0
-        self._arrived = asyncio.Event()
-        self._closed = False
-
-    def __len__(self) -> int:
-        return len(self._frames)
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the frames that wait."""
-        return self._size_bytes
-
-    def put(self, frame: bytes) -> None:
-        """Queue a frame, or drop it: Raft sends again what matters."""
-        size_bytes = self._size_bytes + len(frame)
-        if self._frames and (
-            len(self._frames) >= MAX_QUEUED_FRAMES or size_bytes > MAX_QUEUED_BYTES
-        ):
-            return
-        self._frames.append(frame)
-        self._size_bytes = size_bytes
-        self._arrived.set()
-
-    def close(self) -> None:
-        """End the iteration."""
-        self._closed = True
-        self._arrived.set()
-
-    async def frames(self) -> AsyncIterator[bytes]:
-        """Yield frames as they come, until closed."""
-        while not self._closed:
-            while self._frames and not self._closed:
-                frame = self._frames.popleft()
-                self._size_bytes -= len(frame)
-                yield frame
-            self._arrived.clear()
-            if not self._frames and not self._closed:
-                await self._arrived.wait()
-
-
-class _Stream:
-    """One outbound stream; reopened until the link is closed.
+class _Control:
+    """The control stream to a peer; reopened until the link is closed.
 
     Args:
         open_call: Opens the gRPC stream over an iterator of frames.
         peer: Who is at the other end, for the log.
+        on_open: Called with what the peer's acceptance brought.
+        on_broken: Called when that is of no use any more.
         on_removed: Called with the entry's index when the peer says that we were removed.
-        frames_before_open: Frames that may wait for the peer to accept the stream.
     """
 
     def __init__(
         self,
         open_call: Callable[[AsyncIterator[bytes]], Any],
         peer: str,
-        frames_before_open: int,
+        *,
+        on_open: Callable[[Ticket], None],
+        on_broken: Callable[[], None],
         on_removed: Callable[[int], None],
     ) -> None:
         self._open_call = open_call
-        self._on_removed = on_removed
+        self._on_open, self._on_broken, self._on_removed = on_open, on_broken, on_removed
         self._peer = peer
-        self._frames_before_open = frames_before_open
         self._outbox = Outbox()
         self._last_error = ""
         self.connected = False
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def send(self, frame: bytes) -> None:
-        if self.connected or len(self._outbox) < self._frames_before_open:
+        if self.connected or len(self._outbox) < _MAX_FRAMES_BEFORE_OPEN:
             self._outbox.put(frame)
 
     @property
@@ -171,18 +138,22 @@ class _Stream:
         """Hold one stream until it breaks; return whether the peer had accepted it."""
         call = self._open_call(self._outbox.frames())
         try:
-            await call.initial_metadata()
+            answer = await call.initial_metadata()
             if call.done():
                 await self._note_refusal(call)
                 return False
+            self._on_open(Ticket.decode(str(dict(answer).get(TICKET_KEY, ""))))
             self.connected, self._last_error = True, ""
             logger.info("stream to %s open", self._peer)
             async for _ in call:
                 pass
         except grpc.aio.AioRpcError as error:
             self._note_error(error.code(), error.details(), error.trailing_metadata())
+        except InvalidArgument as error:
+            self._note_error(grpc.StatusCode.DATA_LOSS, str(error), ())
         finally:
             opened, self.connected = self.connected, False
+            self._on_broken()
             self._outbox.close()
             self._outbox = Outbox()
             call.cancel()
@@ -202,22 +173,39 @@ class _Stream:
 
 
 class PeerLink:
-    """The two streams to one member, and their channels; *encode* makes a message a frame."""
+    """The two streams to one member, and the gRPC channel for questions beside them.
+
+    Args:
+        member: Who it is.
+        address: Where it is called, ``HOST:PORT``.
+        events: The node.
+        encode: Makes a message a frame.
+        replication_address: By (address, port of a ticket), the host and port to connect to.
+    """
 
     def __init__(
         self,
         member: Member,
         address: str,
         events: PeerEvents,
-        encode: Callable[[Message], bytes] = peer_codec.encode,
+        encode: Callable[[Message], bytes],
+        replication_address: Callable[[str, int], tuple[str, int]],
     ) -> None:
         self.member = member
         self.address = address
         self._events = events
         self._encode = encode
-        self._control_channel, self._data_channel = _dial(address), _dial(address)
-        self._control = self._stream(self._control_channel, "Control", _MAX_FRAMES_BEFORE_OPEN)
-        self._data = self._stream(self._data_channel, "Data", 0)
+        self._replication_address = replication_address
+        self._control_channel, self._question_channel = _dial(address), _dial(address)
+        peer = f"{member.name} at {address}"
+        self._replication = ReplicationStream(peer)
+        self._control = _Control(
+            self._opener(),
+            peer,
+            on_open=self._accepted,
+            on_broken=self._replication.close,
+            on_removed=events.removed,
+        )
 
     @property
     def connected(self) -> bool:
@@ -231,12 +219,11 @@ class PeerLink:
 
     def send(self, message: Message) -> None:
         """Send a message, or drop it while the peer is away."""
-        stream = (
-            self._data
-            if isinstance(message, AppendRequest | InstallSnapshotRequest)
-            else self._control
-        )
-        stream.send(self._encode(message))
+        frame = self._encode(message)
+        if isinstance(message, _REPLICATION):
+            self._replication.send(frame)
+        else:
+            self._control.send(frame)
 
     async def ask(self, method: str, request: bytes, timeout_s: float) -> bytes:
         """Call a unary method of the peer's port.
@@ -244,27 +231,25 @@ class PeerLink:
         Raises:
             Unavailable: There was no answer.
         """
-        call = self._data_channel.unary_unary(method)
+        call = self._question_channel.unary_unary(method)
         try:
             return bytes(await call(request, timeout=timeout_s))
         except grpc.aio.AioRpcError as error:
             raise Unavailable(f"{self.member.name}: {error.details()}") from error
 
     async def close(self) -> None:
-        """Close both streams and their channels."""
+        """Close both streams and the channels."""
         await self._control.close()
-        await self._data.close()
+        self._replication.close()
         await self._control_channel.close()
-        await self._data_channel.close()
+        await self._question_channel.close()
 
-    def _stream(self, channel: grpc.aio.Channel, name: str, frames_before_open: int) -> _Stream:
-        peer = f"{self.member.name} at {self.address}"
-        return _Stream(self._opener(channel, name), peer, frames_before_open, self._events.removed)
+    def _accepted(self, ticket: Ticket) -> None:
+        host, port = self._replication_address(self.address, ticket.port)
+        self._replication.open(host, Ticket(port, ticket.token))
 
-    def _opener(
-        self, channel: grpc.aio.Channel, stream: str
-    ) -> Callable[[AsyncIterator[bytes]], Any]:
-        call = channel.stream_stream(f"/{SERVICE}/{stream}")
+    def _opener(self) -> Callable[[AsyncIterator[bytes]], Any]:
+        call = self._control_channel.stream_stream(f"/{SERVICE}/Control")
 
         def open_call(frames: AsyncIterator[bytes]) -> Any:
             greeting = self._events.hello_to(self.member).encode()

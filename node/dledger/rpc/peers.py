@@ -1,6 +1,6 @@
-"""Peer streams: a link to each other member, and the service that takes theirs.
+"""Peer streams: a link to each other member, and the ports that take theirs.
 
-Frames are `peer_codec` bytes; gRPC passes them through unparsed.
+Frames are `peer_codec` bytes; neither gRPC nor the replication port looks into them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dledger.raft.messages import Message
 from dledger.rpc import peer_codec
 from dledger.rpc.hello import METADATA_KEY, Hello, NodeAddress
 from dledger.rpc.peer_link import REMOVED_KEY, SERVICE, PeerEvents, PeerLink
+from dledger.rpc.replication_port import TICKET_KEY, ReplicationPort
 from dledger.types import Member, Membership, NodeId
 
 logger = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ _MAX_LINKS: Final = 64
 
 
 class Peers:
-    """All links of a node, and the service that takes the other nodes' streams."""
+    """All links of a node, and the two ends that take the other nodes' streams."""
 
     def __init__(self, node_id: NodeId, events: PeerEvents) -> None:
         self._node_id = node_id
@@ -40,6 +41,9 @@ class Peers:
         self._farewells: dict[NodeId, asyncio.TimerHandle] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self.endpoints: dict[NodeId, NodeAddress] = {}
+        self.replication = ReplicationPort(
+            self._take, lambda hello: events.peer_disconnected(hello.sender_id)
+        )
 
     def connect(self, membership: Membership) -> None:
         """Keep a link to each member but this node; to former members for a moment longer."""
@@ -85,8 +89,13 @@ class Peers:
         endpoint = self.endpoints.get(member.id)
         return f"{endpoint.peer_host}:{endpoint.peer_port}" if endpoint else member.address
 
+    def replication_address(self, address: str, port: int) -> tuple[str, int]:
+        """Return where a peer called at *address* takes replication: its host, *port*."""
+        return address.rpartition(":")[0].strip("[]"), port
+
     async def close(self) -> None:
-        """Close every link."""
+        """Close every link, and the replication port."""
+        self.replication.close()
         for node_id in list(self._links):
             self._drop(node_id)
         await asyncio.gather(*self._closing)
@@ -94,7 +103,7 @@ class Peers:
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return the service to register on the peer port's server."""
         handler = grpc.stream_stream_rpc_method_handler(self._exchange)
-        return grpc.method_handlers_generic_handler(SERVICE, {"Control": handler, "Data": handler})
+        return grpc.method_handlers_generic_handler(SERVICE, {"Control": handler})
 
     def _link(self, member: Member, *, is_here: bool = False) -> None:
         """Keep a link to *member*; begin anew where its address changed.
@@ -108,7 +117,9 @@ class Peers:
             if same or current.connected:
                 return
             self._drop(member.id)
-        self._links[member.id] = PeerLink(member, address, self._events, self._encoder.encode)
+        self._links[member.id] = PeerLink(
+            member, address, self._events, self._encoder.encode, self.replication_address
+        )
 
     def _drop(self, node_id: NodeId) -> None:
         farewell = self._farewells.pop(node_id, None)
@@ -122,24 +133,29 @@ class Peers:
     async def _exchange(
         self, frames: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]
     ) -> None:
-        """Take one inbound stream until it breaks; nothing ever flows back."""
+        """Take one inbound control stream until it breaks; only a ticket ever flows back."""
         hello = await self._greet(context)
-        await context.send_initial_metadata(())
-        self._heard_from(hello)
-        try:
-            async for frame in frames:
-                if hello.sender_id not in self._members:
-                    self._events.check_sender(hello.sender_id)
-                self._events.receive(
-                    peer_codec.decode(frame, sender=hello.sender_id, recipient=self._node_id)
-                )
-        except peer_codec.BadFrame as error:
-            logger.error("stream from %s: %s", hello.sender_name, error)
-            await context.abort(grpc.StatusCode.DATA_LOSS, str(error))
-        except MemberRemoved as error:
-            await _refuse(context, error)
-        finally:
-            self._events.peer_disconnected(hello.sender_id)
+        with self.replication.admitted(hello) as ticket:
+            await context.send_initial_metadata(((TICKET_KEY, ticket.encode()),))
+            self._heard_from(hello)
+            try:
+                async for frame in frames:
+                    self._take(hello, frame)
+            except peer_codec.BadFrame as error:
+                logger.error("stream from %s: %s", hello.sender_name, error)
+                await context.abort(grpc.StatusCode.DATA_LOSS, str(error))
+            except MemberRemoved as error:
+                await _refuse(context, error)
+            finally:
+                self._events.peer_disconnected(hello.sender_id)
+
+    def _take(self, hello: Hello, frame: bytes | memoryview) -> None:
+        """Take a frame of either stream. Raises BadFrame, MemberRemoved."""
+        if hello.sender_id not in self._members:
+            self._events.check_sender(hello.sender_id)
+        self._events.receive(
+            peer_codec.decode(frame, sender=hello.sender_id, recipient=self._node_id)
+        )
 
     async def _greet(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> Hello:
         metadata = dict(context.invocation_metadata() or ())

@@ -24,6 +24,7 @@ def config_map(group: BrokerGroup) -> Manifest:
         "client_port": names.CLIENT_PORT,
         "client_tls_port": names.CLIENT_TLS_PORT,
         "peer_port": names.PEER_PORT,
+        "replication_port": names.REPLICATION_PORT,
         "http_port": names.HTTP_PORT,
         "durability": group.spec.durability,
         "auto_create_topics": group.spec.auto_create_topics,

@@ -23,7 +23,12 @@ def leader_service(group: BrokerGroup) -> Manifest:
 
 def nodes_service(group: BrokerGroup) -> Manifest:
     """Return the headless Service that gives each pod its name, ready or not: peers need it."""
-    ports = [*_client_ports(), _port("peer", names.PEER_PORT), _port("http", names.HTTP_PORT)]
+    ports = [
+        *_client_ports(),
+        _port("peer", names.PEER_PORT),
+        _port("replication", names.REPLICATION_PORT),
+        _port("http", names.HTTP_PORT),
+    ]
     service = _service(
         group,
         names.nodes_service(group.name),

@@ -97,6 +97,7 @@ def _container(group: BrokerGroup, default_image: str) -> Manifest:
                 ("client", names.CLIENT_PORT),
                 ("client-tls", names.CLIENT_TLS_PORT),
                 ("peer", names.PEER_PORT),
+                ("replication", names.REPLICATION_PORT),
                 ("http", names.HTTP_PORT),
             )
         ],

@@ -1,0 +1,215 @@
+"""Where entries, pieces of snapshots and what acknowledges them come in: frames on plain TCP.
+
+A gRPC message costs 150 to 200 us of CPU and several changes of thread at either end, and each
+entry needs two to a follower and back: most of what an entry cost (ADR 13). So these have
+connections of the event loop's own::
+
+    connection := token (16 bytes) | (length u32 | `peer_codec` frame)*
+
+Who may open one was decided by the greeting of its control stream, which is answered with this
+port and a token. That is good for as long as the control stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, cast
+
+from dledger.errors import InvalidArgument, MemberRemoved
+from dledger.rpc.framing import BadFraming, FrameReader
+from dledger.rpc.hello import Hello
+from dledger.rpc.limits import MAX_PEER_FRAME_BYTES
+from dledger.rpc.peer_codec import BadFrame
+
+logger = logging.getLogger(__name__)
+
+TICKET_KEY: Final = "dledger-replication"
+"""Initial metadata of an accepted control stream: the ticket."""
+TOKEN_BYTES: Final = 16
+_GREETS_WITHIN_S: Final = 5.0
+_MAX_STRANGERS: Final = 64
+"""Connections that have not shown a token yet; more are closed at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """The port to connect to, at the host that was called, and what to show there."""
+
+    port: int
+    token: bytes
+
+    def encode(self) -> str:
+        """Return the metadata value."""
+        return f"{self.port}:{self.token.hex()}"
+
+    @classmethod
+    def decode(cls, text: str) -> Ticket:
+        """Parse a metadata value. Raises InvalidArgument."""
+        port, _, token = text.partition(":")
+        with contextlib.suppress(ValueError):
+            ticket = cls(int(port), bytes.fromhex(token))
+            if 0 < ticket.port < 1 << 16 and len(ticket.token) == TOKEN_BYTES:
+                return ticket
+        raise InvalidArgument(f"not a ticket for the replication port: {text[:80]!r}")
+
+
+class ReplicationPort:
+    """The listening end.
+
+    Args:
+        take: Takes one frame of the node that greeted so; the view is good for that call only.
+            BadFrame and MemberRemoved, raised by it, end the connection.
+        lost: Told when a connection of that node ended while its control stream lasts.
+    """
+
+    def __init__(
+        self, take: Callable[[Hello, memoryview], None], lost: Callable[[Hello], None]
+    ) -> None:
+        self._take, self._lost = take, lost
+        self._socket: socket.socket | None = None
+        self._server: asyncio.Server | None = None
+        self._hellos: dict[bytes, Hello] = {}
+        self._connections: set[_Connection] = set()
+
+    @property
+    def number(self) -> int:
+        """The port that was bound."""
+        return int(self._bound().getsockname()[1])
+
+    def bind(self, host: str, port: int) -> None:
+        """Take the port; 0: any that is free. Raises OSError naming the address."""
+        try:
+            self._socket = socket.create_server((host, port))
+        except OSError as error:
+            raise OSError(f"cannot listen on {host}:{port}: {error}") from error
+
+    async def start(self) -> None:
+        """Accept connections."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Connection(self), sock=self._bound())
+
+    def close(self) -> None:
+        """Accept no more, and end all."""
+        if self._server is not None:
+            self._server.close()
+        elif self._socket is not None:
+            self._socket.close()
+        for connection in tuple(self._connections):
+            connection.end()
+
+    @contextlib.contextmanager
+    def admitted(self, hello: Hello) -> Iterator[Ticket]:
+        """Let the node that greeted so connect while this lasts; then its connections end."""
+        token = secrets.token_bytes(TOKEN_BYTES)
+        self._hellos[token] = hello
+        try:
+            yield Ticket(self.number, token)
+        finally:
+            del self._hellos[token]
+            for connection in tuple(self._connections):
+                if connection.token == token:
+                    connection.end()
+
+    def _bound(self) -> socket.socket:
+        if self._socket is None:
+            raise RuntimeError("the replication port is not bound")
+        return self._socket
+
+    # -- what connections tell -------------------------------------------------------------------
+
+    def opened(self, connection: _Connection) -> None:
+        """Count a connection; a stranger too many is ended."""
+        self._connections.add(connection)
+        if sum(each.is_stranger for each in self._connections) > _MAX_STRANGERS:
+            connection.end()
+
+    def greeted(self, token: bytes) -> Hello | None:
+        """Return whose token this is; None: nobody's."""
+        return self._hellos.get(token)
+
+    def received(self, hello: Hello, frame: memoryview) -> None:
+        """Pass on a frame."""
+        self._take(hello, frame)
+
+    def closed(self, connection: _Connection) -> None:
+        """Forget a connection; while its token is good, the node at its other end is lost."""
+        self._connections.discard(connection)
+        hello = self._hellos.get(connection.token)
+        if hello is not None:
+            self._lost(hello)
+
+
+class _Connection(asyncio.BufferedProtocol):
+    """One connection: a stranger's, until it has shown a token."""
+
+    def __init__(self, port: ReplicationPort) -> None:
+        self.token = b""
+        self._port = port
+        self._transport: asyncio.Transport | None = None
+        self._greeting = memoryview(bytearray(TOKEN_BYTES))
+        self._frames: FrameReader | None = None
+        self._name = "a stranger"
+        self._patience: asyncio.TimerHandle | None = None
+
+    @property
+    def is_stranger(self) -> bool:
+        """Whether it has not shown a token that is good."""
+        return self._frames is None
+
+    def end(self) -> None:
+        """Close it now."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._patience = asyncio.get_running_loop().call_later(_GREETS_WITHIN_S, self._impatient)
+        self._port.opened(self)
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - asyncio's
+        if self._patience is not None:
+            self._patience.cancel()
+        self._transport = None
+        self._port.closed(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's
+        return self._greeting if self._frames is None else self._frames.space()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._frames is None:
+            self._greeted(nbytes)
+            return
+        try:
+            self._frames.filled(nbytes)
+        except (BadFrame, BadFraming) as error:
+            logger.error("replication from %s: %s", self._name, error)
+            self.end()
+        except MemberRemoved:  # its control stream is told so
+            self.end()
+
+    def _greeted(self, count: int) -> None:
+        self.token += self._greeting[:count]
+        self._greeting = self._greeting[count:]
+        if self._greeting:
+            return
+        hello = self._port.greeted(self.token)
+        if hello is None:
+            self.end()
+            return
+
+        def received(frame: memoryview) -> None:
+            if self._transport is not None:
+                self._port.received(hello, frame)
+
+        self._name = hello.sender_name
+        self._frames = FrameReader(received, max_frame_bytes=MAX_PEER_FRAME_BYTES)
+
+    def _impatient(self) -> None:
+        if self.is_stranger:
+            self.end()

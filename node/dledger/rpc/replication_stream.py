@@ -1,0 +1,107 @@
+"""The way to a peer's replication port: a connection that is opened again while its ticket lasts.
+
+What does not leave is dropped, and so is what a broken connection held: Raft sends it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final, cast
+
+from dledger.rpc.framing import prefix
+from dledger.rpc.outbox import Outbox
+from dledger.rpc.replication_port import Ticket
+
+logger = logging.getLogger(__name__)
+
+_CONNECT_S: Final = 2.0
+_RETRY_S: Final = 0.1
+_RETRY_MAX_S: Final = 1.0
+_WRITE_BUFFER_BYTES: Final = 1 << 20
+"""What waits behind a full socket before frames wait in the outbox, which is bounded."""
+
+
+class ReplicationStream:
+    """Sends frames to one peer, from when it is opened until it is closed."""
+
+    def __init__(self, peer: str) -> None:
+        self._peer = peer
+        self._sender: _Sender | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def open(self, host: str, ticket: Ticket) -> None:
+        """Connect, and again whenever the connection breaks."""
+        self.close()
+        self._task = asyncio.get_running_loop().create_task(self._run(host, ticket))
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        if self._sender is not None:
+            self._sender.end()
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame, or drop it while there is no connection."""
+        if self._sender is not None:
+            self._sender.send(frame)
+
+    async def _run(self, host: str, ticket: Ticket) -> None:
+        loop, wait_s = asyncio.get_running_loop(), _RETRY_S
+        while True:
+            sender = self._sender = _Sender(ticket.token)
+            began_s = loop.time()
+            try:
+                async with asyncio.timeout(_CONNECT_S):
+                    await loop.create_connection(lambda s=sender: s, host, ticket.port)  # type: ignore[misc]
+                await sender.ended()
+            except OSError as error:
+                logger.info("replication to %s: %s", self._peer, error or type(error).__name__)
+            lasted = loop.time() - began_s > _RETRY_MAX_S
+            wait_s = _RETRY_S if lasted else min(wait_s * 2, _RETRY_MAX_S)
+            await asyncio.sleep(wait_s)
+
+
+class _Sender(asyncio.Protocol):
+    """One connection's end: writes at once while the socket takes it, else from the outbox."""
+
+    def __init__(self, token: bytes) -> None:
+        self._token = token
+        self._transport: asyncio.Transport | None = None
+        self._outbox = Outbox()
+        self._paused = False
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def send(self, frame: bytes) -> None:
+        if self._transport is None:
+            return
+        if self._paused:
+            self._outbox.put(frame)
+        else:
+            self._transport.writelines((prefix(frame), frame))
+
+    async def ended(self) -> None:
+        await asyncio.shield(self._ended)
+
+    def end(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
+        self._transport.write(self._token)
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        while self._outbox and not self._paused:
+            self.send(self._outbox.take())
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - asyncio's
+        self._transport = None
+        self._ended.set_result(None)
