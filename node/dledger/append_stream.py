@@ -29,6 +29,7 @@ from dledger.channel import OPTIONS, leader_address, nodes_of, outcome_of
 from dledger.errors import DledgerError, InvalidArgument, NotLeader, Refused, Unavailable
 from dledger.records import Appended, Record
 from dledger.rpc.pb import dledger_pb2 as pb
+from dledger.rpc.wire import length_prefix
 
 logger = logging.getLogger(__name__)
 
@@ -37,22 +38,34 @@ _RETRY_S: Final = 0.05
 _RETRY_MAX_S: Final = 1.0
 _PATIENCE: Final = 4
 """How many rounds we avoid a node that knew no leader: the others may name it for a while yet."""
+_ENOUGH_BYTES: Final = 256 << 10
+_MAX_BATCHES: Final = 64
+"""A message that has so much takes no more: the leader's event loop takes it in one go."""
 _SILENCE_S: Final = 0.4
 """How long the leader may owe an answer until the other nodes are asked whether it still leads."""
 
 
 @dataclass(slots=True)
 class _Batch:
-    """A batch that is not answered: its id, what is sent, and the future of where it went.
-
-    *size_bytes* is what it took of the window.
-    """
+    """A batch that is not answered: its id, what is sent, and the future of where it went."""
 
     id: int
-    request: bytes
-    size_bytes: int
+    command: bytes
     count: int
     appended: asyncio.Future[Appended]
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes of the window."""
+        return len(self.command)
+
+    def parts(self) -> tuple[bytes, bytes, bytes]:
+        """Return the pieces of its field in a `ProduceBatches`; the command is not copied."""
+        head = pb.ProduceBatch(id=self.id).SerializeToString()
+        head += length_prefix(pb.ProduceBatch.COMMAND_FIELD_NUMBER, len(self.command))
+        size_bytes = len(head) + len(self.command)
+        field = length_prefix(pb.ProduceBatches.BATCHES_FIELD_NUMBER, size_bytes)
+        return field, head, self.command
 
 
 class _Foreign(Exception):
@@ -142,9 +155,8 @@ class AppendStream:
     async def _queued(self, command: bytes, count: int) -> Appended:
         await self._window.take(len(command))
         self._batches += 1
-        request = pb.ProduceBatch(id=self._batches, command=command).SerializeToString()
         appended: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        self._unsent.append(_Batch(self._batches, request, len(command), count, appended))
+        self._unsent.append(_Batch(self._batches, command, count, appended))
         self._arrived.set()
         return await appended
 
@@ -226,15 +238,28 @@ class AppendStream:
     async def _requests(self, stream: int) -> AsyncIterator[bytes]:
         """Yield what is to be sent while *stream* is the newest: gRPC may ask on behind its end."""
         while stream == self._streams:
-            while self._unsent and stream == self._streams:
-                batch = self._unsent.popleft()
-                if batch.appended.done():
-                    self._window.give(batch.size_bytes)  # its caller has given up
-                    continue
-                self._sent.append(batch)
-                yield batch.request
+            while stream == self._streams and (request := self._next_request()):
+                yield request
             self._arrived.clear()
             await self._arrived.wait()
+
+    def _next_request(self) -> bytes:
+        """Return one message with what waits to be sent, as far as it goes; empty: nothing does.
+
+        gRPC asks when the message before has left, so a busy stream sends many batches in one.
+        """
+        parts: list[bytes] = []
+        count = size_bytes = 0
+        while self._unsent and count < _MAX_BATCHES and size_bytes < _ENOUGH_BYTES:
+            batch = self._unsent.popleft()
+            if batch.appended.done():
+                self._window.give(batch.size_bytes)  # its caller has given up
+                continue
+            self._sent.append(batch)
+            parts += batch.parts()
+            count += 1
+            size_bytes += batch.size_bytes
+        return b"".join(parts)
 
     def _answered(self, answer: pb.ProduceAnswer) -> None:
         if not self._sent or self._sent[0].id != answer.id:
@@ -280,10 +305,15 @@ async def _leader_at(address: str) -> str:
 
 def _columns(records: Iterable[Record | bytes]) -> Columns:
     """Return a batch by columns; records without an id get one."""
-    batch = [Record(body=r) if isinstance(r, bytes) else r for r in records]
-    if not batch:
+    given = list(records)
+    if not given:
         raise InvalidArgument("a batch has 1 record at least")
     prefix = uuid.uuid4().hex[:20]
+    bodies = [record for record in given if isinstance(record, bytes)]
+    if len(bodies) == len(given):
+        ids = [f"{prefix}{row:012x}" for row in range(len(bodies))]
+        return Columns(message_ids=ids, bodies=bodies, born_at_ms=[0] * len(bodies))
+    batch = [Record(body=r) if isinstance(r, bytes) else r for r in given]
     return Columns(
         message_ids=[r.message_id or f"{prefix}{row:012x}" for row, r in enumerate(batch)],
         bodies=[record.body for record in batch],

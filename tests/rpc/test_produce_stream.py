@@ -33,6 +33,13 @@ def batch(bodies: Sequence[bytes] = (b"x",), **changes: Any) -> bytes:
     return encode_produce(columns, **names)
 
 
+def message(*batches: tuple[int, bytes]) -> bytes:
+    """Return one message of the stream, by protobuf alone."""
+    return pb.ProduceBatches(
+        batches=[pb.ProduceBatch(id=number, command=command) for number, command in batches]
+    ).SerializeToString()
+
+
 @pytest.fixture
 async def group() -> AsyncIterator[MemoryGroup]:
     """Three nodes and a topic."""
@@ -48,7 +55,7 @@ async def test_a_batch_lies_in_the_log_as_it_was_encoded(group: MemoryGroup) -> 
 
     async with grpc.aio.insecure_channel(group.addresses[0]) as channel:
         call = channel.stream_stream("/dledger.v1.Ledger/Produce")()
-        await call.write(pb.ProduceBatch(id=7, command=command).SerializeToString())
+        await call.write(message((7, command)))
         answers = pb.ProduceAnswers.FromString(await call.read()).answers
         await call.done_writing()
 
@@ -67,6 +74,32 @@ async def test_batches_under_way_at_once_keep_their_order(group: MemoryGroup) ->
 
     assert [one.offsets for one in appended] == [(n,) for n in range(100)]
     assert await group.bodies(TOPIC) == [b"%03d" % n for n in range(100)]
+
+
+async def test_what_waits_leaves_in_one_message(
+    group: MemoryGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In order, up to a number and to bytes; as protobuf would write it."""
+    monkeypatch.setattr(append_stream, "_MAX_BATCHES", 3)
+    monkeypatch.setattr(append_stream, "_ENOUGH_BYTES", 10_000)
+    stream = AppendStream(group.addresses, client_id="c")
+    bodies = [b"a", b"b", b"c", b"d", b"e" * 20_000, b"f"]
+    appends = [asyncio.ensure_future(stream.append(TOPIC, [body])) for body in bodies]
+    await asyncio.sleep(0)
+    appends[1].cancel()
+    await asyncio.sleep(0)
+
+    messages = []
+    while raw := stream._next_request():
+        messages.append(raw)
+
+    parsed = [pb.ProduceBatches.FromString(raw) for raw in messages]
+    assert [[batch.id for batch in each.batches] for each in parsed] == [[1, 3, 4], [5], [6]]
+    assert [each.SerializeToString() for each in parsed] == messages
+    sent = [checked_batch(batch.command).bodies() for each in parsed for batch in each.batches]
+    assert sent == [[body] for body in bodies if body != b"b"]
+    await stream.close()
+    await asyncio.gather(*appends, return_exceptions=True)
 
 
 async def test_a_follower_sends_the_stream_to_the_leader(group: MemoryGroup) -> None:
@@ -348,13 +381,30 @@ async def test_what_is_under_way_is_bounded_at_the_node(
     await asyncio.gather(*appends, return_exceptions=True)
 
 
+async def test_a_refused_batch_of_a_message_is_answered_in_its_turn(group: MemoryGroup) -> None:
+    """The others of the message are stored; a message without any is none."""
+    async with grpc.aio.insecure_channel(group.addresses[0]) as channel:
+        call = channel.stream_stream("/dledger.v1.Ledger/Produce")()
+        await call.write(message())
+        await call.write(message((1, batch([b"a"])), (2, b"?"), (3, batch([b"b"], client_id="d"))))
+        await call.done_writing()
+        answers = [a for raw in [r async for r in call] for a in _answers(raw)]
+
+    assert [(a.id, bool(a.refused)) for a in answers] == [(1, False), (2, True), (3, False)]
+    assert await group.bodies(TOPIC) == [b"a", b"b"]
+
+
+def _answers(raw: bytes) -> Sequence[pb.ProduceAnswer]:
+    return pb.ProduceAnswers.FromString(raw).answers
+
+
 async def test_a_stream_that_lost_its_leader_stores_nothing_later(group: MemoryGroup) -> None:
     """After an unknown outcome the node takes nothing more from the stream: order is kept."""
     group.lose_outcomes = 1
 
     async with grpc.aio.insecure_channel(group.addresses[0]) as channel:
         call = channel.stream_stream("/dledger.v1.Ledger/Produce")()
-        await call.write(pb.ProduceBatch(id=1, command=batch()).SerializeToString())
+        await call.write(message((1, batch())))
         with pytest.raises(grpc.aio.AioRpcError) as ended:
             async for _ in call:
                 pass

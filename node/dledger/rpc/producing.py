@@ -1,8 +1,8 @@
 """``Ledger.Produce``: one producer's batches as a stream, in order, many under way at once.
 
-A batch arrives encoded and goes into the log as it came. Answers leave in the order of the
-batches, as many in one message as are there. What is under way on a stream is bounded: beyond
-that the stream is not read, and HTTP/2 holds the producer back.
+A batch arrives encoded and goes into the log as it came. Both ways, as many travel in one message
+as are there: gRPC costs by messages. Answers leave in the order of the batches. What is under way
+on a stream is bounded: beyond that the stream is not read, and HTTP/2 holds the producer back.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ class Producing:
     async def _read(self, requests: AsyncIterator[bytes]) -> None:
         try:
             async for raw in requests:
-                await self._take(parsed(pb.ProduceBatch, raw))
+                for batch in parsed(pb.ProduceBatches, raw).batches:
+                    if self._end is None:
+                        await self._take(batch)
                 if self._end is not None:
                     break
         except DledgerError as error:
@@ -86,9 +88,9 @@ class Producing:
             self._read_all = True
             self._changed.set()
 
-    async def _take(self, request: pb.ProduceBatch) -> None:
+    async def _take(self, batch: pb.ProduceBatch) -> None:
         """Propose one batch; a refused one is answered in its turn."""
-        command = request.command
+        command = batch.command
         try:
             topic = checked_batch(command).topic
             await self._catalog.topic(topic)
@@ -96,7 +98,7 @@ class Producing:
         except Refused as refused:
             result = asyncio.get_running_loop().create_future()
             result.set_exception(refused)
-        self._under_way.append((request.id, len(command), result))
+        self._under_way.append((batch.id, len(command), result))
         self._bytes_under_way += len(command)
         result.add_done_callback(lambda _: self._changed.set())
         while self._is_full() and self._end is None:

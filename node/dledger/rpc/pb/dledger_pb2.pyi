@@ -51,6 +51,12 @@ class AppendResponse(_message.Message):
     index: int
     def __init__(self, queue_id: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., index: _Optional[int] = ...) -> None: ...
 
+class ProduceBatches(_message.Message):
+    __slots__ = ("batches",)
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    batches: _containers.RepeatedCompositeFieldContainer[ProduceBatch]
+    def __init__(self, batches: _Optional[_Iterable[_Union[ProduceBatch, _Mapping]]] = ...) -> None: ...
+
 class ProduceBatch(_message.Message):
     __slots__ = ("id", "command")
     ID_FIELD_NUMBER: _ClassVar[int]

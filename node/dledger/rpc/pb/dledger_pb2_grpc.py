@@ -42,7 +42,7 @@ class LedgerStub:
                 _registered_method=True)
         self.Produce = channel.stream_stream(
                 '/dledger.v1.Ledger/Produce',
-                request_serializer=dledger__pb2.ProduceBatch.SerializeToString,
+                request_serializer=dledger__pb2.ProduceBatches.SerializeToString,
                 response_deserializer=dledger__pb2.ProduceAnswers.FromString,
                 _registered_method=True)
         self.Read = channel.unary_stream(
@@ -117,7 +117,7 @@ def add_LedgerServicer_to_server(servicer, server):
             ),
             'Produce': grpc.stream_stream_rpc_method_handler(
                     servicer.Produce,
-                    request_deserializer=dledger__pb2.ProduceBatch.FromString,
+                    request_deserializer=dledger__pb2.ProduceBatches.FromString,
                     response_serializer=dledger__pb2.ProduceAnswers.SerializeToString,
             ),
             'Read': grpc.unary_stream_rpc_method_handler(
@@ -189,7 +189,7 @@ class Ledger:
             request_iterator,
             target,
             '/dledger.v1.Ledger/Produce',
-            dledger__pb2.ProduceBatch.SerializeToString,
+            dledger__pb2.ProduceBatches.SerializeToString,
             dledger__pb2.ProduceAnswers.FromString,
             options,
             channel_credentials,
