@@ -158,9 +158,16 @@ class Cluster:
 
     def members(self) -> list[Process]:
         """Return the nodes of the membership that the leader goes by; learners included."""
+        ids = [one.id for one in self._newest_membership().members]
+        return [self.processes[one] for one in ids if one in self.processes]
+
+    def learner_ids(self) -> frozenset[NodeId]:
+        """Return who is only a learner, by the membership that the leader goes by."""
+        return frozenset(self._newest_membership().learner_ids)
+
+    def _newest_membership(self) -> Membership:
         leader = max(self.serving(), key=lambda one: one.driver.core.term, default=None)
-        newest = self.commitment.membership[1] if leader is None else leader.membership()[1]
-        return [self.processes[one.id] for one in newest.members if one.id in self.processes]
+        return self.commitment.membership[1] if leader is None else leader.membership()[1]
 
     def serving(self) -> list[Process]:
         """Return the nodes that lead, or believe so, and answer clients."""

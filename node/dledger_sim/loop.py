@@ -133,8 +133,10 @@ class ProcessLoop:
         """End the process; returns the jobs under way that have not run, in order."""
         self._alive = False
         self._held.clear()
+        running = asyncio.current_task(self._asyncio)
         for task in list(self._tasks):
-            task.get_coro().close()
+            if task is not running:  # it ends by itself: none of its later steps is run
+                task.get_coro().close()
         begun = [jobs[0] for jobs in self._jobs.values() if jobs] + self._loose_jobs
         return [job for job in begun if not job.has_run]
 

@@ -164,7 +164,10 @@ class Run:
         )
 
     def _have_applied(self, index: int) -> bool:
-        return all(one.driver.applied_index >= index for one in self._inside())
+        """Whether all healed voters have; a learner may still be fed what is older."""
+        learners = self.cluster.learner_ids()
+        voters = (one for one in self._inside() if one.id not in learners)
+        return all(one.driver.applied_index >= index for one in voters)
 
     def _inside(self) -> list[Process]:
         """Return the members that were healed."""

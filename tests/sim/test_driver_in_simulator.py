@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from dledger.disk import Disk
+from dledger.errors import StorageError
 from dledger.raft.leading import Leadership
 from dledger_sim import __main__ as command_line
 from dledger_sim import seeds as many
 from dledger_sim.checkers import ViolationError
+from dledger_sim.options import Options
 from dledger_sim.run import Outcome, Run, run_seed
 from dledger_sim.seeds import Failure, run_seeds, try_seed
 from dledger_sim.shrink import shrink
@@ -27,6 +29,27 @@ def test_no_seed_breaks_a_promise_and_each_is_the_same_run_twice() -> None:
         acknowledged += result.acknowledged
 
     assert acknowledged > 500 * SEEDS
+
+
+@pytest.mark.parametrize("seed", [5817, 7310, 7479])
+def test_seeds_that_found_a_flaw_of_the_simulator(seed: int) -> None:
+    """5817: a learner is fed long. 7310, 7479: a node ends itself in a task of its own."""
+    assert run_seed(seed).acknowledged > 1000
+
+
+def test_a_node_that_ends_itself_in_a_task_of_its_own_is_started_again() -> None:
+    """As whoever supervises it does: a task cannot be closed while it runs."""
+    cluster = Run(3, Options()).cluster
+    cluster.begin()
+    process = next(iter(cluster.processes.values()))
+
+    async def fail() -> None:
+        process.driver.disk_failed(StorageError("planted"))
+
+    process.loop.run(lambda: process.loop.create_task(fail()))
+    cluster.clock.run_until(5_000_000)
+
+    assert (process.is_up, process.lives) == (True, 2)
 
 
 def test_another_seed_is_another_run() -> None:
