@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dledger.broker import consume_queue
+from dledger.broker.columns import Reader, Writer
 from dledger.broker.consume_queue import ConsumeQueue, Payload, Position, Run
 from dledger.broker.filters import tag_code
 from dledger.errors import OffsetOutOfRange
@@ -14,12 +16,14 @@ from tests.broker.log import Log
 _TAGS = st.lists(st.sampled_from([b"", b"a", b"b"]), min_size=1, max_size=8)
 
 
-@given(st.lists(st.one_of(_TAGS, st.integers(1, 5)), max_size=12))
-def test_every_offset_is_found_where_its_message_lies(batches: list[list[bytes] | int]) -> None:
-    """Runs answer as a list with one row a message would."""
-    queue = ConsumeQueue()
-    model: list[tuple[Position, int]] = []
+_BATCHES = st.lists(st.one_of(_TAGS, st.integers(1, 5)), max_size=12)
+_Model = list[tuple[Position, int]]
 
+
+def _filled(batches: list[list[bytes] | int]) -> tuple[ConsumeQueue, _Model]:
+    """Return a queue with *batches* in it, and the same as a list with one row a message."""
+    queue = ConsumeQueue()
+    model: _Model = []
     for number, batch in enumerate(batches, start=1):
         tags = None if isinstance(batch, int) else batch
         count = batch if isinstance(batch, int) else len(batch)
@@ -29,13 +33,79 @@ def test_every_offset_is_found_where_its_message_lies(batches: list[list[bytes] 
         model += [
             (Position(payload, row), tag_code(tags[row] if tags else b"")) for row in range(count)
         ]
+    return queue, model
 
+
+def _check(queue: ConsumeQueue, model: _Model) -> None:
+    """The queue answers as the list does, from its first offset on."""
+    kept = range(queue.first, queue.end)
     assert queue.end == len(model)
-    assert [queue.locate(o) for o in range(queue.end)] == [position for position, _ in model]
-    assert [queue.code(o) for o in range(queue.end)] == [code for _, code in model]
-    for start in range(queue.end + 1):
+    assert [queue.locate(o) for o in kept] == [model[o][0] for o in kept]
+    assert [queue.code(o) for o in kept] == [model[o][1] for o in kept]
+    for start in range(queue.first, queue.end + 1):
         codes = [run.code for run in queue.runs(start) for _ in range(run.first, run.end)]
         assert codes == [code for _, code in model[start:]]
+
+
+@given(_BATCHES, st.integers(1, 4) | st.just(1024))
+def test_every_offset_is_found_where_its_message_lies(
+    batches: list[list[bytes] | int], sealed: int
+) -> None:
+    """Runs answer as a list with one row a message would, sealed or open."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(consume_queue, "_SEALED", sealed)
+        queue, model = _filled(batches)
+
+        _check(queue, model)
+
+
+@given(_BATCHES, st.integers(1, 4), st.lists(st.integers(0, 14), max_size=3))
+def test_what_is_dropped_is_gone_and_the_rest_is_where_it_was(
+    batches: list[list[bytes] | int], sealed: int, below: list[int]
+) -> None:
+    """Whole pieces, parts of one, all of it, and more than once; then a snapshot's way."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(consume_queue, "_SEALED", sealed)
+        queue, model = _filled(batches)
+        for index in below:
+            gone = [o for o in range(queue.first, queue.end) if model[o][0].payload.index < index]
+            assert queue.drop_before(index) == len(gone)
+            _check(queue, model)
+
+        out = Writer()
+        queue.write(out)
+        restored = ConsumeQueue.read(Reader(out.encode()))
+
+        assert restored.canonical() == queue.canonical()
+        _check(restored, model)
+        again = Payload(99, 1, 2)
+        assert restored.append(again, range(2), None) == queue.append(again, range(2), None)
+        assert restored.canonical() == queue.canonical()
+
+
+def test_a_stretch_is_whole_wherever_runs_are_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces are cut between payloads."""
+    monkeypatch.setattr(consume_queue, "_SEALED", 2)
+    queue = ConsumeQueue()
+    for number in range(9):
+        queue.append(Payload(number, 0, 9), range(5), [b"a", b"b", b"a", b"b", b"a"])
+
+    assert [queue.stretch(5 * number)[1] for number in range(9)] == [5] * 9
+    assert len(queue._sealed) > 3
+
+
+def test_old_runs_take_a_fifth_of_the_room() -> None:
+    """A million messages that came one by one are 7 MB, not 36."""
+    queue = ConsumeQueue()
+    for number in range(20_000):
+        queue.append(
+            Payload(number // 7, 1100 * (number % 7), 1100 * (number % 7 + 1)), range(1), None
+        )
+
+    bytes_of = [len(column) for piece in queue._sealed for column in piece._columns]
+
+    assert len(queue._open) < 2 * 1024
+    assert sum(bytes_of) < 36 * 20_000 / 5
 
 
 def test_a_batch_of_one_tag_is_one_run() -> None:

@@ -78,6 +78,11 @@ class Writer:
         """Add a copy of a column."""
         self._parts += (_NUMBER.pack(len(column)), _little_endian(column))
 
+    def pieces(self, count: int, make: Callable[[], Iterable[array[int]]]) -> None:
+        """Add a column of *count* items, which *make* returns piece by piece, later."""
+        self.number(count)
+        self._parts.append(lambda: map(_little_endian, make()))
+
     def numbers(self, code: TypeCode, values: Items[int]) -> None:
         """Add a column; *values* is kept, not copied."""
         self.number(len(values))
