@@ -56,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{facts}\ncommit {machine.commit()}", flush=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     rows: list[Row] = []
+    stolen = machine.Stolen()
     problem = ""
     try:
         with tempfile.TemporaryDirectory(dir=args.data or BUILD, prefix="data-") as scratch:
@@ -64,8 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 rows.append(row)
     except (BenchError, ClusterError) as error:
         problem = str(error)
+    facts["stolen_percent"] = stolen.percent()
     path = write(run_of(rows, at, facts), RESULTS if args.record and not problem else BUILD)
-    print(f"\nas JSON: {path.relative_to(machine.ROOT)}")
+    print(
+        f"\nstolen by the hypervisor: {facts['stolen_percent']} % of the cores\nas JSON: {path.relative_to(machine.ROOT)}"
+    )
     if problem:
         print(f"bench: cut short: {problem}", file=sys.stderr)
     return int(bool(problem))

@@ -17,6 +17,7 @@ _SPAN_BYTES: Final = 64 << 20
 _WRITE_BYTES: Final = (64 << 10, 256 << 10, 1 << 20)
 _WRITERS: Final = (1, 3)
 DISK: Final = "disk"
+_STEAL: Final = 7
 
 
 def facts() -> dict[str, Any]:
@@ -34,6 +35,24 @@ def facts() -> dict[str, Any]:
 def _cpu_model(cpuinfo: str) -> str:
     names = (line.split(":")[1].strip() for line in cpuinfo.splitlines() if "model name" in line)
     return next(names, "unknown")
+
+
+class Stolen:
+    """Which part of the cores' time the hypervisor gave to others, since this was made."""
+
+    def __init__(self, stat: Path = Path("/proc/stat")) -> None:
+        self._stat = stat
+        self._before = self._times()
+
+    def percent(self) -> float:
+        """Return it, in percent of all cores' time."""
+        stolen, total = (now - then for now, then in zip(self._times(), self._before, strict=True))
+        return round(100 * stolen / total, 1) if total else 0.0
+
+    def _times(self) -> tuple[int, int]:
+        """Return (steal, all), in ticks: the 8th figure of the first line, and all of it."""
+        ticks = [int(figure) for figure in self._stat.read_text("ascii").split("\n")[0].split()[1:]]
+        return ticks[_STEAL], sum(ticks[: _STEAL + 1])  # guests' time is in the user's already
 
 
 def commit() -> str:

@@ -33,6 +33,7 @@ BEGIN: Final = "<!-- figures: written by make bench-report -->"
 END: Final = "<!-- end of figures -->"
 _NOT_RUN: Final = "No run is kept yet.\n"
 _QUIET_LOAD: Final = 0.5
+_STOLEN_PERCENT: Final = 2.0
 _KIB: Final = 1024
 _SECONDS: Final = "seconds"
 
@@ -180,6 +181,12 @@ def _about(run: Run) -> str:
         f"{facts['memory_gib']} GiB, Linux {facts['kernel']}, Python {facts['python']}, "
         f"load {facts['load_before']} before it began.\n"
     )
+    stolen_percent = facts.get("stolen_percent", 0.0)
+    if stolen_percent >= _STOLEN_PERCENT:
+        text += (
+            f"\n**The hypervisor gave {stolen_percent:g} % of the cores to others meanwhile.** "
+            "Everything is smaller and slower than on cores of one's own.\n"
+        )
     if facts["load_before"] > _QUIET_LOAD * facts["cores"]:
         text += (
             "\n**The machine did other work meanwhile.** Everything is smaller and slower than on "

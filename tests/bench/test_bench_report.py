@@ -121,6 +121,16 @@ def test_a_busy_machine_is_told_of_first() -> None:
     assert "did other work" in report.figures_text(_run(load=1.5))
 
 
+def test_a_report_says_what_the_hypervisor_took() -> None:
+    """Old runs do not know; a little is nothing to speak of."""
+    one = _run()
+    robbed = replace(one, machine={**one.machine, "stolen_percent": 17.5})
+    hardly = replace(one, machine={**one.machine, "stolen_percent": 0.3})
+
+    assert "gave 17.5 % of the cores to others" in report.figures_text(robbed)
+    assert "to others" not in report.figures_text(hardly) + report.figures_text(one)
+
+
 def test_without_a_run_the_page_says_so() -> None:
     """An empty history is no error, and no reason to show figures from elsewhere."""
     (text,) = report.files([]).values()

@@ -1,0 +1,21 @@
+"""What the bench says of the machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from e2e.bench.machine import Stolen
+
+STAT = "cpu  100 0 50 800 10 0 5 {stolen} 7 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n"
+
+
+def test_what_the_hypervisor_took_is_a_part_of_all_time(tmp_path: Path) -> None:
+    """The 8th figure of the first line, since the beginning; nothing when no time has passed."""
+    stat = tmp_path / "stat"
+    stat.write_text(STAT.format(stolen=35))
+    stolen = Stolen(stat)
+    before = stolen.percent()
+
+    stat.write_text(STAT.format(stolen=135).replace("cpu  100", "cpu  400"))
+
+    assert (before, stolen.percent()) == (0.0, 25.0)
