@@ -67,9 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         problem = str(error)
     facts["stolen_percent"] = stolen.percent()
     path = write(run_of(rows, at, facts), RESULTS if args.record and not problem else BUILD)
-    print(
-        f"\nstolen by the hypervisor: {facts['stolen_percent']} % of the cores\nas JSON: {path.relative_to(machine.ROOT)}"
-    )
+    print(f"\nstolen by the hypervisor: {facts['stolen_percent']} % of the cores")
+    print(f"as JSON: {path.relative_to(machine.ROOT)}")
     if problem:
         print(f"bench: cut short: {problem}", file=sys.stderr)
     return int(bool(problem))
