@@ -229,7 +229,7 @@ async def test_a_peer_that_does_not_read_holds_a_bounded_backlog(
 
     server = await asyncio.start_server(reads_late, HOST, 0, limit=1 << 16)
     stream.open(HOST, Ticket(server.sockets[0].getsockname()[1], bytes(16)))
-    await _until(lambda: stream._sender is not None and stream._sender._transport is not None)
+    await _until(lambda: stream.connected)
     sender = stream._sender
     assert sender is not None
     monkeypatch.setattr("dledger.rpc.outbox.MAX_QUEUED_BYTES", 1 << 20)
@@ -248,6 +248,50 @@ async def test_a_peer_that_does_not_read_holds_a_bounded_backlog(
     stream.close()
     await asyncio.wait_for(done.wait(), 20)
     server.close()
+
+
+async def test_a_peer_that_takes_nothing_any_more_is_connected_to_anew(
+    stream: ReplicationStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that vanished ends no connection, and the control stream may go another way."""
+    monkeypatch.setattr("dledger.rpc.replication_stream._SILENT_MS", 300)
+    accepted: list[asyncio.StreamWriter] = []
+    forever = asyncio.Event()
+
+    async def reads_nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.append(writer)
+        await forever.wait()
+
+    server = await asyncio.start_server(reads_nothing, HOST, 0, limit=1 << 16)
+    stream.open(HOST, Ticket(server.sockets[0].getsockname()[1], bytes(16)))
+    await _until(lambda: stream.connected)
+
+    for _ in range(100):
+        stream.send(bytes(100_000))
+    await _until(lambda: len(accepted) == 2)
+
+    stream.close()
+    forever.set()
+    server.close()
+    for writer in accepted:
+        writer.close()
+
+
+async def test_a_port_that_is_shut_is_told_once(
+    listening: Listening, stream: ReplicationStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever looks why nothing is replicated finds the address: a NetworkPolicy, say."""
+    ticket = Ticket(listening.port.number, bytes(16))
+    listening.port.close()
+    await asyncio.sleep(0)
+
+    stream.open(HOST, ticket)
+    await asyncio.sleep(0.8)
+
+    assert not stream.connected
+    told = [r.message for r in caplog.records if r.levelname == "WARNING"]
+    assert len(told) == 1
+    assert f"no replication to orders-1 at {HOST}:{ticket.port}" in told[0]
 
 
 @pytest.mark.parametrize("text", ["", "x", "0:" + "00" * 16, "70000:" + "00" * 16, "1:00", "1:zz"])

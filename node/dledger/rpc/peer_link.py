@@ -209,8 +209,8 @@ class PeerLink:
 
     @property
     def connected(self) -> bool:
-        """Whether messages can leave now."""
-        return self._control.connected
+        """Whether messages of both kinds can leave now."""
+        return self._control.connected and self._replication.connected
 
     @property
     def backs_off(self) -> bool:

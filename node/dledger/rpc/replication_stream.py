@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from typing import Final, cast
 
 from dledger.rpc.framing import prefix
@@ -18,6 +19,9 @@ logger = logging.getLogger(__name__)
 _CONNECT_S: Final = 2.0
 _RETRY_S: Final = 0.1
 _RETRY_MAX_S: Final = 1.0
+_SILENT_MS: Final = 7_000
+"""So long the peer's kernel may acknowledge nothing, until the connection counts as broken: as long
+as gRPC gives the control stream."""
 _WRITE_BUFFER_BYTES: Final = 1 << 20
 """What waits behind a full socket before frames wait in the outbox, which is bounded."""
 
@@ -29,6 +33,12 @@ class ReplicationStream:
         self._peer = peer
         self._sender: _Sender | None = None
         self._task: asyncio.Task[None] | None = None
+        self._last_error = ""
+
+    @property
+    def connected(self) -> bool:
+        """Whether frames can leave now."""
+        return self._sender is not None and self._sender.connected
 
     def open(self, host: str, ticket: Ticket) -> None:
         """Connect, and again whenever the connection breaks."""
@@ -56,12 +66,18 @@ class ReplicationStream:
             try:
                 async with asyncio.timeout(_CONNECT_S):
                     await loop.create_connection(lambda s=sender: s, host, ticket.port)  # type: ignore[misc]
+                self._last_error = ""
                 await sender.ended()
             except OSError as error:
-                logger.info("replication to %s: %s", self._peer, error or type(error).__name__)
+                self._note(f"{host}:{ticket.port}: {error or type(error).__name__}")
             lasted = loop.time() - began_s > _RETRY_MAX_S
             wait_s = _RETRY_S if lasted else min(wait_s * 2, _RETRY_MAX_S)
             await asyncio.sleep(wait_s)
+
+    def _note(self, error: str) -> None:
+        if error != self._last_error:
+            logger.warning("no replication to %s at %s", self._peer, error)
+            self._last_error = error
 
 
 class _Sender(asyncio.Protocol):
@@ -73,6 +89,10 @@ class _Sender(asyncio.Protocol):
         self._outbox = Outbox()
         self._paused = False
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def connected(self) -> bool:
+        return self._transport is not None
 
     def send(self, frame: bytes) -> None:
         if self._transport is None:
@@ -92,6 +112,8 @@ class _Sender(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
+        end = transport.get_extra_info("socket")
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENT_MS)
         self._transport.write(self._token)
 
     def pause_writing(self) -> None:

@@ -241,16 +241,20 @@ class CommitLog(LogScrubbing):
     def _lower_watermark(self, last: int, *, with_rows: bool) -> None:
         """Promise entries up to *last* only; *with_rows* of the segment that becomes the last.
 
-        That segment's index file goes next.
+        Two steps: its rows go over those of what is promised until the first one is durable, and
+        may be all that is left of a record there. That segment's index file goes next.
         """
-        index, rows = min(last, self._watermark.mark.index), b""
+        index = min(last, self._watermark.mark.index)
+        chain = self._index.chain(index)
         self._rows_index = min(self._rows_index, last)
+        self._watermark.advance(index=index, chain=chain)
         if with_rows:
             segment = self._index.segment_of(last)
             has_room = has_room_for_rows(self._watermark, segment)
-            rows = self._index.rows(segment, segment.first_index, last) if has_room else b""
             self._rows_index = last if has_room else 0
-        self._watermark.advance(index=index, chain=self._index.chain(index), rows=rows)
+            if has_room:
+                rows = self._index.rows(segment, segment.first_index, last)
+                self._watermark.advance(index=index, chain=chain, rows=rows)
 
     def drop_before(self, index: int) -> int:
         """Remove the whole sealed segments below *index*, durably; return the new first index.
