@@ -31,7 +31,7 @@ from dledger.raft.core import Raft
 from dledger.raft.messages import InstallSnapshotRequest, Message
 from dledger.raft.ready import Ready, RoleChange
 from dledger.reads import AppliedWaiters, PendingReads
-from dledger.refetch import is_stuck_behind
+from dledger.refetch import first_needed, is_stuck_behind
 from dledger.role_watch import RoleWatch
 from dledger.signals import ChangeSignal
 from dledger.snapshots import Memberships, Snapshots
@@ -102,6 +102,7 @@ class Driver:
         self._on_fatal = on_fatal
         self._on_removed: Callable[[int], None] | None = on_removed
         self._clock = clock
+        self._rng = rng
         self._metrics = metrics
         self._readers = ThreadPoolExecutor(2, "log-reader")
         self.view = LogView(
@@ -168,10 +169,14 @@ class Driver:
     # -- life ------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start ticking; call on the event loop."""
+        """Start ticking; call on the event loop.
+
+        The first tick comes at a random part of one: nodes that start in the same instant, as when
+        power returns, would else split their votes whenever they draw the same timeout.
+        """
         self._running = True
         self._on_membership(self._membership)
-        self._schedule_tick()
+        self._schedule_tick(self._rng.random() * self._config.tick_s)
         self._wake()
 
     async def stop(self) -> None:
@@ -345,14 +350,13 @@ class Driver:
 
     # -- the loop --------------------------------------------------------------------------------
 
-    def _schedule_tick(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._tick_handle = loop.call_later(self._config.tick_s, self._tick)
+    def _schedule_tick(self, wait_s: float) -> None:
+        self._tick_handle = asyncio.get_running_loop().call_later(wait_s, self._tick)
 
     def _tick(self) -> None:
         if not self._running:
             return
-        self._schedule_tick()
+        self._schedule_tick(self._config.tick_s)
         now_s = self._clock.monotonic_s()
         self.last_tick_s = now_s
         self._watch_disk(now_s)
@@ -446,10 +450,11 @@ class Driver:
             self._note_membership()
             self._wake()
 
-    def entry_lost(self, index: int) -> None:
-        """Ask the leader for a snapshot, if it has dropped this entry and we wait for it."""
-        if self._takes_steps:
-            self.core.entry_lost(index)
+    def entries_lost(self, damaged: Sequence[range]) -> None:
+        """Ask the leader for a snapshot, if it has dropped an entry of these that we wait for."""
+        needed = first_needed(damaged, self._applied_index)
+        if self._takes_steps and needed is not None:
+            self.core.entry_lost(needed)
             self._wake()
 
     def hand_over_damaged(self) -> None:

@@ -50,8 +50,8 @@ class RepairEvents(Protocol):
     def log_repaired(self, entries: Sequence[Entry]) -> None:
         """Note entries that can be read again, and look whether the log is whole."""
 
-    def entry_lost(self, index: int) -> None:
-        """Ask for a snapshot, if this entry is needed: no peer gives it now."""
+    def entries_lost(self, damaged: Sequence[range]) -> None:
+        """Ask for a snapshot, if any of these is needed: no peer gives them now."""
 
     def hand_over_damaged(self) -> None:
         """Give leadership away, if this node has it: its log stays damaged."""
@@ -77,7 +77,7 @@ class Refetcher:
         self._events = events
         self._now_s = now_s
         self._metrics = metrics
-        self._turn = 0
+        self._turn = self._tried_up_to = 0
         self._damaged_since_s: float | None = None
 
     async def run(self) -> None:
@@ -95,19 +95,28 @@ class Refetcher:
             await asyncio.sleep(wait_s)
 
     async def _round(self, wait_s: float) -> float:
-        """Try each damaged range once; return when to look again."""
+        """Try some damaged ranges once, each; return when to look again."""
         if self._log.is_whole:
             if self._damaged_since_s is not None:
                 self._note_whole()
             return _POLL_S
         self._note_damage()
         mended = 0
-        damages = self._log.faulty[:_MAX_RANGES]
+        damages = self._next_damages()
         for damaged in damages:
             mended += await self._mend(damaged.start, damaged.stop - 1)
         if damages and not mended:
-            self._events.entry_lost(damages[0].start)
+            self._tried_up_to = damages[-1].stop
+            self._events.entries_lost(damages)
         return 0.0 if mended else min(max(wait_s, _POLL_S) * 2, _MAX_WAIT_S)
+
+    def _next_damages(self) -> Sequence[range]:
+        """Return what is tried now: so many of a time, behind those that were tried in vain."""
+        damages = self._log.faulty
+        behind = [damaged for damaged in damages if damaged.start >= self._tried_up_to]
+        if not behind:
+            self._tried_up_to = 0
+        return (behind or list(damages))[:_MAX_RANGES]
 
     def _note_damage(self) -> None:
         now_s = self._now_s()
@@ -150,6 +159,12 @@ class Refetcher:
             logger.warning("repaired entries [%d, %d]", repaired[0].index, repaired[-1].index)
             self._events.log_repaired(repaired)
         return len(repaired)
+
+
+def first_needed(damaged: Sequence[range], applied_index: int) -> int | None:
+    """Return the first of these entries that is still to be applied; None: all are applied."""
+    ahead = (each for each in damaged if each.stop > applied_index + 1)
+    return next((max(each.start, applied_index + 1) for each in ahead), None)
 
 
 def is_stuck_behind(damaged: Sequence[range], core: RaftView) -> bool:

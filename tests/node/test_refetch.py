@@ -10,7 +10,7 @@ import pytest
 from dledger import refetch
 from dledger.errors import StorageError, Unavailable
 from dledger.metrics import NodeMetrics
-from dledger.refetch import Refetcher
+from dledger.refetch import Refetcher, first_needed
 from dledger.types import Entry, NodeId
 from tests.store.harness import Disk, entries, everything
 
@@ -39,15 +39,15 @@ class Events:
 
     def __init__(self) -> None:
         self.repaired: list[Entry] = []
-        self.lost: list[int] = []
+        self.lost: list[Sequence[range]] = []
         self.handed_over = 0
         self.failed: list[BaseException] = []
 
     def log_repaired(self, entries: Sequence[Entry]) -> None:
         self.repaired += entries
 
-    def entry_lost(self, index: int) -> None:
-        self.lost.append(index)
+    def entries_lost(self, damaged: Sequence[range]) -> None:
+        self.lost.append(damaged)
 
     def hand_over_damaged(self) -> None:
         self.handed_over += 1
@@ -106,7 +106,7 @@ async def test_what_is_in_memory_is_not_asked_for() -> None:
 
 
 async def test_what_no_peer_gives_is_told_to_the_driver() -> None:
-    """Which entry is missing first; not while anything is repaired."""
+    """All that is missing; not while anything is repaired."""
     good = entries(1, 40, size=150)
     damaged = Damaged(3, 7, b=[good[6]])
 
@@ -114,7 +114,39 @@ async def test_what_no_peer_gives_is_told_to_the_driver() -> None:
     assert damaged.events.lost == []
     await damaged.rounds(1)
 
-    assert damaged.events.lost == [3]
+    assert damaged.events.lost == [[range(3, 4)]]
+
+
+async def test_what_nobody_gives_keeps_nothing_else_from_being_mended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So many ranges are tried in a round; those behind them have their turn, then all again."""
+    monkeypatch.setattr(refetch, "_MAX_RANGES", 2)
+    good = entries(1, 40, size=150)
+    damaged = Damaged(3, 7, 11, 15, 19, b=[good[14]])
+
+    await damaged.rounds(4)
+
+    first, behind = [range(3, 4), range(7, 8)], [range(11, 12), range(19, 20)]
+    assert [each.index for each in damaged.events.repaired] == [15]
+    assert damaged.events.lost == [first, behind, first]
+
+
+@pytest.mark.parametrize(
+    ("damaged", "applied", "needed"),
+    [
+        ([], 5, None),
+        ([range(3, 4)], 5, None),
+        ([range(3, 4), range(9, 12)], 5, 9),
+        ([range(3, 8)], 5, 6),
+        ([range(3, 6)], 5, None),
+    ],
+)
+def test_only_what_is_still_to_be_applied_is_asked_for(
+    damaged: list[range], applied: int, needed: int | None
+) -> None:
+    """Seed 9286 of the simulator: an older damage hid the one that a node waited for."""
+    assert first_needed(damaged, applied) == needed
 
 
 async def test_what_a_snapshot_covers_is_not_asked_for() -> None:
