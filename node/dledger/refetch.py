@@ -1,5 +1,7 @@
 """Making a damaged log whole while the node runs: from memory, else from any peer that has it.
 
+Else from its own disk after all: a read may fail but once, and a group of one has no peers.
+
 What all have dropped comes as the state of a snapshot, if it is still to be applied.
 Owned by the node, beside its driver. What arrives is checked against the identities that the log
 kept (`CommitLog.repair`), so it does not matter who sends it.
@@ -143,7 +145,7 @@ class Refetcher:
             if mended := await self._repair(entries):
                 return mended
         self._turn += 1
-        return 0
+        return await self._repair(await asyncio.to_thread(self._log.reread, first, last))
 
     async def _ask(self, peer: NodeId, first: int, last: int) -> tuple[Entry, ...]:
         try:

@@ -126,8 +126,8 @@ class Commitment:
         core = process.driver.core
         if core.last_index < needed:
             raise ViolationError(f"leader {process.id} lacks the committed entry {needed}")
-        if process.log.first_index <= needed <= process.log.last_index:
-            self._same(process, needed)
+        if process.log.first_index <= needed <= min(process.log.last_index, core.durable_index):
+            self._same(process, needed)  # above, the disk may still have what is replaced
 
 
 class ElectionSafety:

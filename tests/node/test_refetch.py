@@ -64,6 +64,8 @@ class Damaged:
         self.disk.with_entries(entries(1, 40, size=150)).close()
         self.log = self.disk.open()
         for index in damaged:
+            extent, _ = self.log.read_extent(index, index, 1)
+            self.disk.contents(extent.segment.name)[extent.offset + 16] ^= 1
             self.log.mark_faulty(index, index, "test")
         self.events, self.helpers, self.now_s = Events(), Helpers(**had), 0.0
         self.refetcher = Refetcher(
@@ -115,6 +117,17 @@ async def test_what_no_peer_gives_is_told_to_the_driver() -> None:
     await damaged.rounds(1)
 
     assert damaged.events.lost == [[range(3, 4)]]
+
+
+async def test_what_can_be_read_again_is_mended_without_a_peer() -> None:
+    """Seed 12977 of the simulator: a read failed once, in a group of one."""
+    alone = Damaged(5)
+    alone.log.mark_faulty(9, 9, "the disk did not answer")
+
+    await alone.rounds(2)
+
+    assert [each.index for each in alone.events.repaired] == [9]
+    assert alone.log.faulty == (range(5, 6),)
 
 
 async def test_what_nobody_gives_keeps_nothing_else_from_being_mended(

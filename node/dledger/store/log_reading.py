@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Final
 
 from dledger.errors import CorruptRecord, FaultyEntry, StorageError
 from dledger.store.extent import Extent, RecordRange, cut, extent
@@ -21,6 +22,8 @@ from dledger.store.segment_files import SegmentFiles
 from dledger.types import Entry, Membership
 
 _log = logging.getLogger(__name__)
+
+_MOST_READ_AGAIN: Final = 64
 
 
 class LogReading:
@@ -184,6 +187,21 @@ class LogReading:
                 break
             first = entries[-1].index + 1
         return tuple(entries)
+
+    def reread(self, first: int, last: int) -> tuple[Entry, ...]:
+        """Return what the disk gives after all of damaged entries [first, last]: the oldest ones.
+
+        A read may fail but once. What is returned is what was there, and still to be repaired.
+        """
+        found: list[Entry] = []
+        for index in range(first, min(last, first + _MOST_READ_AGAIN - 1) + 1):
+            with self._state:
+                if index not in self._index.faulty or not self.first_index <= index:
+                    continue
+                wanted = self._span(index, index, 0)
+            with suppress(CorruptRecord, OSError):
+                found += wanted.read(self._disk.open(wanted.segment))
+        return tuple(found)
 
     def _read_span(
         self, first: int, last: int, max_bytes: int, *, keep_trying: bool
