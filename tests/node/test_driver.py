@@ -26,6 +26,18 @@ async def test_a_command_is_answered_with_what_applying_it_gave(group: TestGroup
     assert await leader.driver.propose(command("a"), grows=True) == "a"
 
 
+async def test_nodes_that_start_together_do_not_tick_together(group: TestGroup) -> None:
+    """Seed 8923 of the simulator: two that drew the same of six timeouts split five votes."""
+    now_s = asyncio.get_running_loop().time()
+    group.start()
+
+    handles = [node.driver._tick_handle for node in group.nodes.values()]
+    waits_s = {round(handle.when() - now_s, 5) for handle in handles if handle is not None}
+
+    assert len(waits_s) == 3
+    assert max(waits_s) < 0.02
+
+
 async def test_every_node_applies_the_same_entries_in_the_same_order(group: TestGroup) -> None:
     """State machine safety, over real disks."""
     group.start()
