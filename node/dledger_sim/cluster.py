@@ -145,12 +145,13 @@ class Cluster:
 
         Args:
             processes: The nodes.
-            promoted: Take learners for voters, as they will be once they have caught up.
+            promoted: Also if all other learners become voters before these do: each does once it
+                has caught up, and one that was heard a moment ago may be gone.
         """
         names = {one.id for one in processes}
         return all(
             Electorate(
-                one.voter_ids | one.learner_ids if promoted else one.voter_ids,
+                one.voter_ids | (one.learner_ids - names if promoted else frozenset()),
                 one.outgoing_ids,
             ).is_quorum(names)
             for one in self.memberships()
