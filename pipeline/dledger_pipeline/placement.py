@@ -29,7 +29,7 @@ _Stretch: TypeAlias = tuple[int, int, int, int, int, int, int]
 class Placement:
     """The places of messages after some prefix of the log, which must begin at entry 1.
 
-    It remembers what a broker does: 40 bytes for each batch of messages, and the dedupe window.
+    It remembers what a broker does: 3 to 7 bytes a batch of messages, and the dedupe window.
     """
 
     def __init__(self) -> None:
