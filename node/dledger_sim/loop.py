@@ -200,7 +200,7 @@ class ProcessLoop:
         del context
         handle = _Handle(self, callback, args, self.time() + delay)
         if self._alive:
-            self._clock.after(max(0, round(delay * _S)), handle.step)
+            self._clock.after(_whole_us(delay), handle.step)
         return handle
 
     def call_at(
@@ -272,3 +272,11 @@ class ProcessLoop:
         error = context.get("exception")
         if self._alive and error is not None:
             self._untaken = error
+
+
+def _whole_us(delay_s: float) -> int:
+    """Return a delay in whole microseconds; what is less than one takes one.
+
+    Else whoever waits for the rest of a time, again and again, would wait for ever.
+    """
+    return max(1, round(delay_s * _S)) if delay_s > 0 else 0

@@ -12,6 +12,8 @@ from dledger.raft.leading import Leadership
 from dledger_sim import __main__ as command_line
 from dledger_sim import seeds as many
 from dledger_sim.checkers import ViolationError
+from dledger_sim.clock import Clock
+from dledger_sim.loop import ProcessLoop
 from dledger_sim.options import Options
 from dledger_sim.run import Outcome, Run, run_seed
 from dledger_sim.seeds import Failure, run_seeds, try_seed
@@ -64,6 +66,19 @@ def test_a_node_that_ends_itself_in_a_task_of_its_own_is_started_again() -> None
     cluster.clock.run_until(5_000_000)
 
     assert (process.is_up, process.lives) == (True, 2)
+
+
+def test_time_passes_for_who_waits_for_less_than_a_microsecond() -> None:
+    """Seed 18131: the rest of a deadline, 1e-15 s, was waited for at the same moment for ever."""
+    clock = Clock()
+    loop = ProcessLoop(clock, job_us=lambda: (1, 1))
+    seen: list[int] = []
+
+    loop.call_later(1e-15, lambda: seen.append(clock.now_us))
+    loop.call_later(0, lambda: seen.append(clock.now_us))
+    clock.run_until(10)
+
+    assert seen == [0, 1]
 
 
 def test_another_seed_is_another_run() -> None:
