@@ -365,6 +365,8 @@ async def test_a_full_spool_holds_senders_back_while_it_is_emptied(
             await producer.send("orders", record(first, size=1000))
             first += 1
         group.down = False
+        while producer._gate.down:  # until it is noticed, a full spool refuses
+            await producer._gate.wait()
         many = range(first, first + 300)
         await producer.send_batch("orders", [record(n, size=1000) for n in many])
         assert await producer.drained(DEADLINE_S)
