@@ -77,22 +77,22 @@ class ConsumeQueue:
         for row, count, code in _stretches(rows, tags):
             self._open.add(self.end, payload.index, payload.start, payload.end, row, code)
             self.end += count
-        if len(self._open) >= 2 * _SEALED:
-            self._seal()
+        self._seal()
         return first
 
-    def _seal(self) -> None:
-        """Seal the older runs, but for the newest payload's, which may get more."""
-        last = len(self._open) - 1
-        cut = _SEALED
+    def _seal(self) -> bool:
+        """Seal older runs if there are enough, but for the newest payload's; return whether."""
+        last, cut = len(self._open) - 1, _SEALED
+        if last < 2 * _SEALED - 1:
+            return False
         while cut < last and self._open.same_payload(cut - 1, cut):
             cut += 1
-        if not self._open.same_payload(cut - 1, cut):
-            self._add_sealed(self._open.take(cut))
-
-    def _add_sealed(self, runs: Runs) -> None:
+        if self._open.same_payload(cut - 1, cut):
+            return False
+        runs = self._open.take(cut)
         self._sealed.append(SealedRuns(runs))
         self._sealed_firsts.append(runs.firsts[0])
+        return True
 
     def locate(self, offset: int) -> Position:
         """Return where the message at queue *offset* lies.
@@ -192,15 +192,9 @@ class ConsumeQueue:
         ):
             raise source.malformed(f"runs of a queue do not fill [{queue.first}, {queue.end})")
         queue._open = runs
-        queue._seal_all()
+        while queue._seal():
+            pass
         return queue
-
-    def _seal_all(self) -> None:
-        """Seal all that `append` would have sealed."""
-        pieces = -1
-        while len(self._open) >= 2 * _SEALED and len(self._sealed) > pieces:
-            pieces = len(self._sealed)
-            self._seal()
 
     def canonical(self) -> list[object]:
         """Return the whole queue as plain values, equal on nodes that applied the same log."""

@@ -78,14 +78,13 @@ class SealedRuns:
 
     Attributes:
         count: How many.
-        first: The queue offset of the first message.
         last_index: The entry of the last run.
     """
 
-    __slots__ = ("_columns", "count", "first", "last_index")
+    __slots__ = ("_columns", "count", "last_index")
 
     def __init__(self, runs: Runs) -> None:
-        self.count, self.first, self.last_index = len(runs), runs.firsts[0], runs.indexes[-1]
+        self.count, self.last_index = len(runs), runs.indexes[-1]
         self._columns = [zlib.compress(column, _FASTEST) for column in runs.columns()]
 
     def column(self, number: int) -> array[int]:
