@@ -95,6 +95,7 @@ async def test_a_follower_whose_disk_hangs_is_sent_no_more_than_a_window(tmp_pat
     group.start()
     leader = await group.leader()
     slow = group.followers()[0]
+    await eventually(lambda: slow.driver.core.durable_index == leader.driver.core.last_index)
     files[slow.id].gate.clear()
     durable_index = slow.driver.core.durable_index
     limit = leader.driver.core.config.max_inflight_appends
