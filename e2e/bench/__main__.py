@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from e2e.bench import machine
+from e2e.bench.bare_calls import bare_row
 from e2e.bench.catch_up import CATCH_UP, catch_up_rows
 from e2e.bench.contest import Turns, contest, contestants
 from e2e.bench.etcd import Etcd
@@ -30,12 +31,24 @@ FAILOVERS: Final[Mapping[str, Callable[[], System]]] = {
     "java-fast-failover": lambda: JavaDLedger(heartbeat_ms=200),
     "etcd-failover": Etcd,
 }
-SECTIONS: Final = ("disk", "ours", "sdk", "java", "java-push", "etcd", CATCH_UP, *FAILOVERS)
+SECTIONS: Final = (
+    "disk",
+    "calls",
+    "ours",
+    "sdk",
+    "java",
+    "java-push",
+    "etcd",
+    CATCH_UP,
+    *FAILOVERS,
+)
 _DISK_S: Final = 1.0
+_BARE_CALLS_S: Final = 4.0
 _HEADLINES: Final = {
     "per_s": "/s",
     "mb_s": "MB/s",
     "total_mb_s": "MB/s",
+    "server_us": "us of a core a call",
     "p50_ms": "ms p50",
     "p99_ms": "ms p99",
     "max_ms": "ms max",
@@ -107,6 +120,8 @@ def measure(args: argparse.Namespace, scratch: Path) -> Iterator[Row]:
         raise BenchError(f"no such section: {', '.join(sorted(unknown))}")
     if "disk" in args.only:
         yield from machine.disk_rows(scratch, _DISK_S)
+    if "calls" in args.only:
+        yield bare_row(_BARE_CALLS_S, LOGS / "bare-calls.log")
     turns = Turns(full=args.full, seconds=args.seconds, rounds=args.rounds, warm_up_s=args.warm_up)
     known = contestants(turns, LOGS)
     chosen = {name: known[name] for name in args.only if name in known}

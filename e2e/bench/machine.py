@@ -16,6 +16,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 _SPAN_BYTES: Final = 64 << 20
 _WRITE_BYTES: Final = (64 << 10, 256 << 10, 1 << 20)
 _WRITERS: Final = (1, 3)
+MACHINE: Final = "machine"
 DISK: Final = "disk"
 _STEAL: Final = 7
 
@@ -82,7 +83,7 @@ def _disk_row(directory: Path, size: int, writers: int, seconds: float) -> Row:
     who = "one writer" if writers == 1 else f"{writers} writers, each"
     return Row(
         kind=DISK,
-        system="machine",
+        system=MACHINE,
         name=f"write + fdatasync, {size >> 10} KiB, {who}",
         size_bytes=size,
         window=writers,

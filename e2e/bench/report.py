@@ -14,13 +14,16 @@ from pathlib import Path
 from typing import Final
 
 from e2e.bench import machine, overload, soak
+from e2e.bench.bare_calls import BARE_CALLS
 from e2e.bench.cases import PEER_WINDOWS, WINDOWS
 from e2e.bench.catch_up import CATCH_UP
 from e2e.bench.contest import INSIDE
 from e2e.bench.engine import APPEND, LATENCY, READ
+from e2e.bench.etcd import Etcd
 from e2e.bench.failover import FAILOVER
-from e2e.bench.goals import GOALS, Goal, best
-from e2e.bench.machine import DISK
+from e2e.bench.goals import GOALS, Goal, best, figure
+from e2e.bench.java import NAME as JAVA
+from e2e.bench.machine import DISK, MACHINE
 from e2e.bench.plots import line_chart, strip_chart
 from e2e.bench.results import RESULTS
 from e2e.bench.rows import OURS, Row, Run, history
@@ -115,8 +118,9 @@ def figures_text(run: Run) -> str:
         _rows(run, (CATCH_UP,), _CATCH_UP),
         "### What the nodes took\n",
         _usage(run.rows),
-        "### The disk\n",
+        "### The machine\n",
         _rows(run, (DISK,), {"each_mb_s": "MB/s each", "total_mb_s": "MB/s together"}),
+        _rows(run, (BARE_CALLS,), _BARE_CALLS) if has(run, BARE_CALLS) else "",
         "### History\n",
         "![best rate by run](performance/history.svg)\n",
     ]
@@ -151,6 +155,16 @@ def _measured(line: Line) -> str:
 _STRESSES: Final = (
     (soak.SOAK, "A long run with a fault each minute", soak.verdict),
     (overload.OVERLOAD, "Too much of everything", overload.verdict),
+)
+_BARE_CALLS: Final = {
+    "per_s": "calls/s",
+    "server_us": "CPU us, server",
+    "client_us": "CPU us, client",
+}
+_THERE: Final = (
+    ("a bare gRPC server takes {} us of a core for a call", 200),
+    ("Java DLedger's client appends {} messages a second at its best window", 17_800),
+    ("etcd's puts {}", 8_600),
 )
 _LATENCIES: Final = {"p50_ms": "p50 ms", "p99_ms": "p99 ms", "p999_ms": "p99.9 ms"}
 _FAILOVER: Final = {
@@ -187,12 +201,30 @@ def _about(run: Run) -> str:
             f"\n**The hypervisor gave {stolen_percent:g} % of the cores to others meanwhile.** "
             "Everything is smaller and slower than on cores of one's own.\n"
         )
+    text += _pace(run)
     if facts["load_before"] > _QUIET_LOAD * facts["cores"]:
         text += (
             "\n**The machine did other work meanwhile.** Everything is smaller and slower than on "
             "a quiet one; only ratios within this run mean something.\n"
         )
     return text
+
+
+def _pace(run: Run) -> str:
+    """Return how fast this machine is beside the one whose figures the lines were set by."""
+    measured = (
+        figure(run, BARE_CALLS, "", "server_us", system=MACHINE),
+        best(run, JAVA),
+        best(run, Etcd.name),
+    )
+    known = [
+        f"{what.format(number(value))} ({number(there)} there)"
+        for value, (what, there) in zip(measured, _THERE, strict=True)
+        if value is not None
+    ]
+    return (
+        f"\nBeside the machine that the lines were set on: {', '.join(known)}.\n" if known else ""
+    )
 
 
 def _goals(run: Run) -> str:

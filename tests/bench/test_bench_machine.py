@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from e2e.bench.bare_calls import bare_row
 from e2e.bench.machine import Stolen
 
 STAT = "cpu  100 0 50 800 10 0 5 {stolen} 7 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n"
@@ -19,3 +20,13 @@ def test_what_the_hypervisor_took_is_a_part_of_all_time(tmp_path: Path) -> None:
     stat.write_text(STAT.format(stolen=135).replace("cpu  100", "cpu  400"))
 
     assert (before, stolen.percent()) == (0.0, 25.0)
+
+
+def test_a_bare_call_costs_its_server_and_its_client_something(tmp_path: Path) -> None:
+    """Real calls to a real server, which ends with the measurement."""
+    row = bare_row(0.3, tmp_path / "log")
+
+    assert row.figures["per_s"] > 0
+    assert row.figures["server_us"] > 0
+    assert row.figures["client_us"] > 0
+    assert (tmp_path / "log").read_text() == ""

@@ -8,8 +8,10 @@ from xml.etree import ElementTree
 import pytest
 
 from e2e.bench import report
+from e2e.bench.bare_calls import BARE_CALLS
 from e2e.bench.contest import INSIDE
 from e2e.bench.goals import GOALS, Goal, best, disk_bound
+from e2e.bench.machine import MACHINE
 from e2e.bench.plots import line_chart, nice_top, strip_chart
 from e2e.bench.rows import OURS, Row, Run
 
@@ -89,6 +91,19 @@ def test_a_slower_disk_lowers_what_is_asked() -> None:
     assert disk_bound(run, 256 << 10) == pytest.approx(9_000)
     assert _goal("native appends, 1 KiB, batch 256").verdict(run) == "yes"
     assert _goal("native appends, 1 KiB, batch 256").verdict(_run(run.rows[0])) == "no"
+
+
+def test_the_page_says_how_fast_the_machine_is_beside_the_one_of_the_lines() -> None:
+    """By what gRPC and the peers do on both; nothing where none of it was measured."""
+    bare = Row(kind=BARE_CALLS, system=MACHINE, name="bare", figures={"server_us": 400.0})
+    known = _run(bare, _append("java-dledger", 8_900, window=1024))
+
+    text = report.figures_text(known)
+
+    assert "takes 400 us of a core for a call (200 there)" in text
+    assert "appends 8,900 messages a second at its best window (17,800 there)" in text
+    assert "etcd's puts" not in text
+    assert "the lines were set on" not in report.figures_text(_run(_append(OURS, 1)))
 
 
 def test_both_faults_of_a_goal_must_have_been_measured() -> None:

@@ -1,0 +1,97 @@
+"""What gRPC itself costs here: unary calls of 1 KiB to a server that does nothing.
+
+No node can serve a call for less than this server does, no Python client make one for less. As a
+program it is that server: it answers its port as a line of JSON, and ends when its input does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+import uvloop
+
+from e2e.bench.machine import MACHINE
+from e2e.bench.processes import BenchError, Child, Command
+from e2e.bench.rows import Row
+from e2e.bench.seats import HOST
+
+BARE_CALLS: Final = "bare calls"
+_SERVICE: Final = "dledger.bench.Bare"
+_METHOD: Final = "Call"
+_SIZE_BYTES: Final = 1024
+_WINDOW: Final = 64
+_ANSWER_S: Final = 20.0
+
+
+def bare_row(seconds: float, log: Path) -> Row:
+    """Measure calls a second, and what the server and the client each take for one."""
+    server = Child(Command((sys.executable, "-m", __name__), answers=True), log)
+    try:
+        port = server.ask({}, timeout_s=_ANSWER_S)["port"]
+        uvloop.run(_call(port, seconds / 4))
+        before, client_before_s = server.usage(), time.process_time()
+        calls = uvloop.run(_call(port, seconds))
+        after, client_s = server.usage(), time.process_time() - client_before_s
+    finally:
+        server.stop()
+    if before is None or after is None:
+        raise BenchError(f"the bare server has ended, see {log}")
+    return Row(
+        kind=BARE_CALLS,
+        system=MACHINE,
+        name=f"bare grpc.aio, unary calls of 1 KiB, {_WINDOW} under way",
+        size_bytes=_SIZE_BYTES,
+        window=_WINDOW,
+        figures={
+            "per_s": calls / seconds,
+            "server_us": (after.cpu_s - before.cpu_s) * 1e6 / calls,
+            "client_us": client_s * 1e6 / calls,
+        },
+    )
+
+
+async def _call(port: int, seconds: float) -> int:
+    """Return how many calls were answered within *seconds*."""
+    body, answered = os.urandom(_SIZE_BYTES), 0
+    async with grpc.aio.insecure_channel(f"{HOST}:{port}") as channel:
+        call: Any = channel.unary_unary(f"/{_SERVICE}/{_METHOD}")
+        end_s = time.monotonic() + seconds
+
+        async def one_after_the_other() -> None:
+            nonlocal answered
+            while time.monotonic() < end_s:
+                await call(body)
+                answered += 1
+
+        await asyncio.gather(*(one_after_the_other() for _ in range(_WINDOW)))
+    return answered
+
+
+async def serve() -> int:
+    """Serve until the input ends."""
+
+    async def answer(request: bytes, _: Any) -> bytes:
+        return request[:1]
+
+    server = grpc.aio.server()
+    handlers = {_METHOD: grpc.unary_unary_rpc_method_handler(answer)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
+    port = server.add_insecure_port(f"{HOST}:0")
+    await server.start()
+    loop = asyncio.get_running_loop()
+    while await loop.run_in_executor(None, sys.stdin.readline):
+        print(json.dumps({"port": port}), flush=True)
+    await server.stop(None)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(uvloop.run(serve()))
