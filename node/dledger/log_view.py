@@ -163,6 +163,8 @@ class LogView:
             self._on_loaded()  # perhaps read before a truncation: it may be no longer the log
             return
         if isinstance(error, FaultyEntry):
+            if not self._log.is_faulty(first):
+                self._on_loaded()  # its repair came before we heard that it was needed
             return
         if isinstance(error, OffsetOutOfRange):
             self._on_loaded()  # dropped, or replaced by a snapshot, before it was read

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
+from dledger.errors import DledgerError
 from dledger.log_view import LogView
 from dledger.store.commit_log import CommitLog
 from dledger.store.identity import LOG_DIRECTORY, join, load_or_format
@@ -29,14 +30,30 @@ class SteppedExecutor(Executor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        self._jobs.append(lambda: future.set_result(fn(*args, **kwargs)))
+        self._jobs.append(lambda: _settle(future, lambda: fn(*args, **kwargs)))
         return future
+
+    def run_unheard(self) -> None:
+        """Do the oldest job; the loop has not heard of it yet."""
+        self._jobs.popleft()()
 
     async def run_next(self) -> None:
         """Do the oldest job, and let the loop hear of it."""
-        self._jobs.popleft()()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        self.run_unheard()
+        await hear()
+
+
+def _settle(future: Future[Any], job: Callable[[], Any]) -> None:
+    try:
+        future.set_result(job())
+    except DledgerError as error:
+        future.set_exception(error)
+
+
+async def hear() -> None:
+    """Let the loop hear of what threads have done."""
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
 
 
 class Viewed:
@@ -108,6 +125,43 @@ async def test_entries_that_a_truncation_overtook_while_they_were_read_are_read_
 
     assert (told, before) == (1, None)
     assert viewed.terms(2, 4) == [1, 2, 2]
+
+
+async def test_an_entry_repaired_before_its_damage_was_heard_of_is_read_again() -> None:
+    """Seed 522: the repair told its waiters while the read that found the damage was on its way.
+
+    Whoever asked meanwhile waited for that read, whose failure told nobody: a follower applied
+    nothing any more.
+    """
+    viewed = Viewed()
+    viewed.write(1, 1, 4)
+    assert viewed.terms(2, 4) is None
+    viewed.log.mark_faulty(2, 2, "test")
+    viewed.executor.run_unheard()
+    viewed.log.repair([_entry(1, 2)])
+    assert viewed.terms(2, 4) is None
+    await hear()
+    told, again = viewed.loaded, viewed.terms(2, 4)
+
+    await viewed.executor.run_next()
+
+    assert (told, again) == (1, None)
+    assert viewed.terms(2, 4) == [1, 1, 1]
+
+
+async def test_a_damaged_entry_is_not_asked_for_again_before_its_repair() -> None:
+    """Its repair tells who waits; until then a read would only find the damage again."""
+    viewed = Viewed()
+    viewed.write(1, 1, 4)
+    assert viewed.terms(2, 4) is None
+    viewed.log.mark_faulty(2, 2, "test")
+    await viewed.executor.run_next()
+
+    assert (viewed.loaded, viewed.terms(2, 4)) == (0, None)
+    viewed.log.repair([_entry(1, 2)])
+    assert viewed.terms(2, 4) is None
+    await viewed.executor.run_next()
+    assert viewed.terms(2, 4) == [1, 1, 1]
 
 
 async def test_a_reader_of_one_entry_does_not_read_what_is_far_behind_it() -> None:
