@@ -94,7 +94,18 @@ class Refetcher:
             except StorageError as error:
                 self._events.disk_failed(error)
                 return
-            await asyncio.sleep(wait_s)
+            await self._pause(wait_s)
+
+    async def _pause(self, wait_s: float) -> None:
+        """Wait so long, or until the log is whole without us: what was damaged may be dropped.
+
+        Who cannot campaign before it hears of that would be missed by a group that waits for it.
+        """
+        while True:
+            await asyncio.sleep(min(wait_s, _POLL_S))
+            wait_s -= _POLL_S
+            if wait_s <= 0 or self._log.is_whole:
+                return
 
     async def _round(self, wait_s: float) -> float:
         """Try some damaged ranges once, each; return when to look again."""

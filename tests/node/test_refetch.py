@@ -203,3 +203,15 @@ async def test_a_failed_write_of_a_repair_stops_the_node(monkeypatch: pytest.Mon
         await damaged.refetcher.run()
 
     assert [str(error) for error in damaged.events.failed] == ["no"]
+
+
+async def test_a_log_made_whole_by_dropping_does_not_wait_for_the_next_attempt() -> None:
+    """Seed 868: what was damaged was dropped; until its node heard of that it did not campaign."""
+    damaged = Damaged(3)
+    pause = asyncio.ensure_future(damaged.refetcher._pause(60.0))
+    await asyncio.sleep(0)
+    assert damaged.log.drop_before(30) > 3
+
+    await asyncio.wait_for(pause, 10)
+
+    assert damaged.log.is_whole
