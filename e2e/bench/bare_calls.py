@@ -33,7 +33,7 @@ _ANSWER_S: Final = 20.0
 
 def bare_row(seconds: float, log: Path) -> Row:
     """Measure calls a second, and what the server and the client each take for one."""
-    server = Child(Command((sys.executable, "-m", __name__), answers=True), log)
+    server = Child(Command((sys.executable, "-m", "e2e.bench.bare_calls"), answers=True), log)
     try:
         port = server.ask({}, timeout_s=_ANSWER_S)["port"]
         uvloop.run(_call(port, seconds / 4))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from e2e.bench.cases import Case, engine_cases, interleaved, peer_cases
-from e2e.bench.engine import APPEND, append_row, latency_rows, measured, read_row
+from e2e.bench.engine import APPEND, append_row, latency_rows, measured, read_rows
 from e2e.bench.etcd import Etcd
 from e2e.bench.groups import Group, System
 from e2e.bench.java import JavaDLedger
@@ -61,7 +61,7 @@ def contestants(turns: Turns, logs: Path) -> Mapping[str, Contestant]:
         for case in engine_cases(full=turns.full):
             yield append_row(group, case, turns.seconds)
         yield from latency_rows(group, turns.seconds)
-        yield read_row(group, turns.seconds)
+        yield from read_rows(group, turns.seconds)
 
     def sdk(group: Group) -> Iterator[Row]:
         yield from sdk_rows(group, turns.seconds, logs / "sdk.log")

@@ -20,7 +20,8 @@ LATENCY_CASE: Final = Case(batch=64, window=16)
 LOAD_SHARES: Final = (0.5, 0.8)
 _SETTLE_S: Final = 1.0
 _READERS: Final = 4
-_WRITE_CASE: Final = Case(batch=256, window=4)
+READ_BATCHES: Final = (256, 1)
+_WRITERS: Final = 16
 
 
 def append_row(group: Group, case: Case, seconds: float) -> Row:
@@ -51,17 +52,22 @@ def latency_rows(group: Group, seconds: float) -> list[Row]:
     return [row(share) for share in LOAD_SHARES]
 
 
-def read_row(group: Group, seconds: float) -> Row:
+def read_rows(group: Group, seconds: float) -> list[Row]:
     """Measure the native read of committed messages, some just written, through a follower."""
+    return [_read_row(group, batch, seconds) for batch in READ_BATCHES]
+
+
+def _read_row(group: Group, batch: int, seconds: float) -> Row:
     leader = group.wait_whole()
     follower = (leader + 1) % len(group.seats)
-    group.load.run(_WRITE_CASE, seconds, node=leader)
-    case = Case(batch=1, window=_READERS)
+    group.load.run(Case(batch=batch, window=_WRITERS), seconds, node=leader)
+    case = Case(batch=batch, window=_READERS)
 
     def load() -> Loaded:
         return group.load.run(case, seconds, mode="read", node=follower)
 
-    return measured(group, group.load, case, load, kind=READ, name=f"{_READERS} readers, 1 node")
+    name = f"1 KiB, batch {batch}, {_READERS} readers, 1 node"
+    return measured(group, group.load, case, load, kind=READ, name=name)
 
 
 def measured(

@@ -159,7 +159,7 @@ GOALS: Final = (
         least=150_000,
         aim=300_000,
         unit="/s",
-        value=lambda run: figure(run, READ, "", "per_s"),
+        value=lambda run: figure(run, READ, "batch 256", "per_s"),
     ),
     Goal(
         line="Python SDK, async sends",

@@ -1,7 +1,8 @@
 """Load through `dledger.client`, as `e2e.bench.loads` asks for it.
 
-Beside ``append`` it knows ``read``: the committed messages of the bench's topic, all queues from
-their first offset, by *window* readers at once, until *seconds* have passed.
+Messages of one size and batch size have a topic of their own. Beside ``append`` it knows ``read``:
+such a topic's committed messages, all queues from their first offset, by *window* readers at once,
+until *seconds* have passed; a "request" is a batch.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from dledger.client import AppendStream, Client
 from dledger.errors import DledgerError
 from e2e.bench.figures import send_times
 
-TOPIC: Final = "bench"
 QUEUES: Final = 8
 _ATTEMPT_S: Final = 30.0
 _MAX_UNDER_WAY: Final = 4096
@@ -85,18 +85,24 @@ class Tally:
         }
 
 
+def topic_of(asked: dict[str, Any]) -> str:
+    """Return the topic of the messages that are asked for."""
+    return f"bench-{asked['size_bytes']}-{asked['batch']}"
+
+
 async def append(endpoint: str, asked: dict[str, Any]) -> dict[str, Any]:
     """Append batches in a closed or an open loop."""
     bodies = [os.urandom(asked["size_bytes"]) for _ in range(asked["batch"])]
+    topic = topic_of(asked)
     async with Client(endpoint, timeout_s=_ATTEMPT_S) as client:
-        await client.create_topic(TOPIC, queues=QUEUES)
+        await client.create_topic(topic, queues=QUEUES)
     async with AppendStream(endpoint, timeout_s=_ATTEMPT_S) as stream:
-        await stream.append(TOPIC, bodies)  # connecting is no part of what is measured
+        await stream.append(topic, bodies)  # connecting is no part of what is measured
         tally = Tally(asked["seconds"])
         if asked["rate"] > 0:
-            await _open_loop(tally, asked["rate"], lambda: stream.append(TOPIC, bodies))
+            await _open_loop(tally, asked["rate"], lambda: stream.append(topic, bodies))
         else:
-            await _closed_loop(tally, asked["window"], lambda: stream.append(TOPIC, bodies))
+            await _closed_loop(tally, asked["window"], lambda: stream.append(topic, bodies))
     return tally.answer()
 
 
@@ -130,13 +136,14 @@ async def _open_loop(
 
 
 async def read(endpoint: str, asked: dict[str, Any]) -> dict[str, Any]:
-    """Read committed messages; a "request" is one message."""
+    """Read committed messages, each batch taken apart."""
+    topic = topic_of(asked)
     counts = [0] * QUEUES
     began_s = time.monotonic()
     async with Client(endpoint) as client:
 
         async def queue(queue_id: int) -> None:
-            async for batch in client.read_batches(TOPIC, queue_id):
+            async for batch in client.read_batches(topic, queue_id):
                 counts[queue_id] += len(batch.bodies())
 
         pending = list(range(QUEUES))
@@ -149,7 +156,8 @@ async def read(endpoint: str, asked: dict[str, Any]) -> dict[str, Any]:
             async with asyncio.timeout(asked["seconds"]):
                 await asyncio.gather(*(reader() for _ in range(asked["window"])))
     took_s = time.monotonic() - began_s
-    return {"requests": sum(counts), "failures": 0, "seconds": took_s, "latencies_us": []}
+    batches = sum(counts) // asked["batch"]
+    return {"requests": batches, "failures": 0, "seconds": took_s, "latencies_us": []}
 
 
 class Steady:
