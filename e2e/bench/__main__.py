@@ -43,6 +43,7 @@ SECTIONS: Final = (
     *FAILOVERS,
 )
 _DISK_S: Final = 1.0
+_SYNC_S: Final = 8.0
 _BARE_CALLS_S: Final = 4.0
 _HEADLINES: Final = {
     "per_s": "/s",
@@ -120,6 +121,7 @@ def measure(args: argparse.Namespace, scratch: Path) -> Iterator[Row]:
         raise BenchError(f"no such section: {', '.join(sorted(unknown))}")
     if "disk" in args.only:
         yield from machine.disk_rows(scratch, _DISK_S)
+        yield machine.sync_row(scratch, _SYNC_S)
     if "calls" in args.only:
         yield bare_row(_BARE_CALLS_S, LOGS / "bare-calls.log")
     turns = Turns(full=args.full, seconds=args.seconds, rounds=args.rounds, warm_up_s=args.warm_up)

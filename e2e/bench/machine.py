@@ -6,10 +6,13 @@ import os
 import platform
 import subprocess
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from e2e.bench.figures import latency_figures, send_times
 from e2e.bench.rows import Row
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -18,6 +21,9 @@ _WRITE_BYTES: Final = (64 << 10, 256 << 10, 1 << 20)
 _WRITERS: Final = (1, 3)
 MACHINE: Final = "machine"
 DISK: Final = "disk"
+SYNC: Final = "sync"
+_PACED_BYTES: Final = 256 << 10
+_PACED_PER_S: Final = 100
 _STEAL: Final = 7
 
 
@@ -91,17 +97,59 @@ def _disk_row(directory: Path, size: int, writers: int, seconds: float) -> Row:
     )
 
 
+def sync_row(directory: Path, seconds: float) -> Row:
+    """Measure how long syncs take where the disk has time: no latency of a node is below that.
+
+    Three writers at once, each 100 times a second, as three nodes write at half load; each sync
+    counts from when it was due.
+    """
+    with ThreadPoolExecutor(max(_WRITERS)) as pool:
+        files = [directory / f"sync-probe-{number}" for number in range(max(_WRITERS))]
+        found = list(pool.map(lambda path: sync_latencies_us(path, seconds), files))
+    for path in files:
+        path.unlink()
+    rate = f"{_PACED_BYTES >> 10} KiB {_PACED_PER_S} times a second"
+    return Row(
+        kind=SYNC,
+        system=MACHINE,
+        name=f"write + fdatasync of {rate}, {max(_WRITERS)} writers",
+        size_bytes=_PACED_BYTES,
+        window=max(_WRITERS),
+        figures=latency_figures([latency for some in found for latency in some]),
+    )
+
+
+def sync_latencies_us(path: Path, seconds: float) -> list[float]:
+    """Return how long each write with its fdatasync took, from when it was due."""
+    with _preallocated(path) as fd:
+        data, began_s = os.urandom(_PACED_BYTES), time.monotonic()
+        latencies: list[float] = []
+        for number, offset_s in enumerate(send_times(_PACED_PER_S, seconds)):
+            due_s = began_s + offset_s
+            time.sleep(max(0.0, due_s - time.monotonic()))
+            os.pwrite(fd, data, number * _PACED_BYTES % _SPAN_BYTES)
+            os.fdatasync(fd)
+            latencies.append((time.monotonic() - due_s) * 1e6)
+        return latencies
+
+
 def synced_rate(path: Path, size: int, seconds: float) -> float:
     """Return MB/s of writes of *size* bytes, each followed by fdatasync, in preallocated space."""
-    fd = os.open(path, os.O_CREAT | os.O_RDWR)
-    try:
-        os.pwrite(fd, bytes(_SPAN_BYTES), 0)
-        os.fsync(fd)
+    with _preallocated(path) as fd:
         data, written, began_s = os.urandom(size), 0, time.monotonic()
         while time.monotonic() < began_s + seconds:
             os.pwrite(fd, data, written % _SPAN_BYTES)
             os.fdatasync(fd)
             written += size
         return written / (time.monotonic() - began_s) / 1e6
+
+
+@contextmanager
+def _preallocated(path: Path) -> Iterator[int]:
+    fd = os.open(path, os.O_CREAT | os.O_RDWR)
+    try:
+        os.pwrite(fd, bytes(_SPAN_BYTES), 0)
+        os.fsync(fd)
+        yield fd
     finally:
         os.close(fd)

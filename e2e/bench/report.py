@@ -23,7 +23,7 @@ from e2e.bench.etcd import Etcd
 from e2e.bench.failover import FAILOVER
 from e2e.bench.goals import GOALS, Goal, best, figure
 from e2e.bench.java import NAME as JAVA
-from e2e.bench.machine import DISK, MACHINE
+from e2e.bench.machine import DISK, MACHINE, SYNC
 from e2e.bench.plots import line_chart, strip_chart
 from e2e.bench.results import RESULTS
 from e2e.bench.rows import OURS, Row, Run, history
@@ -120,6 +120,7 @@ def figures_text(run: Run) -> str:
         _usage(run.rows),
         "### The machine\n",
         _rows(run, (DISK,), {"each_mb_s": "MB/s each", "total_mb_s": "MB/s together"}),
+        _rows(run, (SYNC,), _LATENCIES) if has(run, SYNC) else "",
         _rows(run, (BARE_CALLS,), _BARE_CALLS) if has(run, BARE_CALLS) else "",
         "### History\n",
         "![best rate by run](performance/history.svg)\n",

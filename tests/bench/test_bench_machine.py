@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from e2e.bench.bare_calls import bare_row
-from e2e.bench.machine import Stolen
+from e2e.bench.machine import Stolen, sync_row
 
 STAT = "cpu  100 0 50 800 10 0 5 {stolen} 7 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n"
 
@@ -30,3 +30,11 @@ def test_a_bare_call_costs_its_server_and_its_client_something(tmp_path: Path) -
     assert row.figures["server_us"] > 0
     assert row.figures["client_us"] > 0
     assert (tmp_path / "log").read_text() == ""
+
+
+def test_a_sync_counts_from_when_it_was_due(tmp_path: Path) -> None:
+    """Real writes by three writers; nothing is left behind."""
+    row = sync_row(tmp_path, 0.1)
+
+    assert 0 < row.figures["p50_ms"] <= row.figures["p99_ms"]
+    assert list(tmp_path.iterdir()) == []
