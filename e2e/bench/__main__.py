@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from e2e.bench import machine
-from e2e.bench.bare_calls import bare_row
+from e2e.bench.bare_calls import bare_rows
 from e2e.bench.catch_up import CATCH_UP, catch_up_rows
 from e2e.bench.contest import Turns, contest, contestants
 from e2e.bench.etcd import Etcd
@@ -123,7 +123,7 @@ def measure(args: argparse.Namespace, scratch: Path) -> Iterator[Row]:
         yield from machine.disk_rows(scratch, _DISK_S)
         yield machine.sync_row(scratch, _SYNC_S)
     if "calls" in args.only:
-        yield bare_row(_BARE_CALLS_S, LOGS / "bare-calls.log")
+        yield from bare_rows(_BARE_CALLS_S, LOGS / "bare-calls.log")
     turns = Turns(full=args.full, seconds=args.seconds, rounds=args.rounds, warm_up_s=args.warm_up)
     known = contestants(turns, LOGS)
     chosen = {name: known[name] for name in args.only if name in known}

@@ -18,6 +18,7 @@ import grpc
 import grpc.aio
 import uvloop
 
+from e2e.bench.figures import latency_figures
 from e2e.bench.machine import MACHINE
 from e2e.bench.processes import BenchError, Child, Command
 from e2e.bench.rows import Row
@@ -27,52 +28,57 @@ BARE_CALLS: Final = "bare calls"
 _SERVICE: Final = "dledger.bench.Bare"
 _METHOD: Final = "Call"
 _SIZE_BYTES: Final = 1024
-_WINDOW: Final = 64
+_WINDOWS: Final = (64, 1)
 _ANSWER_S: Final = 20.0
 
 
-def bare_row(seconds: float, log: Path) -> Row:
-    """Measure calls a second, and what the server and the client each take for one."""
+def bare_rows(seconds: float, log: Path) -> list[Row]:
+    """Measure calls a second, how long one takes, and what server and client need for it."""
     server = Child(Command((sys.executable, "-m", "e2e.bench.bare_calls"), answers=True), log)
     try:
         port = server.ask({}, timeout_s=_ANSWER_S)["port"]
-        uvloop.run(_call(port, seconds / 4))
-        before, client_before_s = server.usage(), time.process_time()
-        calls = uvloop.run(_call(port, seconds))
-        after, client_s = server.usage(), time.process_time() - client_before_s
+        return [_row(server, port, window, seconds) for window in _WINDOWS]
     finally:
         server.stop()
+
+
+def _row(server: Child, port: int, window: int, seconds: float) -> Row:
+    uvloop.run(_call(port, window, seconds / 4))
+    before, client_before_s = server.usage(), time.process_time()
+    latencies_us = uvloop.run(_call(port, window, seconds))
+    after, client_s = server.usage(), time.process_time() - client_before_s
     if before is None or after is None:
-        raise BenchError(f"the bare server has ended, see {log}")
+        raise BenchError(f"the bare server has ended, see {server.log}")
+    calls = len(latencies_us)
     return Row(
         kind=BARE_CALLS,
         system=MACHINE,
-        name=f"bare grpc.aio, unary calls of 1 KiB, {_WINDOW} under way",
+        name=f"bare grpc.aio, unary calls of 1 KiB, {window} under way",
         size_bytes=_SIZE_BYTES,
-        window=_WINDOW,
+        window=window,
         figures={
             "per_s": calls / seconds,
             "server_us": (after.cpu_s - before.cpu_s) * 1e6 / calls,
             "client_us": client_s * 1e6 / calls,
+            **latency_figures(latencies_us),
         },
     )
 
 
-async def _call(port: int, seconds: float) -> int:
-    """Return how many calls were answered within *seconds*."""
-    body, answered = os.urandom(_SIZE_BYTES), 0
+async def _call(port: int, window: int, seconds: float) -> list[float]:
+    """Return how long each call took, in us, of those that began within *seconds*."""
+    body, latencies_us = os.urandom(_SIZE_BYTES), list[float]()
     async with grpc.aio.insecure_channel(f"{HOST}:{port}") as channel:
         call: Any = channel.unary_unary(f"/{_SERVICE}/{_METHOD}")
         end_s = time.monotonic() + seconds
 
         async def one_after_the_other() -> None:
-            nonlocal answered
-            while time.monotonic() < end_s:
+            while (began_s := time.monotonic()) < end_s:
                 await call(body)
-                answered += 1
+                latencies_us.append((time.monotonic() - began_s) * 1e6)
 
-        await asyncio.gather(*(one_after_the_other() for _ in range(_WINDOW)))
-    return answered
+        await asyncio.gather(*(one_after_the_other() for _ in range(window)))
+    return latencies_us
 
 
 async def serve() -> int:

@@ -159,6 +159,8 @@ _STRESSES: Final = (
 )
 _BARE_CALLS: Final = {
     "per_s": "calls/s",
+    "p50_ms": "p50 ms",
+    "p99_ms": "p99 ms",
     "server_us": "CPU us, server",
     "client_us": "CPU us, client",
 }

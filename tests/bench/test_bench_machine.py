@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from e2e.bench.bare_calls import bare_row
+from e2e.bench.bare_calls import bare_rows
 from e2e.bench.machine import Stolen, sync_row
 
 STAT = "cpu  100 0 50 800 10 0 5 {stolen} 7 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n"
@@ -23,12 +23,15 @@ def test_what_the_hypervisor_took_is_a_part_of_all_time(tmp_path: Path) -> None:
 
 
 def test_a_bare_call_costs_its_server_and_its_client_something(tmp_path: Path) -> None:
-    """Real calls to a real server, which ends with the measurement."""
-    row = bare_row(0.3, tmp_path / "log")
+    """Real calls to a real server, which ends with the measurement: many at once, and alone."""
+    rows = bare_rows(0.3, tmp_path / "log")
 
-    assert row.figures["per_s"] > 0
-    assert row.figures["server_us"] > 0
-    assert row.figures["client_us"] > 0
+    assert [row.window for row in rows] == [64, 1]
+    for row in rows:
+        assert row.figures["per_s"] > 0
+        assert row.figures["server_us"] > 0
+        assert row.figures["client_us"] > 0
+        assert 0 < row.figures["p50_ms"] <= row.figures["p99_ms"]
     assert (tmp_path / "log").read_text() == ""
 
 
