@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from e2e.bench import machine
+from e2e.bench.bare_broker import bare_broker_rows
 from e2e.bench.bare_calls import bare_rows
 from e2e.bench.catch_up import CATCH_UP, catch_up_rows
 from e2e.bench.contest import Turns, contest, contestants
@@ -124,6 +125,7 @@ def measure(args: argparse.Namespace, scratch: Path) -> Iterator[Row]:
         yield machine.sync_row(scratch, _SYNC_S)
     if "calls" in args.only:
         yield from bare_rows(_BARE_CALLS_S, LOGS / "bare-calls.log")
+        yield from bare_broker_rows(_BARE_CALLS_S, LOGS / "bare-broker.log")
     turns = Turns(full=args.full, seconds=args.seconds, rounds=args.rounds, warm_up_s=args.warm_up)
     known = contestants(turns, LOGS)
     chosen = {name: known[name] for name in args.only if name in known}

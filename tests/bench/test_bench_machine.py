@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from e2e.bench.bare_broker import bare_broker_rows
 from e2e.bench.bare_calls import bare_rows
 from e2e.bench.machine import Stolen, sync_row
 
@@ -41,3 +42,16 @@ def test_a_sync_counts_from_when_it_was_due(tmp_path: Path) -> None:
 
     assert 0 < row.figures["p50_ms"] <= row.figures["p99_ms"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_sdk_sends_to_a_broker_that_does_nothing(tmp_path: Path) -> None:
+    """The unmodified SDK takes it for one: each send is answered."""
+    rows = bare_broker_rows(0.3, tmp_path / "log")
+
+    assert [row.name for row in rows] == [
+        "1 KiB, sync sends, 1 thread",
+        "1 KiB, async sends, 256 under way",
+    ]
+    for row in rows:
+        assert row.figures["per_s"] > 0
+        assert row.figures["failures"] == 0

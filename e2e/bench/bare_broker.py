@@ -1,0 +1,131 @@
+"""The RocketMQ SDK beside a broker that does nothing: what no broker in Python can be better than.
+
+It knows every topic, keeps no message, and answers each call from ready bytes. As a program it is
+that broker: it answers its port as a line of JSON, and ends when its input does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+import uvloop
+
+from dledger.broker.topics import NORMAL, Topic
+from dledger.rpc.gateway.routes import message_queues
+from dledger.rpc.gateway.telemetry import Telemetry
+from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
+from dledger.rpc.status import ok
+from e2e.bench.cases import Case
+from e2e.bench.engine import usage_figures
+from e2e.bench.loads import Load
+from e2e.bench.processes import Child, Command
+from e2e.bench.rows import Row
+from e2e.bench.sdk import SDK, Step
+from e2e.bench.seats import HOST
+
+BARE: Final = "bare broker"
+_QUEUES: Final = 8
+_SETTLE_S: Final = 1.0
+_ANSWER_S: Final = 20.0
+_STEPS: Final = (
+    Step("sync", 1, "sync sends, 1 thread"),
+    Step("async", 256, "async sends, 256 under way"),
+)
+
+
+def bare_broker_rows(seconds: float, log: Path) -> list[Row]:
+    """Measure the SDK's sends where nothing becomes of them."""
+    broker = Child(Command((sys.executable, "-m", "e2e.bench.bare_broker"), answers=True), log)
+    try:
+        port = broker.ask({}, timeout_s=_ANSWER_S)["port"]
+        argv = (sys.executable, "-m", "e2e.bench.sdk_load", f"{HOST}:{port}")
+        load = Load(Child(Command(argv, answers=True), log))
+        try:
+            return [_row(broker, load, seconds, step) for step in _STEPS]
+        finally:
+            load.child.stop()
+    finally:
+        broker.stop()
+
+
+def _row(broker: Child, load: Load, seconds: float, step: Step) -> Row:
+    case = Case(batch=1, window=step.window)
+    load.run(case, _SETTLE_S, mode=step.mode)
+    before = (broker.usage(), load.child.usage())
+    figures = load.run(case, seconds, mode=step.mode).figures(case.batch)
+    after = (broker.usage(), load.child.usage())
+    return Row(
+        kind=SDK,
+        system=BARE,
+        name=f"1 KiB, {step.name}",
+        size_bytes=case.size_bytes,
+        window=case.window,
+        figures=figures | {"seconds": seconds} | usage_figures(before, after),
+        samples=(figures["per_s"],),
+    )
+
+
+async def serve() -> int:
+    """Serve until the input ends."""
+    server = grpc.aio.server()
+    port = server.add_insecure_port(f"{HOST}:0")
+    server.add_generic_rpc_handlers((_handler(port),))
+    await server.start()
+    loop = asyncio.get_running_loop()
+    while await loop.run_in_executor(None, sys.stdin.readline):
+        print(json.dumps({"port": port}), flush=True)
+    await server.stop(None)
+    return 0
+
+
+def _handler(port: int) -> grpc.GenericRpcHandler:
+    unary = {
+        "QueryRoute": lambda request: _route(request, port),
+        "SendMessage": _always(
+            service.SendMessageResponse(status=ok(), entries=[_entry()]),
+        ),
+        "Heartbeat": _always(service.HeartbeatResponse(status=ok())),
+        "NotifyClientTermination": _always(service.NotifyClientTerminationResponse(status=ok())),
+    }
+    handlers = {
+        name: grpc.unary_unary_rpc_method_handler(_served(answer)) for name, answer in unary.items()
+    }
+    handlers["Telemetry"] = grpc.stream_stream_rpc_method_handler(Telemetry().serve)
+    return grpc.method_handlers_generic_handler(SERVICE_NAME, handlers)
+
+
+def _served(answer: Callable[[bytes], bytes]) -> Callable[[bytes, Any], Awaitable[bytes]]:
+    async def serve_one(request: bytes, _: Any) -> bytes:
+        return answer(request)
+
+    return serve_one
+
+
+def _always(response: Any) -> Callable[[bytes], bytes]:
+    ready = bytes(response.SerializeToString())
+    return lambda _: ready
+
+
+def _entry() -> Any:
+    return service.SendResultEntry(status=ok(), message_id="bare", offset=0)
+
+
+def _route(raw: bytes, port: int) -> bytes:
+    resource = service.QueryRouteRequest.FromString(raw).topic
+    address = definition.Address(host=HOST, port=port)
+    queues = message_queues(
+        BARE, Topic(name=resource.name, type=NORMAL, queues=_QUEUES), resource, [[address]]
+    )
+    response = service.QueryRouteResponse(status=ok(), message_queues=queues)
+    return bytes(response.SerializeToString())
+
+
+if __name__ == "__main__":
+    sys.exit(uvloop.run(serve()))
