@@ -1,8 +1,10 @@
 """``make soak``: hours of steady load with a fault each minute, and what they leave behind.
 
-First finds out what the group sustains (closed loop), then offers a share of it at fixed times, to
-nodes behind links that can be cut. Every message is read back while it runs. The exit code is not
-0 if anything was lost, doubled or misplaced, an election has no cause, or memory grew.
+First finds out what the group sustains (closed loop), and fills what is bounded but fills slowly
+(the ids that are remembered of the client that sends single messages). Then offers a share of that
+rate at fixed times, to nodes behind links that can be cut. Every message is read back while it
+runs. The exit code is not 0 if anything was lost, doubled or misplaced, an election has no cause,
+or memory grew.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from dledger.broker.dedupe import MAX_IDS_OF_CLIENT
 from e2e.bench import machine
 from e2e.bench.elections import Election, Made, elections, lines_between
 from e2e.bench.figures import latency_figures
@@ -119,6 +122,8 @@ def soak(args: argparse.Namespace, scratch: Path) -> Row:
             log.unlink()
         group.start()
         rate = args.rate / args.batch if args.rate else _sustained(group, args) * args.load
+        if args.singles > 0:
+            _ask(group, "fill", messages=MAX_IDS_OF_CLIENT, size_bytes=args.size)
         watcher.start()
         began_s = time.monotonic()
         course = _load(group, links, args, rate)

@@ -4,6 +4,7 @@ Asked as `e2e.bench.loads` says, with these modes:
 
 - ``{"mode": "closed", "window", "batch", "size_bytes", "seconds"}``: as many batches as get
   through; answers ``{"per_s"}``, in batches.
+- ``{"mode": "fill", "messages", "size_bytes"}``: so many single messages, as quickly as they go.
 - ``{"mode": "start", "rate", "batch", "size_bytes", "singles"}``: batches, and single messages
   through a batching producer, due at fixed times from now on.
 - ``{"mode": "tell"}``: what came since the last question: ``{"latencies_us", "gap_s"}``, and
@@ -37,6 +38,7 @@ _TIMEOUT_S: Final = 30.0
 _MAX_UNDER_WAY: Final = 4096
 """Requests of an open loop at once; beyond, a due one waits, and its latency shows it."""
 _POLL_S: Final = 0.1
+_FILLERS: Final = 512
 
 
 def main() -> int:
@@ -80,6 +82,7 @@ class SoakLoad:
         self._writers: list[asyncio.Task[None]] = []
         self.modes: dict[str, Callable[..., Coroutine[Any, Any, dict[str, Any]]]] = {
             "closed": self.closed,
+            "fill": self.fill,
             "start": self.start,
             "tell": self.tell,
             "stop": self.stop,
@@ -152,6 +155,19 @@ class SoakLoad:
         await asyncio.gather(*(worker() for _ in range(window)))
         self._latencies_us, self._gap_s = [], 0.0
         return {"per_s": done / seconds}
+
+    async def fill(self, *, messages: int, size_bytes: int) -> dict[str, Any]:
+        """Send so many single messages, before anything counts."""
+        filler = os.urandom(size_bytes - HEAD_BYTES)
+        left = iter(range(messages))
+
+        async def worker() -> None:
+            for _ in left:
+                await self._single(filler, time.monotonic())
+
+        await asyncio.gather(*(worker() for _ in range(_FILLERS)))
+        self._latencies_us, self._gap_s = [], 0.0
+        return {}
 
     async def start(
         self, *, rate: float, batch: int, size_bytes: int, singles: float
