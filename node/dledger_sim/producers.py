@@ -72,9 +72,11 @@ class Producer:
     _leader: NodeId | None = None
     _under_way: int = 0
     _made: int = 0
+    _has_topic: bool = False
 
     def start(self) -> None:
-        """Make the topic, then send."""
+        """Begin to send: there is the topic."""
+        self._has_topic = True
         for _ in range(self.options.window):
             self._next()
 
@@ -93,10 +95,11 @@ class Producer:
         self.running = False
 
     def resume(self) -> None:
-        """Send again."""
+        """Send again, if there is the topic; else `start` comes when there is."""
         self.running = True
-        for _ in range(self.options.window - self._under_way):
-            self._next()
+        if self._has_topic:
+            for _ in range(self.options.window - self._under_way):
+                self._next()
 
     def _next(self) -> None:
         self._under_way += 1

@@ -2,22 +2,29 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 import pytest
 
+from dledger.broker.results import Produced
+from dledger.broker.state import BrokerState
 from dledger.disk import Disk
 from dledger.errors import StorageError
 from dledger.raft.leading import Leadership
 from dledger_sim import __main__ as command_line
 from dledger_sim import seeds as many
+from dledger_sim.audit import audit
 from dledger_sim.checkers import ViolationError
 from dledger_sim.clock import Clock
 from dledger_sim.loop import ProcessLoop
 from dledger_sim.options import Options
+from dledger_sim.producers import TOPIC
 from dledger_sim.run import Outcome, Run, run_seed
 from dledger_sim.seeds import Failure, run_seeds, try_seed
 from dledger_sim.shrink import shrink
+from tests.store.harness import Disk as LogDisk
 
 ROOT = Path(__file__).parents[2]
 SEEDS = int(os.environ.get("SIM_SEEDS", "300"))
@@ -79,6 +86,21 @@ def test_time_passes_for_who_waits_for_less_than_a_microsecond() -> None:
     clock.run_until(10)
 
     assert seen == [0, 1]
+
+
+def test_a_group_that_has_not_even_the_topic_is_audited() -> None:
+    """Seed 7213: nothing was committed. But what was acknowledged is lost then."""
+    empty: Any = SimpleNamespace(
+        id="1", state=SimpleNamespace(broker=BrokerState()), log=LogDisk().open()
+    )
+    told = Produced(topic=TOPIC, queue_ids=(0,), offsets=(0,), index=1, stored=1)
+    producer: Any = SimpleNamespace(
+        name="p", acknowledged=[SimpleNamespace(result=told, ids=["1"])]
+    )
+
+    audit([empty], [])
+    with pytest.raises(ViolationError, match="it is lost"):
+        audit([empty], [producer])
 
 
 def test_another_seed_is_another_run() -> None:
