@@ -28,7 +28,7 @@ from dledger.proposals import Command
 from dledger.proposing import Proposing
 from dledger.raft.config import RaftConfig
 from dledger.raft.core import Raft
-from dledger.raft.messages import InstallSnapshotRequest, Message
+from dledger.raft.messages import DisownResponse, InstallSnapshotRequest, Message
 from dledger.raft.ready import Ready, RoleChange
 from dledger.reads import AppliedWaiters, PendingReads
 from dledger.refetch import first_needed, is_stuck_behind
@@ -295,6 +295,8 @@ class Driver:
             return
         self._roles.receiving(message)
         self.core.step(message)
+        if isinstance(message, DisownResponse):
+            self.core.log_repaired(whole=self._is_whole())
         self._wake()
 
     @property
@@ -446,15 +448,25 @@ class Driver:
         if self._installation is not None and self._installation.replaces_log:
             asyncio.get_running_loop().call_later(self._config.tick_s, self.log_repaired, entries)
         elif self._running:
-            self.core.log_repaired(entries, whole=self._log.is_whole)
+            self.core.log_repaired(entries, whole=self._is_whole())
             self._note_membership()
             self._wake()
 
+    def _is_whole(self) -> bool:
+        """Whether all that the core counts as its log can be read; it may have let go of more."""
+        last_index = self.core.last_index
+        return self._log.is_whole or all(each.start > last_index for each in self._log.faulty)
+
     def entries_lost(self, damaged: Sequence[range]) -> None:
-        """Ask the leader for a snapshot, if it has dropped an entry of these that we wait for."""
+        """Ask the leader for a snapshot, if it has dropped an entry of these that we wait for.
+
+        Without a leader, ask whether the first one was ever committed.
+        """
         needed = first_needed(damaged, self._applied_index)
         if self._takes_steps and needed is not None:
             self.core.entry_lost(needed)
+            if needed == first_needed(self._log.faulty, self._applied_index):
+                self.core.disown(needed)
             self._wake()
 
     def hand_over_damaged(self) -> None:

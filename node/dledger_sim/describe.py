@@ -8,6 +8,8 @@ from typing import Any
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
+    DisownRequest,
+    DisownResponse,
     HeartbeatRequest,
     HeartbeatResponse,
     InstallSnapshotRequest,
@@ -117,6 +119,16 @@ def _heartbeat_response(m: HeartbeatResponse) -> str:
     return f"heartbeat {m.round} answered, term {m.term}"
 
 
+def _disown_request(m: DisownRequest) -> str:
+    how = "" if m.firm else "would "
+    return f"{how}lack (term {m.entry_term}, index {m.index})? term {m.term}"
+
+
+def _disown_response(m: DisownResponse) -> str:
+    what = f"(term {m.entry_term}, index {m.index})"
+    return f"{'lacks' if m.lacks else 'may have'} {what}, term {m.term}"
+
+
 def _timeout_now(m: TimeoutNow) -> str:
     return f"campaign now, term {m.term}"
 
@@ -137,4 +149,6 @@ _WORDS: dict[type[Message], Callable[[Any], str]] = {
     InstallSnapshotRequest: _install_request,
     InstallSnapshotResponse: _install_response,
     TimeoutNow: _timeout_now,
+    DisownRequest: _disown_request,
+    DisownResponse: _disown_response,
 }

@@ -11,6 +11,7 @@ _ORDER = "tests/raft/test_order_of_persistence.py"
 _SCENARIOS = "tests/raft/test_scenarios.py"
 _MEMBERSHIP = "tests/raft/test_membership.py"
 _QUORUM = "tests/raft/test_quorum.py"
+_DISOWNING = "tests/raft/test_disowning.py"
 
 RAFT_MUTANTS = (
     Mutant(
@@ -228,5 +229,37 @@ RAFT_MUTANTS = (
         new="if self._unsettled and limit < 0:",
         why="memory grows without bound while followers are away",
         checks=(_CORE,),
+    ),
+    Mutant(
+        name="disown an entry by our own word",
+        file="raft/disowning.py",
+        old="self._answers = {self._standing.id: False}",
+        new="self._answers = {self._standing.id: True}",
+        why="we may have committed it with those who were not asked",
+        checks=(_DISOWNING,),
+    ),
+    Mutant(
+        name="disown an entry that a leader of the term counts on",
+        file="raft/disowning.py",
+        old="unchanged and self._standing.led_term < asked.term and",
+        new="unchanged and",
+        why="what was acknowledged in that term is discarded (5.3)",
+        checks=(_DISOWNING,),
+    ),
+    Mutant(
+        name="disown an entry in a term that nobody has entered",
+        file="raft/disowning.py",
+        old="self._begin(asked.index, firm=True)",
+        new="self._discard(asked.index)",
+        why="a leader of the present term may still commit it",
+        checks=(_DISOWNING,),
+    ),
+    Mutant(
+        name="lack what a snapshot took in",
+        file="raft/disowning.py",
+        old="self._standing.installing is not None or index < self._log.first_index",
+        new="self._standing.installing is not None",
+        why="a committed entry is discarded because a witness has compacted it",
+        checks=(_DISOWNING,),
     ),
 )

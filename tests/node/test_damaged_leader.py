@@ -6,7 +6,12 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 
+from dledger.store.commit_log import CommitLog
+from dledger.store.files import RealFiles
+from dledger.store.identity import LOG_DIRECTORY, load_or_format
+from dledger.types import Entry, EntryKind
 from tests.node.group import IDS, TestGroup, command, eventually
 
 
@@ -53,4 +58,63 @@ async def test_a_leader_that_cannot_send_its_damaged_entry_gives_way(tmp_path: P
         lambda: damaged.log.is_whole and damaged.driver.applied_index == leader.driver.applied_index
     )
     assert [e.data for e in damaged.state.applied] == [command("shared"), command("goes on")]
+    await group.stop()
+
+
+def _add_damaged(directory: Path, name: str, *, term: int, count: int) -> None:
+    """Append to a stopped node's log what nobody else has, and damage it."""
+    files = RealFiles()
+    identity = load_or_format(files, directory, f"node-{name}", new_id=lambda: name)
+    log = CommitLog.open(files, directory / LOG_DIRECTORY, identity=identity)
+    first, data = log.last_index + 1, command("alone")
+    log.append(
+        [
+            Entry(
+                term=term,
+                index=index,
+                kind=EntryKind.DATA,
+                timestamp_ms=0,
+                crc32c=crc32c(data),
+                data=data,
+            )
+            for index in range(first, first + count)
+        ]
+    )
+    log.sync()
+    extent, _ = log.read_extent(first, log.last_index, 1 << 20)
+    log.close()
+    segment = directory / LOG_DIRECTORY / extent.segment.name
+    contents = bytearray(segment.read_bytes())
+    contents[extent.offset + 8] ^= 1
+    segment.write_bytes(bytes(contents))
+
+
+@pytest.mark.asyncio
+async def test_two_damaged_ends_do_not_keep_a_group_from_a_leader(tmp_path: Path) -> None:
+    """Seed 6260: each alone had an entry, and could not campaign without it; the third had less."""
+    group = TestGroup(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await leader.driver.propose(command("shared"), grows=True)
+    await eventually(lambda: all(node.state.applied for node in group.nodes.values()))
+    term = leader.driver.core.term
+    await group.stop()
+    one, other, _ = IDS
+    _add_damaged(tmp_path / one, one, term=term, count=3)
+    _add_damaged(tmp_path / other, other, term=term + 1, count=1)
+    group.start()
+    damaged = [group.nodes[one], group.nodes[other]]
+    assert not any(node.log.is_whole for node in damaged)
+    await asyncio.sleep(0.5)
+    assert all(node.driver.core.leader is None for node in group.nodes.values())
+
+    for node in damaged:
+        node.driver.entries_lost(node.log.faulty)
+
+    leader = await group.leader()
+    await leader.driver.propose(command("goes on"), grows=True)
+    for node in group.nodes.values():
+        await eventually(lambda node=node: len(node.state.applied) == 2)  # type: ignore[misc]
+        assert [e.data for e in node.state.applied] == [command("shared"), command("goes on")]
+        assert node.log.is_whole
     await group.stop()

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
+    DisownRequest,
+    DisownResponse,
     HeartbeatRequest,
     HeartbeatResponse,
     InstallSnapshotRequest,
@@ -79,6 +81,8 @@ def test_every_message_comes_out_as_it_went_in(
         HeartbeatRequest(**ENDS, term=term, commit_index=one, round=two),
         HeartbeatResponse(**ENDS, term=term, round=one),
         TimeoutNow(**ENDS, term=term),
+        DisownRequest(**ENDS, term=term, index=one, entry_term=two, firm=flag),
+        DisownResponse(**ENDS, term=term, index=one, entry_term=two, firm=flag, lacks=not flag),
         InstallSnapshotRequest(
             **ENDS,
             term=term,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
+    DisownRequest,
+    DisownResponse,
     HeartbeatRequest,
     HeartbeatResponse,
     InstallSnapshotRequest,
@@ -64,6 +66,16 @@ def answer_outdated(message: Message, term: int) -> Message | None:
         )
     if isinstance(message, HeartbeatRequest):
         return HeartbeatResponse(sender=us, recipient=them, term=term, round=message.round)
+    if isinstance(message, DisownRequest):
+        return DisownResponse(
+            sender=us,
+            recipient=them,
+            term=term,
+            index=message.index,
+            entry_term=message.entry_term,
+            firm=message.firm,
+            lacks=False,
+        )
     if isinstance(message, VoteRequest):
         return VoteResponse(sender=us, recipient=them, term=term, granted=False)
     return None

@@ -16,6 +16,7 @@ from crc32c import crc32c
 from dledger.errors import InvalidArgument, NotLeader, Refused
 from dledger.raft.answers import answer_outdated
 from dledger.raft.config import RaftConfig
+from dledger.raft.disowning import Disowning
 from dledger.raft.elections import Elections
 from dledger.raft.following import Following
 from dledger.raft.installing import Installing
@@ -26,6 +27,8 @@ from dledger.raft.messages import (
     AnyRequest,
     AppendRequest,
     AppendResponse,
+    DisownRequest,
+    DisownResponse,
     HeartbeatRequest,
     HeartbeatResponse,
     InstallSnapshotRequest,
@@ -108,12 +111,21 @@ class Raft(RaftView):
             outbox=self._out,
             installing=self._installing,
         )
+        self._disowning = Disowning(
+            self._standing,
+            log=self._log,
+            memberships=self._memberships,
+            elections=self._elections,
+            outbox=self._out,
+        )
         self._handlers: dict[type[Message], Callable[[Any], None]] = {
             PreVoteRequest: self._elections.on_pre_vote_request,
             PreVoteResponse: self._elections.on_pre_vote_response,
             VoteRequest: self._elections.on_vote_request,
             VoteResponse: self._elections.on_vote_response,
             TimeoutNow: self._elections.on_timeout_now,
+            DisownRequest: self._disowning.on_request,
+            DisownResponse: self._disowning.on_response,
             AppendRequest: self._following.on_append_request,
             AppendResponse: self._on_append_response,
             HeartbeatRequest: self._following.on_heartbeat_request,
@@ -143,7 +155,7 @@ class Raft(RaftView):
         """
         if message.recipient != self.id or not self._is_heard(message):
             return
-        if isinstance(message, PreVoteRequest | PreVoteResponse):
+        if _changes_nothing(message):
             self._handlers[type(message)](message)
         elif message.term < self.term:
             self._answer_outdated(message)
@@ -320,8 +332,17 @@ class Raft(RaftView):
 
         If it is still to be applied, a snapshot of the leader can take its place.
         """
-        if self.applied_index < index:
+        if self.applied_index < index <= self.last_index:
             self._installing.ask(index)
+
+    def disown(self, index: int) -> None:
+        """Discard our log from *index* on, if nobody leads and a majority of the others lacks that.
+
+        Args:
+            index: The first entry that is damaged here and still to be applied: no membership
+                before it may be unknown.
+        """
+        self._disowning.ask(index)
 
     def has_ready(self) -> bool:
         """Whether `ready` would hand something over."""
@@ -369,7 +390,7 @@ class Raft(RaftView):
         depose it (thesis 6.2, 4.2.3). A hand-over is the leader's own wish.
         """
         is_vote = isinstance(message, VoteRequest) and not message.transfer
-        if is_vote and self._elections.lease_is_live():
+        if (is_vote or isinstance(message, DisownRequest)) and self._elections.lease_is_live():
             return False
         is_leader = isinstance(message, AppendRequest | HeartbeatRequest | InstallSnapshotRequest)
         self._standing.enter(message.term, message.sender if is_leader else None)
@@ -451,3 +472,10 @@ class Raft(RaftView):
     def _on_install_response(self, message: InstallSnapshotResponse) -> None:
         if self._standing.leading is not None:
             self._standing.leading.on_install_response(message)
+
+
+def _changes_nothing(message: Message) -> bool:
+    """Whether a message only finds out what would be, in a term that nobody has entered."""
+    if isinstance(message, DisownRequest | DisownResponse):
+        return not message.firm
+    return isinstance(message, PreVoteRequest | PreVoteResponse)

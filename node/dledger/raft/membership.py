@@ -34,6 +34,13 @@ class MembershipStack:
         """Those that count towards a quorum."""
         return self._electorate
 
+    def electorate_before(self, index: int) -> Electorate:
+        """Return those that counted when the entry at *index* was added; nobody if unknown."""
+        before = [membership for at, membership in self._stack if at < index]
+        if not before:
+            return Electorate()
+        return Electorate(before[-1].voter_ids, before[-1].outgoing_ids)
+
     @property
     def index(self) -> int:
         """The index of the membership in force; 0 before the founding entry."""

@@ -130,12 +130,43 @@ class TimeoutNow(Message):
     """Campaign at once: the leader hands over (Raft thesis 3.10)."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DisownRequest(Message):
+    """Have you the entry (entry_term, index), which is damaged here? I would discard it.
+
+    Attributes:
+        index: Of the entry.
+        entry_term: Of the entry; *term* is the one in which the answer holds.
+        firm: Whether that term is to be entered; else the question changes no one's state.
+    """
+
+    index: int
+    entry_term: int
+    firm: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DisownResponse(Message):
+    """A firm one leaves only after the responder's term is durable.
+
+    Attributes:
+        term: The asked term when it lacks the entry, else the responder's own.
+        lacks: Whether it does not have the entry, and no leader that it could have it from.
+    """
+
+    index: int
+    entry_term: int
+    firm: bool
+    lacks: bool
+
+
 AnyRequest = (
     PreVoteRequest
     | VoteRequest
     | AppendRequest
     | HeartbeatRequest
     | InstallSnapshotRequest
+    | DisownRequest
     | TimeoutNow
 )
 """What asks; everything else answers."""

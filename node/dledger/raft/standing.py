@@ -23,6 +23,7 @@ class Standing:
         hard_state: Term and vote; perhaps not durable yet.
         installing: The snapshot that is replacing the log just now, if any.
         durable: The newest hard state that storage has confirmed.
+        led_term: The newest term whose leader was heard, since the start.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Standing:
         self.id = node_id
         self.role = Role.FOLLOWER
         self.leader: NodeId | None = None
+        self.led_term = 0
         self.leading: Leadership | None = None
         self.installing: SnapshotInfo | None = None
         self.durable = self._handed = hard_state
@@ -57,6 +59,8 @@ class Standing:
     def change(self, role: Role, leader: NodeId | None, cause: Cause) -> None:
         """Set role and leader, and note it for the caller."""
         self.role, self.leader = role, leader
+        if leader is not None:
+            self.led_term = self.term
         self._out.role_change = RoleChange(role=role, term=self.term, leader=leader, cause=cause)
 
     def follow(self, leader: NodeId | None, cause: Cause) -> None:

@@ -23,6 +23,8 @@ from crc32c import crc32c
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
+    DisownRequest,
+    DisownResponse,
     HeartbeatRequest,
     HeartbeatResponse,
     InstallSnapshotRequest,
@@ -59,6 +61,8 @@ _FIELDS: Final[dict[type[Message], tuple[int, struct.Struct, tuple[str, ...]]]] 
         struct.Struct("<Q?Q"),
         ("last_index", "accepted", "offset"),
     ),
+    DisownRequest: (12, struct.Struct("<QQ?"), ("index", "entry_term", "firm")),
+    DisownResponse: (13, struct.Struct("<QQ??"), ("index", "entry_term", "firm", "lacks")),
 }
 _APPEND_TYPE: Final = 5
 _INSTALL_TYPE: Final = 10
