@@ -6,12 +6,11 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from crc32c import crc32c
 
 from dledger.store.commit_log import CommitLog
 from dledger.store.files import RealFiles
 from dledger.store.identity import LOG_DIRECTORY, load_or_format
-from dledger.types import Entry, EntryKind
+from dledger_sim.alone import data_entry
 from tests.node.group import IDS, TestGroup, command, eventually
 
 
@@ -38,9 +37,7 @@ async def test_a_leader_that_cannot_send_its_damaged_entry_gives_way(tmp_path: P
     group = TestGroup(tmp_path, segment_bytes=1 << 18)
     group.start()
     name, offset, index = await _write_alone(group)
-    data = bytearray((tmp_path / name).read_bytes())
-    data[offset + 200] ^= 1
-    (tmp_path / name).write_bytes(bytes(data))
+    _flip(tmp_path / name, offset + 200)
     damaged_id, first, second = sorted(IDS, key=lambda one: one != name.parts[0])
     group.start(damaged_id, first)
     damaged = group.nodes[damaged_id]
@@ -66,27 +63,18 @@ def _add_damaged(directory: Path, name: str, *, term: int, count: int) -> None:
     files = RealFiles()
     identity = load_or_format(files, directory, f"node-{name}", new_id=lambda: name)
     log = CommitLog.open(files, directory / LOG_DIRECTORY, identity=identity)
-    first, data = log.last_index + 1, command("alone")
-    log.append(
-        [
-            Entry(
-                term=term,
-                index=index,
-                kind=EntryKind.DATA,
-                timestamp_ms=0,
-                crc32c=crc32c(data),
-                data=data,
-            )
-            for index in range(first, first + count)
-        ]
-    )
+    first = log.last_index + 1
+    log.append([data_entry(term, first + at, command("alone")) for at in range(count)])
     log.sync()
     extent, _ = log.read_extent(first, log.last_index, 1 << 20)
     log.close()
-    segment = directory / LOG_DIRECTORY / extent.segment.name
-    contents = bytearray(segment.read_bytes())
-    contents[extent.offset + 8] ^= 1
-    segment.write_bytes(bytes(contents))
+    _flip(directory / LOG_DIRECTORY / extent.segment.name, extent.offset + 8)
+
+
+def _flip(file: Path, position: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[position] ^= 1
+    file.write_bytes(bytes(data))
 
 
 @pytest.mark.asyncio

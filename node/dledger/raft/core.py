@@ -117,6 +117,7 @@ class Raft(RaftView):
             memberships=self._memberships,
             elections=self._elections,
             outbox=self._out,
+            truncate=self._following.truncate,
         )
         self._handlers: dict[type[Message], Callable[[Any], None]] = {
             PreVoteRequest: self._elections.on_pre_vote_request,

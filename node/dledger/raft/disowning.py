@@ -13,6 +13,7 @@ in a new term, which whoever answers has entered durably. Owned by one Raft. See
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from dledger.raft.elections import Elections
@@ -38,9 +39,19 @@ class _Round:
     firm: bool
     electorate: Electorate
 
+    def is_answered_by(self, message: DisownResponse) -> bool:
+        """Whether the answer is to this question, and holds in its term."""
+        same = (message.index, message.entry_term) == (self.index, self.entry_term)
+        holds = not message.lacks or message.term == self.term
+        return same and holds and message.firm == self.firm
+
 
 class Disowning:
-    """Asks whether an entry can be discarded, and answers who asks."""
+    """Asks whether an entry can be discarded, and answers who asks.
+
+    Args:
+        truncate: Lets go of our log from an index on.
+    """
 
     def __init__(
         self,
@@ -50,12 +61,14 @@ class Disowning:
         memberships: MembershipStack,
         elections: Elections,
         outbox: Outbox,
+        truncate: Callable[[int], None],
     ) -> None:
         self._standing = standing
         self._log = log
         self._memberships = memberships
         self._elections = elections
         self._out = outbox
+        self._truncate = truncate
         self._round: _Round | None = None
         self._answers: dict[NodeId, bool] = {}
 
@@ -123,11 +136,7 @@ class Disowning:
         asked = self._round
         if asked is None or not self._is_current(asked):
             self._round = None
-        elif (message.index, message.entry_term, message.firm) == (
-            asked.index,
-            asked.entry_term,
-            asked.firm,
-        ):
+        elif asked.is_answered_by(message):
             self._count(asked, message)
 
     def _is_current(self, asked: _Round) -> bool:
@@ -140,20 +149,12 @@ class Disowning:
         return unchanged and self._standing.led_term < asked.term and self._may_discard(asked.index)
 
     def _count(self, asked: _Round, message: DisownResponse) -> None:
-        if message.lacks and message.term != asked.term:
-            return
         self._answers[message.sender] = message.lacks
         result = asked.electorate.vote_result(self._answers)
         if result is VoteResult.PENDING:
             return
         self._round = None
         if result is VoteResult.WON and asked.firm:
-            self._discard(asked.index)
+            self._truncate(asked.index)
         elif result is VoteResult.WON:
             self._begin(asked.index, firm=True)
-
-    def _discard(self, first: int) -> None:
-        """Let go of [first, last]; storage drops it when other entries take its place."""
-        self._log.truncate(first)
-        self._memberships.truncate(first)
-        self._out.retract_acks(first)

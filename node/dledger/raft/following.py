@@ -91,13 +91,14 @@ class Following:
         if new[0].index <= self._log.commit_index:
             return False
         if new[0].index <= self._log.last_index:
-            self._truncate(new[0].index)
+            self.truncate(new[0].index)
         self._log.append(new)
         if memberships:
             self._memberships.append(memberships)
         return True
 
-    def _truncate(self, first: int) -> None:
+    def truncate(self, first: int) -> None:
+        """Let go of our log from *first* on; storage does when other entries take its place."""
         self._log.truncate(first)
         self._memberships.truncate(first)
         self._out.retract_acks(first)

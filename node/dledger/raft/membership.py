@@ -36,10 +36,8 @@ class MembershipStack:
 
     def electorate_before(self, index: int) -> Electorate:
         """Return those that counted when the entry at *index* was added; nobody if unknown."""
-        before = [membership for at, membership in self._stack if at < index]
-        if not before:
-            return Electorate()
-        return Electorate(before[-1].voter_ids, before[-1].outgoing_ids)
+        before = (membership for at, membership in reversed(self._stack) if at < index)
+        return _electorate_of(next(before, _NONE))
 
     @property
     def index(self) -> int:
@@ -108,8 +106,12 @@ class MembershipStack:
 
     def _refresh(self) -> None:
         self._current = self._stack[-1][1] if self._stack else _NONE
-        self._electorate = Electorate(self._current.voter_ids, self._current.outgoing_ids)
+        self._electorate = _electorate_of(self._current)
         self._ids = frozenset(member.id for member in self._current.members)
+
+
+def _electorate_of(membership: Membership) -> Electorate:
+    return Electorate(membership.voter_ids, membership.outgoing_ids)
 
 
 def memberships_in(entries: Iterable[Entry]) -> list[tuple[int, Membership]]:
