@@ -1,20 +1,17 @@
 """The RocketMQ SDK beside a broker that does nothing: what no broker in Python can be better than.
 
 It knows every topic, keeps no message, and answers each call from ready bytes. As a program it is
-that broker: it answers its port as a line of JSON, and ends when its input does.
+that broker.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
-import grpc.aio
 import uvloop
 
 from dledger.broker.topics import NORMAL, Topic
@@ -22,37 +19,28 @@ from dledger.rpc.gateway.routes import message_queues
 from dledger.rpc.gateway.telemetry import Telemetry
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
 from dledger.rpc.status import ok
+from e2e.bench.bare_server import bare_server, serve
 from e2e.bench.cases import Case
 from e2e.bench.engine import usage_figures
 from e2e.bench.loads import Load
-from e2e.bench.processes import Child, Command
+from e2e.bench.processes import Child
 from e2e.bench.rows import Row
-from e2e.bench.sdk import SDK, Step
+from e2e.bench.sdk import ALONE, ASYNC, SDK, Step, sdk_client
 from e2e.bench.seats import HOST
 
 BARE: Final = "bare broker"
 _QUEUES: Final = 8
 _SETTLE_S: Final = 1.0
-_ANSWER_S: Final = 20.0
-_STEPS: Final = (
-    Step("sync", 1, "sync sends, 1 thread"),
-    Step("async", 256, "async sends, 256 under way"),
-)
 
 
 def bare_broker_rows(seconds: float, log: Path) -> list[Row]:
     """Measure the SDK's sends where nothing becomes of them."""
-    broker = Child(Command((sys.executable, "-m", "e2e.bench.bare_broker"), answers=True), log)
-    try:
-        port = broker.ask({}, timeout_s=_ANSWER_S)["port"]
-        argv = (sys.executable, "-m", "e2e.bench.sdk_load", f"{HOST}:{port}")
-        load = Load(Child(Command(argv, answers=True), log))
+    with bare_server("e2e.bench.bare_broker", log) as (broker, port):
+        load = sdk_client(f"{HOST}:{port}", log)
         try:
-            return [_row(broker, load, seconds, step) for step in _STEPS]
+            return [_row(broker, load, seconds, step) for step in (ALONE, ASYNC)]
         finally:
             load.child.stop()
-    finally:
-        broker.stop()
 
 
 def _row(broker: Child, load: Load, seconds: float, step: Step) -> Row:
@@ -70,19 +58,6 @@ def _row(broker: Child, load: Load, seconds: float, step: Step) -> Row:
         figures=figures | {"seconds": seconds} | usage_figures(before, after),
         samples=(figures["per_s"],),
     )
-
-
-async def serve() -> int:
-    """Serve until the input ends."""
-    server = grpc.aio.server()
-    port = server.add_insecure_port(f"{HOST}:0")
-    server.add_generic_rpc_handlers((_handler(port),))
-    await server.start()
-    loop = asyncio.get_running_loop()
-    while await loop.run_in_executor(None, sys.stdin.readline):
-        print(json.dumps({"port": port}), flush=True)
-    await server.stop(None)
-    return 0
 
 
 def _handler(port: int) -> grpc.GenericRpcHandler:
@@ -128,4 +103,4 @@ def _route(raw: bytes, port: int) -> bytes:
 
 
 if __name__ == "__main__":
-    sys.exit(uvloop.run(serve()))
+    sys.exit(uvloop.run(serve(_handler)))

@@ -1,13 +1,12 @@
 """What gRPC itself costs here: unary calls of 1 KiB to a server that does nothing.
 
 No node can serve a call for less than this server does, no Python client make one for less. As a
-program it is that server: it answers its port as a line of JSON, and ends when its input does.
+program it is that server.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sys
 import time
@@ -18,9 +17,10 @@ import grpc
 import grpc.aio
 import uvloop
 
+from e2e.bench.bare_server import bare_server, serve
 from e2e.bench.figures import latency_figures
 from e2e.bench.machine import MACHINE
-from e2e.bench.processes import BenchError, Child, Command
+from e2e.bench.processes import BenchError, Child
 from e2e.bench.rows import Row
 from e2e.bench.seats import HOST
 
@@ -29,17 +29,12 @@ _SERVICE: Final = "dledger.bench.Bare"
 _METHOD: Final = "Call"
 _SIZE_BYTES: Final = 1024
 _WINDOWS: Final = (64, 1)
-_ANSWER_S: Final = 20.0
 
 
 def bare_rows(seconds: float, log: Path) -> list[Row]:
     """Measure calls a second, how long one takes, and what server and client need for it."""
-    server = Child(Command((sys.executable, "-m", "e2e.bench.bare_calls"), answers=True), log)
-    try:
-        port = server.ask({}, timeout_s=_ANSWER_S)["port"]
+    with bare_server("e2e.bench.bare_calls", log) as (server, port):
         return [_row(server, port, window, seconds) for window in _WINDOWS]
-    finally:
-        server.stop()
 
 
 def _row(server: Child, port: int, window: int, seconds: float) -> Row:
@@ -81,23 +76,13 @@ async def _call(port: int, window: int, seconds: float) -> list[float]:
     return latencies_us
 
 
-async def serve() -> int:
-    """Serve until the input ends."""
-
+def _handler(_: int) -> grpc.GenericRpcHandler:
     async def answer(request: bytes, _: Any) -> bytes:
         return request[:1]
 
-    server = grpc.aio.server()
     handlers = {_METHOD: grpc.unary_unary_rpc_method_handler(answer)}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
-    port = server.add_insecure_port(f"{HOST}:0")
-    await server.start()
-    loop = asyncio.get_running_loop()
-    while await loop.run_in_executor(None, sys.stdin.readline):
-        print(json.dumps({"port": port}), flush=True)
-    await server.stop(None)
-    return 0
+    return grpc.method_handlers_generic_handler(_SERVICE, handlers)
 
 
 if __name__ == "__main__":
-    sys.exit(uvloop.run(serve()))
+    sys.exit(uvloop.run(serve(_handler)))

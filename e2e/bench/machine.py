@@ -6,11 +6,11 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from e2e.bench.figures import latency_figures, send_times
 from e2e.bench.rows import Row
@@ -25,6 +25,7 @@ SYNC: Final = "sync"
 _PACED_BYTES: Final = 256 << 10
 _PACED_PER_S: Final = 100
 _STEAL: Final = 7
+_T = TypeVar("_T")
 
 
 def facts() -> dict[str, Any]:
@@ -81,11 +82,7 @@ def disk_rows(directory: Path, seconds: float) -> list[Row]:
 
 
 def _disk_row(directory: Path, size: int, writers: int, seconds: float) -> Row:
-    with ThreadPoolExecutor(writers) as pool:
-        files = [directory / f"disk-probe-{number}" for number in range(writers)]
-        rates = list(pool.map(lambda path: synced_rate(path, size, seconds), files))
-    for path in files:
-        path.unlink()
+    rates = _at_once(writers, directory, lambda path: synced_rate(path, size, seconds))
     who = "one writer" if writers == 1 else f"{writers} writers, each"
     return Row(
         kind=DISK,
@@ -103,18 +100,15 @@ def sync_row(directory: Path, seconds: float) -> Row:
     Three writers at once, each 100 times a second, as three nodes write at half load; each sync
     counts from when it was due.
     """
-    with ThreadPoolExecutor(max(_WRITERS)) as pool:
-        files = [directory / f"sync-probe-{number}" for number in range(max(_WRITERS))]
-        found = list(pool.map(lambda path: sync_latencies_us(path, seconds), files))
-    for path in files:
-        path.unlink()
+    writers = max(_WRITERS)
+    found = _at_once(writers, directory, lambda path: sync_latencies_us(path, seconds))
     rate = f"{_PACED_BYTES >> 10} KiB {_PACED_PER_S} times a second"
     return Row(
         kind=SYNC,
         system=MACHINE,
-        name=f"write + fdatasync of {rate}, {max(_WRITERS)} writers",
+        name=f"write + fdatasync of {rate}, {writers} writers",
         size_bytes=_PACED_BYTES,
-        window=max(_WRITERS),
+        window=writers,
         figures=latency_figures([latency for some in found for latency in some]),
     )
 
@@ -142,6 +136,16 @@ def synced_rate(path: Path, size: int, seconds: float) -> float:
             os.fdatasync(fd)
             written += size
         return written / (time.monotonic() - began_s) / 1e6
+
+
+def _at_once(writers: int, directory: Path, measure: Callable[[Path], _T]) -> list[_T]:
+    """Return what *measure* gives for files of its own, so many at once; they are removed."""
+    files = [directory / f"disk-probe-{number}" for number in range(writers)]
+    with ThreadPoolExecutor(writers) as pool:
+        found = list(pool.map(measure, files))
+    for path in files:
+        path.unlink()
+    return found
 
 
 @contextmanager

@@ -28,11 +28,13 @@ class Step:
     name: str
 
 
+ALONE: Final = Step("sync", 1, "sync sends, 1 thread")
+ASYNC: Final = Step("async", 256, "async sends, 256 under way")
 _STEPS: Final = (
-    Step("sync", 1, "sync sends, 1 thread"),
+    ALONE,
     Step("sync", 16, "sync sends, 16 threads"),
     Step("sync", 64, "sync sends, 64 threads"),
-    Step("async", 256, "async sends, 256 under way"),
+    ASYNC,
     Step("consume", 4, "receive 32 and ack each, 4 threads"),
 )
 
@@ -40,12 +42,17 @@ _STEPS: Final = (
 def sdk_rows(group: Group, seconds: float, log: Path) -> list[Row]:
     """Measure all kinds of calls, by one process of the SDK."""
     endpoints = ";".join(f"{HOST}:{seat.client_port}" for seat in group.seats)
-    argv = (sys.executable, "-m", "e2e.bench.sdk_load", endpoints)
-    load = Load(Child(Command(argv, answers=True), log))
+    load = sdk_client(endpoints, log)
     try:
         return [_row(group, load, seconds, step) for step in _STEPS]
     finally:
         load.child.stop()
+
+
+def sdk_client(endpoints: str, log: Path) -> Load:
+    """Start a process of the SDK; *endpoints* are separated by semicolons."""
+    argv = (sys.executable, "-m", "e2e.bench.sdk_load", endpoints)
+    return Load(Child(Command(argv, answers=True), log))
 
 
 def _row(group: Group, load: Load, seconds: float, step: Step) -> Row:
