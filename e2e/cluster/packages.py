@@ -12,30 +12,31 @@ from e2e.cluster.layout import Layout
 from e2e.cluster.shell import run
 from e2e.cluster.steps import Steps
 
-# Package -> a file that it brings; a program of that name on the PATH does as well.
+CNI_PLUGINS = Path("/usr/lib/cni")
+
+# Package -> a program of it, wherever on the PATH; a file that must lie where it says, if absolute.
 CLUSTER_PACKAGES: Mapping[str, str] = {
-    "containerd": "/usr/bin/containerd",
-    "runc": "/usr/sbin/runc",
-    "containernetworking-plugins": "/usr/lib/cni/bridge",
-    "iptables": "/usr/sbin/iptables",
-    "iproute2": "/usr/bin/ip",
-    "util-linux": "/usr/bin/nsenter",
+    "containerd": "containerd",
+    "runc": "runc",
+    "containernetworking-plugins": f"{CNI_PLUGINS}/loopback",
+    "iptables": "iptables",
+    "iproute2": "ip",
+    "util-linux": "nsenter",
 }
-IMAGE_PACKAGES: Mapping[str, str] = {
-    "buildah": "/usr/bin/buildah",
-    "debootstrap": "/usr/sbin/debootstrap",
-}
+IMAGE_PACKAGES: Mapping[str, str] = {"buildah": "buildah", "debootstrap": "debootstrap"}
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 QUIET = {"DEBIAN_FRONTEND": "noninteractive"}
 
 
 def missing(wanted: Mapping[str, str]) -> list[str]:
     """Return the packages whose program or file is not on this machine."""
-    return [name for name, file in wanted.items() if not _present(Path(file))]
+    return [name for name, sign in wanted.items() if not _present(sign)]
 
 
-def _present(file: Path) -> bool:
-    return file.exists() or shutil.which(file.name, path=SYSTEM_PATH) is not None
+def _present(sign: str) -> bool:
+    if Path(sign).is_absolute():
+        return Path(sign).exists()
+    return shutil.which(sign, path=SYSTEM_PATH) is not None
 
 
 def ensure(layout: Layout, wanted: Mapping[str, str], steps: Steps) -> None:

@@ -24,6 +24,7 @@ from e2e.cluster.layout import (
     Layout,
     Node,
 )
+from e2e.cluster.packages import CNI_PLUGINS
 
 Manifest = dict[str, Any]
 
@@ -38,7 +39,6 @@ API_SERVER_HOSTS = (
     "kubernetes.default.svc",
     f"kubernetes.default.svc.{DNS_DOMAIN}",
 )
-CNI_PLUGINS = "/usr/lib/cni"
 
 
 def to_yaml(*documents: Manifest) -> str:

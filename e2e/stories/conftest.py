@@ -9,12 +9,14 @@ from typing import TypeAlias
 
 import pytest
 
-from e2e.cluster import Cluster, open_cluster
+from e2e.cluster import Cluster, ClusterError, open_cluster
 from e2e.cluster.image import Image, build
 from e2e.world import ROOT, Namespace, install_operator
 
 MakeReport: TypeAlias = Generator[None, pytest.TestReport, pytest.TestReport]
 REPORT = pytest.StashKey[bool]()
+ATTEMPTS = 2
+NOT_UP: list[ClusterError] = []
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -40,9 +42,18 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.fixture(scope="session")
 def cluster() -> Cluster:
-    """Return a running cluster; it stays up for the next run."""
+    """Return a running cluster; it stays up for the next run.
+
+    What did not come up twice is not tried again for each story that is left: minutes each.
+    """
+    if len(NOT_UP) == ATTEMPTS:
+        raise NOT_UP[-1]
     found = open_cluster(os.environ.get("E2E_CLUSTER", "auto"))
-    found.up()
+    try:
+        found.up()
+    except ClusterError as error:
+        NOT_UP.append(error)
+        raise
     return found
 
 

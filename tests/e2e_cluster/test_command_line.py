@@ -221,5 +221,18 @@ def test_packages_we_installed_are_remembered_across_runs(tmp_path: Path) -> Non
 
 
 def test_a_program_somewhere_else_needs_no_package() -> None:
-    """The file of the package or any program of that name will do."""
-    assert packages.missing({"dash": "/somewhere/else/sh", "none": "/usr/bin/no-such"}) == ["none"]
+    """Any program of that name will do."""
+    assert packages.missing({"dash": "sh", "none": "no-such"}) == ["none"]
+
+
+def test_a_plugin_is_not_taken_for_a_program_of_the_same_name() -> None:
+    """``bridge`` of iproute2 is on the PATH; the runtime looks for its own in one directory."""
+    assert packages.missing({"plugins": "/no/such/directory/sh"}) == ["plugins"]
+
+
+def test_the_plugins_are_looked_for_where_the_runtime_will() -> None:
+    """Each absolute path of the table is below the directory that containerd is told."""
+    files = [sign for sign in packages.CLUSTER_PACKAGES.values() if sign.startswith("/")]
+
+    assert files
+    assert all(Path(each).parent == packages.CNI_PLUGINS for each in files)
