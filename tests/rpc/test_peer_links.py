@@ -10,8 +10,9 @@ from typing import Any, cast
 import grpc.aio
 import pytest
 
-from dledger.raft.messages import Message
-from dledger.rpc import peer_link
+from dledger.errors import MemberRemoved
+from dledger.raft.messages import Message, VoteResponse
+from dledger.rpc import frame_stream, peer_link
 from dledger.rpc.hello import Hello, NodeAddress
 from dledger.rpc.peers import Peers
 from dledger.types import Member, Membership, NodeId
@@ -28,10 +29,14 @@ class End:
         self.peers.replication.bind("127.0.0.1", 0)
         self.port = 0
         self.callers: set[str] = set()
+        self.received: list[Message] = []
+        self.greeted_frames: list[bytes] = []
+        self.refuses: NodeId | None = None
+        self.removed_by: list[int] = []
         self._server: grpc.aio.Server | None = None
 
     async def listen(self) -> None:
-        self._server = grpc.aio.server(options=OPTIONS, interceptors=[_Callers(self.callers)])
+        self._server = grpc.aio.server(options=OPTIONS, interceptors=[_Observed(self)])
         self._server.add_generic_rpc_handlers((self.peers.handlers(),))
         self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")
         await self._server.start()
@@ -60,33 +65,39 @@ class End:
         pass
 
     def receive(self, message: Message) -> None:
-        pass
+        self.received.append(message)
 
     def peer_disconnected(self, peer: NodeId) -> None:
         pass
 
     def check_sender(self, sender: NodeId) -> None:
-        pass
+        if sender == self.refuses:
+            raise MemberRemoved(sender, group_id="g", index=7)
 
     def removed(self, index: int) -> None:
-        raise AssertionError
+        self.removed_by.append(index)
 
 
-class _Callers(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Notes each call's method and connection."""
+class _Observed(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Notes each gRPC stream's connection and frames."""
 
-    def __init__(self, callers: set[str]) -> None:
-        self._callers = callers
+    def __init__(self, end: End) -> None:
+        self._end = end
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
         handler = await continuation(details)
         serve = handler.stream_stream
 
         async def noted(frames: Any, context: Any) -> None:
-            self._callers.add(context.peer())
-            await serve(frames, context)
+            self._end.callers.add(context.peer())
+            await serve(self._noted(frames), context)
 
         return grpc.stream_stream_rpc_method_handler(noted)
+
+    async def _noted(self, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for frame in frames:
+            self._end.greeted_frames.append(frame)
+            yield frame
 
 
 @pytest.fixture
@@ -102,6 +113,18 @@ async def ends() -> AsyncIterator[tuple[End, End]]:
         await end.stop()
 
 
+async def _meet(one: End, other: End) -> None:
+    """Connect both ways, and wait until everything is there."""
+    one.peers.connect(Membership.of([other.member]))
+    other.peers.connect(Membership.of([one.member]))
+    ends = (one, other)
+    await _until(lambda: all(len(end.peers.replication._connections) == 2 for end in ends))
+
+
+def _vote(sender: End, recipient: End, *, term: int) -> Message:
+    return VoteResponse(sender=sender.id, recipient=recipient.id, term=term, granted=True)
+
+
 async def _until(probe: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not probe():  # noqa: ASYNC110 - gRPC gives no event for what is waited for
@@ -114,8 +137,69 @@ async def test_votes_do_not_share_a_connection_with_batches(ends: tuple[End, End
 
     one.peers.connect(Membership.of([other.member]))
 
-    await _until(lambda: bool(other.peers.replication._connections))
+    await _until(lambda: len(other.peers.replication._connections) == 2)
     assert len(other.callers) == 1
+
+
+async def test_what_is_sent_before_there_is_a_connection_takes_the_greeted_stream(
+    ends: tuple[End, End],
+) -> None:
+    """A group's first election does not wait for one more round trip."""
+    one, other = ends
+    one.peers.connect(Membership.of([other.member]))
+
+    one.peers.send(_vote(one, other, term=1))
+
+    await _until(lambda: bool(other.received))
+    assert len(other.greeted_frames) == 1
+
+
+async def test_votes_take_tcp_once_it_is_there(ends: tuple[End, End]) -> None:
+    """A gRPC message costs ten times as much at either end, and heartbeats never end (ADR 13)."""
+    one, other = ends
+    await _meet(one, other)
+
+    one.peers.send(_vote(one, other, term=1))
+
+    await _until(lambda: bool(other.received))
+    assert other.received == [_vote(one, other, term=1)]
+    assert not other.greeted_frames
+
+
+async def test_votes_take_the_greeted_stream_while_tcp_is_away(
+    ends: tuple[End, End], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who may vote does not hang on the cheaper way."""
+    monkeypatch.setattr(frame_stream, "_RETRY_S", 3600.0)
+    monkeypatch.setattr(frame_stream, "_RETRY_MAX_S", 3600.0)
+    one, other = ends
+    await _meet(one, other)
+    for connection in tuple(other.peers.replication._connections):
+        connection.end()
+    await _until(lambda: not one.peers.connected(other.id))
+
+    one.peers.send(_vote(one, other, term=2))
+
+    await _until(lambda: bool(other.received))
+    assert len(other.greeted_frames) == 1
+
+
+async def test_a_removed_member_that_votes_by_tcp_is_told_why_nobody_hears_it(
+    ends: tuple[End, End],
+) -> None:
+    """Its connections are ended; what it sends meanwhile takes the stream that can answer."""
+    one, other = ends
+    await _meet(one, other)
+    other.peers.connect(Membership.of([other.member]))
+    other.refuses = one.id
+
+    async with asyncio.timeout(20):
+        while not one.removed_by:
+            one.peers.send(_vote(one, other, term=3))
+            await asyncio.sleep(0.05)
+
+    assert set(one.removed_by) == {7}
+    assert not other.received
 
 
 async def test_a_peer_that_comes_back_is_called_at_once(

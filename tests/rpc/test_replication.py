@@ -11,12 +11,12 @@ import pytest
 
 from dledger.errors import InvalidArgument, MemberRemoved
 from dledger.rpc import replication_port
+from dledger.rpc.frame_stream import FrameStream
 from dledger.rpc.framing import prefix
 from dledger.rpc.hello import Hello, NodeAddress
 from dledger.rpc.limits import MAX_PEER_FRAME_BYTES
 from dledger.rpc.peer_codec import BadFrame
 from dledger.rpc.replication_port import ReplicationPort, Ticket
-from dledger.rpc.replication_stream import ReplicationStream
 from dledger.types import NodeId
 
 HOST = "127.0.0.1"
@@ -59,8 +59,8 @@ async def listening() -> AsyncIterator[Listening]:
 
 
 @pytest.fixture
-async def stream() -> AsyncIterator[ReplicationStream]:
-    link = ReplicationStream("orders-1")
+async def stream() -> AsyncIterator[FrameStream]:
+    link = FrameStream("orders-1")
     yield link
     link.close()
 
@@ -78,7 +78,7 @@ async def _ended(reader: asyncio.StreamReader) -> None:
             assert await reader.read() == b""
 
 
-async def _sends(stream: ReplicationStream, listening: Listening, frame: bytes) -> None:
+async def _sends(stream: FrameStream, listening: Listening, frame: bytes) -> None:
     """Send until it arrives: what is sent without a connection is dropped."""
     before = len(listening.frames)
     async with asyncio.timeout(20):
@@ -88,7 +88,7 @@ async def _sends(stream: ReplicationStream, listening: Listening, frame: bytes) 
 
 
 async def test_frames_arrive_in_order_with_a_ticket(
-    listening: Listening, stream: ReplicationStream
+    listening: Listening, stream: FrameStream
 ) -> None:
     """Small ones and ones that no buffer holds at once."""
     with listening.port.admitted(HELLO) as ticket:
@@ -105,7 +105,7 @@ async def test_frames_arrive_in_order_with_a_ticket(
 
 
 async def test_without_a_connection_frames_are_dropped(
-    listening: Listening, stream: ReplicationStream
+    listening: Listening, stream: FrameStream
 ) -> None:
     """Before it is open, and after it was closed: Raft sends again what matters."""
     stream.send(b"early")
@@ -144,7 +144,7 @@ async def test_a_stranger_that_says_nothing_is_not_waited_for(
 
 
 async def test_strangers_are_bounded(
-    listening: Listening, stream: ReplicationStream, monkeypatch: pytest.MonkeyPatch
+    listening: Listening, stream: FrameStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And do not keep a member out once they are gone."""
     monkeypatch.setattr(replication_port, "_MAX_STRANGERS", 2)
@@ -161,7 +161,7 @@ async def test_strangers_are_bounded(
 
 
 async def test_a_token_is_good_as_long_as_its_control_stream(
-    listening: Listening, stream: ReplicationStream
+    listening: Listening, stream: FrameStream
 ) -> None:
     """With it goes the connection; that is not reported as another loss."""
     with listening.port.admitted(HELLO) as ticket:
@@ -182,7 +182,7 @@ async def test_a_token_is_good_as_long_as_its_control_stream(
     [b"bad", b"removed", pytest.param(None, id="too long")],
 )
 async def test_a_bad_frame_ends_the_connection_and_the_next_one_serves(
-    listening: Listening, stream: ReplicationStream, frame: bytes | None
+    listening: Listening, stream: FrameStream, frame: bytes | None
 ) -> None:
     """No bytes from a peer hang or end a node; that the connection broke is told."""
     with listening.port.admitted(HELLO) as ticket:
@@ -198,7 +198,7 @@ async def test_a_bad_frame_ends_the_connection_and_the_next_one_serves(
 
 
 async def test_a_broken_connection_is_opened_again(
-    listening: Listening, stream: ReplicationStream
+    listening: Listening, stream: FrameStream
 ) -> None:
     """And a peer whose port is shut is tried until it is open."""
     with listening.port.admitted(HELLO) as ticket:
@@ -213,7 +213,7 @@ async def test_a_broken_connection_is_opened_again(
 
 
 async def test_a_peer_that_does_not_read_holds_a_bounded_backlog(
-    stream: ReplicationStream, monkeypatch: pytest.MonkeyPatch
+    stream: FrameStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is beyond is dropped; what was kept arrives when it reads again."""
     held, done = asyncio.Event(), asyncio.Event()
@@ -251,10 +251,10 @@ async def test_a_peer_that_does_not_read_holds_a_bounded_backlog(
 
 
 async def test_a_peer_that_takes_nothing_any_more_is_connected_to_anew(
-    stream: ReplicationStream, monkeypatch: pytest.MonkeyPatch
+    stream: FrameStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A host that vanished ends no connection, and the control stream may go another way."""
-    monkeypatch.setattr("dledger.rpc.replication_stream._SILENT_MS", 300)
+    monkeypatch.setattr("dledger.rpc.frame_stream._SILENT_MS", 300)
     accepted: list[asyncio.StreamWriter] = []
     forever = asyncio.Event()
 
@@ -278,7 +278,7 @@ async def test_a_peer_that_takes_nothing_any_more_is_connected_to_anew(
 
 
 async def test_a_port_that_is_shut_is_told_once(
-    listening: Listening, stream: ReplicationStream, caplog: pytest.LogCaptureFixture
+    listening: Listening, stream: FrameStream, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever looks why nothing is replicated finds the address: a NetworkPolicy, say."""
     ticket = Ticket(listening.port.number, bytes(16))

@@ -1,9 +1,9 @@
-"""The way to one other member: two byte streams, each on a connection of its own.
+"""The way to one other member: a gRPC stream that is greeted, and two of frames on plain TCP.
 
 Replication (entries, snapshots, and what acknowledges them) and control (everything else) travel
-apart, so that no heartbeat and no vote waits behind a batch, not in a socket's buffer either.
-Control is a gRPC stream and opens with a greeting; its answer says where replication goes. A stream
-that breaks loses what was in it: Raft repairs that.
+apart, so that no heartbeat and no vote waits behind a batch, not in a socket's buffer either. The
+answer to the greeting says where both go; until they are there, and whenever the connection is
+away, control takes the gRPC stream. What breaks loses what was in it: Raft repairs that.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from dledger.raft.messages import (
     InstallSnapshotResponse,
     Message,
 )
+from dledger.rpc.frame_stream import FrameStream
 from dledger.rpc.hello import METADATA_KEY, Hello
 from dledger.rpc.limits import MAX_PEER_FRAME_BYTES
 from dledger.rpc.outbox import Outbox
 from dledger.rpc.replication_port import TICKET_KEY, Ticket
-from dledger.rpc.replication_stream import ReplicationStream
 from dledger.types import Member, NodeId
 
 logger = logging.getLogger(__name__)
@@ -86,8 +86,8 @@ class PeerEvents(Protocol):
         """Note that a peer refuses us: committed entry *index* removed this node."""
 
 
-class _Control:
-    """The control stream to a peer; reopened until the link is closed.
+class _Admission:
+    """The gRPC stream by which a peer takes us in; reopened until the link is closed.
 
     Args:
         open_call: Opens the gRPC stream over an iterator of frames.
@@ -173,7 +173,7 @@ class _Control:
 
 
 class PeerLink:
-    """The two streams to one member, and the gRPC channel for questions beside them.
+    """The streams to one member, and the gRPC channel for questions beside them.
 
     Args:
         member: Who it is.
@@ -196,34 +196,36 @@ class PeerLink:
         self._events = events
         self._encode = encode
         self._replication_address = replication_address
-        self._control_channel, self._question_channel = _dial(address), _dial(address)
+        self._admission_channel, self._question_channel = _dial(address), _dial(address)
         peer = f"{member.name} at {address}"
-        self._replication = ReplicationStream(peer)
-        self._control = _Control(
+        self._replication, self._control = FrameStream(peer), FrameStream(peer)
+        self._admission = _Admission(
             self._opener(),
             peer,
             on_open=self._accepted,
-            on_broken=self._replication.close,
+            on_broken=self._broken,
             on_removed=events.removed,
         )
 
     @property
     def connected(self) -> bool:
         """Whether messages of both kinds can leave now."""
-        return self._control.connected and self._replication.connected
+        return self._admission.connected and self._replication.connected
 
     @property
     def backs_off(self) -> bool:
         """Whether the peer could not be reached, and is tried again only after a while."""
-        return self._control.backs_off
+        return self._admission.backs_off
 
     def send(self, message: Message) -> None:
         """Send a message, or drop it while the peer is away."""
         frame = self._encode(message)
         if isinstance(message, _REPLICATION):
             self._replication.send(frame)
-        else:
+        elif self._control.connected:
             self._control.send(frame)
+        else:
+            self._admission.send(frame)
 
     async def ask(self, method: str, request: bytes, timeout_s: float) -> bytes:
         """Call a unary method of the peer's port.
@@ -238,18 +240,23 @@ class PeerLink:
             raise Unavailable(f"{self.member.name}: {error.details()}") from error
 
     async def close(self) -> None:
-        """Close both streams and the channels."""
-        await self._control.close()
-        self._replication.close()
-        await self._control_channel.close()
+        """Close the streams and the channels."""
+        await self._admission.close()
+        self._broken()
+        await self._admission_channel.close()
         await self._question_channel.close()
 
     def _accepted(self, ticket: Ticket) -> None:
         host, port = self._replication_address(self.address, ticket.port)
-        self._replication.open(host, Ticket(port, ticket.token))
+        for stream in (self._replication, self._control):
+            stream.open(host, Ticket(port, ticket.token))
+
+    def _broken(self) -> None:
+        self._replication.close()
+        self._control.close()
 
     def _opener(self) -> Callable[[AsyncIterator[bytes]], Any]:
-        call = self._control_channel.stream_stream(f"/{SERVICE}/Control")
+        call = self._admission_channel.stream_stream(f"/{SERVICE}/Control")
 
         def open_call(frames: AsyncIterator[bytes]) -> Any:
             greeting = self._events.hello_to(self.member).encode()

@@ -133,7 +133,7 @@ class Peers:
     async def _exchange(
         self, frames: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]
     ) -> None:
-        """Take one inbound control stream until it breaks; only a ticket ever flows back."""
+        """Take one inbound greeted stream until it breaks; only a ticket ever flows back."""
         hello = await self._greet(context)
         with self.replication.admitted(hello) as ticket:
             await context.send_initial_metadata(((TICKET_KEY, ticket.encode()),))

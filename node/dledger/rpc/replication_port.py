@@ -1,13 +1,13 @@
-"""Where entries, pieces of snapshots and what acknowledges them come in: frames on plain TCP.
+"""Where Raft's messages come in: frames on plain TCP.
 
 A gRPC message costs 150 to 200 us of CPU and several changes of thread at either end, and each
 entry needs two to a follower and back: most of what an entry cost (ADR 13). So these have
-connections of the event loop's own::
+connections of the event loop's own, one for entries and one for votes and heartbeats::
 
     connection := token (16 bytes) | (length u32 | `peer_codec` frame)*
 
-Who may open one was decided by the greeting of its control stream, which is answered with this
-port and a token. That is good for as long as the control stream.
+Who may open one was decided by the greeting of a gRPC stream, which is answered with this port and
+a token. That is good for as long as the stream.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dledger.rpc.peer_codec import BadFrame
 logger = logging.getLogger(__name__)
 
 TICKET_KEY: Final = "dledger-replication"
-"""Initial metadata of an accepted control stream: the ticket."""
+"""Initial metadata of an accepted greeting: the ticket."""
 TOKEN_BYTES: Final = 16
 _GREETS_WITHIN_S: Final = 5.0
 _MAX_STRANGERS: Final = 64
@@ -65,7 +65,7 @@ class ReplicationPort:
     Args:
         take: Takes one frame of the node that greeted so; the view is good for that call only.
             BadFrame and MemberRemoved, raised by it, end the connection.
-        lost: Told when a connection of that node ended while its control stream lasts.
+        lost: Told when a connection of that node ended while its greeted stream lasts.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class _Connection(asyncio.BufferedProtocol):
         except (BadFrame, BadFraming) as error:
             logger.error("replication from %s: %s", self._name, error)
             self.end()
-        except MemberRemoved:  # its control stream is told so
+        except MemberRemoved:  # its greeted stream is told so
             self.end()
 
     def _greeted(self, count: int) -> None:

@@ -21,12 +21,12 @@ _RETRY_S: Final = 0.1
 _RETRY_MAX_S: Final = 1.0
 _SILENT_MS: Final = 7_000
 """So long the peer's kernel may acknowledge nothing, until the connection counts as broken: as long
-as gRPC gives the control stream."""
+as gRPC gives the greeted stream."""
 _WRITE_BUFFER_BYTES: Final = 1 << 20
 """What waits behind a full socket before frames wait in the outbox, which is bounded."""
 
 
-class ReplicationStream:
+class FrameStream:
     """Sends frames to one peer, from when it is opened until it is closed."""
 
     def __init__(self, peer: str) -> None:
