@@ -2,6 +2,7 @@
 
 A failing run prints the command that replays it. ``--shrink`` turns its faults off one by one
 first, and prints the command for what is left. ``--keep-going`` runs the other seeds as well.
+Every few seconds a line says how far it is; the last one says what all of them did.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from dledger_sim.options import FAULTS
 from dledger_sim.run import Outcome, Run
 from dledger_sim.seeds import Failure, options_of, run_seeds, shrunk, silence, try_seed
 
+_REPORT_EVERY_S = 10.0
+
 
 def main() -> int:
     """Run seeds; returns the exit code: 0 when nothing broke."""
@@ -22,21 +25,62 @@ def main() -> int:
     off = tuple(filter(None, arguments.off.split(",")))
     if arguments.seed is not None:
         return _one(arguments, off)
-    started_s = time.monotonic()
-    outcomes: list[Outcome] = []
-    failures = 0
     seeds = range(arguments.first, arguments.first + arguments.seeds)
+    tally = _Tally(arguments.seeds)
     for result in run_seeds(seeds, jobs=arguments.jobs, twice=arguments.twice):
         if isinstance(result, Failure):
             _tell(result, shrinks=arguments.shrink)
-            if not arguments.keep_going:
-                return 1
-            failures += 1
-            continue
-        outcomes.append(result)
-        if len(outcomes) % max(1, arguments.seeds // 10) == 0:
-            _report(outcomes, time.monotonic() - started_s)
-    return min(failures, 1)
+        tally.add(result)
+        if tally.failed and not arguments.keep_going:
+            break
+        tally.report_if_due()
+    print(tally.total(), flush=True)
+    return int(bool(tally.failed))
+
+
+class _Tally:
+    """What a run of many seeds came to."""
+
+    def __init__(self, seeds: int) -> None:
+        self.failed: list[int] = []
+        self._seeds = seeds
+        self._ok = self._events = self._terms = self._committed = self._acknowledged = 0
+        self._began_s = self._reported_s = time.monotonic()
+
+    def add(self, result: Outcome | Failure) -> None:
+        if isinstance(result, Failure):
+            self.failed.append(result.seed)
+            return
+        self._ok += 1
+        self._events += result.steps
+        self._terms += result.terms
+        self._committed += result.committed
+        self._acknowledged += result.acknowledged
+
+    def report_if_due(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._reported_s >= _REPORT_EVERY_S:
+            self._reported_s = now_s
+            print(self._progress(now_s - self._began_s), flush=True)
+
+    def _progress(self, elapsed_s: float) -> str:
+        done = self._ok + len(self.failed)
+        left_min = elapsed_s / done * (self._seeds - done) / 60
+        return (
+            f"{self._counts()} of {self._seeds:,}, {done / elapsed_s:.1f} a second, "
+            f"about {left_min:.0f} min left"
+        )
+
+    def total(self) -> str:
+        which = f" (failed: {', '.join(map(str, self.failed))})" if self.failed else ""
+        return (
+            f"{self._counts()} in {time.monotonic() - self._began_s:.0f} s{which}: "
+            f"{self._events:,} events, {self._terms:,} terms, "
+            f"{self._committed:,} entries committed, {self._acknowledged:,} messages acknowledged"
+        )
+
+    def _counts(self) -> str:
+        return f"{self._ok:,} seeds ok, {len(self.failed):,} failed"
 
 
 def _one(arguments: argparse.Namespace, off: tuple[str, ...]) -> int:
@@ -73,16 +117,6 @@ def _tell(failure: Failure, *, shrinks: bool) -> None:
         failure = shrunk(failure)
     print(failure.text, end="")
     print(f"seed {failure.seed} failed; replay: {failure.replay}", flush=True)
-
-
-def _report(outcomes: list[Outcome], elapsed_s: float) -> None:
-    print(
-        f"{len(outcomes)} seeds ok in {elapsed_s:.1f} s: "
-        f"{sum(o.steps for o in outcomes)} events, {sum(o.terms for o in outcomes)} terms, "
-        f"{sum(o.committed for o in outcomes)} entries committed, "
-        f"{sum(o.acknowledged for o in outcomes)} messages acknowledged",
-        flush=True,
-    )
 
 
 if __name__ == "__main__":

@@ -224,15 +224,21 @@ def test_keep_going_runs_the_seeds_behind_a_failure(
     assert code == 1
     assert "seed 7 failed" in told
     assert "seed 8 failed" in told
+    assert "0 seeds ok, 2 failed" in told
+    assert "(failed: 7, 8)" in told
 
 
 def test_progress_is_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A long run shows that it lives, and what it did."""
+    """A long run shows that it lives, how long it will take, and what it did."""
+    monkeypatch.setattr(command_line, "_REPORT_EVERY_S", 0.0)
     monkeypatch.setattr(sys, "argv", ["dledger_sim", "--seeds", "2", "--jobs", "1"])
 
     code = command_line.main()
 
+    told = capsys.readouterr().out.splitlines()
     assert code == 0
-    assert "2 seeds ok" in capsys.readouterr().out
+    assert told[0].startswith("1 seeds ok, 0 failed of 2, ")
+    assert told[0].endswith(" min left")
+    assert told[-1].startswith("2 seeds ok, 0 failed in ")
