@@ -147,7 +147,7 @@ def _trial(group: Group, fault: Fault, rng: random.Random) -> Outcome:
         fault.heal(group, victim)
     if not group.nodes[victim].is_running():
         group.restart(victim)
-    gap = longest_gap(acks_s, fault_s=fault_s, end_s=end_s)
+    gap = longest_gap(acks_s, fault_s=fault_s, end_s=end_s, recent_s=_RECENT_S)
     return Outcome(gap, successor is not None, successor.phases if successor else {})
 
 

@@ -27,7 +27,7 @@ class Gap:
         return self.to_s - self.from_s
 
 
-def longest_gap(acks_s: Sequence[float], *, fault_s: float, end_s: float) -> Gap:
+def longest_gap(acks_s: Sequence[float], *, fault_s: float, end_s: float, recent_s: float) -> Gap:
     """Return the longest time without an acknowledgement between *fault_s* and *end_s*.
 
     Not every fault shows at once: a node that is told to stop serves on for a moment. So it is
@@ -38,11 +38,13 @@ def longest_gap(acks_s: Sequence[float], *, fault_s: float, end_s: float) -> Gap
         acks_s: When each acknowledgement came, ascending; one at least at or before the fault.
         fault_s: When the fault was made.
         end_s: When watching ended, after the fault.
+        recent_s: How long the last one may be ago at the end where they flow: that is no gap.
     """
     edges = [at_s for at_s in acks_s if at_s <= end_s]
     over = [(a, b) for a, b in pairwise(edges) if b > fault_s]
     gaps = [Gap(from_s=a, to_s=b, is_over=True) for a, b in over]
-    gaps.append(Gap(from_s=edges[-1], to_s=end_s, is_over=False))
+    if not gaps or end_s - edges[-1] > recent_s:
+        gaps.append(Gap(from_s=edges[-1], to_s=end_s, is_over=False))
     return max(gaps, key=lambda gap: gap.seconds)
 
 

@@ -45,7 +45,7 @@ def test_send_times_depend_on_the_rate_alone() -> None:
 
 def test_a_gap_counts_from_the_last_acknowledgement_before_the_fault() -> None:
     """The client's view: it knows nothing of the moment of the fault."""
-    gap = longest_gap([1.0, 1.1, 1.2, 1.9, 2.0], fault_s=1.3, end_s=2.05)
+    gap = longest_gap([1.0, 1.1, 1.2, 1.9, 2.0], fault_s=1.3, end_s=2.05, recent_s=0.5)
 
     assert (gap.from_s, gap.to_s, gap.is_over) == (1.2, 1.9, True)
     assert gap.seconds == pytest.approx(0.7)
@@ -53,23 +53,30 @@ def test_a_gap_counts_from_the_last_acknowledgement_before_the_fault() -> None:
 
 def test_a_fault_that_shows_late_is_measured_where_it_shows() -> None:
     """A node that is told to stop serves a little longer."""
-    gap = longest_gap([1.0, 1.1, 1.2, 1.3, 1.8, 1.9], fault_s=1.05, end_s=2.0)
+    gap = longest_gap([1.0, 1.1, 1.2, 1.3, 1.8, 1.9], fault_s=1.05, end_s=2.0, recent_s=0.5)
 
     assert (gap.from_s, gap.to_s) == (1.3, 1.8)
 
 
 def test_silence_before_the_fault_is_not_the_faults() -> None:
     """What ended before the fault does not count, however long it was."""
-    gap = longest_gap([0.0, 1.0, 1.1, 1.3], fault_s=1.05, end_s=1.35)
+    gap = longest_gap([0.0, 1.0, 1.1, 1.3], fault_s=1.05, end_s=1.35, recent_s=0.5)
 
     assert (gap.from_s, gap.to_s) == (1.1, 1.3)
 
 
 def test_a_gap_that_nothing_ends_says_so() -> None:
     """A system that never takes writes again has no gap of finite length."""
-    gap = longest_gap([1.0, 1.1], fault_s=1.2, end_s=31.1)
+    gap = longest_gap([1.0, 1.1], fault_s=1.2, end_s=31.1, recent_s=0.5)
 
     assert (gap.is_over, gap.seconds) == (False, pytest.approx(30))
+
+
+def test_the_end_of_the_watch_is_no_gap_where_acknowledgements_flow() -> None:
+    """A gap may be shorter than the time since the last one when watching happened to end."""
+    gap = longest_gap([1.0, 1.1, 1.11, 1.2], fault_s=1.105, end_s=1.25, recent_s=0.5)
+
+    assert (gap.from_s, gap.to_s, gap.is_over) == (1.11, 1.2, True)
 
 
 @pytest.mark.parametrize(
