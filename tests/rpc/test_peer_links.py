@@ -117,8 +117,13 @@ async def _meet(one: End, other: End) -> None:
     """Connect both ways, and wait until everything is there."""
     one.peers.connect(Membership.of([other.member]))
     other.peers.connect(Membership.of([one.member]))
-    ends = (one, other)
-    await _until(lambda: all(len(end.peers.replication._connections) == 2 for end in ends))
+    await _until(lambda: all((*_tcp(one, other), *_tcp(other, one))))
+
+
+def _tcp(one: End, other: End) -> tuple[bool, bool]:
+    """Return whether replication and control can leave *one* for *other* by TCP."""
+    link = one.peers._links[other.id]
+    return link._replication.connected, link._control.connected
 
 
 def _vote(sender: End, recipient: End, *, term: int) -> Message:
@@ -176,7 +181,7 @@ async def test_votes_take_the_greeted_stream_while_tcp_is_away(
     await _meet(one, other)
     for connection in tuple(other.peers.replication._connections):
         connection.end()
-    await _until(lambda: not one.peers.connected(other.id))
+    await _until(lambda: not any(_tcp(one, other)))
 
     one.peers.send(_vote(one, other, term=2))
 

@@ -60,7 +60,7 @@ async def listening() -> AsyncIterator[Listening]:
 
 @pytest.fixture
 async def stream() -> AsyncIterator[FrameStream]:
-    link = FrameStream("orders-1")
+    link = FrameStream("replication to orders-1")
     yield link
     link.close()
 

@@ -27,10 +27,14 @@ _WRITE_BUFFER_BYTES: Final = 1 << 20
 
 
 class FrameStream:
-    """Sends frames to one peer, from when it is opened until it is closed."""
+    """Sends frames to one peer, from when it is opened until it is closed.
 
-    def __init__(self, peer: str) -> None:
-        self._peer = peer
+    Args:
+        what: What travels here, and to whom, for the log.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
         self._sender: _Sender | None = None
         self._task: asyncio.Task[None] | None = None
         self._last_error = ""
@@ -76,7 +80,7 @@ class FrameStream:
 
     def _note(self, error: str) -> None:
         if error != self._last_error:
-            logger.warning("no replication to %s at %s", self._peer, error)
+            logger.warning("no %s at %s", self._what, error)
             self._last_error = error
 
 

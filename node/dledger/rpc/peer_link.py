@@ -198,7 +198,8 @@ class PeerLink:
         self._replication_address = replication_address
         self._admission_channel, self._question_channel = _dial(address), _dial(address)
         peer = f"{member.name} at {address}"
-        self._replication, self._control = FrameStream(peer), FrameStream(peer)
+        self._replication = FrameStream(f"replication to {peer}")
+        self._control = FrameStream(f"control by TCP to {peer}")
         self._admission = _Admission(
             self._opener(),
             peer,
