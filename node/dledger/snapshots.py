@@ -21,6 +21,7 @@ from typing import Final, TypeVar
 from dledger.broker.columns import MalformedStateError
 from dledger.broker.state import BrokerState, FrozenState
 from dledger.errors import CorruptFile, DiskFull, OffsetOutOfRange, StorageError
+from dledger.pacing import in_short_turns
 from dledger.raft.ready import SnapshotChunk
 from dledger.store.commit_log import CommitLog
 from dledger.store.format import Base
@@ -218,7 +219,7 @@ class Snapshots:
         return Base(index=index, term=self._log.term(index), chain=self._log.chain(index))
 
     def _save(self, snapshot: Snapshot, state: FrozenState) -> int:
-        return self._files.save(replace(snapshot, body=state.encode()))
+        return self._files.save(replace(snapshot, body=state.encode(in_short_turns)))
 
     # -- sending ---------------------------------------------------------------------------------
 

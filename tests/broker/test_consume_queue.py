@@ -74,7 +74,7 @@ def test_what_is_dropped_is_gone_and_the_rest_is_where_it_was(
 
         out = Writer()
         queue.write(out)
-        restored = ConsumeQueue.read(Reader(out.encode()))
+        restored = ConsumeQueue.read(Reader(b"".join(out.encoded())))
 
         assert restored.canonical() == queue.canonical()
         _check(restored, model)

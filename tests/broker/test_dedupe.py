@@ -107,11 +107,11 @@ def test_a_window_whose_batches_have_no_place_of_their_own_is_refused(
     out.text("client")
     out.text("topic")
     out.numbers("I", lengths)
-    out.strings([b"a", b"b"])
+    out.strings(2, [(b"a", b"b")])
     out.numbers("Q", places)
 
     with pytest.raises(MalformedStateError):
-        DedupeWindow().read(Reader(out.encode()))
+        DedupeWindow().read(Reader(b"".join(out.encoded())))
 
 
 def test_a_snapshot_of_the_window_is_of_the_moment_it_was_asked_for() -> None:
@@ -121,11 +121,11 @@ def test_a_snapshot_of_the_window_is_of_the_moment_it_was_asked_for() -> None:
     frozen, then = Writer(), Writer()
     window.write(frozen)
     window.write(then)
-    expected = then.encode()
+    expected = b"".join(then.encoded())
 
     window.remember("c", "t", [b"4", b"5"], queue_id=1, first=10)
     copy = DedupeWindow()
-    copy.read(Reader(encoded := frozen.encode()))
+    copy.read(Reader(encoded := b"".join(frozen.encoded())))
 
     assert encoded == expected
     assert [copy.find("c", "t", i) for i in (b"1", b"3", b"4")] == [(1, 7), (1, 9), None]

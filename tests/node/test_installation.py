@@ -110,7 +110,7 @@ def _snapshot() -> tuple[SnapshotInfo, bytes]:
         memberships=(),
         body=state.encode(),
     )
-    encoded = encode_snapshot(snapshot)
+    encoded = b"".join(encode_snapshot(snapshot))
     return info_of(snapshot, encoded), encoded
 
 

@@ -55,7 +55,7 @@ class Node:
     def install(self, index: int) -> None:
         """Take a leader's snapshot in pieces, then let go of the others."""
         sent = snapshot(index)
-        data = encode_snapshot(sent)
+        data = b"".join(encode_snapshot(sent))
         info = info_of(sent, data)
         for offset in range(0, len(data), 700):
             self.snapshots.receive(info, offset, data[offset : offset + 700])

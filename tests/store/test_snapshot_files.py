@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -11,8 +11,9 @@ import pytest
 from crc32c import crc32c
 
 from dledger.errors import CorruptFile, DiskFull, OffsetOutOfRange, StorageError
+from dledger.store.files import Buffer
 from dledger.store.format import Base
-from dledger.store.memory_files import Fault, MemoryFiles
+from dledger.store.memory_files import Fault, MemoryFile, MemoryFiles
 from dledger.store.snapshot_file import Snapshot, decode_snapshot, encode_snapshot
 from dledger.store.snapshot_files import SnapshotFiles, info_of
 from dledger.types import Member, Membership, NodeId, SnapshotInfo
@@ -20,6 +21,10 @@ from tests.store.harness import DATA, GROUP
 
 _DIRECTORY = DATA / "snapshots"
 _MEMBERS = Membership.of([Member(id=NodeId("n1"), name="orders-0", address="a:1")], GROUP)
+
+
+def _encoded(snapshot: Snapshot) -> bytes:
+    return b"".join(encode_snapshot(snapshot))
 
 
 def _snapshot(index: int, *, size: int = 2000, group_id: str = GROUP) -> Snapshot:
@@ -38,11 +43,11 @@ def _open(files: MemoryFiles) -> SnapshotFiles:
 
 
 def _info(snapshot: Snapshot) -> SnapshotInfo:
-    return info_of(snapshot, encode_snapshot(snapshot))
+    return info_of(snapshot, _encoded(snapshot))
 
 
 def _receive(snapshots: SnapshotFiles, snapshot: Snapshot, info: SnapshotInfo) -> None:
-    data = encode_snapshot(snapshot)
+    data = _encoded(snapshot)
     for offset in range(0, len(data), 700):
         snapshots.receive(info, offset, data[offset : offset + 700])
 
@@ -51,13 +56,13 @@ def test_a_snapshot_is_what_was_encoded() -> None:
     """All fields come back; equal snapshots give equal bytes."""
     snapshot = _snapshot(8)
 
-    assert decode_snapshot(encode_snapshot(snapshot)) == snapshot
-    assert encode_snapshot(_snapshot(8)) == encode_snapshot(snapshot)
+    assert decode_snapshot(_encoded(snapshot)) == snapshot
+    assert _encoded(_snapshot(8)) == _encoded(snapshot)
 
 
 def test_every_truncated_or_flipped_file_is_refused() -> None:
     """The CRC covers everything but the magic word, the version and itself."""
-    data = encode_snapshot(_snapshot(8, size=50))
+    data = _encoded(_snapshot(8, size=50))
 
     for size in range(len(data)):
         with pytest.raises(ValueError, match=r"."):
@@ -165,7 +170,7 @@ def test_a_received_snapshot_is_the_newest_and_then_the_only_one() -> None:
 
     assert snapshots.newest == info
     assert snapshots.load(GROUP) == [_snapshot(8)]
-    assert snapshots.read(info, 8, 4) == encode_snapshot(_snapshot(8))[8:12]
+    assert snapshots.read(info, 8, 4) == _encoded(_snapshot(8))[8:12]
 
 
 def test_what_arrived_damaged_or_incomplete_is_no_snapshot() -> None:
@@ -175,7 +180,7 @@ def test_what_arrived_damaged_or_incomplete_is_no_snapshot() -> None:
 
     _receive(snapshots, _snapshot(8), replace(info, crc32c=info.crc32c ^ 1))
     assert snapshots.received(replace(info, crc32c=info.crc32c ^ 1)) is None
-    snapshots.receive(info, 0, encode_snapshot(_snapshot(8))[:700])
+    snapshots.receive(info, 0, _encoded(_snapshot(8))[:700])
     assert snapshots.received(info) is None
     snapshots.discard()
     assert snapshots.received(info) is None
@@ -218,7 +223,7 @@ def test_a_removed_snapshot_cannot_be_read() -> None:
 
 def test_a_file_of_another_length_is_refused() -> None:
     """Though its CRC fits: the header says how long it is, and how long its parts are."""
-    data = encode_snapshot(_snapshot(8, size=50)) + b"more"
+    data = _encoded(_snapshot(8, size=50)) + b"more"
     forged = data[:12] + crc32c(data[16:]).to_bytes(4, "little") + data[16:]
 
     with pytest.raises(ValueError, match=f"{len(data)} bytes, the header says {len(data) - 4}"):
@@ -249,3 +254,26 @@ def test_a_piece_without_a_beginning_is_not_kept() -> None:
 
     assert files.list(_DIRECTORY) == []
     assert snapshots.received(_info(_snapshot(8))) is None
+
+
+def test_a_large_snapshot_is_written_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No sync has more than 4 MiB to wait for, so the log's own syncs get in between."""
+    unsynced, write, sync = [0], MemoryFile.pwritev, MemoryFile.fdatasync
+
+    def pwritev(file: MemoryFile, buffers: Sequence[Buffer], offset: int) -> None:
+        unsynced[-1] += sum(map(len, buffers))
+        write(file, buffers, offset)
+
+    def fdatasync(file: MemoryFile) -> None:
+        sync(file)
+        unsynced.append(0)
+
+    monkeypatch.setattr(MemoryFile, "pwritev", pwritev)
+    monkeypatch.setattr(MemoryFile, "fdatasync", fdatasync)
+    snapshot, snapshots = _snapshot(8, size=9 << 20), _open(MemoryFiles())
+
+    assert snapshots.save(snapshot) == sum(unsynced)
+
+    assert max(unsynced) <= 4 << 20
+    assert unsynced[-1] == 0
+    assert snapshots.load(GROUP) == [snapshot]

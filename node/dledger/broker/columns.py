@@ -17,46 +17,21 @@ import struct
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, chain, islice, pairwise
+from itertools import accumulate, chain, pairwise
 from operator import lt
-from typing import Final, Generic, Literal, Protocol, TypeVar
+from typing import Final, Literal, TypeVar
 
 _T = TypeVar("_T")
-_T_co = TypeVar("_T_co", covariant=True)
 TypeCode = Literal["I", "Q", "q"]
 
 _NUMBER = struct.Struct("<q")
-_SLICE: Final = 1 << 14
-"""Items converted in one go, so that other threads get their turn."""
+_SLICE: Final = 1 << 12
+_SLICE_OF_BATCHES: Final = 1 << 6
+"""What is converted in one go, some 0.2 ms, so that other threads get their turn."""
 
 
 class MalformedStateError(ValueError):
     """The bytes are no snapshot of a broker's state; the message says where and why."""
-
-
-class Items(Protocol[_T_co]):
-    """So many items, which may be gone through more than once."""
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-
-    def __iter__(self) -> Iterator[_T_co]:
-        """Go through them."""
-
-
-class Later(Generic[_T]):
-    """Items that are made when they are asked for: *make* begins anew each time."""
-
-    def __init__(self, count: int, make: Callable[[], Iterable[_T]]) -> None:
-        self._count, self._make = count, make
-
-    def __len__(self) -> int:
-        """Return how many there will be."""
-        return self._count
-
-    def __iter__(self) -> Iterator[_T]:
-        """Make them, one by one."""
-        return iter(self._make())
 
 
 class Writer:
@@ -83,29 +58,32 @@ class Writer:
         self.number(count)
         self._parts.append(lambda: map(_little_endian, make()))
 
-    def numbers(self, code: TypeCode, values: Items[int]) -> None:
+    def numbers(self, code: TypeCode, values: Sequence[int]) -> None:
         """Add a column; *values* is kept, not copied."""
-        self.number(len(values))
-        self._parts.append(lambda: (_little_endian(array(code, some)) for some in _sliced(values)))
+        self.pieces(len(values), lambda: (array(code, some) for some in _sliced(values, _SLICE)))
 
-    def strings(self, values: Items[bytes]) -> None:
-        """Add many short byte strings; *values* is kept, not copied."""
-        self.number(len(values))
-        self._parts.append(
-            lambda: (_little_endian(array("I", map(len, some))) for some in _sliced(values))
-        )
-        self._parts.append(lambda: map(b"".join, _sliced(values)))
+    def strings(self, count: int, batches: Sequence[Sequence[bytes]]) -> None:
+        """Add *count* short byte strings, those of all *batches*; they are kept, not copied."""
 
-    def encode(self) -> bytes:
-        """Return all that was added, in order. Takes long; for a thread."""
+        def lengths() -> Iterator[array[int]]:
+            return (array("I", map(len, chain(*some))) for some in sliced_batches(batches))
+
+        self.pieces(count, lengths)
+        self._parts.append(lambda: (b"".join(chain(*some)) for some in sliced_batches(batches)))
+
+    def encoded(self) -> Iterator[bytes]:
+        """Return all that was added, in order, in small pieces. Takes long; for a thread."""
         pieces = ([part] if isinstance(part, bytes) else part() for part in self._parts)
-        return b"".join(chain.from_iterable(pieces))
+        return chain.from_iterable(pieces)
 
 
-def _sliced(values: Iterable[_T]) -> Iterator[Sequence[_T]]:
-    rest = iter(values)
-    while some := list(islice(rest, _SLICE)):
-        yield some
+def sliced_batches(batches: Sequence[_T]) -> Iterator[Sequence[_T]]:
+    """Cut up what has one item a batch, as far as is converted in one go."""
+    return _sliced(batches, _SLICE_OF_BATCHES)
+
+
+def _sliced(values: Sequence[_T], count: int) -> Iterator[Sequence[_T]]:
+    return (values[start : start + count] for start in range(0, len(values), count))
 
 
 def _little_endian(column: array[int]) -> bytes:

@@ -8,12 +8,13 @@ The usual batch has only new ids, and costs two operations on whole sets rather 
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from functools import partial
 from itertools import accumulate, chain, pairwise
 
-from dledger.broker.columns import Later, Reader, Writer
+from dledger.broker.columns import Reader, Writer, sliced_batches
 
 MAX_IDS = 1 << 19
 MAX_IDS_OF_CLIENT = 1 << 16
@@ -31,10 +32,10 @@ class _Client:
     __slots__ = ("_ids_at", "_start_of", "batches", "starts")
 
     def __init__(self) -> None:
-        self.batches: deque[Sequence[bytes]] = deque()
+        self.batches: deque[tuple[bytes, ...]] = deque()
         self.starts: deque[int] = deque()
         self._start_of: dict[bytes, int] = {}
-        self._ids_at: dict[int, Sequence[bytes]] = {}
+        self._ids_at: dict[int, tuple[bytes, ...]] = {}
 
     def __len__(self) -> int:
         return len(self._start_of)
@@ -49,7 +50,7 @@ class _Client:
         ids = self._ids_at.get(start)
         return start + (ids.index(message_id) << _QUEUE_BITS) if ids else start
 
-    def remember(self, ids: Sequence[bytes], start: int) -> None:
+    def remember(self, ids: tuple[bytes, ...], start: int) -> None:
         self._start_of.update(dict.fromkeys(ids, start))
         if len(ids) > 1:
             self._ids_at[start] = ids
@@ -71,6 +72,17 @@ def _places(count: int, start: int) -> range:
 
 def _all_places(batches: Iterable[Sequence[bytes]], starts: Iterable[int]) -> Iterable[int]:
     return chain.from_iterable(map(_places, map(len, batches), starts))
+
+
+def _places_in_turn(
+    batches: Sequence[Sequence[bytes]], starts: Sequence[int]
+) -> Iterator[array[int]]:
+    cut = zip(sliced_batches(batches), sliced_batches(starts), strict=True)
+    return (array("Q", _all_places(some, places)) for some, places in cut)
+
+
+def _lengths(batches: Sequence[Sequence[bytes]]) -> Iterator[array[int]]:
+    return (array("I", map(len, some)) for some in sliced_batches(batches))
 
 
 class DedupeWindow:
@@ -109,7 +121,7 @@ class DedupeWindow:
         if client is None:
             client = self._clients[key] = _Client()
         self._clients.move_to_end(key)
-        client.remember(ids, first << _QUEUE_BITS | queue_id)
+        client.remember(tuple(ids), first << _QUEUE_BITS | queue_id)
         self._total += len(ids)
         self._shrink(client)
 
@@ -132,11 +144,10 @@ class DedupeWindow:
         for (client_id, topic), client in self._clients.items():
             out.text(client_id)
             out.text(topic)
-            batches, starts = tuple(client.batches), tuple(client.starts)
-            count = len(client)
-            out.numbers("I", Later(len(batches), partial(map, len, batches)))
-            out.strings(Later(count, partial(chain.from_iterable, batches)))
-            out.numbers("Q", Later(count, partial(_all_places, batches, starts)))
+            batches, starts = tuple(client.batches), array("Q", client.starts)
+            out.pieces(len(batches), partial(_lengths, batches))
+            out.strings(len(client), batches)
+            out.pieces(len(client), partial(_places_in_turn, batches, starts))
 
     def read(self, source: Reader) -> None:
         """Take the window from a snapshot; this one is empty. Raises MalformedStateError."""
@@ -148,7 +159,7 @@ class DedupeWindow:
             for a, b in pairwise(accumulate(lengths, initial=0)):
                 if a == b or list(places[a:b]) != list(_places(b - a, places[a])):
                     raise source.malformed(f"a batch of client {key[0]!r} is not in one place")
-                client.remember(ids[a:b], places[a])
+                client.remember(tuple(ids[a:b]), places[a])
             self._clients[key] = client
             self._total += len(ids)
             if len(client) < len(ids) or len(set(client.starts)) < len(client.starts):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from dledger.types import Entry, EntryKind
 
 _MAGIC: Final = b"DLGRBRK1"
 _PREFIX: Final = struct.Struct("<8sI")
+Pace = Callable[[Iterable[bytes]], Iterable[bytes]]
 
 
 class FrozenState:
@@ -37,10 +38,16 @@ class FrozenState:
     def __init__(self, columns: Writer) -> None:
         self._columns = columns
 
-    def encode(self) -> bytes:
-        """Return the bytes: a magic word, the CRC32C of the rest, then the rest (`columns`)."""
-        body = self._columns.encode()
-        return _PREFIX.pack(_MAGIC, crc32c(body)) + body
+    def encode(self, pace: Pace = iter) -> bytes:
+        """Return the bytes: a magic word, the CRC32C of the rest, then the rest (`columns`).
+
+        *pace* is given the pieces as they are made, and may take its time between them.
+        """
+        pieces = list(pace(self._columns.encoded()))
+        crc = 0
+        for piece in pieces:
+            crc = crc32c(piece, crc)
+        return b"".join((_PREFIX.pack(_MAGIC, crc), *pieces))
 
 
 class BrokerState:

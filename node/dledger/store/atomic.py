@@ -1,12 +1,16 @@
-"""Replacing a small file atomically: temporary, fdatasync, rename, directory fsync."""
+"""Replacing a file atomically: temporary, fdatasync, rename, directory fsync."""
 
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from dledger.errors import CorruptFile, DiskFull, StorageError
-from dledger.store.files import Files, Mode
+from dledger.store.files import Buffer, Files, Mode
+
+_STEP_BYTES: Final = 4 << 20
 
 
 def load_file(files: Files, path: Path) -> bytes | None:
@@ -38,8 +42,10 @@ def load_file(files: Files, path: Path) -> bytes | None:
     return data
 
 
-def replace_file(files: Files, path: Path, data: bytes) -> None:
-    """Make *data* the contents of *path*; durable on return, old or new after a crash.
+def replace_file(files: Files, path: Path, *parts: bytes) -> None:
+    """Make *parts*, joined, the contents of *path*; durable on return, old or new after a crash.
+
+    Much is written and synced in steps, so that the log's own syncs need not wait for all of it.
 
     Raises:
         DiskFull: There is no room; the old contents stay.
@@ -49,8 +55,11 @@ def replace_file(files: Files, path: Path, data: bytes) -> None:
     try:
         file = files.open(temporary, Mode.CREATE)
         try:
-            file.pwritev([data], 0)
-            file.fdatasync()
+            position = 0
+            for step in _steps(parts):
+                file.pwritev(step, position)
+                file.fdatasync()
+                position += sum(map(len, step))
         finally:
             file.close()
     except OSError as error:
@@ -62,3 +71,13 @@ def replace_file(files: Files, path: Path, data: bytes) -> None:
         files.fsync_dir(path.parent)
     except OSError as error:
         raise StorageError(f"cannot replace {path}: {error}") from error
+
+
+def _steps(parts: Sequence[bytes]) -> list[Sequence[Buffer]]:
+    if sum(map(len, parts)) <= _STEP_BYTES:
+        return [parts]
+    return [
+        [memoryview(part)[start : start + _STEP_BYTES]]
+        for part in parts
+        for start in range(0, len(part), _STEP_BYTES)
+    ]

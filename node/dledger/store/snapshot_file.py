@@ -55,8 +55,8 @@ class Snapshot:
     body: bytes
 
 
-def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """Return the file's bytes; equal snapshots give equal bytes."""
+def encode_snapshot(snapshot: Snapshot) -> tuple[bytes, bytes]:
+    """Return the file's bytes, head and body; equal snapshots give equal bytes."""
     applied, base = snapshot.applied, snapshot.base
     rows = [[index, one.encode().decode()] for index, one in snapshot.memberships]
     fields = {"group": snapshot.group_id, "memberships": rows}
@@ -65,7 +65,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
     places = (applied.index, applied.term, applied.chain, base.index, base.term, base.chain)
     head = _FIELDS.pack(size, *places, len(who)) + who
     crc = crc32c(snapshot.body, crc32c(head))
-    return b"".join((_PREFIX.pack(_MAGIC, FORMAT_VERSION, crc), head, snapshot.body))
+    return _PREFIX.pack(_MAGIC, FORMAT_VERSION, crc) + head, snapshot.body
 
 
 def decode_snapshot(data: bytes) -> Snapshot:

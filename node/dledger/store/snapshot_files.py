@@ -96,16 +96,17 @@ class SnapshotFiles:
             DiskFull: There is no room; nothing changed.
             StorageError: The disk failed.
         """
-        data, name = encode_snapshot(snapshot), _name(snapshot)
+        parts, name = encode_snapshot(snapshot), _name(snapshot)
         self._make_directory()
         try:
-            replace_file(self._files, self._directory / name, data)
+            replace_file(self._files, self._directory / name, *parts)
         except DiskFull:
             self._remove([f"{name}.new"])
             raise
-        self._add(info_of(snapshot, data), name)
+        info = info_of(snapshot, *parts)
+        self._add(info, name)
         self._keep(_KEPT)
-        return len(data)
+        return info.size_bytes
 
     def read(self, info: SnapshotInfo, offset: int, size: int) -> bytes:
         """Return bytes of a snapshot.
@@ -237,11 +238,14 @@ def _storage_errors(what: str) -> Iterator[None]:
         raise StorageError(f"cannot {what}: {error}") from error
 
 
-def info_of(snapshot: Snapshot, data: bytes) -> SnapshotInfo:
-    """Return how Raft names the snapshot whose file holds *data*."""
+def info_of(snapshot: Snapshot, *parts: bytes) -> SnapshotInfo:
+    """Return how Raft names the snapshot whose file holds *parts*, one after the other."""
+    crc = 0
+    for part in parts:
+        crc = crc32c(part, crc)
     return SnapshotInfo(
         last_index=snapshot.base.index,
         last_term=snapshot.base.term,
-        size_bytes=len(data),
-        crc32c=crc32c(data),
+        size_bytes=sum(map(len, parts)),
+        crc32c=crc,
     )
