@@ -8,7 +8,6 @@ failover. Exported from `dledger.client`.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import uuid
 from collections import deque
@@ -28,6 +27,7 @@ from dledger.byte_window import ByteWindow
 from dledger.channel import OPTIONS, leader_address, nodes_of, outcome_of
 from dledger.errors import DledgerError, InvalidArgument, NotLeader, Refused, Unavailable
 from dledger.records import Appended, Record
+from dledger.rpc.cancelled import is_cancelled
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.wire import length_prefix
 
@@ -106,6 +106,7 @@ class AppendStream:
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(self._over)
         return self
 
     async def __aexit__(
@@ -120,9 +121,16 @@ class AppendStream:
         """End the stream; batches that are not answered fail, their outcome unknown."""
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-        self._fail_all(Unavailable("the stream was closed before the group had answered"))
+            await asyncio.wait((self._task,))
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        """Tell those who wait: nothing is sent any more."""
+        why = "the stream was closed before the group had answered"
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            logger.error("the stream ended by a fault of its own", exc_info=error)
+            why = f"the stream ended by a fault of its own: {error!r}"
+        self._fail_all(Unavailable(why))
 
     @property
     def unanswered_bytes(self) -> int:
@@ -140,8 +148,10 @@ class AppendStream:
         Raises:
             Refused: The batch is at fault; nothing of it is stored.
             DiskFull: The group's disks are full.
-            Unavailable: No leader answered within the timeout; it may be stored.
+            Unavailable: No leader answered within the timeout, or the stream ended; the text says
+                whether it may be stored.
         """
+        self._check_not_over()
         columns = _columns(records)
         command = encode_produce(columns, client_id=self.client_id, topic=topic, queue_id=queue_id)
         try:
@@ -154,11 +164,20 @@ class AppendStream:
 
     async def _queued(self, command: bytes, count: int) -> Appended:
         await self._window.take(len(command))
+        try:
+            self._check_not_over()
+        except Unavailable:
+            self._window.give(len(command))
+            raise
         self._batches += 1
         appended: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         self._unsent.append(_Batch(self._batches, command, count, appended))
         self._arrived.set()
         return await appended
+
+    def _check_not_over(self) -> None:
+        if self._task is not None and self._task.done():
+            raise Unavailable("the stream is over; the batch was not sent")
 
     # -- the stream ------------------------------------------------------------------------------
 
@@ -200,10 +219,9 @@ class AppendStream:
                     for answer in pb.ProduceAnswers.FromString(raw).answers:
                         self._answered(answer)
             except asyncio.CancelledError:
-                task = asyncio.current_task()
-                if not moved.done() or task is None or task.cancelling():
+                if is_cancelled():
                     raise
-                return moved.result()
+                return moved.result() if moved.done() else ""
             except grpc.aio.AioRpcError as error:
                 outcome, leader = outcome_of(error, address), leader_address(error)
                 self._note(outcome)
@@ -300,6 +318,10 @@ async def _leader_at(address: str) -> str:
                 pass
         except grpc.aio.AioRpcError as error:
             return leader_address(error)
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            return ""
     return address  # it takes batches
 
 

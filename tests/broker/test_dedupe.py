@@ -32,7 +32,7 @@ def test_a_window_that_is_not_full_is_a_dictionary(
         known = [model.get((client, i)) for i in ids]
         assert window.is_new(client, "t", ids) == (not any(known))
         assert [window.find(client, "t", i) for i in ids] == known
-        fresh = [i for i, place in zip(ids, known, strict=True) if place is None]
+        fresh = tuple(i for i, place in zip(ids, known, strict=True) if place is None)
         if fresh:
             window.remember(client, "t", fresh, queue_id=queue_id, first=offset)
             model |= {(client, i): (queue_id, offset + row) for row, i in enumerate(fresh)}
@@ -48,7 +48,7 @@ def test_an_id_that_occurs_twice_in_a_batch_is_not_new() -> None:
 def test_the_same_id_of_another_client_or_topic_is_another_message() -> None:
     """Clients number their messages as they like."""
     window = DedupeWindow()
-    window.remember("c", "t", [b"1"], queue_id=0, first=0)
+    window.remember("c", "t", (b"1",), queue_id=0, first=0)
 
     assert window.find("d", "t", b"1") is None
     assert window.find("c", "u", b"1") is None
@@ -58,7 +58,7 @@ def test_a_client_forgets_its_own_oldest_ids() -> None:
     """The window of one client is bounded."""
     window = DedupeWindow(max_ids_of_client=4)
     for n in range(6):
-        window.remember("c", "t", [b"%d" % n], queue_id=0, first=n)
+        window.remember("c", "t", (b"%d" % n,), queue_id=0, first=n)
 
     assert [window.find("c", "t", b"%d" % n) is None for n in range(6)] == [True, True] + [
         False
@@ -69,9 +69,9 @@ def test_a_client_forgets_its_own_oldest_ids() -> None:
 def test_a_busy_client_does_not_push_out_a_slow_one() -> None:
     """Ten thousand messages of one client later, another's retry is still recognised."""
     window = DedupeWindow(max_ids=2_000, max_ids_of_client=1_000)
-    window.remember("slow", "t", [b"retry me"], queue_id=3, first=42)
+    window.remember("slow", "t", (b"retry me",), queue_id=3, first=42)
     for n in range(100):
-        ids = [b"%d-%d" % (n, row) for row in range(100)]
+        ids = tuple(b"%d-%d" % (n, row) for row in range(100))
         window.remember("busy", "t", ids, queue_id=0, first=n * 100)
 
     assert window.find("slow", "t", b"retry me") == (3, 42)
@@ -81,7 +81,7 @@ def test_the_least_recently_used_clients_give_way() -> None:
     """The whole window is bounded, however many clients there are."""
     window = DedupeWindow(max_ids=10)
     for n in range(100):
-        window.remember(f"c{n}", "t", [b"1", b"2"], queue_id=0, first=n)
+        window.remember(f"c{n}", "t", (b"1", b"2"), queue_id=0, first=n)
 
     assert len(window) == 10
     assert window.find("c99", "t", b"2") == (0, 100)
@@ -117,13 +117,13 @@ def test_a_window_whose_batches_have_no_place_of_their_own_is_refused(
 def test_a_snapshot_of_the_window_is_of_the_moment_it_was_asked_for() -> None:
     """What is remembered and forgotten before it is encoded does not show in it."""
     window = DedupeWindow(max_ids_of_client=4)
-    window.remember("c", "t", [b"1", b"2", b"3"], queue_id=1, first=7)
+    window.remember("c", "t", (b"1", b"2", b"3"), queue_id=1, first=7)
     frozen, then = Writer(), Writer()
     window.write(frozen)
     window.write(then)
     expected = b"".join(then.encoded())
 
-    window.remember("c", "t", [b"4", b"5"], queue_id=1, first=10)
+    window.remember("c", "t", (b"4", b"5"), queue_id=1, first=10)
     copy = DedupeWindow()
     copy.read(Reader(encoded := b"".join(frozen.encoded())))
 

@@ -255,3 +255,27 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     with contextlib.closing(writer), contextlib.suppress(ConnectionError):
         while piece := await reader.read(1 << 16):
             writer.write(piece)
+
+
+async def test_a_stream_that_cancels_itself_is_opened_again(
+    ends: tuple[End, End], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls of gRPC do that when they cannot send; a peer is not given up for it."""
+    one, other = ends
+    frames, opened, fails = peer_link.Outbox.frames, list[object](), asyncio.Event()
+
+    async def fails_at_first(outbox: peer_link.Outbox) -> AsyncIterator[bytes]:
+        opened.append(outbox)
+        if len(opened) == 1:
+            await fails.wait()
+            raise grpc.aio.InternalError("cannot send")
+        async for frame in frames(outbox):
+            yield frame
+
+    monkeypatch.setattr(peer_link.Outbox, "frames", fails_at_first)
+    await _meet(one, other)
+    assert len(opened) == 2
+
+    fails.set()
+
+    await _until(lambda: len(opened) == 3 and all((*_tcp(one, other), *_tcp(other, one))))

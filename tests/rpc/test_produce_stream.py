@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc.aio
 import pytest
+from grpc.aio import _call
 
 from dledger import append_stream
 from dledger.broker.frames import CommandType, frame
@@ -297,6 +298,92 @@ async def test_a_stream_to_a_slow_leader_stays(
         assert stream._streams == 1
         assert set(asked) == set(group.addresses[1:])
         append.cancel()
+
+
+async def test_a_question_that_cancels_itself_ends_no_stream(
+    group: MemoryGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that gRPC cannot close is cancelled by it, as when the node has ended it before.
+
+    Seen when disks hung under load: all later batches waited for their timeouts, for ever.
+    """
+    monkeypatch.setattr(append_stream, "_SILENCE_S", 0.02)
+    close, failed = _call.StreamStreamCall._done_writing, list[object]()
+
+    async def fails_at_first(call: Any) -> None:
+        if len(failed) < 3:
+            failed.append(call)
+            raise grpc.aio.InternalError("cannot close")
+        await close(call)
+
+    monkeypatch.setattr(_call.StreamStreamCall, "_done_writing", fails_at_first)
+    _freeze(group, 0)
+
+    async with AppendStream(group.addresses, timeout_s=20) as stream:
+        append = asyncio.ensure_future(stream.append(TOPIC, [b"a"], queue_id=0))
+        await asyncio.sleep(0.05)
+        group.elect(2)
+        await append
+
+    assert len(failed) == 3
+    assert await group.bodies(TOPIC) == [b"a"]
+
+
+async def test_a_call_that_cancels_itself_is_followed_by_another(
+    group: MemoryGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What gRPC could not send on one stream goes on the next."""
+    make, failed = AppendStream._next_request, list[object]()
+
+    def fails_at_first(stream: AppendStream) -> bytes:
+        request = make(stream)
+        if request and not failed:
+            failed.append(request)
+            raise grpc.aio.InternalError("cannot send")
+        return request
+
+    monkeypatch.setattr(AppendStream, "_next_request", fails_at_first)
+
+    async with AppendStream(group.addresses, timeout_s=20) as stream:
+        await stream.append(TOPIC, [b"a"], queue_id=0)
+
+    assert failed
+    assert await group.bodies(TOPIC) == [b"a"]
+
+
+async def test_a_stream_that_ends_by_a_fault_tells_who_waits_and_who_comes(
+    group: MemoryGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for a timeout when nothing will be sent any more."""
+
+    async def one_stream(stream: AppendStream, _: str) -> str:
+        await stream._arrived.wait()
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(AppendStream, "_one_stream", one_stream)
+
+    async with AppendStream(group.addresses) as stream:
+        with pytest.raises(Unavailable, match="by a fault of its own"):
+            await stream.append(TOPIC, [b"a"], queue_id=0)
+        with pytest.raises(Unavailable, match="is over"):
+            await stream.append(TOPIC, [b"b"], queue_id=0)
+
+
+async def test_a_stream_that_is_over_takes_nothing(group: MemoryGroup) -> None:
+    """Not from those who waited for room when it was closed, either."""
+    group.elect(None)
+    async with AppendStream(group.addresses, max_bytes=2000) as stream:
+        appends = [
+            asyncio.ensure_future(stream.append(TOPIC, [b"x" * 1500], queue_id=0)) for _ in range(3)
+        ]
+        await asyncio.sleep(0.05)
+
+    outcomes = await asyncio.gather(*appends, return_exceptions=True)
+
+    assert [type(outcome) for outcome in outcomes] == [Unavailable] * 3
+    assert stream.unanswered_bytes == 0
+    with pytest.raises(Unavailable, match="is over"):
+        await stream.append(TOPIC, [b"b"])
 
 
 async def test_a_follower_refuses_a_stream_before_anything_is_sent(group: MemoryGroup) -> None:

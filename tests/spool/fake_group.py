@@ -65,7 +65,7 @@ class FakeGroup:
             if found is None:
                 found = (queue_id, len(ids))
                 self._window.remember(
-                    self.client_ids[-1], topic, [key], queue_id=queue_id, first=len(ids)
+                    self.client_ids[-1], topic, (key,), queue_id=queue_id, first=len(ids)
                 )
                 ids.append(record.message_id)
             offsets.append(found[1])

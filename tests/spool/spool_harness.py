@@ -57,7 +57,7 @@ class Group:
         for one in batch:
             key = one.record.message_id.encode()
             if self._window.find(client_id, one.topic, key) is None:
-                self._window.remember(client_id, one.topic, [key], queue_id=0, first=0)
+                self._window.remember(client_id, one.topic, (key,), queue_id=0, first=0)
                 self.stored.append(one)
 
     def numbers(self, topic: str = "orders") -> list[int]:

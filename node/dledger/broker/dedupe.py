@@ -113,7 +113,7 @@ class DedupeWindow:
         return None if place is None else (place & _QUEUE_MASK, place >> _QUEUE_BITS)
 
     def remember(
-        self, client_id: str, topic: str, ids: Sequence[bytes], *, queue_id: int, first: int
+        self, client_id: str, topic: str, ids: tuple[bytes, ...], *, queue_id: int, first: int
     ) -> None:
         """Remember new *ids* as the messages at offsets *first*, *first* + 1, ... of a queue."""
         key = (client_id, topic)
@@ -121,7 +121,7 @@ class DedupeWindow:
         if client is None:
             client = self._clients[key] = _Client()
         self._clients.move_to_end(key)
-        client.remember(tuple(ids), first << _QUEUE_BITS | queue_id)
+        client.remember(ids, first << _QUEUE_BITS | queue_id)
         self._total += len(ids)
         self._shrink(client)
 

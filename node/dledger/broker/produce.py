@@ -33,7 +33,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Iterable, Sequence
-from itertools import accumulate, chain, pairwise
+from functools import lru_cache
+from itertools import accumulate, chain, pairwise, repeat
 from operator import sub
 
 from dledger.broker.frames import CommandType, MalformedCommandError, frame
@@ -45,7 +46,7 @@ _HEADER = struct.Struct("<BBHHHiI")
 _HAS_ENCODINGS, _HAS_TAGS, _HAS_KEYS, _HAS_PROPERTIES, _HAS_TRACES = 1, 2, 4, 8, 16
 _PAIR = struct.Struct("<2I")
 _U32 = struct.Struct("<I")
-
+_LONG_ID_BYTES = 64
 
 _IDENTITY = bytes([Encoding.IDENTITY])
 
@@ -111,6 +112,12 @@ def _offsets(lengths: Iterable[int]) -> bytes:
     return struct.pack(f"<{len(offsets)}I", *offsets)
 
 
+@lru_cache(maxsize=64)
+def _of_one_size(count: int, size: int) -> tuple[bytes, struct.Struct]:
+    """Return the offsets of *count* strings of *size* bytes each, and what cuts those up."""
+    return _offsets(repeat(size, count)), struct.Struct(f"{size}s" * count)
+
+
 class _Strings:
     """A column of byte strings inside a payload; `end` is where the next column starts."""
 
@@ -142,6 +149,15 @@ class _Strings:
     def all(self) -> list[bytes]:
         offsets, base, data = self.offsets(), self._bytes_at, self._data
         return [data[base + low : base + high] for low, high in pairwise(offsets)]
+
+    def all_ids(self) -> tuple[bytes, ...]:
+        """Return what `all` does; quickly if all have one size, as a client's ids mostly have."""
+        size, more = divmod(self.size_bytes, self._count)
+        if not more and size <= _LONG_ID_BYTES:
+            offsets, rows = _of_one_size(self._count, size)
+            if self._data.startswith(offsets, self._offsets_at):
+                return rows.unpack_from(self._data, self._bytes_at)
+        return tuple(self.all())
 
     def __getitem__(self, row: int) -> bytes:
         if not 0 <= row < self._count:
@@ -263,9 +279,9 @@ class ProduceFrame:
         """Whether any message has an idempotency key."""
         return self._ids.size_bytes > 0
 
-    def message_ids(self) -> list[bytes]:
+    def message_ids(self) -> tuple[bytes, ...]:
         """Return every message's id, UTF-8; empty where there is none."""
-        return self._ids.all()
+        return self._ids.all_ids()
 
     def id_sizes(self) -> list[int]:
         """Return the bytes of every message's id. Raises MalformedCommandError."""

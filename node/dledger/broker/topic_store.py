@@ -101,11 +101,15 @@ class TopicStore:
             stored=batch.count,
         )
 
-    def _is_plain(self, batch: ProduceFrame, ids: list[bytes]) -> bool:
+    def _is_plain(self, batch: ProduceFrame, ids: tuple[bytes, ...]) -> bool:
         return b"" not in ids and self._dedupe.is_new(batch.client_id, batch.topic, ids)
 
     def _produce_each(
-        self, batch: ProduceFrame, ids: list[bytes], tags: list[bytes] | None, payload: Payload
+        self,
+        batch: ProduceFrame,
+        ids: tuple[bytes, ...],
+        tags: list[bytes] | None,
+        payload: Payload,
     ) -> Produced:
         """Store a batch of which some messages are known, or have no id: one by one."""
         scope = (batch.client_id, batch.topic)
@@ -122,7 +126,7 @@ class TopicStore:
                 offset = queue.append(payload, range(row, row + 1), tags)
                 place = (queue_id, offset)
                 if message_id:
-                    self._dedupe.remember(*scope, [message_id], queue_id=queue_id, first=offset)
+                    self._dedupe.remember(*scope, (message_id,), queue_id=queue_id, first=offset)
             places.append(place)
         queue_ids, offsets = zip(*places, strict=True)
         return Produced(

@@ -25,6 +25,7 @@ from dledger.raft.messages import (
     InstallSnapshotResponse,
     Message,
 )
+from dledger.rpc.cancelled import is_cancelled
 from dledger.rpc.frame_stream import FrameStream
 from dledger.rpc.hello import METADATA_KEY, Hello
 from dledger.rpc.limits import MAX_PEER_FRAME_BYTES
@@ -151,6 +152,10 @@ class _Admission:
             self._note_error(error.code(), error.details(), error.trailing_metadata())
         except InvalidArgument as error:
             self._note_error(grpc.StatusCode.DATA_LOSS, str(error), ())
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            self._note_error(grpc.StatusCode.UNAVAILABLE, "the call could not send", ())
         finally:
             opened, self.connected = self.connected, False
             self._on_broken()
