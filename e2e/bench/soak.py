@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from dledger.broker.dedupe import MAX_IDS_OF_CLIENT
 from e2e.bench import machine
+from e2e.bench.disk_witness import DiskWitness
 from e2e.bench.elections import Election, Made, elections, lines_between
 from e2e.bench.figures import latency_figures
 from e2e.bench.groups import Group
@@ -115,7 +116,7 @@ def soak(args: argparse.Namespace, scratch: Path) -> Row:
     group = Group(system, take_seats(scratch, system.link), LOGS / SOAK)
     links = Links(group.seats, lambda: [node.pid for node in group.nodes])
     links.start()
-    watcher = Watcher(group)
+    watcher, witness = Watcher(group), DiskWitness(scratch / "witness")
     clock = _Clock()
     try:
         for log in (LOGS / SOAK).glob("*.log"):
@@ -125,15 +126,17 @@ def soak(args: argparse.Namespace, scratch: Path) -> Row:
         if args.singles > 0:
             _ask(group, "fill", messages=MAX_IDS_OF_CLIENT, size_bytes=args.size)
         watcher.start()
+        witness.start()
         began_s = time.monotonic()
         course = _load(group, links, args, rate)
         took_s = time.monotonic() - began_s
         end = _ask(group, "stop", seconds=_READ_S)
     finally:
         watcher.stop()
+        witness.stop()
         links.stop()
         group.discard()
-    found = elections(watcher.terms(), course.faults)
+    found = elections(watcher.terms(), [*course.faults, *witness.hangs])
     return Row(
         kind=SOAK,
         system=OURS,
@@ -150,6 +153,8 @@ def soak(args: argparse.Namespace, scratch: Path) -> Row:
             **_memory(watcher),
             "elections": float(len(found)),
             "unexplained": float(sum(not election.fault for election in found)),
+            "disk_hangs": float(len(witness.hangs)),
+            "longest_sync_ms": witness.longest_s * 1000,
         },
         notes=_notes(found, course, end, clock),
     )

@@ -1,0 +1,73 @@
+"""A look at the disk from beside the nodes: a small write and sync, over and over.
+
+A leader whose disk hangs gives way, which is what it should do, and an election without a fault of
+ours. Whether the disk did hang then is not for the nodes to say.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+from e2e.bench.elections import Made
+
+_BYTES: Final = 4096
+_EVERY_S: Final = 0.05
+_HANG_S: Final = 0.4
+"""A little less than the 0.5 s after which a leader that is behind gives way."""
+_SETTLED_S: Final = 2.0
+
+
+class DiskWitness:
+    """Writes to *path* in a thread of its own, from `start` to `stop`.
+
+    Attributes:
+        hangs: Each write and sync that took 0.4 s or more, as what was done to the group: it hits
+            the leader as well, since all share the disk.
+        longest_s: The longest one of all.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self.hangs: list[Made] = []
+        self.longest_s = 0.0
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, and wait for the last sync."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _watch(self) -> None:
+        data = os.urandom(_BYTES)
+        fd = os.open(self._path, os.O_CREAT | os.O_RDWR)
+        try:
+            while not self._over.wait(_EVERY_S):
+                begin_s = time.monotonic()
+                os.pwrite(fd, data, 0)
+                os.fdatasync(fd)
+                self.took(begin_s, time.monotonic())
+        finally:
+            os.close(fd)
+
+    def took(self, begin_s: float, end_s: float) -> None:
+        """Note one write and sync, by the monotonic clock."""
+        self.longest_s = max(self.longest_s, end_s - begin_s)
+        if end_s - begin_s >= _HANG_S:
+            self.hangs.append(
+                Made(
+                    name=f"the machine's disk hung for {end_s - begin_s:.1f} s",
+                    begin_s=begin_s,
+                    end_s=end_s + _SETTLED_S,
+                    hits_leader=True,
+                )
+            )
