@@ -47,8 +47,8 @@ STORE_MUTANTS = (
     Mutant(
         name="rename a vote before it is synced",
         file="store/atomic.py",
-        old="            file.pwritev([data], 0)\n            file.fdatasync()\n",
-        new="            file.pwritev([data], 0)\n",
+        old="                file.pwritev(step, position)\n                file.fdatasync()\n",
+        new="                file.pwritev(step, position)\n",
         why="the name stands for bytes that are not there",
         checks=(_RULES,),
     ),
