@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Final
 
 from e2e.bench.elections import Made
+from e2e.bench.soak_faults import SETTLED_S
 
 _BYTES: Final = 4096
 _EVERY_S: Final = 0.05
 _HANG_S: Final = 0.4
 """A little less than the 0.5 s after which a leader that is behind gives way."""
-_SETTLED_S: Final = 2.0
 
 
 class DiskWitness:
@@ -67,7 +67,7 @@ class DiskWitness:
                 Made(
                     name=f"the machine's disk hung for {end_s - begin_s:.1f} s",
                     begin_s=begin_s,
-                    end_s=end_s + _SETTLED_S,
+                    end_s=end_s + SETTLED_S,
                     hits_leader=True,
                 )
             )

@@ -13,7 +13,7 @@ from e2e.bench.faults import KILL, STOP, TERM, Fault, cut
 from e2e.bench.groups import Group
 from e2e.bench.links import Links
 
-_SETTLED_S: Final = 2.0
+SETTLED_S: Final = 2.0
 """What is left of an election when every node takes part again."""
 
 
@@ -70,6 +70,6 @@ def make(planned: Planned, group: Group, number: int) -> Made:
     return Made(
         name=f"{planned.name}, {group.seats[victim].name}",
         begin_s=begin_s,
-        end_s=time.monotonic() + _SETTLED_S,
+        end_s=time.monotonic() + SETTLED_S,
         hits_leader=planned.hits_leader,
     )

@@ -106,7 +106,7 @@ class AppendStream:
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.get_running_loop().create_task(self._run())
-        self._task.add_done_callback(self._over)
+        self._task.add_done_callback(self._ended)
         return self
 
     async def __aexit__(
@@ -122,15 +122,13 @@ class AppendStream:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
+        self._fail_all(Unavailable("the stream was closed before the group had answered"))
 
-    def _over(self, task: asyncio.Task[None]) -> None:
-        """Tell those who wait: nothing is sent any more."""
-        why = "the stream was closed before the group had answered"
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Tell those who wait of a fault of ours: nothing is sent any more."""
+        if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("the stream ended by a fault of its own", exc_info=error)
-            why = f"the stream ended by a fault of its own: {error!r}"
-        self._fail_all(Unavailable(why))
+            self._fail_all(Unavailable(f"the stream ended by a fault of its own: {error!r}"))
 
     @property
     def unanswered_bytes(self) -> int:
@@ -151,7 +149,6 @@ class AppendStream:
             Unavailable: No leader answered within the timeout, or the stream ended; the text says
                 whether it may be stored.
         """
-        self._check_not_over()
         columns = _columns(records)
         command = encode_produce(columns, client_id=self.client_id, topic=topic, queue_id=queue_id)
         try:
@@ -164,20 +161,14 @@ class AppendStream:
 
     async def _queued(self, command: bytes, count: int) -> Appended:
         await self._window.take(len(command))
-        try:
-            self._check_not_over()
-        except Unavailable:
+        if self._task is not None and self._task.done():
             self._window.give(len(command))
-            raise
+            raise Unavailable("the stream is over; the batch was not sent")
         self._batches += 1
         appended: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         self._unsent.append(_Batch(self._batches, command, count, appended))
         self._arrived.set()
         return await appended
-
-    def _check_not_over(self) -> None:
-        if self._task is not None and self._task.done():
-            raise Unavailable("the stream is over; the batch was not sent")
 
     # -- the stream ------------------------------------------------------------------------------
 

@@ -43,9 +43,9 @@ class FrozenState:
 
         *pace* is given the pieces as they are made, and may take its time between them.
         """
-        pieces = list(pace(self._columns.encoded()))
-        crc = 0
-        for piece in pieces:
+        pieces, crc = list[bytes](), 0
+        for piece in pace(self._columns.encoded()):
+            pieces.append(piece)
             crc = crc32c(piece, crc)
         return b"".join((_PREFIX.pack(_MAGIC, crc), *pieces))
 
