@@ -51,10 +51,8 @@ async def _produce(leader: TestNode, *numbers: int) -> list[Produced]:
 
 
 async def _create(leader: TestNode) -> None:
-    await leader.driver.propose(
-        CreateTopic(name="t", type="NORMAL", queues=1).encode() + CreateGroup(name="g").encode(),
-        grows=True,
-    )
+    for command in (CreateTopic(name="t", type="NORMAL", queues=1), CreateGroup(name="g")):
+        await leader.driver.propose(command.encode(), grows=True)
 
 
 def _upkeep(node: TestNode, *, hours: int = 0, percent: int = 0) -> Upkeep:
