@@ -162,6 +162,21 @@ def test_a_follower_that_lost_what_the_leader_dropped_gets_a_snapshot() -> None:
     assert [m.previous_index for m in appends] == [4]
 
 
+def test_what_a_follower_synced_meanwhile_does_not_end_the_snapshot_that_it_asked_for() -> None:
+    """An acknowledgement waits for the disk, so the question overtakes those under way."""
+    node = compacted_leader()
+    _, under_way = node.propose()
+    node.settle()
+    lose(node, 2)
+    node.settle()
+
+    node.ack(under_way, sender="3")
+
+    assert node.raft.progress()[NodeId("3")].state is ProgressState.SNAPSHOT
+    node.ack(3, sender="3")
+    assert node.raft.progress()[NodeId("3")].state is ProgressState.PROBE
+
+
 def test_a_leader_that_has_the_entry_sends_no_snapshot() -> None:
     """The follower fetches it, from whoever it is."""
     node = compacted_leader()

@@ -233,7 +233,7 @@ class Leadership:
         ):
             self.pump_due = True
         elif self._is_asked_for_snapshot(peer, message):
-            peer.needs_snapshot(None)
+            peer.asks_for_snapshot()
             self.pump_due = True
 
     def _is_asked_for_snapshot(self, peer: Progress, message: InstallSnapshotResponse) -> bool:

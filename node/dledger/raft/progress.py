@@ -40,6 +40,7 @@ class Progress:
         snapshot: In SNAPSHOT, the one that is being sent; None while there is none to send.
         snapshot_offset: How much of it the follower has, in bytes.
         snapshot_refused: The follower takes none; it is asked again with each heartbeat.
+        snapshot_asked: The follower asked for it, having lost an entry in the midst of its log.
         fetching: The next entries are being read from disk by the driver.
         acked_round: The newest round of heartbeats that the follower answered.
         last_heard_tick: The leader's tick when the follower last answered anything.
@@ -58,6 +59,7 @@ class Progress:
     snapshot: SnapshotInfo | None = None
     snapshot_offset: int = 0
     snapshot_refused: bool = False
+    snapshot_asked: bool = False
     _match_at_heartbeat: int = -1
     _offset_at_heartbeat: int = -1
 
@@ -92,7 +94,7 @@ class Progress:
         if self.state is ProgressState.PROBE:
             return self._probe_acked(match_index) or advanced
         if self.state is ProgressState.SNAPSHOT:
-            if advanced or self._ends_snapshot(match_index):
+            if self._ends_snapshot(match_index, advanced=advanced):
                 self.probe_from(self.match_index + 1)
             return advanced
         self._free_inflight()
@@ -113,7 +115,7 @@ class Progress:
 
     def probe_from(self, next_index: int) -> None:
         """Go back to one message at a time, from *next_index* but never below match + 1."""
-        self.state, self.snapshot = ProgressState.PROBE, None
+        self.state, self.snapshot, self.snapshot_asked = ProgressState.PROBE, None, False
         self.next_index = max(next_index, self.match_index + 1)
         self.inflight.clear()
         self.inflight_bytes = 0
@@ -130,6 +132,11 @@ class Progress:
             self.state, self.fetching = ProgressState.SNAPSHOT, False
         if self.snapshot is None and newest is not None:
             self.snapshot, self.snapshot_offset = newest, 0
+
+    def asks_for_snapshot(self) -> None:
+        """Send one, though the follower has the end of our log: it lost an entry before that."""
+        self.needs_snapshot(None)
+        self.snapshot_asked = True
 
     def snapshot_answered(self, *, last_index: int, accepted: bool, offset: int) -> bool:
         """Take an answer to a piece; returns whether the next one may leave.
@@ -174,9 +181,14 @@ class Progress:
         self.state = ProgressState.REPLICATE
         return True
 
-    def _ends_snapshot(self, match_index: int) -> bool:
-        """Whether this says that a snapshot is installed: it may bring nothing but the state."""
-        return self.snapshot is not None and match_index == self.snapshot.last_index
+    def _ends_snapshot(self, match_index: int, *, advanced: bool) -> bool:
+        """Whether this says that the follower needs a snapshot no more.
+
+        Because it is installed, which may bring nothing but the state; or because the follower's
+        log goes on without it. One that asked may just have synced what was under way before.
+        """
+        installed = self.snapshot is not None and match_index == self.snapshot.last_index
+        return installed or (advanced and not self.snapshot_asked)
 
     def _free_inflight(self) -> None:
         while self.inflight and self.inflight[0][0] <= self.match_index:
