@@ -382,6 +382,13 @@ class Driver:
 
     def _run(self) -> None:
         self._wake_scheduled = False
+        try:
+            self._advance()
+        except Exception as error:
+            logger.critical("a fault of this program", exc_info=error)
+            self._fail("cannot go on behind a step that was half done", error)
+
+    def _advance(self) -> None:
         while self._takes_steps:
             self._proposing.propose(disk_idle=self._disk.idle)
             if not self.core.has_ready():
@@ -432,10 +439,13 @@ class Driver:
 
         Except that another should lead, which rests on no disk.
         """
+        self._fail("storage failed", error)
+
+    def _fail(self, why: str, error: BaseException) -> None:
         if self._running:
             self._running = False
             self._disk.stop()
-            logger.critical("storage failed, this node stops: %s", error)
+            logger.critical("%s, this node stops: %s", why, error)
             farewell = last_words(self.core)
             if farewell is not None:
                 self._send(farewell)

@@ -1,4 +1,4 @@
-"""A disk that fails: nothing is said any more, except who should lead."""
+"""A disk or a program that fails: nothing is said any more, except who should lead."""
 
 from __future__ import annotations
 
@@ -83,4 +83,28 @@ async def test_a_follower_whose_sync_fails_says_nothing_more(
     await leader.driver.propose(command("y"), grows=True)
 
     assert len([message for message in group.sent if message.sender == failing.id]) == said
+    await group.stop()
+
+
+async def test_a_node_that_cannot_apply_an_entry_stops(tmp_path: Path) -> None:
+    """What is behind it must not be applied without it: the state would be another one."""
+    group = TestGroup(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await leader.driver.propose(command("before"), grows=True)
+    failing = group.followers()[0]
+    fault = RuntimeError("a fault of ours")
+
+    def listen() -> None:
+        raise fault
+
+    failing.driver.on_applied(listen)
+    await leader.driver.propose(command("x"), grows=True)
+    await eventually(lambda: failing.fatal)
+    applied_index = failing.driver.applied_index
+
+    assert await leader.driver.propose(command("y"), grows=True) == "y"
+    assert failing.fatal == [fault]
+    assert not failing.driver.is_running
+    assert failing.driver.applied_index == applied_index
     await group.stop()
