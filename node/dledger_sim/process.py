@@ -336,6 +336,9 @@ class Process:
         )
 
     def _fatal(self, error: BaseException) -> None:
+        """Die of a failed disk; whatever else it is, is a fault of ours or a rule that broke."""
+        if not isinstance(error, StorageError):
+            raise error
         self._world.died(self, error)
 
 
