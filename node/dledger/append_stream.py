@@ -26,6 +26,7 @@ from dledger.broker.produce import NO_QUEUE, encode_produce
 from dledger.byte_window import ByteWindow
 from dledger.channel import OPTIONS, leader_address, nodes_of, outcome_of
 from dledger.errors import DledgerError, InvalidArgument, NotLeader, Refused, Unavailable
+from dledger.message_ids import MessageIds
 from dledger.records import Appended, Record
 from dledger.rpc.cancelled import is_cancelled
 from dledger.rpc.pb import dledger_pb2 as pb
@@ -95,6 +96,7 @@ class AppendStream:
     ) -> None:
         self._addresses = nodes_of(addresses, for_what="stream")
         self.client_id = client_id or f"dledger-py-{uuid.uuid4()}"
+        self._ids = MessageIds()
         self._timeout_s = timeout_s
         self._window = ByteWindow(max_bytes)
         self._unsent: deque[_Batch] = deque()
@@ -149,7 +151,7 @@ class AppendStream:
             Unavailable: No leader answered within the timeout, or the stream ended; the text says
                 whether it may be stored.
         """
-        columns = _columns(records)
+        columns = _columns(records, self._ids)
         command = encode_produce(columns, client_id=self.client_id, topic=topic, queue_id=queue_id)
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -316,19 +318,18 @@ async def _leader_at(address: str) -> str:
     return address  # it takes batches
 
 
-def _columns(records: Iterable[Record | bytes]) -> Columns:
-    """Return a batch by columns; records without an id get one."""
+def _columns(records: Iterable[Record | bytes], ids: MessageIds) -> Columns:
+    """Return a batch by columns; records without an id get one of *ids*."""
     given = list(records)
     if not given:
         raise InvalidArgument("a batch has 1 record at least")
-    prefix = uuid.uuid4().hex[:20]
+    made_up = ids.take(len(given))
     bodies = [record for record in given if isinstance(record, bytes)]
     if len(bodies) == len(given):
-        ids = [f"{prefix}{row:012x}" for row in range(len(bodies))]
-        return Columns(message_ids=ids, bodies=bodies, born_at_ms=[0] * len(bodies))
+        return Columns(message_ids=made_up, bodies=bodies, born_at_ms=[0] * len(bodies))
     batch = [Record(body=r) if isinstance(r, bytes) else r for r in given]
     return Columns(
-        message_ids=[r.message_id or f"{prefix}{row:012x}" for row, r in enumerate(batch)],
+        message_ids=[r.message_id or made_up[row] for row, r in enumerate(batch)],
         bodies=[record.body for record in batch],
         born_at_ms=[record.born_at_ms for record in batch],
         tags=[record.tag for record in batch],

@@ -13,6 +13,7 @@ import grpc.aio
 
 from dledger.channel import Channel, error_of, outcome_of
 from dledger.errors import Unavailable
+from dledger.message_ids import MessageIds
 from dledger.records import Appended, Record, StoredRecord
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
@@ -41,6 +42,7 @@ class Client(Channel):
     def __init__(self, address: str, *, timeout_s: float = 30.0, client_id: str = "") -> None:
         super().__init__(address, timeout_s)
         self.client_id = client_id or f"dledger-py-{uuid.uuid4()}"
+        self._ids = MessageIds()
         self._ledger = pb_grpc.LedgerStub(self.channel)
         self._topics = pb_grpc.TopicsStub(self.channel)
 
@@ -99,7 +101,19 @@ class Client(Channel):
             client_id=self.client_id,
             topic=topic,
             queue_id=queue_id,
-            records=[_to_pb(record) for record in records],
+            records=[self._to_pb(record) for record in records],
+        )
+
+    def _to_pb(self, record: Record | bytes) -> pb.Record:
+        if isinstance(record, bytes):
+            record = Record(body=record)
+        return pb.Record(
+            message_id=record.message_id or self._ids.take(1)[0],
+            body=record.body,
+            tag=record.tag,
+            keys=record.keys,
+            properties=record.properties,
+            born_at_ms=record.born_at_ms,
         )
 
     async def read(
@@ -179,19 +193,6 @@ class Client(Channel):
 def _appended(response: pb.AppendResponse) -> Appended:
     return Appended(
         queue_id=response.queue_id, offsets=tuple(response.offsets), index=response.index
-    )
-
-
-def _to_pb(record: Record | bytes) -> pb.Record:
-    if isinstance(record, bytes):
-        record = Record(body=record)
-    return pb.Record(
-        message_id=record.message_id or uuid.uuid4().hex,
-        body=record.body,
-        tag=record.tag,
-        keys=record.keys,
-        properties=record.properties,
-        born_at_ms=record.born_at_ms,
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import random
+import zlib
 
 import pytest
 from crc32c import crc32c
@@ -29,6 +31,9 @@ def _step(log: Log, rng: random.Random) -> None:
     if choice < 3:
         count = rng.randrange(1, 5)
         ids = tuple(str(rng.randrange(60)) if rng.random() < 0.8 else "" for _ in range(count))
+        if rng.random() < 0.5:
+            first, prefix = rng.randrange(60), rng.choice(["", "p", "100%s"])
+            ids = tuple(f"{prefix}{row:012d}" for row in range(first, first + count))
         bodies = ["x"] * count
         tag = rng.choice(["", "red", "blue"])
         log.produce(*bodies, topic=topic, queue_id=queue_id, client=client, tag=tag, ids=ids)
@@ -145,6 +150,28 @@ def test_a_state_that_becomes_another_goes_on_as_that_one() -> None:
 
     assert state.digest() == log.state.digest()
     assert ("t", 0) in state.take_changed()
+
+
+def test_a_state_of_format_1_is_read() -> None:
+    """A node that is upgraded starts from the snapshot that it has. These are such bytes."""
+    old = zlib.decompress(
+        base64.b64decode(
+            "eJxz8XEPcgryNpyRlxnJygABjDjoEjYow88/yNfRh4kBO4CJM6KJM+KQZ0ViO6PpQzcDBpjRzMJlB0wdC5o4"
+            "KxTD+LZAHI3FPGL9mAwPI2QXIKsC4cQkTPMYUcxJgZuDrJcJySe8SLjAAAHMkTkWyBxLZiSjIDTMUoglDk78"
+            "aPKodDpGQkAPBkLRgG4ATFzDjR+FJqQe3Xx0AAA+ExS5"
+        )
+    )
+    log = Log()
+    log.create("t", queues=2, group="g")
+    log.produce("x", "y", ids=("a", "b"))
+    log.produce("z", queue_id=1, ids=("p000000000007",), client="d")
+    log.produce("u", "v", queue_id=1, ids=("p000000000008", "p000000000009"), client="d")
+    log.receive(2)
+
+    decoded = BrokerState.decode(old)
+
+    assert decoded.digest() == log.state.digest()
+    assert decoded.encode() == log.state.encode()
 
 
 def test_a_text_that_is_not_unicode_survives() -> None:

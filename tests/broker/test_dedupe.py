@@ -8,41 +8,103 @@ from hypothesis import strategies as st
 
 from dledger.broker.columns import MalformedStateError, Reader, Writer
 from dledger.broker.dedupe import DedupeWindow
+from dledger.broker.id_runs import IdRun, Ids
 
+_IDS = st.one_of(
+    st.integers(0, 30).map(lambda n: b"%d" % n),
+    st.integers(0, 30).map(lambda n: b"%012d" % n),
+    st.integers(0, 30).map(lambda n: b"%%b%012d" % n),
+    st.integers(-2, 2).map(lambda n: b"p%012d" % (10**12 + n)),
+)
+_RUNS = st.builds(IdRun, st.sampled_from([b"", b"%b"]), st.integers(0, 30), st.integers(1, 8))
 _BATCHES = st.lists(
     st.tuples(
         st.sampled_from(["a", "b"]),
-        st.lists(st.integers(0, 30).map(lambda n: b"%d" % n), min_size=1, max_size=8, unique=True),
+        st.one_of(
+            st.lists(_IDS, min_size=1, max_size=8, unique=True).map(tuple),
+            _RUNS,
+            _RUNS.map(IdRun.spelled_out),
+        ),
         st.integers(0, 7),
     ),
     max_size=30,
 )
 
 
+def _spelled_out(ids: Ids) -> tuple[bytes, ...]:
+    return ids.spelled_out() if isinstance(ids, IdRun) else ids
+
+
+def _encoded(window: DedupeWindow) -> bytes:
+    out = Writer()
+    window.write(out)
+    return b"".join(out.encoded())
+
+
+def _decoded(data: bytes) -> DedupeWindow:
+    window = DedupeWindow()
+    window.read(Reader(data))
+    return window
+
+
 @given(_BATCHES)
-def test_a_window_that_is_not_full_is_a_dictionary(
-    batches: list[tuple[str, list[bytes], int]],
-) -> None:
-    """Every id is found at its first place, unknown ones are new."""
+def test_a_window_that_is_not_full_is_a_dictionary(batches: list[tuple[str, Ids, int]]) -> None:
+    """Every id is found at its first place, unknown ones are new; however they are told."""
     window = DedupeWindow()
     model: dict[tuple[str, bytes], tuple[int, int]] = {}
     offset = 0
 
-    for client, ids, queue_id in batches:
+    for client, batch, queue_id in batches:
+        ids = _spelled_out(batch)
         known = [model.get((client, i)) for i in ids]
-        assert window.is_new(client, "t", ids) == (not any(known))
+        assert window.is_new(client, "t", batch) == window.is_new(client, "t", ids)
+        assert window.is_new(client, "t", batch) == (not any(known))
         assert [window.find(client, "t", i) for i in ids] == known
         fresh = tuple(i for i, place in zip(ids, known, strict=True) if place is None)
         if fresh:
-            window.remember(client, "t", fresh, queue_id=queue_id, first=offset)
+            told = batch if len(fresh) == len(ids) else fresh
+            window.remember(client, "t", told, queue_id=queue_id, first=offset)
             model |= {(client, i): (queue_id, offset + row) for row, i in enumerate(fresh)}
             offset += len(fresh)
         assert len(window) == len(model)
+    copy = _decoded(_encoded(window))
+    assert all(copy.find(client, "t", i) == place for (client, i), place in model.items())
+
+
+@given(_BATCHES, st.integers(1, 20), st.integers(1, 20))
+def test_a_bounded_window_is_the_same_however_it_came_about(
+    batches: list[tuple[str, Ids, int]], of_client: int, in_all: int
+) -> None:
+    """Runs or ids, from entries or from a snapshot: the state of all replicas is one."""
+    told, spelled = (DedupeWindow(max_ids=in_all, max_ids_of_client=of_client) for _ in range(2))
+
+    for number, (client, batch, queue_id) in enumerate(batches):
+        if told.is_new(client, "t", batch):
+            told.remember(client, "t", batch, queue_id=queue_id, first=8 * number)
+            ids = _spelled_out(batch)
+            spelled.remember(client, "t", ids, queue_id=queue_id, first=8 * number)
+        assert len(told) <= in_all
+        assert _encoded(told) == _encoded(spelled)
+        assert _encoded(_decoded(_encoded(told))) == _encoded(told)
+    assert told.canonical() == spelled.canonical() == _decoded(_encoded(told)).canonical()
+
+
+def test_a_run_is_one_thing_to_remember() -> None:
+    """Half a million ids of one client fit into a snapshot of less than half a megabyte."""
+    window = DedupeWindow(max_ids_of_client=1 << 19)
+    for batch in range(1 << 13):
+        ids = IdRun(b"0123456789abcdef0123", batch << 6, 64)
+        window.remember("c", "t", ids, queue_id=0, first=batch << 6)
+
+    assert len(window) == 1 << 19
+    assert len(_encoded(window)) < 1 << 19
+    assert window.find("c", "t", b"0123456789abcdef0123000000000777") == (0, 777)
 
 
 def test_an_id_that_occurs_twice_in_a_batch_is_not_new() -> None:
     """A batch with a repetition inside takes the careful path."""
-    assert not DedupeWindow().is_new("c", "t", [b"1", b"1"])
+    assert not DedupeWindow().is_new("c", "t", (b"p000000000001", b"p000000000001"))
+    assert not DedupeWindow().is_new("c", "t", (b"1", b"1"))
 
 
 def test_the_same_id_of_another_client_or_topic_is_another_message() -> None:
@@ -107,11 +169,47 @@ def test_a_window_whose_batches_have_no_place_of_their_own_is_refused(
     out.text("client")
     out.text("topic")
     out.numbers("I", lengths)
-    out.strings(2, [(b"a", b"b")])
+    out.strings(2, lambda: (b"a", b"b"))
     out.numbers("Q", places)
 
     with pytest.raises(MalformedStateError):
-        DedupeWindow().read(Reader(b"".join(out.encoded())))
+        DedupeWindow().read_spelled_out(Reader(b"".join(out.encoded())))
+
+
+@pytest.mark.parametrize(
+    ("counts", "places", "others", "prefixes", "rows"),
+    [
+        ([0], [5], [], [1], [0]),
+        ([2], [(1 << 64) - 5], [], [1], [0]),
+        ([2], [5], [], [2], [0]),
+        ([2], [5], [], [1], [10**12 - 1]),
+        ([2], [5], [b"a"], [0], [0]),
+        ([1], [5], [b"a", b"b"], [0], [0]),
+        ([2], [5], [b"a", b"a"], [0], [0]),
+        ([2, 1], [5, 6], [], [1, 1], [0, 1]),
+        ([1, 1], [5, 6], [b"a", b"a"], [0, 0], [0, 0]),
+        ([1, 1], [5, 6], [b"p000000000004"], [0, 1], [0, 4]),
+        ([1, 1], [5, 5], [], [1, 1], [0, 1]),
+        ([(1 << 19) + 1], [5], [], [1], [0]),
+    ],
+)
+def test_a_window_that_contradicts_itself_is_refused(
+    counts: list[int], places: list[int], others: list[bytes], prefixes: list[int], rows: list[int]
+) -> None:
+    """An id or a place that occurs twice, a prefix or an id that is not there, no messages."""
+    out = Writer()
+    out.number(1)
+    out.text("client")
+    out.text("topic")
+    out.numbers("I", counts)
+    out.numbers("Q", places)
+    out.strings(1, lambda: [b"p"])
+    out.strings(len(others), lambda: others)
+    out.numbers("I", prefixes)
+    out.numbers("Q", rows)
+
+    with pytest.raises(MalformedStateError):
+        _decoded(b"".join(out.encoded()))
 
 
 def test_a_snapshot_of_the_window_is_of_the_moment_it_was_asked_for() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger.broker.frames import HEADER_BYTES, CommandType, MalformedCommandError, frame, split
+from dledger.broker.id_runs import IdRun
 from dledger.broker.message import Columns, Encoding, Message
 from dledger.broker.produce import ProduceFrame, encode_produce
 
@@ -69,6 +70,34 @@ def test_ids_come_out_alike_whether_they_have_one_size(ids: list[str], odd: list
 
     assert found.message_ids() == tuple(message_id.encode() for message_id in ids)
     assert [found.message(row).message_id for row in range(len(ids))] == ids
+
+
+@given(
+    st.sampled_from(["", "p", "100%s%", "é"]),
+    st.one_of(st.integers(0, 1000), st.integers(10**12 - 9, 10**12 - 1)),
+    st.integers(1, 9),
+    st.one_of(st.none(), st.tuples(st.integers(0, 8), st.text("01x", max_size=14))),
+)
+def test_ids_are_a_run_exactly_when_they_count_up(
+    prefix: str, first: int, count: int, odd: tuple[int, str] | None
+) -> None:
+    """A run stands for the very ids that are there."""
+    ids = [f"{prefix}{row:012d}" for row in range(first, first + count)]
+    counts_up = first + count <= 10**12
+    if odd is not None and odd[0] < count and odd[1] != ids[odd[0]]:
+        ids[odd[0]] = odd[1]
+        counts_up = count == 1 and len(odd[1]) >= 12 and odd[1][-12:].isdigit()
+    batch = Columns(message_ids=ids, bodies=[b"x"] * count, born_at_ms=[0] * count)
+
+    found = _decoded(encode_produce(batch, client_id="c", topic="t")).ids()
+
+    spelled_out = tuple(message_id.encode() for message_id in ids)
+    if counts_up:
+        assert isinstance(found, IdRun)
+        assert found.spelled_out() == spelled_out
+    else:
+        assert found == spelled_out
+        assert not isinstance(found, IdRun)
 
 
 @given(_MESSAGES, st.data())

@@ -71,10 +71,18 @@ NODE_MUTANTS = (
     Mutant(
         name="reuse a dedupe key",
         file="broker/dedupe.py",
-        old="return len(batch) == len(ids) and (client is None or client.knows_none_of(batch))",
-        new="return len(batch) == len(ids)",
+        old="return not has_repeats(ids) and (client is None or not client.knows_any(ids))",
+        new="return not has_repeats(ids)",
         why="a retry is stored a second time",
         checks=(_DEDUPE, "tests/broker/test_produce_frame.py", "tests/broker/test_state.py"),
+    ),
+    Mutant(
+        name="only the first id of a run is known",
+        file="broker/client_ids.py",
+        old="last = runs.last_before(ids.row + ids.length) if runs",
+        new="last = runs.last_before(ids.row + 1) if runs",
+        why="a retry in batches cut otherwise is stored a second time",
+        checks=(_DEDUPE,),
     ),
     Mutant(
         name="a dedupe window without bound",

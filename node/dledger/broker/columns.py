@@ -17,7 +17,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, islice, pairwise
 from operator import lt
 from typing import Final, Literal, TypeVar
 
@@ -26,7 +26,6 @@ TypeCode = Literal["I", "Q", "q"]
 
 _NUMBER = struct.Struct("<q")
 _SLICE: Final = 1 << 12
-_SLICE_OF_BATCHES: Final = 1 << 6
 """What is converted in one go, some 0.2 ms, so that other threads get their turn."""
 
 
@@ -60,16 +59,12 @@ class Writer:
 
     def numbers(self, code: TypeCode, values: Sequence[int]) -> None:
         """Add a column; *values* is kept, not copied."""
-        self.pieces(len(values), lambda: (array(code, some) for some in _sliced(values, _SLICE)))
+        self.pieces(len(values), lambda: in_arrays(code, values))
 
-    def strings(self, count: int, batches: Sequence[Sequence[bytes]]) -> None:
-        """Add *count* short byte strings, those of all *batches*; they are kept, not copied."""
-
-        def lengths() -> Iterator[array[int]]:
-            return (array("I", map(len, chain(*some))) for some in sliced_batches(batches))
-
-        self.pieces(count, lengths)
-        self._parts.append(lambda: (b"".join(chain(*some)) for some in sliced_batches(batches)))
+    def strings(self, count: int, make: Callable[[], Iterable[bytes]]) -> None:
+        """Add *count* short byte strings, which *make* returns, later, twice."""
+        self.pieces(count, lambda: in_arrays("I", map(len, make())))
+        self._parts.append(lambda: map(b"".join, _sliced(make())))
 
     def encoded(self) -> Iterator[bytes]:
         """Return all that was added, in order, in small pieces. Takes long; for a thread."""
@@ -77,13 +72,14 @@ class Writer:
         return chain.from_iterable(pieces)
 
 
-def sliced_batches(batches: Sequence[_T]) -> Iterator[Sequence[_T]]:
-    """Cut up what has one item a batch, as far as is converted in one go."""
-    return _sliced(batches, _SLICE_OF_BATCHES)
+def in_arrays(code: TypeCode, values: Iterable[int]) -> Iterator[array[int]]:
+    """Return a column in small pieces."""
+    return (array(code, some) for some in _sliced(values))
 
 
-def _sliced(values: Sequence[_T], count: int) -> Iterator[Sequence[_T]]:
-    return (values[start : start + count] for start in range(0, len(values), count))
+def _sliced(values: Iterable[_T]) -> Iterator[list[_T]]:
+    rest = iter(values)
+    return iter(lambda: list(islice(rest, _SLICE)), [])
 
 
 def _little_endian(column: array[int]) -> bytes:

@@ -38,6 +38,7 @@ from itertools import accumulate, chain, pairwise, repeat
 from operator import sub
 
 from dledger.broker.frames import CommandType, MalformedCommandError, frame
+from dledger.broker.id_runs import IdRun, Ids, run_from
 from dledger.broker.message import Columns, Encoding, Message
 
 VERSION = 1
@@ -152,12 +153,26 @@ class _Strings:
 
     def all_ids(self) -> tuple[bytes, ...]:
         """Return what `all` does; quickly if all have one size, as a client's ids mostly have."""
+        rows = self._rows()
+        return tuple(self.all()) if rows is None else rows.unpack_from(self._data, self._bytes_at)
+
+    def id_run(self) -> IdRun | None:
+        """Return the run that the ids are; None: they are no run."""
+        rows = self._rows()
+        if rows is None:
+            return None
+        size = rows.size // self._count
+        run = run_from(self._data[self._bytes_at : self._bytes_at + size], self._count)
+        is_run = run is not None and self._data.startswith(run.joined(), self._bytes_at)
+        return run if is_run else None
+
+    def _rows(self) -> struct.Struct | None:
+        """Return what cuts up strings of one size; None: sizes differ, or are large."""
         size, more = divmod(self.size_bytes, self._count)
-        if not more and size <= _LONG_ID_BYTES:
-            offsets, rows = _of_one_size(self._count, size)
-            if self._data.startswith(offsets, self._offsets_at):
-                return rows.unpack_from(self._data, self._bytes_at)
-        return tuple(self.all())
+        if more or size > _LONG_ID_BYTES:
+            return None
+        offsets, rows = _of_one_size(self._count, size)
+        return rows if self._data.startswith(offsets, self._offsets_at) else None
 
     def __getitem__(self, row: int) -> bytes:
         if not 0 <= row < self._count:
@@ -282,6 +297,10 @@ class ProduceFrame:
     def message_ids(self) -> tuple[bytes, ...]:
         """Return every message's id, UTF-8; empty where there is none."""
         return self._ids.all_ids()
+
+    def ids(self) -> Ids:
+        """Return every message's id, as a run if they count up."""
+        return self._ids.id_run() or self._ids.all_ids()
 
     def id_sizes(self) -> list[int]:
         """Return the bytes of every message's id. Raises MalformedCommandError."""

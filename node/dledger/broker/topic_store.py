@@ -6,6 +6,7 @@ from dledger.broker import commands
 from dledger.broker.columns import Reader, Writer
 from dledger.broker.consume_queue import ConsumeQueue, Payload
 from dledger.broker.dedupe import DedupeWindow
+from dledger.broker.id_runs import IdRun, Ids
 from dledger.broker.produce import NO_QUEUE, ProduceFrame
 from dledger.broker.results import Produced, TopicCreated
 from dledger.broker.topics import MAX_QUEUES, MAX_TOPICS, Topic, checked_topic
@@ -84,9 +85,9 @@ class TopicStore:
         if batch.queue_id != NO_QUEUE:
             self.queue(batch.topic, batch.queue_id)
         tags = batch.tags()
-        ids = batch.message_ids() if batch.has_ids else None
+        ids = batch.ids() if batch.has_ids else None
         if ids is not None and not self._is_plain(batch, ids):
-            return self._produce_each(batch, ids, tags, payload)
+            return self._produce_each(batch, batch.message_ids(), tags, payload)
         queue_id = self._choose_queue(batch)
         queue = queues[queue_id]
         first = queue.append(payload, range(batch.count), tags)
@@ -101,8 +102,9 @@ class TopicStore:
             stored=batch.count,
         )
 
-    def _is_plain(self, batch: ProduceFrame, ids: tuple[bytes, ...]) -> bool:
-        return b"" not in ids and self._dedupe.is_new(batch.client_id, batch.topic, ids)
+    def _is_plain(self, batch: ProduceFrame, ids: Ids) -> bool:
+        all_have_one = isinstance(ids, IdRun) or b"" not in ids
+        return all_have_one and self._dedupe.is_new(batch.client_id, batch.topic, ids)
 
     def _produce_each(
         self,
@@ -168,14 +170,25 @@ class TopicStore:
                 queue.write(out)
         self._dedupe.write(out)
 
-    def read(self, source: Reader) -> None:
-        """Take everything from a snapshot; nothing is here yet. Raises MalformedStateError."""
+    def read(self, source: Reader, *, ids_spelled_out: bool) -> None:
+        """Take everything from a snapshot; nothing is here yet.
+
+        Args:
+            source: The snapshot, in front of the topics.
+            ids_spelled_out: It has every message id by itself (format 1).
+
+        Raises:
+            MalformedStateError: What is there is no such thing.
+        """
         for _ in range(source.number(high=MAX_TOPICS)):
             name, kind, queues = source.text(), source.text(), source.number(1, MAX_QUEUES)
             self._topics[name] = Topic(name=name, type=kind, queues=queues)
             self._turns[name] = source.number(high=queues - 1)
             self._queues[name] = [ConsumeQueue.read(source) for _ in range(queues)]
-        self._dedupe.read(source)
+        if ids_spelled_out:
+            self._dedupe.read_spelled_out(source)
+        else:
+            self._dedupe.read(source)
 
     def canonical(self) -> list[object]:
         """Return everything as plain values, in one order on every node."""

@@ -1,0 +1,83 @@
+"""Message ids that count up: what a client's ids mostly are, told by the first one and a number.
+
+An id *counts* if it ends with `ROW_DIGITS` decimal digits: what is before them is its prefix, they
+are its row. So an id has one prefix and one row, or neither, and runs can be compared with each
+other without a look at their ids. Owned by the dedupe window and the frames that it is fed from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Final, NamedTuple
+
+ROW_DIGITS: Final = 12
+MAX_ROW: Final = 10**ROW_DIGITS - 1
+_BLOCK: Final = 1000
+_LAST_DIGITS: Final = [b"%03d" % number for number in range(_BLOCK)]
+
+
+class IdRun(NamedTuple):
+    """*length* ids: *prefix* and the rows *row*, *row* + 1, ..., each of `ROW_DIGITS` digits."""
+
+    prefix: bytes
+    row: int
+    length: int
+
+    def joined(self) -> bytes:
+        """Return all the ids, one behind the other."""
+        end, ids = self.row + self.length, list[bytes]()
+        for block in range(self.row // _BLOCK, (end - 1) // _BLOCK + 1):
+            head = b"%b%09d" % (self.prefix, block)
+            low, high = self.row - block * _BLOCK, end - block * _BLOCK
+            ids += (head, head.join(_LAST_DIGITS[max(low, 0) : high]))
+        return b"".join(ids)
+
+    def spelled_out(self) -> tuple[bytes, ...]:
+        """Return the ids."""
+        rows = range(self.row, self.row + self.length)
+        return tuple([b"%b%012d" % (self.prefix, row) for row in rows])
+
+
+Ids = IdRun | tuple[bytes, ...]
+"""The ids of messages that follow each other: counted, or spelled out."""
+
+
+def run_from(message_id: bytes, count: int) -> IdRun | None:
+    """Return the run of *count* ids that begins with this one; None: it does not count."""
+    if not _counts(message_id):
+        return None
+    return IdRun(message_id[:-ROW_DIGITS], int(message_id[-ROW_DIGITS:]), count)
+
+
+def has_repeats(ids: Ids) -> bool:
+    """Whether one of them occurs twice."""
+    return not isinstance(ids, IdRun) and len(set(ids)) < len(ids)
+
+
+def in_parts(ids: Ids) -> Sequence[Ids]:
+    """Return the same ids in the same order, so that exactly those that count are in runs."""
+    if isinstance(ids, IdRun) or not any(map(_counts, ids)):
+        return (ids,)
+    return tuple(_parts(ids))
+
+
+def _counts(message_id: bytes) -> bool:
+    return len(message_id) >= ROW_DIGITS and message_id[-ROW_DIGITS:].isdigit()
+
+
+def _parts(ids: tuple[bytes, ...]) -> Iterator[Ids]:
+    """Cut ids up: those of a run have one prefix, and rows as far apart as they are themselves."""
+    runs = [run_from(message_id, 1) for message_id in ids]
+
+    def run_of(at: int) -> tuple[bytes, int] | None:
+        run = runs[at]
+        return (run.prefix, run.row - at) if run is not None else None
+
+    for _, group in groupby(range(len(ids)), run_of):
+        places = list(group)
+        first = runs[places[0]]
+        if first is None:
+            yield ids[places[0] : places[-1] + 1]
+        else:
+            yield first._replace(length=len(places))
