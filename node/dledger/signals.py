@@ -9,12 +9,12 @@ class ChangeSignal:
     """Wakes everyone who waits for the next change."""
 
     def __init__(self) -> None:
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: dict[asyncio.Future[None], None] = {}  # in order, unlike a set
 
     async def wait(self, timeout_s: float) -> None:
         """Return at the next change, or after *timeout_s*."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.add(waiter)
+        self._waiters[waiter] = None
         try:
             # Not wait_for: until Python 3.12 it loses a cancellation that comes with the result.
             async with asyncio.timeout(timeout_s):
@@ -22,7 +22,7 @@ class ChangeSignal:
         except TimeoutError:
             return
         finally:
-            self._waiters.discard(waiter)
+            del self._waiters[waiter]
 
     def notify(self) -> None:
         """Wake all that wait now."""
