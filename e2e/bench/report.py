@@ -1,8 +1,9 @@
 """``make bench-report``: docs/performance.md and its plots, from the history of results.
 
 The text between the two markers of the page is written from the newest run of the bench, of the
-soak and of the overload, the plot of the history from all of them; the rest of the page is written
-by hand. ``--check`` says whether page and plots are those of the results.
+soak and of the overload; failover and catch-up may have had a run of their own. The plot of the
+history is of all runs; the rest of the page is written by hand. ``--check`` says whether page and
+plots are those of the results.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -37,6 +39,7 @@ END: Final = "<!-- end of figures -->"
 _NOT_RUN: Final = "No run is kept yet.\n"
 _QUIET_LOAD: Final = 0.5
 _STOLEN_PERCENT: Final = 2.0
+_BY_ITSELF: Final = (FAILOVER, CATCH_UP)
 _KIB: Final = 1024
 _SECONDS: Final = "seconds"
 
@@ -77,9 +80,9 @@ def files(runs: Sequence[Run]) -> dict[Path, str]:
         return {PAGE: replaced(page, _NOT_RUN + under_stress(runs))}
     newest = benches[-1]
     return {
-        PAGE: replaced(page, figures_text(newest) + under_stress(runs)),
+        PAGE: replaced(page, figures_text(newest, runs) + under_stress(runs)),
         PLOTS / "appends.svg": appends_plot(newest),
-        PLOTS / "failover.svg": failover_plot(newest),
+        PLOTS / "failover.svg": failover_plot(completed(newest, runs)[0]),
         PLOTS / "history.svg": history_plot(benches),
     }
 
@@ -87,6 +90,20 @@ def files(runs: Sequence[Run]) -> dict[Path, str]:
 def has(run: Run, kind: str) -> bool:
     """Whether a run measured anything of this kind."""
     return any(row.kind == kind for row in run.rows)
+
+
+def completed(run: Run, runs: Sequence[Run]) -> tuple[Run, Mapping[str, Run]]:
+    """Return *run* with the rows of `_BY_ITSELF` that it lacks, and the newest runs that had them.
+
+    Those take long with many trials, and are beside nothing else of their run.
+    """
+    sources = {
+        kind: next(each for each in reversed(runs) if has(each, kind))
+        for kind in _BY_ITSELF
+        if not has(run, kind) and any(has(each, kind) for each in runs)
+    }
+    lent = [row for kind, source in sources.items() for row in source.rows if row.kind == kind]
+    return replace(run, rows=[*run.rows, *lent]), sources
 
 
 def replaced(page: str, text: str) -> str:
@@ -98,8 +115,9 @@ def replaced(page: str, text: str) -> str:
     return f"{head}{BEGIN}\n\n{text}\n{END}{tail}"
 
 
-def figures_text(run: Run) -> str:
-    """Return the page's part about one run."""
+def figures_text(run: Run, runs: Sequence[Run] = ()) -> str:
+    """Return the page's part about one run; what it lacks of `_BY_ITSELF` is from *runs*."""
+    run, sources = completed(run, runs)
     parts = [
         _about(run),
         "### What is asked, and what this run shows\n",
@@ -112,9 +130,11 @@ def figures_text(run: Run) -> str:
         "### Reads, and the RocketMQ Python SDK\n",
         _rows(run, (READ, SDK), {"per_s": "messages/s", "p50_ms": "p50 ms", "p99_ms": "p99 ms"}),
         "### A lost leader\n",
+        _source(sources, FAILOVER),
         "![gaps by fault](performance/failover.svg)\n",
         _rows(run, (FAILOVER,), _FAILOVER),
         "### A follower comes back\n",
+        _source(sources, CATCH_UP),
         _rows(run, (CATCH_UP,), _CATCH_UP),
         "### What the nodes took\n",
         _usage(run.rows),
@@ -126,6 +146,14 @@ def figures_text(run: Run) -> str:
         "![best rate by run](performance/history.svg)\n",
     ]
     return "\n".join(part for part in parts if part)
+
+
+def _source(sources: Mapping[str, Run], kind: str) -> str:
+    return f"{_when(sources[kind])}\n" if kind in sources else ""
+
+
+def _when(run: Run) -> str:
+    return f"Run of {run.at}, commit `{run.commit}`."
 
 
 def under_stress(runs: Sequence[Run]) -> str:
@@ -140,7 +168,7 @@ def under_stress(runs: Sequence[Run]) -> str:
 def _stress(run: Run, kind: str, verdict: Callable[[Mapping[str, float]], Sequence[Line]]) -> str:
     rows = [row for row in run.rows if row.kind == kind]
     lines = [(row.name, line) for row in rows for line in verdict(row.figures)]
-    return f"Run of {run.at}, commit `{run.commit}`.\n\n" + table(
+    return f"{_when(run)}\n\n" + table(
         ["row", "line", "at most", "this run", "kept"],
         [
             [name, line.what, f"{line.most:g}", _measured(line), "yes" if line.holds else "no"]

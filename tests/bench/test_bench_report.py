@@ -10,6 +10,7 @@ import pytest
 from e2e.bench import report
 from e2e.bench.bare_calls import BARE_CALLS
 from e2e.bench.contest import INSIDE
+from e2e.bench.failover import FAILOVER
 from e2e.bench.goals import GOALS, Goal, best, disk_bound
 from e2e.bench.machine import MACHINE
 from e2e.bench.plots import line_chart, nice_top, strip_chart
@@ -74,6 +75,22 @@ def test_batch_push_counts_for_javas_very_best_only() -> None:
 
     assert best(run, "java-dledger") == 10
     assert best(run, "java-dledger", inside=True) == 44
+
+
+def test_failover_may_have_a_run_of_its_own() -> None:
+    """The page says which one; a run that measured it itself needs no other."""
+    own = Row(kind=FAILOVER, system=OURS, name="SIGKILL", figures={"p50_ms": 77.0, "max_ms": 88.0})
+    other = Row(kind=FAILOVER, system=OURS, name="SIGKILL", figures={"p50_ms": 55.0})
+    trials = replace(_run(own), commit="trials")
+    appends = _run(_append(OURS, 1234))
+
+    lent = report.figures_text(appends, [trials, appends])
+
+    assert "commit `trials`" in lent
+    assert "| SIGKILL of the leader, gap, p50 | at most 600 ms | at most 250 ms | 77.0 ms |" in lent
+    itself = report.figures_text(_run(_append(OURS, 1234), other), [trials])
+    assert "commit `trials`" not in itself
+    assert "55.0 ms" in itself
 
 
 def test_a_slower_disk_lowers_what_is_asked() -> None:
