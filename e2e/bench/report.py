@@ -357,7 +357,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def number(value: float) -> str:
     """Return a figure with three digits that mean something, or all of a large one."""
-    if value >= 100:
+    if value >= 100 or value == int(value):
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}".rstrip("0").rstrip(".")
 
