@@ -41,6 +41,15 @@ def _encoded(window: DedupeWindow) -> bytes:
     return b"".join(out.encoded())
 
 
+def _with_one_client() -> Writer:
+    """Return a window's beginning: what follows is a client's ids."""
+    out = Writer()
+    out.number(1)
+    out.text("client")
+    out.text("topic")
+    return out
+
+
 def _decoded(data: bytes) -> DedupeWindow:
     window = DedupeWindow()
     window.read(Reader(data))
@@ -164,10 +173,7 @@ def test_a_window_whose_batches_have_no_place_of_their_own_is_refused(
     lengths: list[int], places: list[int]
 ) -> None:
     """The messages of a batch follow each other in a queue, and no two have the same place."""
-    out = Writer()
-    out.number(1)
-    out.text("client")
-    out.text("topic")
+    out = _with_one_client()
     out.numbers("I", lengths)
     out.strings(2, lambda: (b"a", b"b"))
     out.numbers("Q", places)
@@ -197,10 +203,7 @@ def test_a_window_that_contradicts_itself_is_refused(
     counts: list[int], places: list[int], others: list[bytes], prefixes: list[int], rows: list[int]
 ) -> None:
     """An id or a place that occurs twice, a prefix or an id that is not there, no messages."""
-    out = Writer()
-    out.number(1)
-    out.text("client")
-    out.text("topic")
+    out = _with_one_client()
     out.numbers("I", counts)
     out.numbers("Q", places)
     out.strings(1, lambda: [b"p"])

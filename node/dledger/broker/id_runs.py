@@ -44,10 +44,11 @@ Ids = IdRun | tuple[bytes, ...]
 
 
 def run_from(message_id: bytes, count: int) -> IdRun | None:
-    """Return the run of *count* ids that begins with this one; None: it does not count."""
+    """Return the run of *count* ids that begins with this one; None: no such ids count."""
     if not _counts(message_id):
         return None
-    return IdRun(message_id[:-ROW_DIGITS], int(message_id[-ROW_DIGITS:]), count)
+    row = int(message_id[-ROW_DIGITS:])
+    return IdRun(message_id[:-ROW_DIGITS], row, count) if row + count - 1 <= MAX_ROW else None
 
 
 def has_repeats(ids: Ids) -> bool:
