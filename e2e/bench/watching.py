@@ -23,12 +23,14 @@ class Look:
     Attributes:
         at_s: When (monotonic).
         term: The newest that any node tells; 0 if none answers.
+        leader: The node that leads in that term; None if none says so.
         pids: The nodes' processes.
         usages: What each took so far; None for one that has ended.
     """
 
     at_s: float
     term: int
+    leader: str | None
     pids: Sequence[int]
     usages: Sequence[Usage | None]
 
@@ -60,10 +62,17 @@ class Watcher:
 
     def _look(self, pool: ThreadPoolExecutor) -> Look:
         group = self.group
-        standings = pool.map(group.system.standing, group.seats)
+        standings = list(pool.map(group.system.standing, group.seats))
         nodes = tuple(group.nodes)
+        term = max((told.term for told in standings if told), default=0)
+        leaders = [
+            seat.name
+            for seat, told in zip(group.seats, standings, strict=True)
+            if told and told.leads and told.term == term
+        ]
         return Look(
-            term=max((told.term for told in standings if told), default=0),
+            term=term,
+            leader=leaders[0] if leaders else None,
             at_s=time.monotonic(),
             pids=[node.pid for node in nodes],
             usages=[node.usage() for node in nodes],
@@ -72,6 +81,17 @@ class Watcher:
     def terms(self) -> list[tuple[float, int]]:
         """Return (when, newest term) of each look at which a node answered."""
         return [(look.at_s, look.term) for look in self.looks if look.term]
+
+    def table(self) -> str:
+        """Return the looks as lines: seconds, leader, MB of each node; separated by tabs."""
+        if not self.looks:
+            return ""
+        names = [seat.name for seat in self.group.seats]
+        rows = [["seconds", "leader", *names]]
+        for look in self.looks:
+            sizes = [f"{usage.rss_mb:.1f}" if usage else "" for usage in look.usages]
+            rows.append([f"{look.at_s - self.looks[0].at_s:.0f}", look.leader or "", *sizes])
+        return "".join("\t".join(row) + "\n" for row in rows)
 
     def lives(self) -> list[Life]:
         """Return what each process took, by its age at each look."""
