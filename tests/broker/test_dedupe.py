@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -108,6 +110,21 @@ def test_a_run_is_one_thing_to_remember() -> None:
     assert len(window) == 1 << 19
     assert len(_encoded(window)) < 1 << 19
     assert window.find("c", "t", b"0123456789abcdef0123000000000777") == (0, 777)
+
+
+def test_single_messages_with_ids_that_count_up_cost_no_objects() -> None:
+    """A producer of single messages would else fill a node's memory for twenty minutes."""
+    window, count = DedupeWindow(max_ids_of_client=1 << 19), 20_000
+    tracemalloc.start()
+    for row in range(count):
+        ids = IdRun(b"0123456789abcdef0123", row, 1)
+        window.remember("c", "t", ids, queue_id=row % 8, first=row // 8)
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert len(window) == count
+    assert taken / count < 32
+    assert window.find("c", "t", b"0123456789abcdef0123000000000777") == (1, 97)
 
 
 def test_an_id_that_occurs_twice_in_a_batch_is_not_new() -> None:

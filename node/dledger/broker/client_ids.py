@@ -11,13 +11,13 @@ snapshot, where a client's ids are these columns (`columns`), an item a batch, o
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from array import array
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, pairwise, repeat
 from operator import itemgetter
-from typing import cast
 
 from dledger.broker.columns import Reader, Writer, in_arrays
 from dledger.broker.id_runs import MAX_ROW, IdRun, Ids, in_parts, run_from
@@ -25,60 +25,101 @@ from dledger.broker.id_runs import MAX_ROW, IdRun, Ids, in_parts, run_from
 QUEUE_BITS = 16
 _END = 1 << 64
 
+_Other = tuple[tuple[bytes, ...], int]
+"""The ids of a batch that is no run, and its place.
+
+A plain tuple, for the garbage collector looks at no such tuple twice, and a window may have half a
+million.
+"""
+_Columns = tuple[bytes, "array[int]", "array[int]", "array[int]"]
+"""Runs of a prefix: that, and row, count and place of each."""
 _Batch = tuple[bytes | tuple[bytes, ...], int, int, int]
 """(prefix, first row, count, place) of ids that count, (ids, 0, count, place) of others.
 
-Messages of a batch follow each other in a queue; its place is that of the first. A plain tuple, for
-the garbage collector looks at no such tuple twice, and a window may have half a million.
+Messages of a batch follow each other in a queue; its place is that of the first.
 """
-_GONE: _Batch = (b"", 0, 0, 0)
-_row = itemgetter(1)
+_row, _count, _place = itemgetter(1), itemgetter(2), itemgetter(3)
 
 
 class _Runs:
-    """Runs of one prefix, by their rows. The first one goes first mostly: it is passed over."""
+    """Runs of one prefix, in columns by their rows: 20 bytes each.
 
-    __slots__ = ("_begin", "_runs", "prefix")
+    The first one goes first mostly: it is passed over.
+    """
+
+    __slots__ = ("_begin", "_counts", "_rows", "_starts", "prefix")
 
     def __init__(self, prefix: bytes) -> None:
         self.prefix = prefix
-        self._runs: list[_Batch] = []
+        self._rows, self._counts, self._starts = array("Q"), array("I"), array("Q")
         self._begin = 0
 
     def __bool__(self) -> bool:
-        return self._begin < len(self._runs)
+        return self._begin < len(self._rows)
 
-    def add(self, run: _Batch) -> None:
-        insort(self._runs, run, self._begin, key=_row)
+    def add(self, row: int, count: int, start: int) -> None:
+        """Add a run; none of its rows is there."""
+        at = bisect_left(self._rows, row, self._begin)
+        self._rows.insert(at, row)
+        self._counts.insert(at, count)
+        self._starts.insert(at, start)
 
-    def last_before(self, row: int) -> _Batch | None:
-        """Return the last run that begins below *row*."""
-        at = bisect_left(self._runs, row, self._begin, key=_row)
-        return self._runs[at - 1] if at > self._begin else None
+    def has_any(self, row: int, end_row: int) -> bool:
+        """Whether a row of [row, end_row) is there."""
+        at = bisect_left(self._rows, end_row, self._begin) - 1
+        return at >= self._begin and self._rows[at] + self._counts[at] > row
 
-    def remove(self, row: int) -> None:
-        """Remove the run that begins with *row*."""
-        at = bisect_left(self._runs, row, self._begin, key=_row)
+    def place(self, row: int) -> int | None:
+        """Return the place of one row's message, if it is there."""
+        at = bisect_right(self._rows, row, self._begin) - 1
+        if at < self._begin or self._rows[at] + self._counts[at] <= row:
+            return None
+        return self._starts[at] + (row - self._rows[at] << QUEUE_BITS)
+
+    def remove(self, row: int) -> int:
+        """Remove the run that begins with *row*; return its count."""
+        at = bisect_left(self._rows, row, self._begin)
+        count = self._counts[at]
         if at > self._begin:
-            del self._runs[at]
-            return
-        self._runs[at] = _GONE
+            self._cut(at, at + 1)
+            return count
         self._begin += 1
-        if 2 * self._begin > len(self._runs):
-            del self._runs[: self._begin]
+        if 2 * self._begin > len(self._rows):
+            self._cut(0, self._begin)
             self._begin = 0
+        return count
+
+    def _cut(self, begin: int, end: int) -> None:
+        for column in (self._rows, self._counts, self._starts):
+            del column[begin:end]
+
+    def columns(self, row: int, end_row: int) -> _Columns:
+        """Return a copy of the runs in [row, end_row)."""
+        begin = bisect_left(self._rows, row, self._begin)
+        end = bisect_left(self._rows, end_row, begin)
+        part = slice(begin, end)
+        return self.prefix, self._rows[part], self._counts[part], self._starts[part]
+
+
+class _Stretch:
+    """Runs of one prefix that came one after the other, each with the rows behind the last one."""
+
+    __slots__ = ("end_row", "row", "runs")
+
+    def __init__(self, runs: _Runs, row: int) -> None:
+        self.runs, self.row, self.end_row = runs, row, row
 
 
 class ClientIds:
     """One client's ids in one topic, as batches, oldest first."""
 
-    __slots__ = ("_count", "_others", "_runs", "batches")
+    __slots__ = ("_batches", "_count", "_order", "_others", "_runs")
 
     def __init__(self) -> None:
-        self.batches: deque[_Batch] = deque()
+        self._order: deque[_Stretch | _Other] = deque()
         self._runs: dict[bytes, _Runs] = {}
-        self._others: dict[bytes, _Batch] = {}
-        self._count = 0
+        self._others: dict[bytes, _Other] = {}
+        self._count = self._batches = 0
 
     def __len__(self) -> int:
         return self._count
@@ -88,14 +129,10 @@ class ClientIds:
         return any(map(self._knows_any_of_part, in_parts(ids)))
 
     def _knows_any_of_part(self, ids: Ids) -> bool:
-        if isinstance(ids, IdRun):
-            return self._knows_any_row(ids)
-        return not self._others.keys().isdisjoint(ids)
-
-    def _knows_any_row(self, ids: IdRun) -> bool:
+        if not isinstance(ids, IdRun):
+            return not self._others.keys().isdisjoint(ids)
         runs = self._runs.get(ids.prefix)
-        last = runs.last_before(ids.row + ids.length) if runs is not None else None
-        return last is not None and _end_row(last) > ids.row
+        return runs is not None and runs.has_any(ids.row, ids.row + ids.length)
 
     def place(self, message_id: bytes) -> int | None:
         """Return the place of one message; None: its id is not remembered."""
@@ -103,18 +140,14 @@ class ClientIds:
         if wanted is None:
             return self._place_of_other(message_id)
         runs = self._runs.get(wanted.prefix)
-        run = runs.last_before(wanted.row + 1) if runs is not None else None
-        if run is None or _end_row(run) <= wanted.row:
-            return None
-        _, row, _, start = run
-        return start + (wanted.row - row << QUEUE_BITS)
+        return runs.place(wanted.row) if runs is not None else None
 
     def _place_of_other(self, message_id: bytes) -> int | None:
         batch = self._others.get(message_id)
         if batch is None:
             return None
-        ids, _, count, start = batch
-        row = cast("tuple[bytes, ...]", ids).index(message_id) if count > 1 else 0
+        ids, start = batch
+        row = ids.index(message_id) if len(ids) > 1 else 0
         return start + (row << QUEUE_BITS)
 
     def remember(self, ids: Ids, start: int) -> int:
@@ -126,59 +159,86 @@ class ClientIds:
 
     def _remember_part(self, ids: Ids, start: int) -> None:
         if isinstance(ids, IdRun):
-            prefix, row, length = ids
-            runs = self._runs.get(prefix)
-            if runs is None:
-                runs = self._runs[prefix] = _Runs(prefix)
-            batch: _Batch = (runs.prefix, row, length, start)  # one object for all its runs
-            runs.add(batch)
+            self._remember_run(ids, start)
+            self._count += ids.length
         else:
-            batch = (ids, 0, len(ids), start)
+            batch = (ids, start)
             self._others.update(dict.fromkeys(ids, batch))
-        self.batches.append(batch)
-        self._count += batch[2]
+            self._order.append(batch)
+            self._count += len(ids)
+        self._batches += 1
+
+    def _remember_run(self, ids: IdRun, start: int) -> None:
+        prefix, row, length = ids
+        runs = self._runs.get(prefix)
+        if runs is None:
+            runs = self._runs[prefix] = _Runs(prefix)
+        runs.add(row, length, start)
+        newest = self._order[-1] if self._order else None
+        if not isinstance(newest, _Stretch) or newest.runs is not runs or newest.end_row != row:
+            newest = _Stretch(runs, row)
+            self._order.append(newest)
+        newest.end_row += length
 
     def forget_oldest(self) -> int:
         """Forget the oldest batch, or the part of it that is one run; return how many ids."""
-        batch = self.batches.popleft()
-        key, row, count, _ = batch
-        if isinstance(key, bytes):
-            self._forget_run(key, row)
+        oldest = self._order[0]
+        if isinstance(oldest, _Stretch):
+            count = self._forget_run(oldest)
         else:
-            for message_id in key:
+            self._order.popleft()
+            count = len(oldest[0])
+            for message_id in oldest[0]:
                 del self._others[message_id]
         self._count -= count
+        self._batches -= 1
         return count
 
-    def _forget_run(self, prefix: bytes, row: int) -> None:
-        runs = self._runs[prefix]
-        runs.remove(row)
-        if not runs:
-            del self._runs[prefix]
+    def _forget_run(self, stretch: _Stretch) -> int:
+        count = stretch.runs.remove(stretch.row)
+        stretch.row += count
+        if stretch.row == stretch.end_row:
+            self._order.popleft()
+        if not stretch.runs:
+            del self._runs[stretch.runs.prefix]
+        return count
 
     def write(self, out: Writer) -> None:
-        """Add the ids to a snapshot; batches are copied now, and looked at later."""
-        batches = tuple(self.batches)
-        count = len(batches)
-        out.pieces(count, lambda: in_arrays("I", map(itemgetter(2), batches)))
-        out.pieces(count, lambda: in_arrays("Q", map(itemgetter(3), batches)))
-        out.strings(len(self._runs), partial(_prefixes, batches))
-        out.strings(len(self._others), partial(_others, batches))
-        out.pieces(count, lambda: in_arrays("I", _prefix_numbers(batches)))
-        out.pieces(count, lambda: in_arrays("Q", map(_row, batches)))
+        """Add the ids to a snapshot; columns are copied now, and looked at later."""
+        copied, count = self._copied(), self._batches
+        out.pieces(count, lambda: in_arrays("I", map(_count, _each(copied))))
+        out.pieces(count, lambda: in_arrays("Q", map(_place, _each(copied))))
+        out.strings(len(self._runs), partial(_prefixes, copied))
+        out.strings(len(self._others), partial(_other_ids, copied))
+        out.pieces(count, lambda: in_arrays("I", _prefix_numbers(copied)))
+        out.pieces(count, lambda: in_arrays("Q", map(_row, _each(copied))))
 
     def canonical(self) -> list[object]:
         """Return lengths of batches, ids and places as plain values, oldest first."""
-        ids = chain.from_iterable(map(_spelled_out, self.batches))
+        batches = list(_each(self._copied()))
+        ids = chain.from_iterable(map(_spelled_out, batches))
         return [
-            [count for _, _, count, _ in self.batches],
+            [count for _, _, count, _ in batches],
             [str(message_id, "latin-1") for message_id in ids],
-            [place for _, _, count, start in self.batches for place in _places(count, start)],
+            [place for _, _, count, start in batches for place in _places(count, start)],
+        ]
+
+    def _copied(self) -> list[_Columns | _Other]:
+        return [
+            each.runs.columns(each.row, each.end_row) if isinstance(each, _Stretch) else each
+            for each in self._order
         ]
 
 
-def _end_row(run: _Batch) -> int:
-    return run[1] + run[2]
+def _each(copied: Iterable[_Columns | _Other]) -> Iterator[_Batch]:
+    """Return the batches, oldest first."""
+    for part in copied:
+        if len(part) == 4:
+            prefix, rows, counts, starts = part
+            yield from zip(repeat(prefix), rows, counts, starts, strict=False)
+        else:
+            ids, start = part
+            yield ids, 0, len(ids), start
 
 
 def _spelled_out(batch: _Batch) -> tuple[bytes, ...]:
@@ -191,17 +251,21 @@ def _places(count: int, start: int) -> range:
     return range(start, start + (count << QUEUE_BITS), 1 << QUEUE_BITS)
 
 
-def _prefixes(batches: Iterable[_Batch]) -> Iterable[bytes]:
-    return dict.fromkeys(key for key, _, _, _ in batches if isinstance(key, bytes))
+def _prefixes(copied: Iterable[_Columns | _Other]) -> Iterable[bytes]:
+    return dict.fromkeys(part[0] for part in copied if len(part) == 4)
 
 
-def _others(batches: Iterable[_Batch]) -> Iterable[bytes]:
-    return chain.from_iterable(key for key, _, _, _ in batches if not isinstance(key, bytes))
+def _other_ids(copied: Iterable[_Columns | _Other]) -> Iterable[bytes]:
+    return chain.from_iterable(part[0] for part in copied if len(part) == 2)
 
 
-def _prefix_numbers(batches: Sequence[_Batch]) -> Iterator[int]:
-    numbers = {prefix: 1 + number for number, prefix in enumerate(_prefixes(batches))}
-    return (numbers[key] if isinstance(key, bytes) else 0 for key, _, _, _ in batches)
+def _prefix_numbers(copied: Sequence[_Columns | _Other]) -> Iterator[int]:
+    numbers = {prefix: 1 + number for number, prefix in enumerate(_prefixes(copied))}
+    for part in copied:
+        if len(part) == 4:
+            yield from repeat(numbers[part[0]], len(part[1]))
+        else:
+            yield 0
 
 
 def read_batches(source: Reader) -> Iterator[tuple[Ids, int]]:

@@ -67,9 +67,9 @@ class DedupeWindow:
             self._total -= client.forget_oldest()
         while self._total > self._max_ids:
             key, oldest = next(iter(self._clients.items()))
-            if oldest.batches:
+            if oldest:
                 self._total -= oldest.forget_oldest()
-            if not oldest.batches:
+            if not oldest:
                 del self._clients[key]
 
     def write(self, out: Writer) -> None:
