@@ -103,6 +103,14 @@ RAFT_MUTANTS = (
         checks=(_PAPER, _SCENARIOS),
     ),
     Mutant(
+        name="what commits wait for is held back",
+        file="raft/catch_up_pace.py",
+        old="        self._settled_bytes = 0\n        return held",
+        new="        return held",
+        why="a follower whose word is needed gets its entries in shares, and clients wait",
+        checks=("tests/raft/test_catch_up_pace.py",),
+    ),
+    Mutant(
         name="the leader counts what it has not synced",
         file="raft/leading.py",
         old="match_index[self._config.id] = self._log.durable_index",

@@ -20,6 +20,8 @@ class RaftConfig:
         max_append_bytes: Entry data in one AppendRequest; a larger entry travels alone.
         max_inflight_appends: Unanswered AppendRequests per follower.
         max_inflight_bytes: Entry data in them; may be exceeded by one message.
+        max_catch_up_bytes: Committed entry data that a follower gets in a tick while others are
+            committed without it; twice what clients write if that is more.
         max_uncommitted_bytes: Data of proposals that are not yet both committed and durable
             here; beyond it, proposals are refused as Overloaded.
         max_uncommitted_entries: The same for the number of such entries.
@@ -39,6 +41,7 @@ class RaftConfig:
     max_append_bytes: int = 1 << 20
     max_inflight_appends: int = 64
     max_inflight_bytes: int = 8 << 20
+    max_catch_up_bytes: int = 6 << 20
     max_uncommitted_bytes: int = 64 << 20
     max_uncommitted_entries: int = 8192
     max_waiting_reads: int = 4096

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from dledger.errors import Overloaded, Unavailable
+from dledger.raft.catch_up_pace import CatchUpPace
 from dledger.raft.changes import MembershipChanges
 from dledger.raft.config import RaftConfig
 from dledger.raft.log import RaftLog
@@ -48,8 +49,9 @@ class Leadership:
         outbox: Outbox,
         snapshots: SnapshotReader | None,
     ) -> None:
+        self._pace = CatchUpPace(config.max_catch_up_bytes)
         self._replication = Replication(
-            config, term=term, log=log, outbox=outbox, snapshots=snapshots
+            config, term=term, log=log, outbox=outbox, snapshots=snapshots, pace=self._pace
         )
         self._config = config
         self._term = term
@@ -79,6 +81,7 @@ class Leadership:
             self._broadcast_heartbeat()
         if self.transfer_target is not None and self._ticks >= self._transfer_deadline:
             self.transfer_target = None
+        self.pump_due = self._pace.tick() or self.pump_due
         self._see_off()
 
     @property
@@ -168,7 +171,9 @@ class Leadership:
         """Free the room of proposals that are committed and durable here."""
         settled = min(self._log.commit_index, self._log.durable_index)
         while self._unsettled and self._unsettled[0][0] <= settled:
-            self._unsettled_bytes -= self._unsettled.popleft()[1]
+            _, size_bytes = self._unsettled.popleft()
+            self._unsettled_bytes -= size_bytes
+            self._pace.settled(size_bytes)
 
     # Reads
 

@@ -7,6 +7,7 @@ Raft 5.3, 7.
 from __future__ import annotations
 
 from dledger.errors import OffsetOutOfRange
+from dledger.raft.catch_up_pace import CatchUpPace
 from dledger.raft.config import RaftConfig
 from dledger.raft.log import RaftLog
 from dledger.raft.messages import AppendRequest, InstallSnapshotRequest
@@ -27,12 +28,14 @@ class Replication:
         log: RaftLog,
         outbox: Outbox,
         snapshots: SnapshotReader | None,
+        pace: CatchUpPace,
     ) -> None:
         self._config = config
         self._term = term
         self._log = log
         self._out = outbox
         self._snapshots = snapshots
+        self._pace = pace
 
     def send(self, peer_id: NodeId, peer: Progress) -> bool:
         """Send what the follower's window allows; returns whether to try again at once."""
@@ -52,6 +55,9 @@ class Replication:
         while peer.next_index <= last_index and peer.can_send(
             max_messages=config.max_inflight_appends, max_bytes=config.max_inflight_bytes
         ):
+            is_committed = peer.next_index <= self._log.commit_index
+            if is_committed and not self._pace.admits(peer_id):
+                return
             entries = self._log.slice(peer.next_index, last_index, config.max_append_bytes)
             if entries is None:
                 peer.fetching = True
@@ -59,6 +65,8 @@ class Replication:
             self._send_append(peer_id, peer.next_index - 1, entries)
             size_bytes = sum([entry.size_bytes for entry in entries])
             peer.sent(last_index=entries[-1].index, size_bytes=size_bytes)
+            if is_committed:
+                self._pace.sent(peer_id, size_bytes)
 
     def _send_snapshot(self, peer_id: NodeId, peer: Progress) -> bool:
         """Send the next piece; none of it while the follower refuses, or has it all."""
