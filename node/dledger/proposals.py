@@ -1,8 +1,7 @@
 """Commands on their way into the log: a bounded queue before, waiters after.
 
 Owned by the driver. Concurrent commands are joined into one entry, so that a disk sync and a
-round to the followers are shared by all of them: send at once when idle, else when the previous
-sync has ended.
+round to the followers are shared by all of them (`proposing` says when it is their turn).
 """
 
 from __future__ import annotations

@@ -15,15 +15,18 @@ from tests.node.group import IDS, TestGroup, command, eventually
 
 
 async def _write_alone(group: TestGroup) -> tuple[Path, int, int]:
-    """Let one node write what no other gets; return a record: its file, place and index."""
+    """Let one node write what no other gets; return a record: its file, place and index.
+
+    They are as large as what does not wait for the entry before to be committed.
+    """
     leader = await group.leader()
     await leader.driver.propose(command("shared"), grows=True)
     await eventually(lambda: len({n.log.last_index for n in group.nodes.values()}) == 1)
     shared = leader.log.last_index
     await group.stop(*(node.id for node in group.followers()))
     lost = []
-    for number in range(6):
-        lost.append(leader.driver.submit(bytes(60_000), grows=True))
+    for number in range(4):
+        lost.append(leader.driver.submit(bytes(1 << 18), grows=True))
         await eventually(lambda at=shared + number + 1: leader.log.synced_index >= at)  # type: ignore[misc]
     extent, _ = leader.log.read_extent(shared + 1, shared + 1, 1)
     await group.stop(leader.id)

@@ -16,7 +16,7 @@ from dledger.driver import DriverConfig
 from dledger.errors import DiskFull, LeadershipLost, NotLeader
 from dledger.raft.messages import AppendResponse, VoteResponse
 from dledger.raft.ready import Ready
-from dledger.types import Role
+from dledger.types import Entry, Role
 
 
 async def test_a_command_is_answered_with_what_applying_it_gave(group: TestGroup) -> None:
@@ -51,13 +51,45 @@ async def test_every_node_applies_the_same_entries_in_the_same_order(group: Test
 
 
 async def test_concurrent_commands_share_an_entry(group: TestGroup) -> None:
-    """Group commit: what arrives while a sync runs goes down with the next one."""
+    """Group commit: what arrives while an entry is on its way goes down with the next one."""
     group.start()
     leader = await group.leader()
 
     await asyncio.gather(*(leader.driver.propose(command(str(n)), grows=True) for n in range(500)))
 
     assert len(leader.state.applied) < 100
+
+
+@pytest.mark.parametrize(
+    ("command_bytes", "entries"), [(3, [1, 2, 2, 2, 2, 2]), (1 << 18, [1, 2, 3, 4, 5, 5])]
+)
+async def test_an_entry_leaves_when_the_one_before_is_applied_or_when_it_is_large(
+    tmp_path: Path, command_bytes: int, entries: list[int]
+) -> None:
+    """A small one costs three nodes as much; of large ones, four are on their way at most."""
+    files: dict[object, GatedFiles] = {node: GatedFiles() for node in IDS}
+    group = TestGroup(tmp_path, files=files)  # type: ignore[arg-type]
+    group.start()
+    leader = await group.leader()
+    await leader.driver.propose(command("before"), grows=True)
+    before = leader.driver.core.last_index
+    for follower in group.followers():
+        files[follower.id].gate.clear()
+
+    def apply(entry: Entry) -> list[object]:
+        return [entry.index - before] * (len(entry.data) // command_bytes)
+
+    with mock.patch.object(leader.state, "apply", apply):
+        results = []
+        for _ in entries:
+            results.append(leader.driver.submit(bytes(command_bytes), grows=True))
+            await asyncio.sleep(0.02)
+            await eventually(lambda: leader.log.synced_index == leader.driver.core.last_index)
+        for each in files.values():
+            each.gate.set()
+
+        assert await asyncio.gather(*results) == entries
+    await group.stop()
 
 
 async def test_a_command_does_not_wait_for_a_tick_behind_something_else(group: TestGroup) -> None:
