@@ -1,8 +1,9 @@
 """How commands become entries: queued, joined while an entry is on its way, answered when applied.
 
-Owned by the driver, on the event loop. Send at once when idle, else when the entry before has been
-applied: an entry costs three nodes a millisecond each, so fewer and larger ones serve everybody
-sooner. A full entry goes early, a few of them beside each other.
+Owned by the driver, on the event loop. Send at once when idle. A small entry, which costs each of
+three nodes a millisecond as well, waits until the one before is applied, and takes in what comes
+meanwhile. One that is worth it leaves when the previous sync has ended; a full one goes early, a
+few of them beside each other.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from dledger.types import EntryKind
 
 _PIPELINE_ENTRIES: Final = 4
 _EARLY_BATCH_BYTES: Final = 256 << 10
+_WORTH_BYTES: Final = 64 << 10
+"""From here on an entry costs by its bytes, below by being one."""
 
 
 class Proposing:
@@ -79,11 +82,10 @@ class Proposing:
     def _may_propose(self, *, disk_idle: bool) -> bool:
         if self._core.transfer_target is not None:
             return False
-        if disk_idle and not self._waiters:
-            return not self._core.has_ready()
-        return (
-            self._queue.size_bytes >= _EARLY_BATCH_BYTES and len(self._waiters) < _PIPELINE_ENTRIES
-        )
+        size_bytes, ahead = self._queue.size_bytes, len(self._waiters)
+        if disk_idle:
+            return (not ahead or size_bytes >= _WORTH_BYTES) and not self._core.has_ready()
+        return size_bytes >= _EARLY_BATCH_BYTES and ahead < _PIPELINE_ENTRIES
 
     def applied(self, term: int, index: int, results: Sequence[object]) -> None:
         """Hand out an applied entry's results, one a command."""

@@ -199,7 +199,7 @@ class Simulation:
             max_inflight_appends=3 if tight else 64,
             max_inflight_bytes=128 if tight else 8 << 20,
             max_uncommitted_bytes=512 if tight else 64 << 20,
-            max_apply_bytes=64 if tight else 4 << 20,
+            max_apply_bytes=64 if tight else 1 << 19,
         )
         return SimNode(config, self._disks[node_id], self, bug=self._options.bug)
 

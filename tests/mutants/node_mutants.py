@@ -79,8 +79,8 @@ NODE_MUTANTS = (
     Mutant(
         name="only the first id of a run is known",
         file="broker/client_ids.py",
-        old="runs.has_any(ids.row, ids.row + ids.length)",
-        new="runs.has_any(ids.row, ids.row + 1)",
+        old="last = runs.last_before(ids.row + ids.length) if runs",
+        new="last = runs.last_before(ids.row + 1) if runs",
         why="a retry in batches cut otherwise is stored a second time",
         checks=(_DEDUPE,),
     ),

@@ -25,8 +25,8 @@ async def _write_alone(group: TestGroup) -> tuple[Path, int, int]:
     shared = leader.log.last_index
     await group.stop(*(node.id for node in group.followers()))
     lost = []
-    for number in range(4):
-        lost.append(leader.driver.submit(bytes(1 << 18), grows=True))
+    for number in range(6):
+        lost.append(leader.driver.submit(bytes(1 << 16), grows=True))
         await eventually(lambda at=shared + number + 1: leader.log.synced_index >= at)  # type: ignore[misc]
     extent, _ = leader.log.read_extent(shared + 1, shared + 1, 1)
     await group.stop(leader.id)

@@ -11,115 +11,91 @@ snapshot, where a client's ids are these columns (`columns`), an item a batch, o
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import accumulate, chain, pairwise, repeat
-from operator import itemgetter
+from itertools import accumulate, chain, pairwise
 
 from dledger.broker.columns import Reader, Writer, in_arrays
 from dledger.broker.id_runs import MAX_ROW, IdRun, Ids, in_parts, run_from
 
 QUEUE_BITS = 16
 _END = 1 << 64
+_COUNT_SHIFT = 64
+_ROW_SHIFT = 96
 
-_Other = tuple[tuple[bytes, ...], int]
-"""The ids of a batch that is no run, and its place.
+_Key = bytes | tuple[bytes, ...]
+"""What the ids of a batch have in common, their prefix; or the ids, which do not count."""
 
-A plain tuple, for the garbage collector looks at no such tuple twice, and a window may have half a
-million.
-"""
-_Columns = tuple[bytes, "array[int]", "array[int]", "array[int]"]
-"""Runs of a prefix: that, and row, count and place of each."""
-_Batch = tuple[bytes | tuple[bytes, ...], int, int, int]
-"""(prefix, first row, count, place) of ids that count, (ids, 0, count, place) of others.
 
-Messages of a batch follow each other in a queue; its place is that of the first.
-"""
-_row, _count, _place = itemgetter(1), itemgetter(2), itemgetter(3)
+def _batch(row: int, count: int, start: int) -> int:
+    """Return a batch as one number, ordered by its first row; 0 for a batch of other ids.
+
+    Messages of a batch follow each other in a queue; *start* is the place of the first. A number
+    takes a third of the tuple, the garbage collector never looks at it, and a window may have half
+    a million.
+    """
+    return row << _ROW_SHIFT | count << _COUNT_SHIFT | start
+
+
+def _row(batch: int) -> int:
+    return batch >> _ROW_SHIFT
+
+
+def _count(batch: int) -> int:
+    return batch >> _COUNT_SHIFT & 0xFFFF_FFFF
+
+
+def _start(batch: int) -> int:
+    return batch & _END - 1
 
 
 class _Runs:
-    """Runs of one prefix, in columns by their rows: 20 bytes each.
+    """Runs of one prefix, by their rows. The first one goes first mostly: it is passed over."""
 
-    The first one goes first mostly: it is passed over.
-    """
-
-    __slots__ = ("_begin", "_counts", "_rows", "_starts", "prefix")
+    __slots__ = ("_begin", "_runs", "prefix")
 
     def __init__(self, prefix: bytes) -> None:
         self.prefix = prefix
-        self._rows, self._counts, self._starts = array("Q"), array("I"), array("Q")
+        self._runs: list[int] = []
         self._begin = 0
 
     def __bool__(self) -> bool:
-        return self._begin < len(self._rows)
+        return self._begin < len(self._runs)
 
-    def add(self, row: int, count: int, start: int) -> None:
-        """Add a run; none of its rows is there."""
-        at = bisect_left(self._rows, row, self._begin)
-        self._rows.insert(at, row)
-        self._counts.insert(at, count)
-        self._starts.insert(at, start)
+    def add(self, run: int) -> None:
+        insort(self._runs, run, self._begin)
 
-    def has_any(self, row: int, end_row: int) -> bool:
-        """Whether a row of [row, end_row) is there."""
-        at = bisect_left(self._rows, end_row, self._begin) - 1
-        return at >= self._begin and self._rows[at] + self._counts[at] > row
+    def last_before(self, row: int) -> int | None:
+        """Return the last run that begins below *row*."""
+        at = bisect_left(self._runs, row << _ROW_SHIFT, self._begin)
+        return self._runs[at - 1] if at > self._begin else None
 
-    def place(self, row: int) -> int | None:
-        """Return the place of one row's message, if it is there."""
-        at = bisect_right(self._rows, row, self._begin) - 1
-        if at < self._begin or self._rows[at] + self._counts[at] <= row:
-            return None
-        return self._starts[at] + (row - self._rows[at] << QUEUE_BITS)
-
-    def remove(self, row: int) -> int:
-        """Remove the run that begins with *row*; return its count."""
-        at = bisect_left(self._rows, row, self._begin)
-        count = self._counts[at]
+    def remove(self, run: int) -> None:
+        """Remove a run that is there."""
+        at = bisect_left(self._runs, run, self._begin)
         if at > self._begin:
-            self._cut(at, at + 1)
-            return count
+            del self._runs[at]
+            return
+        self._runs[at] = 0
         self._begin += 1
-        if 2 * self._begin > len(self._rows):
-            self._cut(0, self._begin)
+        if 2 * self._begin > len(self._runs):
+            del self._runs[: self._begin]
             self._begin = 0
-        return count
-
-    def _cut(self, begin: int, end: int) -> None:
-        for column in (self._rows, self._counts, self._starts):
-            del column[begin:end]
-
-    def columns(self, row: int, end_row: int) -> _Columns:
-        """Return a copy of the runs in [row, end_row)."""
-        begin = bisect_left(self._rows, row, self._begin)
-        end = bisect_left(self._rows, end_row, begin)
-        part = slice(begin, end)
-        return self.prefix, self._rows[part], self._counts[part], self._starts[part]
-
-
-class _Stretch:
-    """Runs of one prefix that came one after the other, each with the rows behind the last one."""
-
-    __slots__ = ("end_row", "row", "runs")
-
-    def __init__(self, runs: _Runs, row: int) -> None:
-        self.runs, self.row, self.end_row = runs, row, row
 
 
 class ClientIds:
     """One client's ids in one topic, as batches, oldest first."""
 
-    __slots__ = ("_batches", "_count", "_order", "_others", "_runs")
+    __slots__ = ("_batches", "_count", "_keys", "_others", "_runs")
 
     def __init__(self) -> None:
-        self._order: deque[_Stretch | _Other] = deque()
+        self._keys: deque[_Key] = deque()
+        self._batches: deque[int] = deque()
         self._runs: dict[bytes, _Runs] = {}
-        self._others: dict[bytes, _Other] = {}
-        self._count = self._batches = 0
+        self._others: dict[bytes, int] = {}
+        self._count = 0
 
     def __len__(self) -> int:
         return self._count
@@ -129,26 +105,25 @@ class ClientIds:
         return any(map(self._knows_any_of_part, in_parts(ids)))
 
     def _knows_any_of_part(self, ids: Ids) -> bool:
-        if not isinstance(ids, IdRun):
-            return not self._others.keys().isdisjoint(ids)
+        if isinstance(ids, IdRun):
+            return self._knows_any_row(ids)
+        return not self._others.keys().isdisjoint(ids)
+
+    def _knows_any_row(self, ids: IdRun) -> bool:
         runs = self._runs.get(ids.prefix)
-        return runs is not None and runs.has_any(ids.row, ids.row + ids.length)
+        last = runs.last_before(ids.row + ids.length) if runs is not None else None
+        return last is not None and _end_row(last) > ids.row
 
     def place(self, message_id: bytes) -> int | None:
         """Return the place of one message; None: its id is not remembered."""
         wanted = run_from(message_id, 1)
         if wanted is None:
-            return self._place_of_other(message_id)
+            return self._others.get(message_id)
         runs = self._runs.get(wanted.prefix)
-        return runs.place(wanted.row) if runs is not None else None
-
-    def _place_of_other(self, message_id: bytes) -> int | None:
-        batch = self._others.get(message_id)
-        if batch is None:
+        run = runs.last_before(wanted.row + 1) if runs is not None else None
+        if run is None or _end_row(run) <= wanted.row:
             return None
-        ids, start = batch
-        row = ids.index(message_id) if len(ids) > 1 else 0
-        return start + (row << QUEUE_BITS)
+        return _start(run) + (wanted.row - _row(run) << QUEUE_BITS)
 
     def remember(self, ids: Ids, start: int) -> int:
         """Remember new ids as those of the messages from place *start* on; return how many."""
@@ -159,91 +134,69 @@ class ClientIds:
 
     def _remember_part(self, ids: Ids, start: int) -> None:
         if isinstance(ids, IdRun):
-            self._remember_run(ids, start)
-            self._count += ids.length
+            prefix, row, count = ids
+            runs = self._runs.get(prefix)
+            if runs is None:
+                runs = self._runs[prefix] = _Runs(prefix)
+            batch = _batch(row, count, start)
+            runs.add(batch)
+            self._keys.append(runs.prefix)  # one object for all its runs
         else:
-            batch = (ids, start)
-            self._others.update(dict.fromkeys(ids, batch))
-            self._order.append(batch)
-            self._count += len(ids)
-        self._batches += 1
-
-    def _remember_run(self, ids: IdRun, start: int) -> None:
-        prefix, row, length = ids
-        runs = self._runs.get(prefix)
-        if runs is None:
-            runs = self._runs[prefix] = _Runs(prefix)
-        runs.add(row, length, start)
-        newest = self._order[-1] if self._order else None
-        if not isinstance(newest, _Stretch) or newest.runs is not runs or newest.end_row != row:
-            newest = _Stretch(runs, row)
-            self._order.append(newest)
-        newest.end_row += length
+            count = len(ids)
+            batch = _batch(0, count, start)
+            self._others.update(zip(ids, _places(count, start), strict=True))
+            self._keys.append(ids)
+        self._batches.append(batch)
+        self._count += count
 
     def forget_oldest(self) -> int:
         """Forget the oldest batch, or the part of it that is one run; return how many ids."""
-        oldest = self._order[0]
-        if isinstance(oldest, _Stretch):
-            count = self._forget_run(oldest)
+        key, batch = self._keys.popleft(), self._batches.popleft()
+        if isinstance(key, bytes):
+            self._forget_run(key, batch)
         else:
-            self._order.popleft()
-            count = len(oldest[0])
-            for message_id in oldest[0]:
+            for message_id in key:
                 del self._others[message_id]
-        self._count -= count
-        self._batches -= 1
-        return count
+        self._count -= _count(batch)
+        return _count(batch)
 
-    def _forget_run(self, stretch: _Stretch) -> int:
-        count = stretch.runs.remove(stretch.row)
-        stretch.row += count
-        if stretch.row == stretch.end_row:
-            self._order.popleft()
-        if not stretch.runs:
-            del self._runs[stretch.runs.prefix]
-        return count
+    def _forget_run(self, prefix: bytes, run: int) -> None:
+        runs = self._runs[prefix]
+        runs.remove(run)
+        if not runs:
+            del self._runs[prefix]
 
     def write(self, out: Writer) -> None:
-        """Add the ids to a snapshot; columns are copied now, and looked at later."""
-        copied, count = self._copied(), self._batches
-        out.pieces(count, lambda: in_arrays("I", map(_count, _each(copied))))
-        out.pieces(count, lambda: in_arrays("Q", map(_place, _each(copied))))
-        out.strings(len(self._runs), partial(_prefixes, copied))
-        out.strings(len(self._others), partial(_other_ids, copied))
-        out.pieces(count, lambda: in_arrays("I", _prefix_numbers(copied)))
-        out.pieces(count, lambda: in_arrays("Q", map(_row, _each(copied))))
+        """Add the ids to a snapshot; batches are copied now, and looked at later."""
+        keys, batches = tuple(self._keys), tuple(self._batches)
+        count = len(batches)
+        out.pieces(count, lambda: in_arrays("I", map(_count, batches)))
+        out.pieces(count, lambda: in_arrays("Q", map(_start, batches)))
+        out.strings(len(self._runs), partial(_prefixes, keys))
+        out.strings(len(self._others), partial(_other_ids, keys))
+        out.pieces(count, lambda: in_arrays("I", _prefix_numbers(keys)))
+        out.pieces(count, lambda: in_arrays("Q", map(_row, batches)))
 
     def canonical(self) -> list[object]:
         """Return lengths of batches, ids and places as plain values, oldest first."""
-        batches = list(_each(self._copied()))
-        ids = chain.from_iterable(map(_spelled_out, batches))
+        ids = chain.from_iterable(map(_spelled_out, self._keys, self._batches))
+        counts = list(map(_count, self._batches))
+        starts = map(_start, self._batches)
         return [
-            [count for _, _, count, _ in batches],
+            counts,
             [str(message_id, "latin-1") for message_id in ids],
-            [place for _, _, count, start in batches for place in _places(count, start)],
-        ]
-
-    def _copied(self) -> list[_Columns | _Other]:
-        return [
-            each.runs.columns(each.row, each.end_row) if isinstance(each, _Stretch) else each
-            for each in self._order
+            [*chain.from_iterable(map(_places, counts, starts))],
         ]
 
 
-def _each(copied: Iterable[_Columns | _Other]) -> Iterator[_Batch]:
-    """Return the batches, oldest first."""
-    for part in copied:
-        if len(part) == 4:
-            prefix, rows, counts, starts = part
-            yield from zip(repeat(prefix), rows, counts, starts, strict=False)
-        else:
-            ids, start = part
-            yield ids, 0, len(ids), start
+def _end_row(run: int) -> int:
+    return _row(run) + _count(run)
 
 
-def _spelled_out(batch: _Batch) -> tuple[bytes, ...]:
-    key, row, count, _ = batch
-    return IdRun(key, row, count).spelled_out() if isinstance(key, bytes) else key
+def _spelled_out(key: _Key, batch: int) -> tuple[bytes, ...]:
+    if isinstance(key, bytes):
+        return IdRun(key, _row(batch), _count(batch)).spelled_out()
+    return key
 
 
 def _places(count: int, start: int) -> range:
@@ -251,21 +204,17 @@ def _places(count: int, start: int) -> range:
     return range(start, start + (count << QUEUE_BITS), 1 << QUEUE_BITS)
 
 
-def _prefixes(copied: Iterable[_Columns | _Other]) -> Iterable[bytes]:
-    return dict.fromkeys(part[0] for part in copied if len(part) == 4)
+def _prefixes(keys: Iterable[_Key]) -> Iterable[bytes]:
+    return dict.fromkeys(key for key in keys if isinstance(key, bytes))
 
 
-def _other_ids(copied: Iterable[_Columns | _Other]) -> Iterable[bytes]:
-    return chain.from_iterable(part[0] for part in copied if len(part) == 2)
+def _other_ids(keys: Iterable[_Key]) -> Iterable[bytes]:
+    return chain.from_iterable(key for key in keys if not isinstance(key, bytes))
 
 
-def _prefix_numbers(copied: Sequence[_Columns | _Other]) -> Iterator[int]:
-    numbers = {prefix: 1 + number for number, prefix in enumerate(_prefixes(copied))}
-    for part in copied:
-        if len(part) == 4:
-            yield from repeat(numbers[part[0]], len(part[1]))
-        else:
-            yield 0
+def _prefix_numbers(keys: Sequence[_Key]) -> Iterator[int]:
+    numbers = {prefix: 1 + number for number, prefix in enumerate(_prefixes(keys))}
+    return (numbers[key] if isinstance(key, bytes) else 0 for key in keys)
 
 
 def read_batches(source: Reader) -> Iterator[tuple[Ids, int]]:

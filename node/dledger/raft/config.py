@@ -45,7 +45,7 @@ class RaftConfig:
     max_uncommitted_bytes: int = 64 << 20
     max_uncommitted_entries: int = 8192
     max_waiting_reads: int = 4096
-    max_apply_bytes: int = 4 << 20
+    max_apply_bytes: int = 1 << 19
 
     def __post_init__(self) -> None:
         if not 0 <= self.handicap_ticks <= 4 * self.election_timeout_ticks:
