@@ -276,6 +276,7 @@ class Process:
             max_append_bytes=1024,
             max_inflight_appends=3,
             max_inflight_bytes=4096,
+            max_catch_up_bytes=2048,
             max_uncommitted_bytes=16 << 10,
             max_apply_bytes=2048,
         )

@@ -198,6 +198,7 @@ class Simulation:
             max_append_bytes=64 if tight else 1 << 20,
             max_inflight_appends=3 if tight else 64,
             max_inflight_bytes=128 if tight else 8 << 20,
+            max_catch_up_bytes=64 if tight else 6 << 20,
             max_uncommitted_bytes=512 if tight else 64 << 20,
             max_apply_bytes=64 if tight else 1 << 19,
         )
