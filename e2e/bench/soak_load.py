@@ -4,7 +4,8 @@ Asked as `e2e.bench.loads` says, with these modes:
 
 - ``{"mode": "closed", "window", "batch", "size_bytes", "seconds"}``: as many batches as get
   through; answers ``{"per_s"}``, in batches.
-- ``{"mode": "fill", "messages", "size_bytes"}``: so many single messages, as quickly as they go.
+- ``{"mode": "fill", "messages", "size_bytes"}``: so many single messages, each by itself as later,
+  as quickly as they go.
 - ``{"mode": "start", "rate", "batch", "size_bytes", "singles"}``: batches, and single messages
   through a batching producer, due at fixed times from now on.
 - ``{"mode": "tell"}``: what came since the last question: ``{"latencies_us", "gap_s"}``, and
@@ -39,6 +40,8 @@ _MAX_UNDER_WAY: Final = 4096
 """Requests of an open loop at once; beyond, a due one waits, and its latency shows it."""
 _POLL_S: Final = 0.1
 _FILLERS: Final = 512
+_ALONE: Final = 1
+"""Bytes of a batch: any message is more, and makes one of its own."""
 
 
 def main() -> int:
@@ -50,7 +53,7 @@ async def _serve(endpoints: list[str]) -> int:
     loop = asyncio.get_running_loop()
     async with (
         AppendStream(endpoints, timeout_s=_TIMEOUT_S) as stream,
-        BatchingProducer(endpoints, timeout_s=_TIMEOUT_S) as producer,
+        BatchingProducer(endpoints, batch_bytes=_ALONE, timeout_s=_TIMEOUT_S) as producer,
     ):
         load = SoakLoad(endpoints, stream, producer)
         await load.prepare()
@@ -119,7 +122,9 @@ class SoakLoad:
     async def _single(self, filler: bytes, due_s: float) -> None:
         await self._attempt(
             TOPICS[1],
-            lambda number: self._producer.send(TOPICS[1], numbered(number, 1, filler)[0]),
+            lambda number: self._producer.send(
+                TOPICS[1], numbered(number, 1, filler)[0], queue_id=number % _QUEUES
+            ),
             due_s,
         )
 
