@@ -30,7 +30,7 @@ _Key = bytes | tuple[bytes, ...]
 
 
 def _batch(row: int, count: int, start: int) -> int:
-    """Return a batch as one number, ordered by its first row; 0 for a batch of other ids.
+    """Return a batch as one number, ordered by its first row; that of other ids is 0.
 
     Messages of a batch follow each other in a queue; *start* is the place of the first. A number
     takes a third of the tuple, the garbage collector never looks at it, and a window may have half
