@@ -42,6 +42,12 @@ class Standing:
     phases: Mapping[str, float] = field(default_factory=dict)
 
 
+def leader_of(standings: Sequence[Standing | None]) -> int | None:
+    """Return the index of who leads in the newest term; None: nobody says so."""
+    leading = [(told.term, at) for at, told in enumerate(standings) if told and told.leads]
+    return max(leading)[1] if leading else None
+
+
 class System(Protocol):
     """What the bench has to know of a system to measure it."""
 
@@ -119,8 +125,7 @@ class Group:
 
     def leader(self) -> int | None:
         """Return the index of the node that leads in the newest term."""
-        leading = [(s.term, i) for i, s in enumerate(self.standings()) if s and s.leads]
-        return max(leading)[1] if leading else None
+        return leader_of(self.standings())
 
     def whole(self) -> int | None:
         """Return the leader when every node takes part, else None."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from e2e.bench.flatness import Life
-from e2e.bench.groups import Group
+from e2e.bench.groups import Group, leader_of
 from e2e.bench.processes import Usage
 
 _LOOK_S: Final = 1.0
@@ -23,7 +23,7 @@ class Look:
     Attributes:
         at_s: When (monotonic).
         term: The newest that any node tells; 0 if none answers.
-        leader: The node that leads in that term; None if none says so.
+        leader: The node that leads in the newest term; None if none says so.
         pids: The nodes' processes.
         usages: What each took so far; None for one that has ended.
     """
@@ -64,15 +64,10 @@ class Watcher:
         group = self.group
         standings = list(pool.map(group.system.standing, group.seats))
         nodes = tuple(group.nodes)
-        term = max((told.term for told in standings if told), default=0)
-        leaders = [
-            seat.name
-            for seat, told in zip(group.seats, standings, strict=True)
-            if told and told.leads and told.term == term
-        ]
+        leader = leader_of(standings)
         return Look(
-            term=term,
-            leader=leaders[0] if leaders else None,
+            term=max((told.term for told in standings if told), default=0),
+            leader=None if leader is None else group.seats[leader].name,
             at_s=time.monotonic(),
             pids=[node.pid for node in nodes],
             usages=[node.usage() for node in nodes],

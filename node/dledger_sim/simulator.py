@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from crc32c import crc32c
@@ -191,17 +191,17 @@ class Simulation:
         return disks
 
     def _build(self, node_id: NodeId) -> SimNode:
-        tight = self._rng.random() < 0.5
-        config = RaftConfig(
-            id=node_id,
-            election_timeout_ticks=10,
-            max_append_bytes=64 if tight else 1 << 20,
-            max_inflight_appends=3 if tight else 64,
-            max_inflight_bytes=128 if tight else 8 << 20,
-            max_catch_up_bytes=64 if tight else 6 << 20,
-            max_uncommitted_bytes=512 if tight else 64 << 20,
-            max_apply_bytes=64 if tight else 1 << 19,
-        )
+        config = RaftConfig(id=node_id, election_timeout_ticks=10)
+        if self._rng.random() < 0.5:
+            config = replace(
+                config,
+                max_append_bytes=64,
+                max_inflight_appends=3,
+                max_inflight_bytes=128,
+                max_catch_up_bytes=64,
+                max_uncommitted_bytes=512,
+                max_apply_bytes=64,
+            )
         return SimNode(config, self._disks[node_id], self, bug=self._options.bug)
 
     def _start(self, node_id: NodeId) -> None:

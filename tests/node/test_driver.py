@@ -83,8 +83,8 @@ async def test_a_small_entry_leaves_when_the_one_before_is_applied(
         results = []
         for _ in entries:
             results.append(leader.driver.submit(bytes(command_bytes), grows=True))
-            await asyncio.sleep(0.02)
-            await eventually(lambda: leader.log.synced_index == leader.driver.core.last_index)
+            await asyncio.sleep(0)
+            await eventually(lambda: not leader.driver.sync_running_s())
         for each in files.values():
             each.gate.set()
 
