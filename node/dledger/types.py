@@ -6,13 +6,17 @@ Frozen values only; nothing here does I/O. Owned by no part, imported by all.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import NewType
+from typing import Final, NewType
 
 NodeId = NewType("NodeId", str)
 """The UUID that was written when a disk was formatted; a wiped disk is another node."""
+
+
+_OVERHEAD_BYTES: Final = 256
+"""What an entry takes in memory beside its data, about."""
 
 
 class Role(Enum):
@@ -57,6 +61,16 @@ class Entry:
     def size_bytes(self) -> int:
         """Bytes this entry counts for in windows and batches (data only)."""
         return len(self.data)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes this entry takes in memory, about."""
+        return len(self.data) + _OVERHEAD_BYTES
+
+
+def held_bytes(entries: Sequence[Entry]) -> int:
+    """Return what *entries* take in memory, about."""
+    return sum([entry.held_bytes for entry in entries])
 
 
 @dataclass(frozen=True, slots=True)

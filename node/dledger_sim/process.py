@@ -279,6 +279,7 @@ class Process:
             max_catch_up_bytes=2048,
             max_uncommitted_bytes=16 << 10,
             max_apply_bytes=2048,
+            max_unapplied_bytes=4096,
         )
 
     async def _keep_house(self) -> None:

@@ -201,6 +201,7 @@ class Simulation:
                 max_catch_up_bytes=64,
                 max_uncommitted_bytes=512,
                 max_apply_bytes=64,
+                max_unapplied_bytes=512,
             )
         return SimNode(config, self._disks[node_id], self, bug=self._options.bug)
 

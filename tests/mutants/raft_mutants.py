@@ -15,6 +15,14 @@ _DISOWNING = "tests/raft/test_disowning.py"
 
 RAFT_MUTANTS = (
     Mutant(
+        name="let go of committed entries that are not durable",
+        file="raft/log.py",
+        old="ready = min(self.durable_index, self.commit_index) - self._tail_first + 1",
+        new="ready = self.commit_index - self._tail_first + 1",
+        why="a follower asks its disk for what was never written there",
+        checks=(_LOG,),
+    ),
+    Mutant(
         name="vote twice in a term",
         file="raft/elections.py",
         old="free = vote == message.sender or (vote is None and leader is None)",

@@ -4,17 +4,35 @@ from hypothesis import strategies as st
 
 from dledger.errors import OffsetOutOfRange
 from dledger.raft.log import RaftLog
+from dledger.types import Entry
 from dledger_sim.alone import data_entry, log_of
 from dledger_sim.disk import ModelDisk, Reader
+
+HELD = data_entry(1, 1, b"x" * 10).held_bytes
 
 
 def log_with(*terms: int, durable: int = 0) -> RaftLog:
     """Return a log whose first *durable* entries are on disk, the rest in memory."""
-    entries = [data_entry(term, at + 1, b"x" * 10) for at, term in enumerate(terms)]
-    log = RaftLog(Reader(ModelDisk(entries[:durable]), lambda: True), 0)
+    entries = entries_of(*terms)
+    log = RaftLog(
+        Reader(ModelDisk(entries[:durable]), lambda: True), 0, max_unapplied_bytes=1 << 20
+    )
     if entries[durable:]:
         log.append(entries[durable:])
     return log
+
+
+def log_and_disk(*terms: int, max_unapplied_bytes: int) -> tuple[RaftLog, ModelDisk]:
+    """Return a log that is all in memory, and the empty disk that it is to be written to."""
+    disk = ModelDisk()
+    log = RaftLog(Reader(disk, lambda: True), 0, max_unapplied_bytes=max_unapplied_bytes)
+    log.append(entries_of(*terms))
+    return log, disk
+
+
+def entries_of(*terms: int) -> list[Entry]:
+    """Return a log's entries, of 10 bytes each."""
+    return [data_entry(term, at + 1, b"x" * 10) for at, term in enumerate(terms)]
 
 
 @given(
@@ -73,6 +91,51 @@ def test_entries_leave_memory_once_durable_and_applied() -> None:
     log.take_committed(1000)
 
     assert [entry.index for entry in log._tail] == [2]
+
+
+def test_a_replica_far_behind_in_applying_keeps_only_the_newest_entries_in_memory() -> None:
+    """It replays while its leader sends on: the oldest, which come next, are read back."""
+    log, disk = log_and_disk(*[1] * 6, max_unapplied_bytes=3 * HELD)
+    log.commit_to(6)
+
+    written = log.take_writes()
+    disk.write(written)
+    log.persisted(1, 6)
+    assert [entry.index for entry in log._tail] == [4, 5, 6]
+
+    assert log.take_committed(1) == written[:1]
+    assert log.take_committed(1 << 20) == written[1:3]
+    assert log.take_committed(1 << 20) == written[3:]
+    assert log._tail == []
+
+
+def test_what_is_not_durable_or_not_committed_stays_in_memory_however_much_it_is() -> None:
+    """The one cannot be read back, the other may be taken back."""
+    log, disk = log_and_disk(*[1] * 6, max_unapplied_bytes=0)
+    disk.write(log.take_writes())
+    log.append([data_entry(1, 7), data_entry(1, 8)])
+
+    log.commit_to(4)
+    log.persisted(1, 6)
+    assert [entry.index for entry in log._tail] == [5, 6, 7, 8]
+
+    log.commit_to(8)
+    log.take_committed(1 << 20)
+    assert [entry.index for entry in log._tail] == [7, 8]
+
+
+def test_what_is_taken_back_is_not_counted_any_more() -> None:
+    """Else the bound would come nearer with every change of leader."""
+    log, _ = log_and_disk(*[1] * 3, max_unapplied_bytes=3 * HELD)
+    for term in range(2, 9):
+        log.truncate(3)
+        log.append([data_entry(term, 3, b"x" * 10)])
+    log.take_writes()
+    log.commit_to(3)
+
+    log.persisted(8, 3)
+
+    assert [entry.index for entry in log._tail] == [1, 2, 3]
 
 
 def test_truncation_makes_the_rest_not_durable() -> None:

@@ -30,6 +30,8 @@ class RaftConfig:
         promote_learners: Whether a leader makes voters of learners that have caught up.
         max_waiting_reads: Reads that wait for a leader's round; beyond it, Overloaded.
         max_apply_bytes: Entry data handed over for applying in one Ready.
+        max_unapplied_bytes: Memory of entries that wait for that; beyond it, the oldest that are
+            durable and committed are read back in their turn.
     """
 
     id: NodeId
@@ -46,6 +48,7 @@ class RaftConfig:
     max_uncommitted_entries: int = 8192
     max_waiting_reads: int = 4096
     max_apply_bytes: int = 1 << 19
+    max_unapplied_bytes: int = 48 << 20
 
     def __post_init__(self) -> None:
         if not 0 <= self.handicap_ticks <= 4 * self.election_timeout_ticks:

@@ -78,7 +78,7 @@ class Raft(RaftView):
     ) -> None:
         self._snapshots = snapshots
         self._config = config
-        self._log = RaftLog(log, applied_index)
+        self._log = RaftLog(log, applied_index, max_unapplied_bytes=config.max_unapplied_bytes)
         self._memberships = MembershipStack(memberships, config.group_id)
         self._timer = ElectionTimer(
             config.election_timeout_ticks, rng, handicap_ticks=config.handicap_ticks

@@ -1,7 +1,8 @@
 """The log as the core sees it: a durable part behind a Protocol, a newer part in memory.
 
 Owned by one Raft. Entries stay in memory until they are both durable and handed over for
-applying, so in steady state nothing is read back from disk. Data is never copied.
+applying, so in steady state nothing is read back from disk; while a node applies what it has
+missed, only the newest do. Data is never copied.
 """
 
 # ruff: noqa: S101 - assert is for our own mistakes, never for input
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dledger.errors import OffsetOutOfRange
-from dledger.types import Entry
+from dledger.types import Entry, held_bytes
 
 
 class LogReader(Protocol):
@@ -65,14 +66,20 @@ class RaftLog:
     that our log has there *now*.
     """
 
-    def __init__(self, reader: LogReader, applied_index: int) -> None:
+    def __init__(self, reader: LogReader, applied_index: int, *, max_unapplied_bytes: int) -> None:
+        """Begin with what is durable, of which [.., *applied_index*] is applied.
+
+        *max_unapplied_bytes*: see `RaftConfig`.
+        """
         self._reader = reader
+        self._max_unapplied_bytes = max_unapplied_bytes
         self.last_index = self.durable_index = reader.last_index
         self.last_term = reader.term(reader.last_index)
         self.commit_index = self.applied_index = applied_index
         assert applied_index <= self.last_index, "the applied entries must be in the log"
         self.apply_blocked = self.apply_paused = False
         self._tail: list[Entry] = []
+        self._tail_bytes = 0
         self._tail_first = self.last_index + 1
         self._next_write = self.last_index + 1
         self._writes: deque[_Write] = deque()
@@ -130,6 +137,7 @@ class RaftLog:
         """Add entries that follow the last one."""
         assert entries[0].index == self.last_index + 1, "entries must be contiguous"
         self._tail.extend(entries)
+        self._tail_bytes += held_bytes(entries)
         self.last_index = entries[-1].index
         self.last_term = entries[-1].term
 
@@ -151,7 +159,7 @@ class RaftLog:
         assert first > self.applied_index, "an applied entry is never removed"
         self.last_term = self.term(first - 1)
         self.last_index = first - 1
-        del self._tail[max(0, first - self._tail_first) :]
+        self._forget(max(0, first - self._tail_first), len(self._tail))
         self._tail_first = min(self._tail_first, first)
         self._next_write = min(self._next_write, first)
         self.durable_index = min(self.durable_index, first - 1)
@@ -163,7 +171,7 @@ class RaftLog:
         assert index > self.commit_index, "a snapshot never takes entries back"
         self.last_index = self.durable_index = self.commit_index = self.applied_index = index
         self.last_term = term
-        self._tail.clear()
+        self._forget(0, len(self._tail))
         self._tail_first = self._next_write = index + 1
         self.apply_blocked = False
         for write in self._writes:
@@ -256,8 +264,22 @@ class RaftLog:
         return entries
 
     def _release(self) -> None:
-        """Let go of the entries in memory that are durable and handed over."""
-        count = min(self.durable_index, self.applied_index) - self._tail_first + 1
-        if count > 0:
-            del self._tail[:count]
-            self._tail_first += count
+        """Let go of the entries in memory that are durable and handed over.
+
+        Of those still to be handed over, too, where they are too many: the oldest, which will be
+        read back.
+        """
+        handed_over = min(self.durable_index, self.applied_index) - self._tail_first + 1
+        ready = min(self.durable_index, self.commit_index) - self._tail_first + 1
+        excess = self._tail_bytes - self._max_unapplied_bytes
+        count = max(0, handed_over)
+        excess -= held_bytes(self._tail[:count])
+        while excess > 0 and count < ready:
+            excess -= self._tail[count].held_bytes
+            count += 1
+        self._forget(0, count)
+        self._tail_first += count
+
+    def _forget(self, start: int, stop: int) -> None:
+        self._tail_bytes -= held_bytes(self._tail[start:stop])
+        del self._tail[start:stop]

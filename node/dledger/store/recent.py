@@ -6,13 +6,11 @@ from collections.abc import Sequence
 
 from dledger.types import Entry
 
-_OVERHEAD_BYTES = 256
-
 
 class RecentEntries:
     """A window that ends at the newest entry; the oldest leave when it exceeds *max_bytes*.
 
-    Each entry counts its data and 256 bytes, so that empty ones are bounded too.
+    Entries count with what they take in memory, so that empty ones are bounded too.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -27,9 +25,9 @@ class RecentEntries:
             self._oldest = entries[0].index
         for entry in entries:
             self._entries[entry.index] = entry
-            self._bytes += _cost(entry)
+            self._bytes += entry.held_bytes
         while self._bytes > self._max_bytes:
-            self._bytes -= _cost(self._entries.pop(self._oldest))
+            self._bytes -= self._entries.pop(self._oldest).held_bytes
             self._oldest += 1
 
     def truncate(self, last: int) -> None:
@@ -37,12 +35,12 @@ class RecentEntries:
         for index in range(self._oldest + len(self._entries) - 1, last, -1):
             if index not in self._entries:
                 break
-            self._bytes -= _cost(self._entries.pop(index))
+            self._bytes -= self._entries.pop(index).held_bytes
 
     def forget_before(self, first: int) -> None:
         """Forget everything below *first*."""
         while self._oldest < first and self._entries:
-            self._bytes -= _cost(self._entries.pop(self._oldest))
+            self._bytes -= self._entries.pop(self._oldest).held_bytes
             self._oldest += 1
 
     def clear(self) -> None:
@@ -63,7 +61,3 @@ class RecentEntries:
             room -= entry.size_bytes
             found.append(entry)
         return tuple(found)
-
-
-def _cost(entry: Entry) -> int:
-    return entry.size_bytes + _OVERHEAD_BYTES
