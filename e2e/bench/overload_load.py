@@ -31,6 +31,7 @@ import uvloop
 
 from dledger.channel import OPTIONS
 from dledger.client import Client
+from dledger.metadata import by_key
 from dledger.rpc.pb import dledger_pb2 as pb
 from e2e.bench.figures import send_times
 
@@ -203,7 +204,7 @@ class Tally:
 
     def _count(self, error: grpc.aio.AioRpcError) -> None:
         """Tell what the node says by name, or gRPC itself by its code, from what nobody says."""
-        name = dict(error.trailing_metadata() or ()).get("dledger-error")
+        name = by_key(error.trailing_metadata()).get("dledger-error")
         if name is not None:
             self._refused[str(name)] += 1
         elif error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:

@@ -24,6 +24,7 @@ from dledger.errors import (
     Unavailable,
     UnknownTopic,
 )
+from dledger.metadata import by_key
 from dledger.types import NodeId
 
 LEADER_KEY: Final = "dledger-leader"
@@ -85,7 +86,7 @@ def error_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:
 
     Nodes name their error class in the trailing metadata ``dledger-error``.
     """
-    metadata = dict(error.trailing_metadata() or ())
+    metadata = by_key(error.trailing_metadata())
     text = f"{address}: {error.details()}"
     name = str(metadata.get("dledger-error", ""))
     argument = str(metadata.get("dledger-error-argument", ""))
@@ -108,13 +109,13 @@ def outcome_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:
     Only what a node says by name is a refusal; proxies and foreign services are no group.
     """
     meant = error_of(error, address)
-    named = dict(error.trailing_metadata() or ()).get("dledger-error") is not None
+    named = by_key(error.trailing_metadata()).get("dledger-error") is not None
     return meant if named or isinstance(meant, Unavailable) else Unavailable(str(meant))
 
 
 def leader_address(error: grpc.aio.AioRpcError) -> str:
     """Return the leader's client address that a node named with its refusal; empty if none."""
-    return str(dict(error.trailing_metadata() or ()).get(LEADER_KEY, ""))
+    return str(by_key(error.trailing_metadata()).get(LEADER_KEY, ""))
 
 
 def _by_code(code: grpc.StatusCode, text: str) -> DledgerError:

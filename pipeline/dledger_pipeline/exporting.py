@@ -16,6 +16,7 @@ import grpc
 import numpy as np
 
 from dledger.errors import CorruptRecord, DledgerError
+from dledger.metadata import by_key
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
 from dledger_pipeline.errors import (
@@ -275,7 +276,7 @@ def _plan(response: pb.ExportPlanResponse) -> ExportPlan:
 
 def _meaning(error: Any, address: str) -> DledgerError:
     """Return the error that a node meant; it names its class in the trailing metadata."""
-    name = dict(error.trailing_metadata() or ()).get("dledger-error", "")
+    name = by_key(error.trailing_metadata()).get("dledger-error", "")
     details = str(error.details())
     text = f"{address}: {details}"
     corrupt = _CORRUPT.fullmatch(details)

@@ -92,10 +92,10 @@ async def test_without_a_leader_the_answer_comes_before_the_deadline(
     group.elect(None)
     started = time.monotonic()
 
-    response = await follower.send(message(1), timeout_s=1.0)
+    response = await follower.send(message(1), timeout_s=4.0)
 
     assert code(response.status) == "HA_NOT_AVAILABLE"
-    assert 0.5 < time.monotonic() - started < 1.0
+    assert 2.0 < time.monotonic() - started < 4.0
 
 
 async def test_what_waits_for_a_leader_is_bounded(

@@ -16,6 +16,7 @@ from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
 from dledger.client import AppendStream, Client, Record
 from dledger.errors import DiskFull, InvalidArgument, Refused, Unavailable
+from dledger.metadata import by_key
 from dledger.rpc import producing
 from dledger.rpc.batches import checked_batch
 from dledger.rpc.pb import dledger_pb2 as pb
@@ -496,8 +497,8 @@ async def test_a_stream_that_lost_its_leader_stores_nothing_later(group: MemoryG
             async for _ in call:
                 pass
 
-    assert dict(ended.value.trailing_metadata() or ())["dledger-error"] == "NotLeader"
-    assert dict(ended.value.trailing_metadata() or ())["dledger-leader"] == group.addresses[0]
+    assert by_key(ended.value.trailing_metadata())["dledger-error"] == "NotLeader"
+    assert by_key(ended.value.trailing_metadata())["dledger-leader"] == group.addresses[0]
 
 
 def _cut(command: bytes) -> bytes:

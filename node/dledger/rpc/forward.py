@@ -19,6 +19,7 @@ import grpc
 import grpc.aio
 
 from dledger.errors import LeadershipLost, NotLeader, Overloaded, Unavailable
+from dledger.metadata import by_key
 from dledger.rpc.engine import Engine
 from dledger.rpc.limits import MAX_HELD_BYTES
 from dledger.rpc.peer_link import CHANNEL_OPTIONS
@@ -60,7 +61,7 @@ class Caller:
     @classmethod
     def of(cls, context: Any, *, tls: bool, peer_port: bool) -> Caller:
         """Return the caller of the gRPC call *context* that came through such a port."""
-        given = dict(context.invocation_metadata() or ())
+        given = by_key(context.invocation_metadata())
         return cls(
             client_id=given.get(_CLIENT_ID_KEY, ""),
             tls=given.get(FORWARDED_KEY) == "tls" if peer_port else tls,

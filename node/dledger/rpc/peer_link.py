@@ -18,6 +18,7 @@ import grpc
 import grpc.aio
 
 from dledger.errors import InvalidArgument, Unavailable
+from dledger.metadata import by_key
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
@@ -143,7 +144,7 @@ class _Admission:
             if call.done():
                 await self._note_refusal(call)
                 return False
-            self._on_open(Ticket.decode(str(dict(answer).get(TICKET_KEY, ""))))
+            self._on_open(Ticket.decode(str(by_key(answer).get(TICKET_KEY, ""))))
             self.connected, self._last_error = True, ""
             logger.info("stream to %s open", self._peer)
             async for _ in call:
@@ -172,7 +173,7 @@ class _Admission:
         if error != self._last_error:
             logger.info("stream to %s: %s", self._peer, error)
             self._last_error = error
-        removal_index = dict(metadata or ()).get(REMOVED_KEY)
+        removal_index = by_key(metadata).get(REMOVED_KEY)
         if removal_index is not None and str(removal_index).isdecimal():
             self._on_removed(int(removal_index))
 

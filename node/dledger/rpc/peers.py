@@ -14,6 +14,7 @@ import grpc
 import grpc.aio
 
 from dledger.errors import DledgerError, MemberRemoved, Unavailable
+from dledger.metadata import by_key
 from dledger.raft.messages import Message
 from dledger.rpc import peer_codec
 from dledger.rpc.hello import METADATA_KEY, Hello, NodeAddress
@@ -158,7 +159,7 @@ class Peers:
         )
 
     async def _greet(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> Hello:
-        metadata = dict(context.invocation_metadata() or ())
+        metadata = by_key(context.invocation_metadata())
         try:
             hello = Hello.decode(str(metadata.get(METADATA_KEY, "")))
             await self._events.hello_from(hello)

@@ -10,6 +10,7 @@ import grpc.aio
 
 from dledger import errors
 from dledger.errors import DledgerError, Refused
+from dledger.metadata import by_key
 from dledger.rpc.rocketmq_stubs import definition
 
 Code: Final[Any] = definition.Code
@@ -115,7 +116,7 @@ def from_rpc(error: grpc.aio.AioRpcError) -> DledgerError:
 
     Unavailable and its kin are for the caller of this to wait out; the rest is `Relayed`.
     """
-    name = dict(error.trailing_metadata() or ()).get(ERROR_KEY)
+    name = by_key(error.trailing_metadata()).get(ERROR_KEY)
     sentence = f"the leader did not answer ({error.code().name}): {error.details()}"
     if name == errors.Overloaded.__name__:
         return errors.Overloaded(sentence)

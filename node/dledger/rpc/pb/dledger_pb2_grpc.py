@@ -5,7 +5,7 @@ import warnings
 
 from dledger.rpc.pb import dledger_pb2 as dledger__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.75.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in dledger_pb2_grpc.py depends on'
+        + f' but the generated code in dledger_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class LedgerStub:
+class LedgerStub(object):
     """Batched writes and reads without the cost of one RPC a message.
     """
 
@@ -62,7 +62,7 @@ class LedgerStub:
                 _registered_method=True)
 
 
-class LedgerServicer:
+class LedgerServicer(object):
     """Batched writes and reads without the cost of one RPC a message.
     """
 
@@ -143,7 +143,7 @@ def add_LedgerServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Ledger:
+class Ledger(object):
     """Batched writes and reads without the cost of one RPC a message.
     """
 
@@ -283,7 +283,7 @@ class Ledger:
             _registered_method=True)
 
 
-class TopicsStub:
+class TopicsStub(object):
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -304,7 +304,7 @@ class TopicsStub:
                 _registered_method=True)
 
 
-class TopicsServicer:
+class TopicsServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def CreateTopic(self, request, context):
@@ -340,7 +340,7 @@ def add_TopicsServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Topics:
+class Topics(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod
@@ -398,7 +398,7 @@ class Topics:
             _registered_method=True)
 
 
-class AdminStub:
+class AdminStub(object):
     """Life cycle of one node and its group; each call concerns the node that is asked.
     """
 
@@ -455,7 +455,7 @@ class AdminStub:
                 _registered_method=True)
 
 
-class AdminServicer:
+class AdminServicer(object):
     """Life cycle of one node and its group; each call concerns the node that is asked.
     """
 
@@ -582,7 +582,7 @@ def add_AdminServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Admin:
+class Admin(object):
     """Life cycle of one node and its group; each call concerns the node that is asked.
     """
 
