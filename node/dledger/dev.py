@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dledger.client import AdminClient
-from dledger.errors import DledgerError
+from dledger.errors import AlreadyBootstrapped, DledgerError, Unavailable
 from dledger.status import NodeStatus
 from dledger.store.files import RealFiles
 from dledger.store.identity import load_identity
@@ -77,9 +77,30 @@ def run(args: argparse.Namespace) -> int:
     """Run a group until Ctrl-C; return the exit code."""
     try:
         return asyncio.run(_Group(args).run())
-    except DevError as error:
+    except (DevError, DledgerError) as error:
         print(f"dledger dev: {error}", file=sys.stderr)
         return 2
+
+
+async def found(admin: AdminClient, members: Sequence[Member], *, within_s: float) -> None:
+    """Found a group of *members*; where no answer comes, on a slow machine, ask again.
+
+    Raises:
+        Unavailable: There was none for *within_s*.
+    """
+    group_id, loop = str(uuid.uuid4()), asyncio.get_running_loop()
+    deadline_s = loop.time() + within_s
+    while True:
+        try:
+            return await admin.bootstrap(group_id, members)
+        except AlreadyBootstrapped as error:
+            if error.group_id != group_id:
+                raise
+            return None  # by us, and the answer was lost
+        except Unavailable:
+            if loop.time() > deadline_s:
+                raise
+        await asyncio.sleep(_POLL_S)
 
 
 class _Group:
@@ -171,7 +192,7 @@ class _Group:
             Member(id=NodeId(s.node_id), name=s.name, address=f"{_HOST}:{ports.peer}")
             for s, ports in zip(statuses, self._ports, strict=True)
         ]
-        await self._admins[0].bootstrap(str(uuid.uuid4()), members)
+        await found(self._admins[0], members, within_s=_WRITABLE_DEADLINE_S)
 
     async def _answers(self) -> list[NodeStatus]:
         """Wait until every node has answered."""

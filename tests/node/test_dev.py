@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from live_nodes import LiveNodes
+import pytest
+from live_nodes import GROUP_ID, LiveNodes
 
-from dledger.dev import own_status
+from dledger.client import AdminClient
+from dledger.dev import found, own_status
+from dledger.errors import AlreadyBootstrapped, Unavailable
 from dledger.store.files import RealFiles
 from dledger.store.identity import load_or_format
+from dledger.types import Member
 from e2e.devgroup import free_port_range
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,6 +41,46 @@ async def test_a_node_of_another_group_on_our_port_does_not_answer_for_ours(
     assert theirs is not None
     assert theirs.node_id == node_id
     assert (ours, unformatted) == (None, None)
+
+
+class Deaf(AdminClient):
+    """Asks, and does not hear the first answers: its machine stood still."""
+
+    deaf_for = 1
+
+    async def bootstrap(self, group_id: str, members: Sequence[Member]) -> None:
+        with contextlib.suppress(AlreadyBootstrapped if self.deaf_for > 0 else ()):
+            await super().bootstrap(group_id, members)
+        self.deaf_for -= 1
+        if self.deaf_for >= 0:
+            raise Unavailable("deadline exceeded")
+
+
+async def test_a_founding_whose_answer_is_lost_is_asked_for_again(tmp_path: Path) -> None:
+    """`dledger dev` ended with a traceback, beside a group that was founded."""
+    nodes = LiveNodes(tmp_path)
+    await nodes.start(0)
+
+    async with Deaf(nodes.peer_address(0)) as admin:
+        await found(admin, [nodes.member(0)], within_s=30)
+
+    assert nodes.status(0).group_id
+    await nodes.stop()
+
+
+async def test_a_group_that_somebody_else_has_founded_is_not_taken_for_ours(tmp_path: Path) -> None:
+    """And who never hears anything gives up."""
+    nodes = LiveNodes(tmp_path)
+    await nodes.found(0)
+
+    async with nodes.admin(0) as admin:
+        with pytest.raises(AlreadyBootstrapped, match=GROUP_ID):
+            await found(admin, [nodes.member(0)], within_s=30)
+    async with Deaf(nodes.peer_address(0)) as deaf:
+        deaf.deaf_for = 100
+        with pytest.raises(Unavailable):
+            await found(deaf, [nodes.member(0)], within_s=0.3)
+    await nodes.stop()
 
 
 def test_two_runs_of_tests_get_different_ports() -> None:
