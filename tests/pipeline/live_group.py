@@ -23,7 +23,7 @@ class LiveGroup:
     """Where a group is, who it is, and an entry up to which every node has committed.
 
     Attributes:
-        admins: Peer addresses, the leader's first.
+        admins: Peer addresses, first that of the node which led when the messages were written.
     """
 
     client: str
@@ -34,6 +34,12 @@ class LiveGroup:
     def stored(self) -> dict[int, list[StoredRecord]]:
         """Return what consumers would see in each queue of the topic, by its broker's own Read."""
         return asyncio.run(_stored(self.client))
+
+    def leader(self) -> str:
+        """Return the address of the node that leads now; any node may, after a pause."""
+        statuses = {address: asyncio.run(_status(address)) for address in self.admins}
+        leading = [address for address, status in statuses.items() if status.role == "leader"]
+        return max(leading, key=lambda address: statuses[address].term, default="")
 
 
 @contextmanager
