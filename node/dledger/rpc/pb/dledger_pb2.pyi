@@ -101,7 +101,7 @@ class ReadRequest(_message.Message):
     max_records: int
     follow: bool
     linearizable: bool
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., start_offset: _Optional[int] = ..., max_records: _Optional[int] = ..., follow: bool = ..., linearizable: bool = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., start_offset: _Optional[int] = ..., max_records: _Optional[int] = ..., follow: _Optional[bool] = ..., linearizable: _Optional[bool] = ...) -> None: ...
 
 class ReadIndexRequest(_message.Message):
     __slots__ = ()
@@ -171,7 +171,7 @@ class CreateTopicResponse(_message.Message):
     __slots__ = ("created",)
     CREATED_FIELD_NUMBER: _ClassVar[int]
     created: bool
-    def __init__(self, created: bool = ...) -> None: ...
+    def __init__(self, created: _Optional[bool] = ...) -> None: ...
 
 class ListTopicsRequest(_message.Message):
     __slots__ = ()
@@ -265,7 +265,7 @@ class StatusResponse(_message.Message):
     writes_refused_reason: str
     recovered_to: int
     faulty_entries: int
-    def __init__(self, node_id: _Optional[str] = ..., name: _Optional[str] = ..., group: _Optional[str] = ..., group_id: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader_id: _Optional[str] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., last_index: _Optional[int] = ..., synced_index: _Optional[int] = ..., ready: bool = ..., not_ready_reason: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., last_failover: _Optional[_Union[Failover, _Mapping]] = ..., version: _Optional[str] = ..., storage_used_bytes: _Optional[int] = ..., storage_capacity_bytes: _Optional[int] = ..., writes_refused_reason: _Optional[str] = ..., recovered_to: _Optional[int] = ..., faulty_entries: _Optional[int] = ...) -> None: ...
+    def __init__(self, node_id: _Optional[str] = ..., name: _Optional[str] = ..., group: _Optional[str] = ..., group_id: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader_id: _Optional[str] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., last_index: _Optional[int] = ..., synced_index: _Optional[int] = ..., ready: _Optional[bool] = ..., not_ready_reason: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., last_failover: _Optional[_Union[Failover, _Mapping]] = ..., version: _Optional[str] = ..., storage_used_bytes: _Optional[int] = ..., storage_capacity_bytes: _Optional[int] = ..., writes_refused_reason: _Optional[str] = ..., recovered_to: _Optional[int] = ..., faulty_entries: _Optional[int] = ...) -> None: ...
 
 class MemberStatus(_message.Message):
     __slots__ = ("member", "role", "match_index", "lag", "connected", "voter")
@@ -281,7 +281,7 @@ class MemberStatus(_message.Message):
     lag: int
     connected: bool
     voter: bool
-    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., role: _Optional[str] = ..., match_index: _Optional[int] = ..., lag: _Optional[int] = ..., connected: bool = ..., voter: bool = ...) -> None: ...
+    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., role: _Optional[str] = ..., match_index: _Optional[int] = ..., lag: _Optional[int] = ..., connected: _Optional[bool] = ..., voter: _Optional[bool] = ...) -> None: ...
 
 class Failover(_message.Message):
     __slots__ = ("from_id", "to_id", "term", "cause", "detected_ms", "elected_ms", "first_ack_ms", "at_ms")

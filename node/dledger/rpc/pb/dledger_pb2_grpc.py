@@ -5,7 +5,7 @@ import warnings
 
 from dledger.rpc.pb import dledger_pb2 as dledger__pb2
 
-GRPC_GENERATED_VERSION = '1.75.0'
+GRPC_GENERATED_VERSION = '1.83.2'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + f' but the generated code in dledger_pb2_grpc.py depends on'
+        + ' but the generated code in dledger_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class LedgerStub(object):
+class LedgerStub:
     """Batched writes and reads without the cost of one RPC a message.
     """
 
@@ -62,7 +62,7 @@ class LedgerStub(object):
                 _registered_method=True)
 
 
-class LedgerServicer(object):
+class LedgerServicer:
     """Batched writes and reads without the cost of one RPC a message.
     """
 
@@ -143,7 +143,7 @@ def add_LedgerServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Ledger(object):
+class Ledger:
     """Batched writes and reads without the cost of one RPC a message.
     """
 
@@ -283,7 +283,7 @@ class Ledger(object):
             _registered_method=True)
 
 
-class TopicsStub(object):
+class TopicsStub:
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -304,7 +304,7 @@ class TopicsStub(object):
                 _registered_method=True)
 
 
-class TopicsServicer(object):
+class TopicsServicer:
     """Missing associated documentation comment in .proto file."""
 
     def CreateTopic(self, request, context):
@@ -340,7 +340,7 @@ def add_TopicsServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Topics(object):
+class Topics:
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod
@@ -398,7 +398,7 @@ class Topics(object):
             _registered_method=True)
 
 
-class AdminStub(object):
+class AdminStub:
     """Life cycle of one node and its group; each call concerns the node that is asked.
     """
 
@@ -455,7 +455,7 @@ class AdminStub(object):
                 _registered_method=True)
 
 
-class AdminServicer(object):
+class AdminServicer:
     """Life cycle of one node and its group; each call concerns the node that is asked.
     """
 
@@ -582,7 +582,7 @@ def add_AdminServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Admin(object):
+class Admin:
     """Life cycle of one node and its group; each call concerns the node that is asked.
     """
 
