@@ -112,9 +112,9 @@ class Prometheus:
         return result
 
     def query_range(self, expression: str, *, seconds: int) -> list[dict[str, Any]]:
-        """Return the series of a query over the last *seconds*, a value every five."""
+        """Return the series of a query over the last *seconds*, with each evaluation's value."""
         now_s = int(time.time())
-        asked = {"query": expression, "start": now_s - seconds, "end": now_s, "step": 5}
+        asked = {"query": expression, "start": now_s - seconds, "end": now_s, "step": INTERVAL}
         result: list[dict[str, Any]] = self._get("query_range", **asked)["result"]
         return result
 
