@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -82,14 +82,14 @@ def run(args: argparse.Namespace) -> int:
         return 2
 
 
-async def found(admin: AdminClient, members: Sequence[Member], *, within_s: float) -> None:
+async def found(
+    admin: AdminClient, members: Sequence[Member], *, no_answer: Callable[[], None]
+) -> None:
     """Found a group of *members*; where no answer comes, on a slow machine, ask again.
 
-    Raises:
-        Unavailable: There was none for *within_s*.
+    *no_answer* is called each time, and raises when that is enough.
     """
-    group_id, loop = str(uuid.uuid4()), asyncio.get_running_loop()
-    deadline_s = loop.time() + within_s
+    group_id = str(uuid.uuid4())
     while True:
         try:
             return await admin.bootstrap(group_id, members)
@@ -98,8 +98,7 @@ async def found(admin: AdminClient, members: Sequence[Member], *, within_s: floa
                 raise
             return None  # by us, and the answer was lost
         except Unavailable:
-            if loop.time() > deadline_s:
-                raise
+            no_answer()
         await asyncio.sleep(_POLL_S)
 
 
@@ -192,7 +191,12 @@ class _Group:
             Member(id=NodeId(s.node_id), name=s.name, address=f"{_HOST}:{ports.peer}")
             for s, ports in zip(statuses, self._ports, strict=True)
         ]
-        await found(self._admins[0], members, within_s=_WRITABLE_DEADLINE_S)
+        deadline_s = asyncio.get_running_loop().time() + _WRITABLE_DEADLINE_S
+        await found(
+            self._admins[0],
+            members,
+            no_answer=lambda: self._give_up_after(deadline_s, "the group was not founded"),
+        )
 
     async def _answers(self) -> list[NodeStatus]:
         """Wait until every node has answered."""
