@@ -4,17 +4,32 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# What an interpreter is: "optimised" (built with profile-guided optimisation, as distributions and
+# the official images build theirs), "plain", or nothing where it is too old or cannot make a venv.
+readonly KIND='
+import ensurepip, sys, sysconfig
+if sys.version_info >= (3, 11):
+    arguments = sysconfig.get_config_var("CONFIG_ARGS") or ""
+    optimised = sys.base_prefix == "/usr" or "--enable-optimizations" in arguments
+    print("optimised" if optimised else "plain")
+'
+
+# The first optimised one, since a plain one runs our code a sixth slower; else the first plain one.
 find_python() {
-    local candidate
-    for candidate in python3.11 python3.12 python3.13 python3; do
-        if command -v "$candidate" >/dev/null &&
-            "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-            command -v "$candidate"
-            return
-        fi
+    local name candidate plain=
+    for name in python3.11 python3.12 python3.13 python3; do
+        while IFS= read -r candidate; do
+            case $("$candidate" -c "$KIND" 2>/dev/null) in
+            optimised) echo "$candidate" && return ;;
+            plain) plain=${plain:-$candidate} ;;
+            esac
+        done < <(type -ap "$name" || true; echo "/usr/bin/$name")
     done
-    echo "setup: Python 3.11 or newer is needed; install python3 and python3-venv" >&2
-    return 1
+    if [ -z "$plain" ]; then
+        echo "setup: Python 3.11 or newer is needed; install python3 and python3-venv" >&2
+        return 1
+    fi
+    echo "$plain"
 }
 
 # The major version of the java that Spark would start; 0 if there is none.
