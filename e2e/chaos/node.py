@@ -6,6 +6,9 @@ CHAOS_ROUTES, a JSON object: by which port each port of a peer is dialled.
 
 from __future__ import annotations
 
+import dledger.grpc_polling  # noqa: F401 - before gRPC, which looks when it is imported
+
+# isort: split
 import argparse
 import json
 import os

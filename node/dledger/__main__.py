@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dledger.grpc_polling  # noqa: F401 - before gRPC, which looks when it is imported
+
+# isort: split
 import argparse
 import asyncio
 import dataclasses
