@@ -269,16 +269,18 @@ class RaftLog:
         Of those still to be handed over, too, where they are too many: the oldest, which will be
         read back.
         """
-        handed_over = min(self.durable_index, self.applied_index) - self._tail_first + 1
+        self._release_first(min(self.durable_index, self.applied_index) - self._tail_first + 1)
         ready = min(self.durable_index, self.commit_index) - self._tail_first + 1
-        excess = self._tail_bytes - self._max_unapplied_bytes
-        count = max(0, handed_over)
-        excess -= held_bytes(self._tail[:count])
+        excess, count = self._tail_bytes - self._max_unapplied_bytes, 0
         while excess > 0 and count < ready:
             excess -= self._tail[count].held_bytes
             count += 1
-        self._forget(0, count)
-        self._tail_first += count
+        self._release_first(count)
+
+    def _release_first(self, count: int) -> None:
+        if count > 0:
+            self._forget(0, count)
+            self._tail_first += count
 
     def _forget(self, start: int, stop: int) -> None:
         self._tail_bytes -= held_bytes(self._tail[start:stop])
