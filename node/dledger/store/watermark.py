@@ -51,6 +51,7 @@ class Watermark:
 
     def __init__(self, file: File, mark: Mark) -> None:
         self._file = file
+        self._size = max(file.size(), WATERMARK_BYTES)
         self.mark = mark
 
     @classmethod
@@ -80,10 +81,11 @@ class Watermark:
         Raises:
             OSError: There is no room (ENOSPC), or the disk failed.
         """
-        size = max(self._file.size(), WATERMARK_BYTES)
-        needed = WATERMARK_BYTES + count * ROW_BYTES
-        if needed > size:
-            self._file.pwritev([bytes(-(-(needed - size) // _GROWTH_BYTES) * _GROWTH_BYTES)], size)
+        missing = WATERMARK_BYTES + count * ROW_BYTES - self._size
+        if missing > 0:
+            growth = bytes(-(-missing // _GROWTH_BYTES) * _GROWTH_BYTES)
+            self._file.pwritev([growth], self._size)
+            self._size += len(growth)
 
     def advance(self, *, index: int, chain: int, at: int = 0, rows: bytes = b"") -> None:
         """Move the mark, durably, and with it *rows* from row number *at* on.
