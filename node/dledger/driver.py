@@ -16,7 +16,7 @@ from typing import Protocol
 
 from dledger.disk import Disk
 from dledger.disk_room import DiskRoom
-from dledger.disk_stall import StallLimits
+from dledger.disk_stall import StallLimits, StallWatch
 from dledger.errors import DiskFull, DledgerError, NotLeader
 from dledger.failover import FailoverRecord
 from dledger.installation import Installation
@@ -162,6 +162,7 @@ class Driver:
             else None
         )
         self.applied_bytes = 0
+        self._stall = StallWatch(config.stall)
         self._changes = ChangeSignal()
         self._applied_listeners: list[Callable[[], None]] = []
         self.last_tick_s = clock.monotonic_s()
@@ -367,12 +368,13 @@ class Driver:
         self._wake()
 
     def _watch_disk(self, now_s: float) -> None:
-        since_s = self._disk.busy_since_s
-        if since_s is None or self._disk.retrying or self.core.role is not Role.LEADER:
-            return
+        watched = self.core.role is Role.LEADER and not self._disk.retrying
+        since_s = self._disk.busy_since_s if watched else None
         is_behind = self.core.commit_index > self.core.durable_index
-        if self._config.stall.exceeded(now_s - since_s, is_behind=is_behind):
-            logger.warning("the disk has not synced for %.1f s: stepping down", now_s - since_s)
+        if self._stall.exceeded(now_s, busy_since_s=since_s, is_behind=is_behind):
+            logger.warning(
+                "the disk has not synced for %.1f s: stepping down", self.sync_running_s()
+            )
             self.core.step_down()
 
     def _wake(self) -> None:

@@ -100,4 +100,12 @@ NODE_MUTANTS = (
         why="a removed node votes and answers again",
         checks=(_JOINING,),
     ),
+    Mutant(
+        name="a disk behind since its sync began",
+        file="disk_stall.py",
+        old="now_s - max(busy_since_s, self._behind_since_s) >=",
+        new="now_s - busy_since_s >=",
+        why="disks that hung together cost the group its leader when one of them comes back first",
+        checks=("tests/node/test_disk_stall.py",),
+    ),
 )
