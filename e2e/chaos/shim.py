@@ -159,6 +159,10 @@ class FaultyFile:
             self._inner.pwritev([before], offset)
         raise OSError(errno.EIO, "chaos: sync error", str(self._path))
 
+    def drop_cached(self, offset: int, size: int) -> None:
+        """Pass the hint on."""
+        self._inner.drop_cached(offset, size)
+
     def close(self) -> None:
         """Close."""
         self._inner.close()

@@ -14,7 +14,7 @@ STORE_MUTANTS = (
     Mutant(
         name="the watermark without the data's sync",
         file="store/commit_log.py",
-        old="        self._disk.open(last).fdatasync()\n        first = max(",
+        old="        last.sync(self._disk.open(last))\n        first = max(",
         new="        first = max(",
         why="entries are acknowledged that a power cut takes",
         checks=(_RULES,),
@@ -22,8 +22,8 @@ STORE_MUTANTS = (
     Mutant(
         name="seal without a sync",
         file="store/commit_log.py",
-        old="self._disk.open(segment).fdatasync()",
-        new="self._disk.open(segment)",
+        old="        segment.sync(file)\n",
+        new="",
         why="the records before a segment boundary are lost behind a watermark",
         checks=(_RULES,),
     ),

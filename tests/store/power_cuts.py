@@ -284,6 +284,9 @@ class PowerFile:
         if done:
             self._inode.sync()
 
+    def drop_cached(self, offset: int, size: int) -> None:
+        """Do nothing: reads see what was written."""
+
     def close(self) -> None:
         """Do nothing."""
 

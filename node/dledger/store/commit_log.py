@@ -212,7 +212,9 @@ class CommitLog(LogScrubbing):
 
         The file's name becomes durable with that of the successor, before rows are written over.
         """
-        self._disk.open(segment).fdatasync()
+        file = self._disk.open(segment)
+        segment.sync(file)
+        segment.drop_cached(file)
         if not write_index(self._disk.files, segment, self._index.runs, self._index.special):
             raise DiskFull(f"no room for the index file of segment {segment.name}")
 
@@ -326,7 +328,7 @@ class CommitLog(LogScrubbing):
         if self._watermark.mark.index == self._index.last_index:
             return
         last = self._index.segments[-1]
-        self._disk.open(last).fdatasync()
+        last.sync(self._disk.open(last))
         first = max(last.first_index, self._rows_index + 1)
         self._watermark.advance(
             index=self._index.last_index,

@@ -10,7 +10,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -65,6 +65,9 @@ class File(Protocol):
 
     def fdatasync(self) -> None:
         """Make contents and length durable."""
+
+    def drop_cached(self, offset: int, size: int) -> None:
+        """Let the system forget its copy in memory of synced bytes. A hint: never fails."""
 
     def close(self) -> None:
         """Close; a second close does nothing. A dropped file closes itself."""
@@ -146,6 +149,11 @@ class RealFile:
         """Make contents and length durable."""
         os.fdatasync(self._fd)
 
+    def drop_cached(self, offset: int, size: int) -> None:
+        """Drop whole clean pages from the page cache."""
+        with suppress(OSError):
+            os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_DONTNEED)
+
     def close(self) -> None:
         """Close the descriptor, which also releases its lock."""
         fd, self._fd = self._fd, -1
@@ -161,7 +169,7 @@ class ColdFile(RealFile):
 
     def pread(self, size: int, offset: int) -> bytes:
         """Return *size* bytes from *offset*, after dropping clean pages from the cache."""
-        os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_DONTNEED)
+        self.drop_cached(offset, size)
         return super().pread(size, offset)
 
 

@@ -148,6 +148,9 @@ class MemoryFile:
             raise
         self._inode.sync()
 
+    def drop_cached(self, offset: int, size: int) -> None:
+        """Do nothing: reads see what was written."""
+
     def close(self) -> None:
         """Close and release the lock, if any."""
         if self._open:

@@ -78,5 +78,8 @@ class _RecordingFile:
         self._calls.append(f"fdatasync {self._name}")
         self._file.fdatasync()
 
+    def drop_cached(self, offset: int, size: int) -> None:
+        self._file.drop_cached(offset, size)
+
     def close(self) -> None:
         self._file.close()

@@ -30,6 +30,10 @@ INDEX_SUFFIX = ".idx"
 NEW_SUFFIX = ".new"
 MAX_RECORDS = 1 << 18
 """A segment takes no more, so that the identity rows of the last one stay below 8 MiB."""
+_DROP_BYTES = 4 << 20
+"""So much of what was written is dropped from the page cache at a time."""
+_PASSING_BYTES = 1 << 20
+"""Who reads so much at once passes through the log; see `Span.read`."""
 
 
 def write_zeros(file: File, start: int, stop: int) -> None:
@@ -102,6 +106,7 @@ class Segment:
         end: The byte behind the last record; zeros from here to the file's end, unless
         dirty_end: is higher: bytes [end, dirty_end) may hold remains and must be zeroed
             before the next record is written.
+        dropped_end: What is below was dropped from the page cache (ADR 16).
     """
 
     directory: Path
@@ -110,6 +115,7 @@ class Segment:
     capacity_bytes: int
     end: int = SEGMENT_HEADER_BYTES
     dirty_end: int = SEGMENT_HEADER_BYTES
+    dropped_end: int = 0
     positions: array[int] = field(default_factory=lambda: array("I"))
     chains: array[int] = field(default_factory=lambda: array("I"))
 
@@ -171,8 +177,28 @@ class Segment:
     def truncate(self, last: int) -> None:
         """Forget the records behind *last*; their bytes stay until they are zeroed."""
         self.end = self.position(last + 1)
+        self.dropped_end = min(self.dropped_end, self.end)
         keep = last + 1 - self.first_index
         del self.positions[keep:], self.chains[keep:]
+
+    def sync(self, file: File) -> None:
+        """Make the records durable, and drop them from the page cache: the log keeps the newest.
+
+        Raises:
+            OSError: The sync failed.
+        """
+        file.fdatasync()
+        if self.end - self.dropped_end >= _DROP_BYTES:
+            self.drop_cached(file, max(0, self.dropped_end - _DROP_BYTES))
+
+    def drop_cached(self, file: File, start: int = 0) -> None:
+        """Drop what is synced from *start* on; but the last page, where the next record begins.
+
+        Pages that were together with that one, in a large folio, go with the next call, which
+        begins a little earlier.
+        """
+        file.drop_cached(start, self.end - start)
+        self.dropped_end = self.end
 
     def scrub(self, file: File) -> None:
         """Zero the remains behind `end`, if there are any, durably.
@@ -206,12 +232,16 @@ class Span:
     def read(self, file: File) -> list[Entry]:
         """Read the records with one pread and check headers and bodies.
 
+        What is read in passing leaves the page cache again: its reader keeps it for a while.
+
         Raises:
             CorruptRecord: The bytes are not what was written, or cannot be read.
         """
         start, stop = self.offsets[0], self.offsets[-1]
         try:
             data = memoryview(file.pread(stop - start, start))
+            if stop - start >= _PASSING_BYTES:
+                file.drop_cached(start, stop - start)
         except OSError as error:
             only = self.first_index if len(self.offsets) == 2 else None
             reason = f"cannot be read: {error}"
