@@ -13,7 +13,7 @@ import grpc.aio
 
 MAX_CONCURRENT_RPCS: Final = 1 << 15
 """Calls under way at one port, polls and streams included; more are refused as overload."""
-MAX_PENDING_CALLS: Final = 1_000
+MAX_PENDING_CALLS: Final = 640
 """Calls that came faster than they are taken up, by one in each turn of the event loop; gRPC
 cancels what exceeds them, so that who is served did not wait for seconds. It names no reason."""
 MAX_CONNECTIONS: Final = 12_000
