@@ -58,6 +58,7 @@ _HEADLINES: Final = {
     "unrecovered": "unrecovered",
     "failures": "failed",
     "calm_p99_ms": "ms p99 before",
+    "start_p99_ms": "ms p99 at its start",
     "busy_p99_ms": "ms p99 meanwhile",
 }
 

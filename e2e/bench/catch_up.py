@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -21,7 +21,8 @@ from e2e.bench.seats import take_seats
 
 CATCH_UP: Final = "catch-up"
 _WRITE_CASE: Final = Case(batch=256, window=8)
-_SLICE_S: Final = 2.0
+_WRITE_SLICE_S: Final = 2.0
+_LOAD_SLICE_S: Final = 0.5
 _LOAD_SHARE: Final = 0.5
 _STARTED_S: Final = 60.0
 _DEADLINE_S: Final = 600.0
@@ -39,7 +40,8 @@ class Course:
         caught_up_bytes: What of that it fetched behind its first answer.
         catch_up_s: From there until it had what the leader had when it was started.
         calm_us: Latencies under the same load before it was taken away.
-        busy_us: Latencies meanwhile.
+        start_us: Latencies until it answered: a Python process starts on the same cores.
+        busy_us: Latencies from there until it had caught up.
     """
 
     behind_bytes: int
@@ -47,15 +49,17 @@ class Course:
     caught_up_bytes: float
     catch_up_s: float
     calm_us: Sequence[float]
+    start_us: Sequence[float]
     busy_us: Sequence[float]
 
     def figures(self) -> dict[str, float]:
-        """Return the rate, and the p99 of the leader's clients before and meanwhile."""
-        p99 = {
-            name: latency_figures(latencies)["p99_ms"]
-            for name, latencies in (("calm_p99_ms", self.calm_us), ("busy_p99_ms", self.busy_us))
-            if latencies
+        """Return the rate, and the p99 of the leader's clients before, at the start, meanwhile."""
+        phases = {
+            "calm_p99_ms": self.calm_us,
+            "start_p99_ms": self.start_us,
+            "busy_p99_ms": self.busy_us,
         }
+        p99 = {name: latency_figures(us)["p99_ms"] for name, us in phases.items() if us}
         return {
             "mb_s": self.caught_up_bytes / 1e6 / self.catch_up_s,
             "behind_mb": self.behind_bytes / 1e6,
@@ -98,19 +102,21 @@ def _run(group: Group, behind_bytes: int, seconds: float) -> Course:
     goal = _standing(group, leader).last_index
     with ThreadPoolExecutor(1) as pool:
         over = Event()
-        busy = pool.submit(_load_until, over, group, leader, rate)
+        slices = pool.submit(_load_until, over, group, leader, rate)
+        began_s = time.monotonic()
         try:
             start_s, first, catch_up_s = _come_back(group, follower, goal)
         finally:
             over.set()
-        busy_us = _latencies(busy)
+        loaded, answered_s = slices.result(), began_s + start_s
     return Course(
         behind_bytes=written,
         caught_up_bytes=written * (goal - first) / max(1, goal - begin),
         start_s=start_s,
         catch_up_s=catch_up_s,
         calm_us=calm.latencies_us,
-        busy_us=busy_us,
+        start_us=_latencies(each for at_s, each in loaded if at_s < answered_s),
+        busy_us=_latencies(each for at_s, each in loaded if at_s >= answered_s),
     )
 
 
@@ -118,7 +124,7 @@ def _write(group: Group, leader: int, behind_bytes: int) -> int:
     """Append until so many bytes were acknowledged; return how many were."""
     written = 0
     while written < behind_bytes:
-        loaded = group.load.run(_WRITE_CASE, _SLICE_S, node=leader)
+        loaded = group.load.run(_WRITE_CASE, _WRITE_SLICE_S, node=leader)
         written += loaded.requests * _WRITE_CASE.batch * _WRITE_CASE.size_bytes
     return written
 
@@ -145,15 +151,18 @@ def _come_back(group: Group, follower: int, goal: int) -> tuple[float, int, floa
     return answered_s - began_s, first.last_index, time.monotonic() - answered_s
 
 
-def _load_until(over: Event, group: Group, leader: int, rate: float) -> list[Loaded]:
+def _load_until(over: Event, group: Group, leader: int, rate: float) -> list[tuple[float, Loaded]]:
+    """Load by short slices, each with when it began."""
     slices = []
     while not over.is_set():
-        slices.append(group.load.run(LATENCY_CASE, _SLICE_S, node=leader, rate=rate))
+        began_s = time.monotonic()
+        loaded = group.load.run(LATENCY_CASE, _LOAD_SLICE_S, node=leader, rate=rate)
+        slices.append((began_s, loaded))
     return slices
 
 
-def _latencies(slices: Future[list[Loaded]]) -> list[float]:
-    return [latency for each in slices.result() for latency in each.latencies_us]
+def _latencies(slices: Iterable[Loaded]) -> list[float]:
+    return [latency for each in slices for latency in each.latencies_us]
 
 
 def _standing(group: Group, index: int) -> Standing:

@@ -215,6 +215,7 @@ _CATCH_UP: Final = {
     "start_s": "start s",
     "catch_up_s": "catch-up s",
     "calm_p99_ms": "p99 before ms",
+    "start_p99_ms": "p99 at its start ms",
     "busy_p99_ms": "p99 meanwhile ms",
 }
 

@@ -117,10 +117,11 @@ def test_a_course_without_load_meanwhile_has_no_p99() -> None:
         start_s=1,
         catch_up_s=0.5,
         calm_us=[2000],
+        start_us=[5000],
         busy_us=[],
     )
 
     figures = course.figures()
 
-    assert (figures["mb_s"], figures["calm_p99_ms"]) == (100, 2)
+    assert (figures["mb_s"], figures["calm_p99_ms"], figures["start_p99_ms"]) == (100, 2, 5)
     assert "busy_p99_ms" not in figures

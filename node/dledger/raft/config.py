@@ -43,7 +43,7 @@ class RaftConfig:
     max_append_bytes: int = 1 << 20
     max_inflight_appends: int = 64
     max_inflight_bytes: int = 8 << 20
-    max_catch_up_bytes: int = 6 << 20
+    max_catch_up_bytes: int = 5 << 20
     max_uncommitted_bytes: int = 64 << 20
     max_uncommitted_entries: int = 8192
     max_waiting_reads: int = 4096
