@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from threading import Event
 from typing import Final
 
 from e2e.bench.cases import Case
-from e2e.bench.engine import LATENCY_CASE
+from e2e.bench.engine import LATENCY_CASE, STEADY, STEADY_PER_S
 from e2e.bench.figures import latency_figures
 from e2e.bench.groups import Group, Standing, System, until
 from e2e.bench.loads import Loaded
@@ -23,7 +23,11 @@ CATCH_UP: Final = "catch-up"
 _WRITE_CASE: Final = Case(batch=256, window=8)
 _WRITE_SLICE_S: Final = 2.0
 _LOAD_SLICE_S: Final = 0.5
-_LOAD_SHARE: Final = 0.5
+_LOADS: Final[Mapping[str, Callable[[float], float]]] = {
+    "50% load": lambda most: 0.5 * most,
+    STEADY: lambda _: STEADY_PER_S / LATENCY_CASE.batch,
+}
+"""By name: the requests a second that are offered, where so many sustain."""
 _STARTED_S: Final = 60.0
 _DEADLINE_S: Final = 600.0
 _ENDS_S: Final = 30.0
@@ -72,28 +76,31 @@ class Course:
 def catch_up_rows(
     system: System, behind_bytes: int, seconds: float, root: Path, logs: Path
 ) -> Iterator[Row]:
-    """Yield the row of a follower that is *behind_bytes* of bodies behind, at least."""
-    group = Group(system, take_seats(root), logs)
-    try:
-        group.start()
-        course = _run(group, behind_bytes, seconds)
-    finally:
-        group.discard()
-    yield Row(
-        kind=CATCH_UP,
-        system=system.name,
-        name=f"a follower comes back, leader at {_LOAD_SHARE:.0%} load",
-        size_bytes=_WRITE_CASE.size_bytes,
-        batch=LATENCY_CASE.batch,
-        figures=course.figures(),
-    )
+    """Yield the rows of a follower that is *behind_bytes* of bodies behind, at least."""
+    for name, offered in _LOADS.items():
+        group = Group(system, take_seats(root), logs)
+        try:
+            group.start()
+            course = _run(group, behind_bytes, seconds, offered)
+        finally:
+            group.discard()
+        yield Row(
+            kind=CATCH_UP,
+            system=system.name,
+            name=f"a follower comes back, leader at {name}",
+            size_bytes=_WRITE_CASE.size_bytes,
+            batch=LATENCY_CASE.batch,
+            figures=course.figures(),
+        )
 
 
-def _run(group: Group, behind_bytes: int, seconds: float) -> Course:
+def _run(
+    group: Group, behind_bytes: int, seconds: float, offered: Callable[[float], float]
+) -> Course:
     leader = group.wait_whole()
     follower = (leader + 1) % len(group.seats)
     closed = group.load.run(LATENCY_CASE, seconds, node=leader)
-    rate = closed.requests / closed.seconds * _LOAD_SHARE
+    rate = offered(closed.requests / closed.seconds)
     calm = group.load.run(LATENCY_CASE, seconds, node=leader, rate=rate)
     group.nodes[follower].send(signal.SIGTERM)
     group.nodes[follower].wait(_ENDS_S)
