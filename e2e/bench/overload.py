@@ -2,7 +2,8 @@
 
 Each row: a rate to begin with (closed loop), the overload for some time, then relief, and how long
 it takes until the rate is back. Nodes are watched meanwhile. The exit code is not 0 if a refusal
-has no name, memory or latency has no bound, or the rate does not come back.
+has no name, memory or latency has no bound, or the rate does not come back. Requests that expired
+waited at the client that floods: HTTP/2 told it to send no more.
 """
 
 from __future__ import annotations
@@ -163,6 +164,7 @@ def _row(bench: Bench, name: str, seconds: float) -> Row:
             "accepted": float(len(busy["latencies_us"])),
             "refused": float(sum(busy["refused"].values())),
             "untyped": float(sum(busy["untyped"].values())),
+            "expired": float(busy["expired"]),
             **latency_figures(busy["latencies_us"]),
             "before_mb": before_mb,
             "peak_mb": max((life.peak_mb for life in watcher.lives()), default=0.0),
@@ -286,8 +288,9 @@ def _beside(
         kind: _summed(each.get(kind, {}) for each in (written, *others))
         for kind in ("refused", "untyped")
     }
+    expired = sum(each.get("expired", 0) for each in (written, *others))
     notes = [note for each in others for note in each.get("notes", ())]
-    return written | joined | {"notes": notes}
+    return written | joined | {"expired": expired, "notes": notes}
 
 
 def _summed(counts: Iterator[Mapping[str, int]]) -> dict[str, int]:

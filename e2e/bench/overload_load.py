@@ -5,8 +5,9 @@ each gets message ids of its own. Asked as `e2e.bench.loads` says, with these mo
 
 - ``{"mode": "closed", "window", "batch", "size_bytes", "seconds"}``: answers ``{"per_s"}``.
 - ``{"mode": "flood", "rate", "batch", "size_bytes", "seconds"}``: requests due at fixed times,
-  whatever came of those before. Answers ``{"sent", "refused", "untyped", "latencies_us"}``; the
-  latencies are those of acknowledged requests, the counts by error.
+  whatever came of those before. Answers ``{"sent", "refused", "untyped", "expired",
+  "latencies_us"}``: the counts by error, those that waited until their own deadline (gRPC's client
+  calls some of them cancelled), and the latencies of acknowledged requests.
 - ``{"mode": "hold", "connections"}``: opens so many connections that speak HTTP/2 and ask for
   nothing; answers ``{"open", "turned_away"}``. ``{"mode": "release"}`` closes them.
 """
@@ -186,7 +187,7 @@ class Tally:
     """What became of requests."""
 
     def __init__(self) -> None:
-        self.acked = self._sent = 0
+        self.acked = self._sent = self._expired = 0
         self._latencies_us: list[int] = []
         self._refused: Counter[str] = Counter()
         self._untyped: Counter[str] = Counter()
@@ -194,10 +195,14 @@ class Tally:
     async def call(self, method: Any, request: bytes, due_s: float) -> None:
         """Send one request, and count what comes."""
         self._sent += 1
+        ends_s = time.monotonic() + _TIMEOUT_S
         try:
             await method(request, timeout=_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
-            self._count(error)
+            if time.monotonic() >= ends_s:
+                self._expired += 1
+            else:
+                self._count(error)
             return
         self.acked += 1
         self._latencies_us.append(round((time.monotonic() - due_s) * 1e6))
@@ -218,6 +223,7 @@ class Tally:
             "sent": self._sent,
             "refused": dict(self._refused),
             "untyped": dict(self._untyped),
+            "expired": self._expired,
             "latencies_us": self._latencies_us,
         }
 

@@ -9,7 +9,7 @@ import grpc
 from dledger.config import Settings
 from dledger.rpc.gateway import Gateway
 from dledger.rpc.limits import MAX_CLIENT_FRAME_BYTES, MAX_PEER_FRAME_BYTES
-from dledger.rpc.servers import Listener
+from dledger.rpc.servers import MAX_CLIENT_STREAMS, Listener
 from dledger.tls import key_and_chain
 
 
@@ -28,6 +28,7 @@ def listeners(
         address=f"{host}:{settings.client_port}",
         handlers=gateway.handlers(),
         max_request_bytes=MAX_CLIENT_FRAME_BYTES,
+        max_streams=MAX_CLIENT_STREAMS,
     )
     peers = Listener(
         address=f"{host}:{settings.peer_port}",
@@ -48,5 +49,6 @@ def _encrypted(settings: Settings, gateway: Gateway) -> Listener:
         address=f"{settings.listen_host}:{settings.client_tls_port}",
         handlers=gateway.handlers(tls=True),
         max_request_bytes=MAX_CLIENT_FRAME_BYTES,
+        max_streams=MAX_CLIENT_STREAMS,
         tls=pair,
     )

@@ -13,9 +13,12 @@ import grpc.aio
 
 MAX_CONCURRENT_RPCS: Final = 1 << 15
 """Calls under way at one port, polls and streams included; more are refused as overload."""
-MAX_PENDING_CALLS: Final = 640
-"""Calls that came faster than they are taken up, by one in each turn of the event loop; gRPC
-cancels what exceeds them, so that who is served did not wait for seconds. It names no reason."""
+MAX_CLIENT_STREAMS: Final = 256
+"""Calls under way on one connection of a client, polls included. HTTP/2 tells clients so: a gRPC
+library keeps further calls until there is room, so a flood waits where it is made."""
+MAX_PENDING_CALLS: Final = 1_280
+"""Calls that came faster than they are taken up, by one in each turn of the event loop, from five
+connections that flood; gRPC cancels what exceeds them, and names no reason."""
 MAX_CONNECTIONS: Final = 12_000
 """To one port; more are closed at once, and a gRPC client tries another node."""
 _RESERVED_FILES: Final = 512
@@ -43,12 +46,14 @@ class Listener:
         address: Where.
         handlers: What it serves.
         max_request_bytes: The largest message it takes; what is larger is refused unread.
+        max_streams: Calls under way on one connection; None: as many as come.
         tls: The pair (key, chain) if it is encrypted.
     """
 
     address: str
     handlers: Sequence[grpc.GenericRpcHandler]
     max_request_bytes: int
+    max_streams: int | None = None
     tls: tuple[bytes, bytes] | None = None
 
 
@@ -79,11 +84,16 @@ def connections_of(files: int, ports: int) -> int:
 
 
 def _build(listener: Listener, max_connections: int) -> grpc.aio.Server:
-    options = (
+    options: tuple[tuple[str, int], ...] = (
         *_OPTIONS,
         ("grpc.max_receive_message_length", listener.max_request_bytes),
         ("grpc.max_allowed_incoming_connections", max_connections),
     )
+    if listener.max_streams is not None:
+        options += (
+            ("grpc.max_concurrent_streams", listener.max_streams),
+            ("grpc.http.overload_protection", 0),  # or calls fail whose room is not yet free here
+        )
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=MAX_CONCURRENT_RPCS)
     server.add_generic_rpc_handlers(tuple(listener.handlers))
     try:
