@@ -14,7 +14,7 @@ from e2e.cluster.image import Image, build
 from e2e.world import ROOT, Namespace, install_operator
 
 MakeReport: TypeAlias = Generator[None, pytest.TestReport, pytest.TestReport]
-REPORT = pytest.StashKey[bool]()
+FAILURES = pytest.StashKey[list[str]]()
 ATTEMPTS = 2
 NOT_UP: list[ClusterError] = []
 
@@ -22,7 +22,8 @@ NOT_UP: list[ClusterError] = []
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Every story needs the cluster, alone, and may be told once more; the summary names it then.
 
-    Nothing else in this project is ever rerun. A story that shows up as RERUN has found something.
+    Nothing else in this project is ever rerun. A story that is named as RERUN has found something:
+    what each attempt left is in build/diagnostics.
     """
     for item in items:
         if "e2e/stories" in str(item.path):
@@ -33,10 +34,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> MakeReport:
-    """Remember whether the story failed, for the namespace fixture."""
-    del call
+    """Remember how the story failed, for the namespace fixture; each attempt begins anew."""
     report = yield
-    item.stash[REPORT] = item.stash.get(REPORT, False) or report.failed
+    if call.when == "setup":
+        item.stash[FAILURES] = []
+    if call.excinfo is not None and call.excinfo.errisinstance((Exception, pytest.fail.Exception)):
+        item.stash[FAILURES].append(report.longreprtext)
     return report
 
 
@@ -83,6 +86,9 @@ def namespace(
     made.delete()
     made.create()
     yield made
-    if request.node.stash.get(REPORT, False):
-        cluster.diagnostics(ROOT / "build" / "diagnostics" / made.name)
+    if failures := request.node.stash[FAILURES]:
+        attempt = getattr(request.node, "execution_count", 1)
+        folder = ROOT / "build" / "diagnostics" / f"{made.name}-{attempt}"
+        cluster.diagnostics(folder)
+        (folder / "failure.txt").write_text("\n\n".join(failures), "utf-8")
     made.begin_delete()
