@@ -12,7 +12,7 @@ from threading import Event
 from typing import Final
 
 from e2e.bench.cases import Case
-from e2e.bench.engine import LATENCY_CASE, STEADY, STEADY_PER_S
+from e2e.bench.engine import LATENCY_CASE, STEADY, STEADY_RATE
 from e2e.bench.figures import latency_figures
 from e2e.bench.groups import Group, Standing, System, until
 from e2e.bench.loads import Loaded
@@ -20,12 +20,13 @@ from e2e.bench.rows import Row
 from e2e.bench.seats import take_seats
 
 CATCH_UP: Final = "catch-up"
+HALF_LOAD: Final = "50% load"
 _WRITE_CASE: Final = Case(batch=256, window=8)
 _WRITE_SLICE_S: Final = 2.0
 _LOAD_SLICE_S: Final = 0.5
 _LOADS: Final[Mapping[str, Callable[[float], float]]] = {
-    "50% load": lambda most: 0.5 * most,
-    STEADY: lambda _: STEADY_PER_S / LATENCY_CASE.batch,
+    HALF_LOAD: lambda most: 0.5 * most,
+    STEADY: lambda _: STEADY_RATE,
 }
 """By name: the requests a second that are offered, where so many sustain."""
 _STARTED_S: Final = 60.0

@@ -18,9 +18,11 @@ READ: Final = "read"
 LATENCY_CASE: Final = Case(batch=64, window=16)
 """Whose rate in a closed loop is the load of 100 % for the open loop."""
 LOAD_SHARES: Final = (0.5, 0.8)
-STEADY_PER_S: Final = 17_500
+_STEADY_PER_S: Final = 17_500
 """Half of what is asked of `LATENCY_CASE`: the same load in all runs, whatever our rate is."""
-STEADY: Final = f"{STEADY_PER_S:,} a second"
+STEADY: Final = f"{_STEADY_PER_S:,} a second"
+STEADY_RATE: Final = _STEADY_PER_S / LATENCY_CASE.batch
+"""The same in requests."""
 _SETTLE_S: Final = 1.0
 _READERS: Final = 4
 READ_BATCHES: Final = (256, 1)
@@ -39,7 +41,7 @@ def append_row(group: Group, case: Case, seconds: float) -> Row:
 
 
 def latency_rows(group: Group, seconds: float) -> list[Row]:
-    """Measure an open loop, at shares of the rate that the closed loop reaches right before."""
+    """Measure an open loop at shares of what the closed loop reaches before, and at `STEADY`."""
     case, leader = LATENCY_CASE, group.wait_whole()
     group.load.run(case, _SETTLE_S, node=leader)
     closed = group.load.run(case, seconds, node=leader)
@@ -53,7 +55,7 @@ def latency_rows(group: Group, seconds: float) -> list[Row]:
         return measured(group, group.load, case, load, kind=LATENCY, name=name)
 
     shares = [row(f"{share:.0%} of its rate", most * share) for share in LOAD_SHARES]
-    return [*shares, row(STEADY, STEADY_PER_S / case.batch)]
+    return [*shares, row(STEADY, STEADY_RATE)]
 
 
 def read_rows(group: Group, seconds: float) -> list[Row]:

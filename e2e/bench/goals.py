@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from e2e.bench.catch_up import CATCH_UP
+from e2e.bench.catch_up import CATCH_UP, HALF_LOAD
 from e2e.bench.contest import INSIDE
 from e2e.bench.engine import APPEND, LATENCY, READ, STEADY
 from e2e.bench.etcd import Etcd
@@ -121,6 +121,18 @@ def _appends(batch: int, least: float, aim: float | None = None) -> Goal:
     )
 
 
+def _p99(line: str, load: str) -> Goal:
+    """Return what is asked of the clients' latency at a load."""
+    return Goal(
+        line=line,
+        least=15,
+        aim=8,
+        unit="ms",
+        is_most=True,
+        value=lambda run: figure(run, LATENCY, load, "p99_ms"),
+    )
+
+
 def _p99_meanwhile(load: str) -> Goal:
     """Return what is asked of the clients' latency while a follower catches up."""
     return Goal(
@@ -160,22 +172,8 @@ GOALS: Final = (
         unit="x",
         value=lambda run: ratio(best(run, OURS), best(run, JAVA, inside=True)),
     ),
-    Goal(
-        line="p99 at half load, batch 64",
-        least=15,
-        aim=8,
-        unit="ms",
-        is_most=True,
-        value=lambda run: figure(run, LATENCY, "at 50%", "p99_ms"),
-    ),
-    Goal(
-        line=f"p99 at {STEADY}, half of the least rate of batch 64",
-        least=15,
-        aim=8,
-        unit="ms",
-        is_most=True,
-        value=lambda run: figure(run, LATENCY, STEADY, "p99_ms"),
-    ),
+    _p99("p99 at half load, batch 64", "at 50%"),
+    _p99(f"p99 at {STEADY}, half of the least rate of batch 64", STEADY),
     Goal(
         line="native read of committed entries",
         least=150_000,
@@ -245,6 +243,6 @@ GOALS: Final = (
         unit="MB/s",
         value=lambda run: figure(run, CATCH_UP, "", "mb_s"),
     ),
-    _p99_meanwhile("50% load"),
+    _p99_meanwhile(HALF_LOAD),
     _p99_meanwhile(STEADY),
 )

@@ -38,7 +38,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report = yield
     if call.when == "setup":
         item.stash[FAILURES] = []
-    if call.excinfo is not None and call.excinfo.errisinstance((Exception, pytest.fail.Exception)):
+    if report.failed:
         item.stash[FAILURES].append(report.longreprtext)
     return report
 
