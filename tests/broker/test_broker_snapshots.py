@@ -174,6 +174,29 @@ def test_a_state_of_format_1_is_read() -> None:
     assert decoded.encode() == log.state.encode()
 
 
+def test_a_state_of_format_2_is_read() -> None:
+    """It does not say what arrived: a client keeps all that it held. These are such bytes."""
+    old = zlib.decompress(
+        base64.b64decode(
+            "eJxz8XEPcgryNvLdcvsnCwMEMOKgS9igDD//IF9HHyYG7IAZTRsDGp8Jjc+KxA5C08fIQBvg4MSP1S0wOh3D"
+            "7wxormci0nfo6hfoCIBpDTf8LsBlDgzAIisjNScFJgYAwiUMPw=="
+        )
+    )
+    log = Log()
+    log.create("t", queues=2, group="g")
+    log.produce("x", "y", "z")
+    log.receive(1, client_id="held", invisible_ms=60_000)
+    log.receive(1)
+
+    held = [
+        (offset, lease.client_id)
+        for _, offset, lease in BrokerState.decode(old).groups.renewable(log.now_ms + 60_001)
+    ]
+
+    assert held == [(0, "held")]
+    assert BrokerState.decode(log.state.encode()).digest() == log.state.digest()
+
+
 def test_a_text_that_is_not_unicode_survives() -> None:
     """JSON may escape half a surrogate pair; such an attempt id is kept as it is."""
     log = Log()

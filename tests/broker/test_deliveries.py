@@ -136,35 +136,72 @@ def test_changing_the_invisible_time_needs_a_handle_that_counts(log: Log) -> Non
     assert isinstance(_change(log, received, 0, 10), InvalidReceiptHandle)
 
 
+def _renew(log: Log, received: Received, *more: LeaseRef) -> None:
+    leases = tuple(LeaseRef(0, d.offset, received.receive_id) for d in received.deliveries)
+    command = Renew(group="g", topic="t", leases=(*leases, *more), invisible_ms=1000)
+    log.append(command.encode())
+
+
+def _due(log: Log, within_ms: int) -> list[tuple[int, str]]:
+    found = log.state.groups.renewable(log.now_ms + within_ms)
+    return [(offset, lease.client_id) for _, offset, lease in found]
+
+
 def test_renewed_messages_stay_with_a_live_client(log: Log) -> None:
     """Renewal starts a new term of the lease; a stale handle is passed over."""
     received = log.receive(2, invisible_ms=1000, client_id="alive")
-    leases = tuple(LeaseRef(0, d.offset, received.receive_id) for d in received.deliveries)
+    _renew(log, received)
     log.now_ms += 900
-    due = [
-        (offset, lease.client_id)
-        for *_, offset, lease in log.state.groups.renewable(log.now_ms + 200)
-    ]
-    stale = LeaseRef(0, 0, 999)
-    command = Renew(group="g", topic="t", leases=(*leases, stale), invisible_ms=1000)
-    log.append(command.encode())
+    due = _due(log, within_ms=200)
+    _renew(log, received, LeaseRef(0, 0, 999))
 
     log.now_ms += 999
     assert due == [(0, "alive"), (1, "alive")]
     assert offsets(log.receive(9)) == [2, 3, 4]
 
 
+def test_what_may_not_have_arrived_is_not_renewed_unasked(log: Log) -> None:
+    """Only the first renewal says that a client has what it was given: an answer may be lost."""
+    lost = log.receive(1, invisible_ms=1000, client_id="alive")
+    answered = log.receive(2, invisible_ms=1000, client_id="alive")
+    log.ack(answered, 1)
+    receives = {("g", "t", 0): {answered.receive_id}, ("g", "t", 7): {lost.receive_id}}
+
+    handed_out = [(offset, *key) for key, offset, _ in log.state.groups.handed_out(receives)]
+    due = _due(log, within_ms=5000)
+    _renew(log, answered)
+
+    assert handed_out == [(1, "g", "t", 0)]
+    assert due == []
+    assert _due(log, within_ms=5000) == [(1, "alive")]
+    assert not list(log.state.groups.handed_out(receives))
+    log.now_ms += 1000
+    assert offsets(log.receive(1)) == [0]
+
+
+def test_what_a_repeated_attempt_is_given_again_is_leased_anew(log: Log) -> None:
+    """The client has it from now on, not from when its first answer was lost."""
+    log.receive(2, invisible_ms=1000, attempt_id="x")
+    log.now_ms += 900
+    again = log.receive(2, invisible_ms=1000, attempt_id="x")
+
+    log.now_ms += 999
+    assert (offsets(again), offsets(log.receive(9))) == ([0, 1], [2, 3, 4])
+    log.now_ms += 1
+    assert offsets(log.receive(9)) == [0, 1]
+
+
 def test_a_message_that_was_given_back_is_renewed_no_more(log: Log) -> None:
     """A nack names the time; a renewal on its way, or the next one, must not put it off."""
     received = log.receive(2, client_id="alive", invisible_ms=60_000)
+    _renew(log, received)
     _change(log, received, 0, 100)
-    due = [offset for *_, offset, _ in log.state.groups.renewable(log.now_ms + 60_001)]
-    leases = tuple(LeaseRef(0, offset, received.receive_id) for offset in (0, 1))
-    log.append(Renew(group="g", topic="t", leases=leases, invisible_ms=60_000).encode())
+    due = _due(log, within_ms=60_001)
+    _renew(log, received)
 
     log.now_ms += 101
 
-    assert due == [1]
+    assert due == [(1, "alive")]
     assert offsets(log.receive(9)) == [0, 2, 3, 4]
 
 

@@ -154,6 +154,35 @@ async def test_a_receive_whose_outcome_was_lost_loses_no_messages(
     assert [each.system_properties.delivery_attempt for each in got] == [1, 1]
 
 
+async def test_a_closing_node_does_not_call_a_lost_receive_empty(
+    group: MemoryGroup, follower: RocketClient
+) -> None:
+    """Told of nothing new, an SDK would not repeat its attempt; told of a failure, it does."""
+    await follower.send(message(1))
+    group.nodes[1].gateway.drain()
+    group.lose_outcomes = 1
+
+    status, got, _ = await follower.receive(attempt_id="x", auto_renew=True)
+    async with RocketClient(group.nodes[2].port) as client:
+        _, (again,), _ = await client.receive(attempt_id="x", auto_renew=True)
+
+    assert (code(status), got) == ("HA_NOT_AVAILABLE", [])
+    assert again.system_properties.delivery_attempt == 1
+
+
+async def test_a_closing_node_that_asked_nobody_has_nothing_new(
+    group: MemoryGroup, follower: RocketClient
+) -> None:
+    """Without a leader there was nothing handed out: the SDK goes on at the next node at once."""
+    await follower.route("t")
+    group.elect(None)
+    group.nodes[1].gateway.drain()
+
+    status, _, _ = await follower.receive(wait_s=5)
+
+    assert code(status) == "MESSAGE_NOT_FOUND"
+
+
 async def test_a_long_poll_moves_to_the_new_leader(
     group: MemoryGroup, follower: RocketClient
 ) -> None:

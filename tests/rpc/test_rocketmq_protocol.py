@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from dledger.broker.commands import Receive
+from dledger.rpc.limits import RENEWED_INVISIBLE_MS
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
 from tests.rpc.memory_group import MemoryGroup
 from tests.rpc.rocketmq_client import MESSAGE_ID, RocketClient, code, message
@@ -268,6 +270,37 @@ async def test_a_live_push_consumer_keeps_its_messages(
     async with RocketClient(group.nodes[0].port, client_id="client-2") as other:
         _, (again,), _ = await other.receive(auto_renew=True)
     assert again.system_properties.delivery_attempt == 2
+
+
+async def test_what_never_arrived_comes_again_though_its_client_lives(
+    client: RocketClient, group: MemoryGroup
+) -> None:
+    """The answer to a RECEIVE died with the leader before: nobody knows that the client lacks it.
+
+    A live client's next attempt, as most SDKs make it, would wait for this message for ever.
+    """
+    await client.send(message(1), message(2))
+    lost = Receive(
+        group="g",
+        topic="t",
+        queue_id=0,
+        any_queue=False,
+        limit=1,
+        invisible_ms=RENEWED_INVISIBLE_MS,
+        client_id="client-1",
+    )
+    await client.receive(topic="other", auto_renew=True)  # makes the group
+    await group.nodes[0].engine.propose(lost.encode())
+    await client.receive(auto_renew=True)
+    clients = group.nodes[0].gateway.clients
+
+    for _ in range(2):
+        await clients.renew()
+        group.clock_skew_ms += RENEWED_INVISIBLE_MS // 2 + 1
+    _, again, _ = await client.receive(auto_renew=True)
+
+    assert [(each.system_properties.queue_offset) for each in again] == [0]
+    assert again[0].system_properties.delivery_attempt == 2
 
 
 async def test_a_nack_is_not_renewed_though_its_client_lives(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 from dledger.broker import commands
 from dledger.broker.columns import Reader, Writer
@@ -22,6 +22,8 @@ from dledger.broker.topic_store import TopicStore
 from dledger.broker.topics import check_name
 from dledger.errors import InvalidArgument, InvalidReceiptHandle, UnknownGroup
 
+QueueKey = tuple[str, str, int]
+"""(group, topic, queue id)."""
 MAX_RECEIVE = 1_024
 """Messages that one RECEIVE may hand out."""
 
@@ -73,12 +75,21 @@ class Consumption:
         found = self._peek(group, topic, queue_id)
         return found.committed if found else self._topics.queue(topic, queue_id).first
 
-    def renewable(self, before_ms: int) -> Iterator[tuple[str, str, int, int, Lease]]:
-        """Yield (group, topic, queue id, offset, lease) of client-kept leases ending earlier."""
+    def renewable(self, before_ms: int) -> Iterator[tuple[QueueKey, int, Lease]]:
+        """Yield (queue, offset, lease) of client-kept leases ending earlier."""
         for group in self._groups.values():
             for topic, queue_id, deliveries in group.all_deliveries():
                 for offset, lease in deliveries.renewable(before_ms):
-                    yield group.name, topic, queue_id, offset, lease
+                    yield (group.name, topic, queue_id), offset, lease
+
+    def handed_out(
+        self, receives: Mapping[QueueKey, Container[int]]
+    ) -> Iterator[tuple[QueueKey, int, Lease]]:
+        """Yield what clients still hold of these RECEIVEs, by queue, and was not renewed yet."""
+        for key, receive_ids in receives.items():
+            if found := self._peek(*key):
+                for offset, lease in found.handed_out(receive_ids):
+                    yield key, offset, lease
 
     def create(self, command: commands.CreateGroup) -> GroupCreated:
         """Make a group, or find it."""
@@ -98,6 +109,8 @@ class Consumption:
         earlier = group.recall(command.topic, command.attempt_id) if command.attempt_id else None
         if earlier is not None:
             receive_id, places = earlier
+            for queue_id, offset in places:
+                group.deliveries(command.topic, queue_id, first=0).extend(offset, receive_id, until)
         else:
             self._receives += 1
             receive_id = self._receives
@@ -221,13 +234,18 @@ class Consumption:
             out.text(name)
             group.write(out)
 
-    def read(self, source: Reader) -> None:
-        """Take everything from a snapshot; nothing is here yet. Raises MalformedStateError."""
+    def read(self, source: Reader, *, all_arrived: bool = False) -> None:
+        """Take everything from a snapshot; nothing is here yet. Raises MalformedStateError.
+
+        For *all_arrived* see `QueueDeliveries.read`.
+        """
         self.now_ms = source.number()
         self._receives = source.number()
         for _ in range(source.number(high=MAX_GROUPS)):
             name = source.text()
-            self._groups[name] = Group.read(name, source, self._topics.queue)
+            self._groups[name] = Group.read(
+                name, source, self._topics.queue, all_arrived=all_arrived
+            )
 
     def canonical(self) -> list[object]:
         """Return everything as plain values, in one order on every node."""

@@ -7,7 +7,7 @@ Time is the log's, passed in by `state`; so every node comes to the same decisio
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Final
@@ -31,13 +31,15 @@ class Lease:
         receive_id: The RECEIVE that handed it out last; a handle of an earlier one is stale.
         visible_at_ms: When it may be handed out again.
         attempt: How often it was handed out.
-        client_id: Who keeps it by being alive; empty: nobody renews it.
+        client_id: Whose it is; empty: nobody renews it.
+        arrived: Whether that client is known to have the message, and keeps it by being alive.
     """
 
     receive_id: int
     visible_at_ms: int
     attempt: int
     client_id: str
+    arrived: bool = False
 
 
 class QueueDeliveries:
@@ -156,10 +158,16 @@ class QueueDeliveries:
         return True
 
     def renew(self, offset: int, receive_id: int, visible_at_ms: int) -> bool:
-        """Let a lease that a client keeps end later; False when the handle is stale or let go."""
+        """Let a client's lease end later, now that it has the message.
+
+        False when the handle is stale, or the client has let the message go.
+        """
         lease = self.leases.get(offset)
-        kept = lease is not None and lease.client_id != ""
-        return kept and self.extend(offset, receive_id, visible_at_ms)
+        if lease is None or not lease.client_id:
+            return False
+        found = self.extend(offset, receive_id, visible_at_ms)
+        lease.arrived |= found
+        return found
 
     def give_back(self, offset: int, receive_id: int, visible_at_ms: int) -> bool:
         """Let a lease end at the time its holder asked for: from now on nobody renews it.
@@ -168,7 +176,7 @@ class QueueDeliveries:
         """
         found = self.extend(offset, receive_id, visible_at_ms)
         if found:
-            self.leases[offset].client_id = ""
+            self.leases[offset].client_id, self.leases[offset].arrived = "", False
         return found
 
     def release(self, client_id: str, now_ms: int) -> int:
@@ -182,8 +190,14 @@ class QueueDeliveries:
         """Yield the leases that some client keeps and that end before *before_ms*."""
         if self.next_expiry() < before_ms:
             for offset, lease in self.leases.items():
-                if lease.client_id and lease.visible_at_ms < before_ms:
+                if lease.client_id and lease.arrived and lease.visible_at_ms < before_ms:
                     yield offset, lease
+
+    def handed_out(self, receive_ids: Container[int]) -> Iterator[tuple[int, Lease]]:
+        """Yield what clients still hold of these RECEIVEs and was not renewed yet."""
+        for offset, lease in self.leases.items():
+            if lease.client_id and not lease.arrived and lease.receive_id in receive_ids:
+                yield offset, lease
 
     def drop_before(self, first: int) -> None:
         """Forget what is below *first*: the queue does not keep it any longer."""
@@ -195,37 +209,51 @@ class QueueDeliveries:
         """Add everything to a snapshot; the leases by columns, ascending."""
         offsets = sorted(self.leases)
         leases = [self.leases[offset] for offset in offsets]
-        clients = sorted({lease.client_id for lease in leases})
-        numbers = {client_id: number for number, client_id in enumerate(clients)}
+        holders = sorted({(lease.client_id, lease.arrived) for lease in leases})
+        numbers = {holder: number for number, holder in enumerate(holders)}
         out.number(self.next_offset)
         out.numbers("Q", offsets)
         out.numbers("Q", [lease.receive_id for lease in leases])
         out.numbers("q", [lease.visible_at_ms for lease in leases])
         out.numbers("Q", [lease.attempt for lease in leases])
-        out.numbers("I", [numbers[lease.client_id] for lease in leases])
-        out.number(len(clients))
-        for client_id in clients:
+        out.numbers("I", [numbers[lease.client_id, lease.arrived] for lease in leases])
+        out.number(len(holders))
+        for client_id, arrived in holders:
             out.text(client_id)
+            out.number(arrived)
 
     @classmethod
-    def read(cls, source: Reader, queue: ConsumeQueue) -> QueueDeliveries:
-        """Take what `write` added for *queue* from a snapshot. Raises MalformedStateError."""
+    def read(
+        cls, source: Reader, queue: ConsumeQueue, *, all_arrived: bool = False
+    ) -> QueueDeliveries:
+        """Take what `write` added for *queue* from a snapshot.
+
+        Args:
+            source: The snapshot.
+            queue: What was delivered from.
+            all_arrived: The snapshot does not say what arrived: clients keep all they hold.
+
+        Raises:
+            MalformedStateError: It is not what `write` adds.
+        """
         found = cls(source.number(queue.first, queue.end))
         offsets = source.column("Q")
         if not ascends(offsets, found.next_offset) or any(o < queue.first for o in offsets[:1]):
             raise source.malformed(f"leases outside [{queue.first}, {found.next_offset})")
         columns = [source.column(code, len(offsets)) for code in _LEASE_COLUMNS]
-        clients = [source.text() for _ in range(source.number())]
-        if any(number >= len(clients) for number in columns[-1]):
-            raise source.malformed(f"a lease of another than {len(clients)} clients")
+        holders = [_holder(source, all_arrived=all_arrived) for _ in range(source.number())]
+        if any(number >= len(holders) for number in columns[-1]):
+            raise source.malformed(f"a lease of another than {len(holders)} holders")
         for offset, receive_id, until_ms, attempt, number in zip(offsets, *columns, strict=True):
+            client_id, arrived = holders[number]
             found._lease(
                 offset,
                 Lease(
                     receive_id=receive_id,
                     visible_at_ms=until_ms,
                     attempt=attempt,
-                    client_id=clients[number],
+                    client_id=client_id,
+                    arrived=arrived,
                 ),
             )
         return found
@@ -235,7 +263,10 @@ class QueueDeliveries:
         leases = sorted(self.leases.items())
         return [
             self.next_offset,
-            [[o, x.receive_id, x.visible_at_ms, x.attempt, x.client_id] for o, x in leases],
+            [
+                [o, x.receive_id, x.visible_at_ms, x.attempt, x.client_id, x.arrived]
+                for o, x in leases
+            ],
         ]
 
     def _is_current(self, visible_at_ms: int, offset: int) -> bool:
@@ -248,3 +279,9 @@ class QueueDeliveries:
         if len(self._expiry) > 2 * len(self.leases) + 64:
             self._expiry = [(x.visible_at_ms, o) for o, x in self.leases.items()]
             heapify(self._expiry)
+
+
+def _holder(source: Reader, *, all_arrived: bool) -> tuple[str, bool]:
+    """Take whose a lease is, and whether that client is known to have the message."""
+    client_id = source.text()
+    return client_id, client_id != "" if all_arrived else source.number(high=1) == 1

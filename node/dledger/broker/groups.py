@@ -81,8 +81,11 @@ class Group:
             out.numbers("Q", [part for place in places for part in place])
 
     @classmethod
-    def read(cls, name: str, source: Reader, queue: QueueOf) -> Group:
-        """Take a group from a snapshot; *queue* finds queues. Raises MalformedStateError."""
+    def read(cls, name: str, source: Reader, queue: QueueOf, *, all_arrived: bool = False) -> Group:
+        """Take a group from a snapshot; *queue* finds queues. Raises MalformedStateError.
+
+        For *all_arrived* see `QueueDeliveries.read`.
+        """
         group = cls(name)
         for _ in range(source.number()):
             topic, queue_id = source.text(), source.number()
@@ -90,7 +93,9 @@ class Group:
                 found = queue(topic, queue_id)
             except Refused as error:
                 raise source.malformed(f"deliveries of group {name!r}: {error}") from error
-            group._deliveries[topic, queue_id] = QueueDeliveries.read(source, found)
+            group._deliveries[topic, queue_id] = QueueDeliveries.read(
+                source, found, all_arrived=all_arrived
+            )
         for _ in range(source.number(high=MAX_ATTEMPTS_REMEMBERED)):
             key, receive_id = (source.text(), source.text()), source.number()
             flat = source.column("Q")

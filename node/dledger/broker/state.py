@@ -27,7 +27,8 @@ from dledger.broker.topic_store import TopicStore
 from dledger.errors import DledgerError, InvalidArgument
 from dledger.types import Entry, EntryKind
 
-_MAGIC: Final = b"DLGRBRK2"
+_MAGIC: Final = b"DLGRBRK3"
+_MAGIC_OF_FORMAT_2: Final = b"DLGRBRK2"
 _MAGIC_OF_FORMAT_1: Final = b"DLGRBRK1"
 _PREFIX: Final = struct.Struct("<8sI")
 Pace = Callable[[Iterable[bytes]], Iterable[bytes]]
@@ -152,13 +153,13 @@ class BrokerState:
         """
         magic, crc = _PREFIX.unpack_from(data.ljust(_PREFIX.size, b"\0"))
         body = data[_PREFIX.size :]
-        if magic not in (_MAGIC, _MAGIC_OF_FORMAT_1) or crc32c(body) != crc:
+        if magic not in (_MAGIC, _MAGIC_OF_FORMAT_2, _MAGIC_OF_FORMAT_1) or crc32c(body) != crc:
             raise MalformedStateError(f"{len(data)} bytes are no broker state, or damaged")
         source, state = Reader(body), cls()
         state.applied_index = source.number()
         state.first_index = source.number(1)
         state.topics.read(source, ids_spelled_out=magic == _MAGIC_OF_FORMAT_1)
-        state.groups.read(source)
+        state.groups.read(source, all_arrived=magic != _MAGIC)
         source.end()
         return state
 

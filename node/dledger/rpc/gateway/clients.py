@@ -2,6 +2,11 @@
 
 Only the leader keeps this, in memory: heartbeats are forwarded to it. A new leader knows nobody
 yet, so for a while it takes every holder for alive.
+
+What a client was given is renewed only once it is known to have it: an answer may die with a node
+or a connection, and would then never be acked by a client that lives on. The leader that sees an
+answer out renews what is left of it at its next look, within seconds; that renewal in the log is
+how the leaders after it know. What no leader saw out is handed out again when its lease ends.
 """
 
 from __future__ import annotations
@@ -10,9 +15,13 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict, defaultdict
+from collections.abc import Iterable
 from typing import Any, Final
 
-from dledger.broker.commands import LeaseRef, Release, Renew
+from dledger.broker.commands import LeaseRef, Receive, Release, Renew
+from dledger.broker.consumption import QueueKey
+from dledger.broker.deliveries import Lease
+from dledger.broker.results import Received
 from dledger.errors import DledgerError
 from dledger.rpc.engine import Engine
 from dledger.rpc.forward import Caller
@@ -37,6 +46,7 @@ class Clients:
         self._engine = engine
         self._seen_s: OrderedDict[str, float] = OrderedDict()
         self._leading_since_s: float | None = None
+        self._answered: defaultdict[QueueKey, set[int]] = defaultdict(set)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -57,6 +67,13 @@ class Clients:
             self._seen_s.move_to_end(client)
             if len(self._seen_s) > MAX_CLIENTS:
                 self._seen_s.popitem(last=False)
+
+    def answered(self, command: Receive, received: Received) -> None:
+        """Note that a RECEIVE's whole answer went out, so that its messages may be renewed."""
+        if command.client_id:
+            for queue_id in {delivery.queue_id for delivery in received.deliveries}:
+                key = (command.group, command.topic, queue_id)
+                self._answered[key].add(received.receive_id)
 
     def is_alive(self, client: str) -> bool:
         """Whether a client was heard from lately, or could not have been."""
@@ -86,6 +103,7 @@ class Clients:
             await asyncio.sleep(_SCAN_S)
             if not self._engine.is_leader():
                 self._leading_since_s = None
+                self._answered.clear()
                 continue
             if self._leading_since_s is None:
                 self._leading_since_s = asyncio.get_running_loop().time()
@@ -97,13 +115,14 @@ class Clients:
                 logger.exception("group %s: renewing leases failed", self._engine.group)
 
     async def renew(self) -> None:
-        """Propose the renewal of every lease that ends soon and whose client is alive."""
-        before_ms = self._engine.now_ms() + _RENEW_BEFORE_MS
-        due: defaultdict[tuple[str, str], list[LeaseRef]] = defaultdict(list)
-        for group, topic, queue_id, offset, lease in self._engine.state.groups.renewable(before_ms):
-            if self.is_alive(lease.client_id):
-                due[group, topic].append(LeaseRef(queue_id, offset, lease.receive_id))
-        for (group, topic), leases in due.items():
+        """Propose the renewal of what live clients hold: ending soon, or answered since last time.
+
+        What was answered is forgotten also if this fails: its leases then end once, as any does.
+        """
+        groups, before_ms = self._engine.state.groups, self._engine.now_ms() + _RENEW_BEFORE_MS
+        held = [*groups.handed_out(self._answered), *groups.renewable(before_ms)]
+        self._answered.clear()
+        for (group, topic), leases in self._of_live_clients(held).items():
             for start in range(0, len(leases), _LEASES_PER_COMMAND):
                 command = Renew(
                     group=group,
@@ -112,3 +131,12 @@ class Clients:
                     invisible_ms=RENEWED_INVISIBLE_MS,
                 )
                 await self._engine.propose(command.encode())
+
+    def _of_live_clients(
+        self, held: Iterable[tuple[QueueKey, int, Lease]]
+    ) -> dict[tuple[str, str], list[LeaseRef]]:
+        leases: defaultdict[tuple[str, str], list[LeaseRef]] = defaultdict(list)
+        for (group, topic, queue_id), offset, lease in held:
+            if self.is_alive(lease.client_id):
+                leases[group, topic].append(LeaseRef(queue_id, offset, lease.receive_id))
+        return leases

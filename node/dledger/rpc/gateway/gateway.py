@@ -78,7 +78,7 @@ class Gateway:
         self.clients = Clients(engine)
         self.affinity = Affinity(engine.node_id)
         self.sender = Sender(engine, self.catalog)
-        self.receiver = Receiver(engine, self.catalog, self.arrivals)
+        self.receiver = Receiver(engine, self.catalog, self.arrivals, self.clients)
         self.acker = Acker(engine)
         self.router = Router(engine, self.catalog, config)
         self.telemetry = Telemetry()

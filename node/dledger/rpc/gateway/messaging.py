@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import grpc
 from google.protobuf.message import DecodeError
 
-from dledger.errors import DledgerError, Unavailable, Unsupported
+from dledger.errors import DledgerError, NotLeader, Unavailable, Unsupported
 from dledger.rpc.forward import Caller
 from dledger.rpc.gateway.receiving import nothing_new
 from dledger.rpc.native import bug
@@ -131,18 +131,25 @@ class MessagingHandlers:
             yield self._failed(_RECEIVE, bug(error))
 
     async def _receive_held(self, raw: bytes, caller: Caller) -> AsyncIterator[bytes]:
-        """Ask again while nobody can answer; not once a part of an answer is out."""
-        started = False
+        """Ask again while nobody can answer; not once a part of an answer is out.
+
+        A client that is told of nothing new never repeats its attempt. So a node that is closing
+        says that only where it knows that the log handed out nothing for this one.
+        """
+        started, handed_out_nothing = False, True
         while True:
             try:
                 async for response in self._receive_once(raw, caller):
                     started = True
                     yield response
                 return
-            except Unavailable:
-                if started or caller.forwarded or caller.remaining_s() <= 0:
+            except Unavailable as error:
+                handed_out_nothing &= isinstance(error, NotLeader)
+                closing = self._gateway.arrivals.closed
+                in_doubt = closing and not handed_out_nothing
+                if started or caller.forwarded or caller.remaining_s() <= 0 or in_doubt:
                     raise
-            if self._gateway.arrivals.closed:
+            if closing:
                 yield self._answer(_RECEIVE, nothing_new())
                 return
             await self._gateway.relay.pause(caller, _RETRY_S)

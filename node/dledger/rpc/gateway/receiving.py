@@ -19,6 +19,7 @@ from dledger.rpc.engine import Engine
 from dledger.rpc.forward import Caller
 from dledger.rpc.gateway.arrivals import ANY_QUEUE, Arrivals
 from dledger.rpc.gateway.catalog import Catalog
+from dledger.rpc.gateway.clients import Clients
 from dledger.rpc.gateway.delivering import DeliveryForm
 from dledger.rpc.gateway.names import client_id, group_name, topic_name
 from dledger.rpc.limits import (
@@ -64,8 +65,11 @@ class Receiver:
     asked for; so a waiting consumer costs nothing, and one message does not wake a whole herd.
     """
 
-    def __init__(self, engine: Engine, catalog: Catalog, arrivals: Arrivals) -> None:
-        self._engine, self._catalog, self._arrivals = engine, catalog, arrivals
+    def __init__(
+        self, engine: Engine, catalog: Catalog, arrivals: Arrivals, clients: Clients
+    ) -> None:
+        self._engine, self._catalog = engine, catalog
+        self._arrivals, self._clients = arrivals, clients
         self._asked: Counter[tuple[str, str, int]] = Counter()
 
     async def receive(self, request: Any, caller: Caller) -> AsyncIterator[Any]:
@@ -84,6 +88,7 @@ class Receiver:
         yield response
         async for message in self._messages(poll, received):
             yield message
+        self._clients.answered(poll.command, received)
 
     async def _check(self, request: Any, caller: Caller) -> _Poll:
         consumer = client_id(caller)
