@@ -109,8 +109,7 @@ class Consumption:
         earlier = group.recall(command.topic, command.attempt_id) if command.attempt_id else None
         if earlier is not None:
             receive_id, places = earlier
-            for queue_id, offset in places:
-                group.deliveries(command.topic, queue_id, first=0).extend(offset, receive_id, until)
+            group.lease_anew(command.topic, receive_id, places, until)
         else:
             self._receives += 1
             receive_id = self._receives
@@ -234,18 +233,13 @@ class Consumption:
             out.text(name)
             group.write(out)
 
-    def read(self, source: Reader, *, all_arrived: bool = False) -> None:
-        """Take everything from a snapshot; nothing is here yet. Raises MalformedStateError.
-
-        For *all_arrived* see `QueueDeliveries.read`.
-        """
+    def read(self, source: Reader) -> None:
+        """Take everything from a snapshot; nothing is here yet. Raises MalformedStateError."""
         self.now_ms = source.number()
         self._receives = source.number()
         for _ in range(source.number(high=MAX_GROUPS)):
             name = source.text()
-            self._groups[name] = Group.read(
-                name, source, self._topics.queue, all_arrived=all_arrived
-            )
+            self._groups[name] = Group.read(name, source, self._topics.queue)
 
     def canonical(self) -> list[object]:
         """Return everything as plain values, in one order on every node."""

@@ -176,7 +176,8 @@ class QueueDeliveries:
         """
         found = self.extend(offset, receive_id, visible_at_ms)
         if found:
-            self.leases[offset].client_id, self.leases[offset].arrived = "", False
+            lease = self.leases[offset]
+            lease.client_id, lease.arrived = "", False
         return found
 
     def release(self, client_id: str, now_ms: int) -> int:
@@ -223,25 +224,14 @@ class QueueDeliveries:
             out.number(arrived)
 
     @classmethod
-    def read(
-        cls, source: Reader, queue: ConsumeQueue, *, all_arrived: bool = False
-    ) -> QueueDeliveries:
-        """Take what `write` added for *queue* from a snapshot.
-
-        Args:
-            source: The snapshot.
-            queue: What was delivered from.
-            all_arrived: The snapshot does not say what arrived: clients keep all they hold.
-
-        Raises:
-            MalformedStateError: It is not what `write` adds.
-        """
+    def read(cls, source: Reader, queue: ConsumeQueue) -> QueueDeliveries:
+        """Take what `write` added for *queue* from a snapshot. Raises MalformedStateError."""
         found = cls(source.number(queue.first, queue.end))
         offsets = source.column("Q")
         if not ascends(offsets, found.next_offset) or any(o < queue.first for o in offsets[:1]):
             raise source.malformed(f"leases outside [{queue.first}, {found.next_offset})")
         columns = [source.column(code, len(offsets)) for code in _LEASE_COLUMNS]
-        holders = [_holder(source, all_arrived=all_arrived) for _ in range(source.number())]
+        holders = [_holder(source) for _ in range(source.number())]
         if any(number >= len(holders) for number in columns[-1]):
             raise source.malformed(f"a lease of another than {len(holders)} holders")
         for offset, receive_id, until_ms, attempt, number in zip(offsets, *columns, strict=True):
@@ -281,7 +271,7 @@ class QueueDeliveries:
             heapify(self._expiry)
 
 
-def _holder(source: Reader, *, all_arrived: bool) -> tuple[str, bool]:
-    """Take whose a lease is, and whether that client is known to have the message."""
+def _holder(source: Reader) -> tuple[str, bool]:
+    """Take whose a lease is, and whether it arrived there: in an old snapshot all count so."""
     client_id = source.text()
-    return client_id, client_id != "" if all_arrived else source.number(high=1) == 1
+    return client_id, client_id != "" if source.version < 3 else source.number(high=1) == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from dledger.broker.columns import Reader, Writer
 from dledger.broker.consume_queue import ConsumeQueue
@@ -60,6 +60,11 @@ class Group:
         held = [place for place in places if self._holds(topic, place, receive_id)]
         return (receive_id, held) if held else None
 
+    def lease_anew(self, topic: str, receive_id: int, held: Iterable[Place], until_ms: int) -> None:
+        """Let what `recall` found end at *until_ms*: the attempt is answered again."""
+        for queue_id, offset in held:
+            self._deliveries[topic, queue_id].extend(offset, receive_id, until_ms)
+
     def _holds(self, topic: str, place: Place, receive_id: int) -> bool:
         queue_id, offset = place
         deliveries = self._deliveries.get((topic, queue_id))
@@ -81,11 +86,8 @@ class Group:
             out.numbers("Q", [part for place in places for part in place])
 
     @classmethod
-    def read(cls, name: str, source: Reader, queue: QueueOf, *, all_arrived: bool = False) -> Group:
-        """Take a group from a snapshot; *queue* finds queues. Raises MalformedStateError.
-
-        For *all_arrived* see `QueueDeliveries.read`.
-        """
+    def read(cls, name: str, source: Reader, queue: QueueOf) -> Group:
+        """Take a group from a snapshot; *queue* finds queues. Raises MalformedStateError."""
         group = cls(name)
         for _ in range(source.number()):
             topic, queue_id = source.text(), source.number()
@@ -93,9 +95,7 @@ class Group:
                 found = queue(topic, queue_id)
             except Refused as error:
                 raise source.malformed(f"deliveries of group {name!r}: {error}") from error
-            group._deliveries[topic, queue_id] = QueueDeliveries.read(
-                source, found, all_arrived=all_arrived
-            )
+            group._deliveries[topic, queue_id] = QueueDeliveries.read(source, found)
         for _ in range(source.number(high=MAX_ATTEMPTS_REMEMBERED)):
             key, receive_id = (source.text(), source.text()), source.number()
             flat = source.column("Q")

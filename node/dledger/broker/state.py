@@ -16,7 +16,7 @@ from typing import Any, Final
 from crc32c import crc32c
 
 from dledger.broker import commands
-from dledger.broker.columns import MalformedStateError, Reader, Writer
+from dledger.broker.columns import FORMAT, MalformedStateError, Reader, Writer
 from dledger.broker.consume_queue import Payload
 from dledger.broker.consumption import Consumption
 from dledger.broker.dedupe import DedupeWindow
@@ -27,9 +27,9 @@ from dledger.broker.topic_store import TopicStore
 from dledger.errors import DledgerError, InvalidArgument
 from dledger.types import Entry, EntryKind
 
-_MAGIC: Final = b"DLGRBRK3"
-_MAGIC_OF_FORMAT_2: Final = b"DLGRBRK2"
-_MAGIC_OF_FORMAT_1: Final = b"DLGRBRK1"
+_VERSIONS: Final = {b"DLGRBRK%d" % version: version for version in range(1, FORMAT + 1)}
+"""The format by the magic word that a state begins with."""
+_MAGIC: Final = b"DLGRBRK%d" % FORMAT
 _PREFIX: Final = struct.Struct("<8sI")
 Pace = Callable[[Iterable[bytes]], Iterable[bytes]]
 
@@ -153,13 +153,13 @@ class BrokerState:
         """
         magic, crc = _PREFIX.unpack_from(data.ljust(_PREFIX.size, b"\0"))
         body = data[_PREFIX.size :]
-        if magic not in (_MAGIC, _MAGIC_OF_FORMAT_2, _MAGIC_OF_FORMAT_1) or crc32c(body) != crc:
+        if magic not in _VERSIONS or crc32c(body) != crc:
             raise MalformedStateError(f"{len(data)} bytes are no broker state, or damaged")
-        source, state = Reader(body), cls()
+        source, state = Reader(body, _VERSIONS[magic]), cls()
         state.applied_index = source.number()
         state.first_index = source.number(1)
-        state.topics.read(source, ids_spelled_out=magic == _MAGIC_OF_FORMAT_1)
-        state.groups.read(source, all_arrived=magic != _MAGIC)
+        state.topics.read(source)
+        state.groups.read(source)
         source.end()
         return state
 

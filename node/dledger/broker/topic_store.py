@@ -170,22 +170,14 @@ class TopicStore:
                 queue.write(out)
         self._dedupe.write(out)
 
-    def read(self, source: Reader, *, ids_spelled_out: bool) -> None:
-        """Take everything from a snapshot; nothing is here yet.
-
-        Args:
-            source: The snapshot, in front of the topics.
-            ids_spelled_out: It has every message id by itself (format 1).
-
-        Raises:
-            MalformedStateError: What is there is no such thing.
-        """
+    def read(self, source: Reader) -> None:
+        """Take everything from a snapshot; nothing is here yet. Raises MalformedStateError."""
         for _ in range(source.number(high=MAX_TOPICS)):
             name, kind, queues = source.text(), source.text(), source.number(1, MAX_QUEUES)
             self._topics[name] = Topic(name=name, type=kind, queues=queues)
             self._turns[name] = source.number(high=queues - 1)
             self._queues[name] = [ConsumeQueue.read(source) for _ in range(queues)]
-        if ids_spelled_out:
+        if source.version == 1:
             self._dedupe.read_spelled_out(source)
         else:
             self._dedupe.read(source)

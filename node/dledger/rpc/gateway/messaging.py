@@ -136,7 +136,7 @@ class MessagingHandlers:
         A client that is told of nothing new never repeats its attempt. So a node that is closing
         says that only where it knows that the log handed out nothing for this one.
         """
-        started, handed_out_nothing = False, True
+        started = in_doubt = False
         while True:
             try:
                 async for response in self._receive_once(raw, caller):
@@ -144,12 +144,12 @@ class MessagingHandlers:
                     yield response
                 return
             except Unavailable as error:
-                handed_out_nothing &= isinstance(error, NotLeader)
-                closing = self._gateway.arrivals.closed
-                in_doubt = closing and not handed_out_nothing
-                if started or caller.forwarded or caller.remaining_s() <= 0 or in_doubt:
+                in_doubt |= not isinstance(error, NotLeader)
+                if started or caller.forwarded or caller.remaining_s() <= 0:
                     raise
-            if closing:
+                if in_doubt and self._gateway.arrivals.closed:
+                    raise
+            if self._gateway.arrivals.closed:
                 yield self._answer(_RECEIVE, nothing_new())
                 return
             await self._gateway.relay.pause(caller, _RETRY_S)
