@@ -4,7 +4,8 @@ First finds out what the group sustains (closed loop), and fills what is bounded
 (the ids that are remembered of the client that sends single messages). Then offers a share of that
 rate at fixed times, to nodes behind links that can be cut. Every message is read back while it
 runs. The exit code is not 0 if anything was lost, doubled or misplaced, an election has no cause,
-or memory grew.
+or memory grew; nor if more was offered than the machine took, which can change its pace meanwhile:
+then the rest says little.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ _ANSWER_S: Final = 240.0
 _READ_S: Final = 60.0
 _WARM_UP_S: Final = 45.0
 _LEAST_LIFE_S: Final = 90.0
+_BEHIND_S: Final = 5.0
+"""So much load waits after a fault; what waits for longer is more than the group takes."""
 _AROUND: Final = timedelta(seconds=1)
 
 
@@ -61,13 +64,25 @@ class Soaked(Ours):
 
 @dataclass(slots=True)
 class Course:
-    """What is noted while it runs."""
+    """What is noted while it runs.
 
+    Attributes:
+        per_s: The requests that are offered, batches and single messages.
+        faults: What was made, in order.
+        latencies_us: Of all requests that were acknowledged.
+        gap_s: The longest time without any of them.
+        failures: By type, those that ended otherwise.
+        acked: How many were acknowledged.
+        waits_s: At each look, for how long the oldest request that is not acknowledged is due.
+    """
+
+    per_s: float
     faults: list[Made] = field(default_factory=list)
     latencies_us: list[int] = field(default_factory=list)
     gap_s: float = 0.0
     failures: Mapping[str, int] = field(default_factory=dict)
     acked: int = 0
+    waits_s: list[float] = field(default_factory=list)
 
     def heard(self, told: Mapping[str, Any]) -> None:
         """Take what the clients told."""
@@ -75,6 +90,14 @@ class Course:
         self.gap_s = max(self.gap_s, told["gap_s"])
         self.failures = told["failures"]
         self.acked += len(told["latencies_us"])
+
+    def looked(self, at_s: float) -> None:
+        """Note how far behind the group is, so long after the first request was due."""
+        self.waits_s.append(max(0.0, at_s - self.acked / self.per_s))
+
+    def behind_percent(self) -> float:
+        """Return at how many looks more waited than a fault leaves."""
+        return 100 * sum(wait > _BEHIND_S for wait in self.waits_s) / max(1, len(self.waits_s))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -154,6 +177,7 @@ def soak(args: argparse.Namespace, scratch: Path) -> Row:
             **_counts(end),
             **latency_figures(course.latencies_us),
             "gap_ms": course.gap_s * 1000,
+            "behind_percent": course.behind_percent(),
             **_memory(watcher),
             "elections": float(len(found)),
             "unexplained": float(sum(not election.fault for election in found)),
@@ -201,7 +225,7 @@ def _sustained(group: Group, args: argparse.Namespace) -> float:
 
 def _load(group: Group, links: Links, args: argparse.Namespace, rate: float) -> Course:
     """Load the group, with a fault every so often, until time is up."""
-    course, planned = Course(), round_of(links)
+    course, planned = Course(per_s=rate + args.singles), round_of(links)
     print(f"offered: {rate * args.batch:,.0f} messages a second", flush=True)
     _ask(group, "start", rate=rate, batch=args.batch, size_bytes=args.size, singles=args.singles)
     began_s = time.monotonic()
@@ -225,10 +249,12 @@ def _load(group: Group, links: Links, args: argparse.Namespace, rate: float) -> 
 def _say(group: Group, course: Course, at_s: float) -> None:
     told = _ask(group, "tell")
     course.heard(told)
+    course.looked(at_s)
     p99 = latency_figures(told["latencies_us"]).get("p99_ms", math.nan)
     memory = ", ".join(f"{usage.rss_mb:.0f}" if usage else "-" for usage in group.usages())
     print(
-        f"{at_s:6.0f} s  {course.acked:,} batches  p99 {p99:,.1f} ms  gap {told['gap_s']:.2f} s  "
+        f"{at_s:6.0f} s  {course.acked:,} requests, {course.waits_s[-1]:.1f} s behind  "
+        f"p99 {p99:,.1f} ms  gap {told['gap_s']:.2f} s  "
         f"MB {memory}  failures {sum(course.failures.values())}",
         flush=True,
     )
@@ -298,6 +324,7 @@ def verdict(figures: Mapping[str, float]) -> list[Line]:
             "duplicates": ("batches stored twice", 0),
             "out_of_order": ("batches out of order", 0),
             "failures": ("batches that failed to the caller", 0),
+            "behind_percent": (f"looks with {_BEHIND_S:g} s of load waiting, percent", 20),
             "growth_percent": ("growth of memory, worst process, percent", 5),
             "peak_mb": ("most memory of a node, MB", 300),
         },

@@ -12,6 +12,7 @@ from e2e.bench.disk_witness import DiskWitness
 from e2e.bench.elections import Made, elections, lines_between
 from e2e.bench.flatness import Life
 from e2e.bench.numbered import Audit, Found, numbered
+from e2e.bench.soak import Course, verdict
 
 
 def read(audit: Audit, *numbers: int, queue_id: int = 0) -> None:
@@ -149,3 +150,22 @@ def test_the_disk_is_looked_at_until_it_is_enough(tmp_path: Path) -> None:
 def test_a_witness_that_never_began_may_be_stopped(tmp_path: Path) -> None:
     """The group may not come up."""
     DiskWitness(tmp_path / "witness").stop()
+
+
+def test_a_run_that_was_offered_more_than_it_took_says_so() -> None:
+    """A fault leaves some seconds of load for a look or two; a slower machine ever more."""
+    kept, overrun = Course(per_s=100.0), Course(per_s=100.0)
+    for at_s in range(10, 101, 10):
+        kept.acked = 100 * (at_s - 8) if at_s == 60 else 100 * at_s - 3
+        kept.looked(at_s)
+        overrun.acked = 80 * at_s
+        overrun.looked(at_s)
+
+    assert kept.behind_percent() == 10
+    assert overrun.behind_percent() == 80
+    assert [_falls_short(course) for course in (kept, overrun)] == [[], ["looks with 5 s of load"]]
+
+
+def _falls_short(course: Course) -> list[str]:
+    lines = verdict({"behind_percent": course.behind_percent()})
+    return [line.what.partition(" waiting")[0] for line in lines if not line.holds]
