@@ -73,7 +73,7 @@ class Course:
         gap_s: The longest time without any of them.
         failures: By type, those that ended otherwise.
         acked: How many were acknowledged.
-        waits_s: At each look, for how long the oldest request that is not acknowledged is due.
+        waits_s: At each look, how many seconds of the load were due and not acknowledged.
     """
 
     per_s: float
