@@ -8,6 +8,9 @@ WORKERS ?= 2
 PYTEST_ARGS ?=
 CHAOS_ARGS ?=
 MUTANTS_ARGS ?=
+TESTS ?=
+RUNS ?= 20
+LOOPS ?= 4
 BENCH_ARGS ?=
 SOAK_ARGS ?=
 OVERLOAD_ARGS ?=
@@ -17,15 +20,18 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.synced
 
 # Most tests wait or use one core, and run beside each other; those marked `alone` follow by themselves.
-BESIDE := $(PY) -m pytest -n $(WORKERS)
+BESIDE := $(PY) -m pytest -n $(WORKERS) --durations=25
+ALONE := $(PY) -m pytest --durations=25
 ALONE_IN := tests/chaos tests/system
+# What takes over 20 s is left to `make test-all`; `make unit NOT_LONG=` takes it along.
+NOT_LONG := and not long
 # Arguments that choose tests may leave one of the two parts with none, which is pytest's exit code 5.
 MAY_BE_NONE := $(if $(PYTEST_ARGS),|| [ $$$$? = 5 ])
 
-.PHONY: help setup check proto unit coverage mutants sim chaos e2e test demo demo-backup demo-down bench bench-pipeline clean
+.PHONY: help setup check proto unit coverage mutants sim chaos e2e test test-all found shake demo demo-backup demo-down bench bench-pipeline clean
 
 help: ## List the targets
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 setup: $(STAMP) ## Install everything the project needs into .venv (uses uv, installs it if missing)
 
@@ -43,8 +49,8 @@ proto: $(STAMP) ## Regenerate the protobuf code from node/proto
 	$(PY) scripts/generate_proto.py
 
 unit: $(STAMP) ## Tests without a cluster
-	$(BESIDE) tests -m "not alone and not e2e" $(PYTEST_ARGS) $(MAY_BE_NONE)
-	$(PY) -m pytest $(ALONE_IN) -m "alone and not e2e" $(PYTEST_ARGS) $(MAY_BE_NONE)
+	$(BESIDE) tests -m "not alone and not e2e $(NOT_LONG)" $(PYTEST_ARGS) $(MAY_BE_NONE)
+	$(ALONE) $(ALONE_IN) -m "alone and not e2e $(NOT_LONG)" $(PYTEST_ARGS) $(MAY_BE_NONE)
 
 coverage: $(STAMP) ## Branches of raft/ and store/ that the tests take: at least 95 %
 	@mkdir -p build
@@ -71,9 +77,18 @@ bench-restart: $(STAMP) ## A node with a log of 10 GiB: seconds until it votes (
 e2e: $(STAMP) ## Stories on a real Kubernetes cluster: make e2e [CLUSTER=auto|local|kind|current]
 	E2E_CLUSTER=$(CLUSTER) $(PY) -m pytest e2e $(PYTEST_ARGS)
 
-test: check ## All tests: lint, types, unit, simulator, stories on a real cluster
-	$(BESIDE) tests -m "not alone" $(PYTEST_ARGS) $(MAY_BE_NONE)
-	E2E_CLUSTER=$(CLUSTER) $(PY) -m pytest $(ALONE_IN) e2e -m alone $(PYTEST_ARGS) $(MAY_BE_NONE)
+test: check ## Lint, types, unit, simulator, stories on a real cluster: what CI runs
+test-all: check ## The same, and the tests that take over 20 s each
+test-all: NOT_LONG :=
+test test-all:
+	$(BESIDE) tests -m "not alone $(NOT_LONG)" $(PYTEST_ARGS) $(MAY_BE_NONE)
+	E2E_CLUSTER=$(CLUSTER) $(ALONE) $(ALONE_IN) e2e -m "alone $(NOT_LONG)" $(PYTEST_ARGS) $(MAY_BE_NONE)
+
+found: $(STAMP) ## The faults that were found from outside, as tests
+	$(PY) -m pytest $$(grep -rl 'mark\.found' tests --include='test_*.py') -m found $(PYTEST_ARGS)
+
+shake: $(STAMP) ## A new or changed test 20 times beside four busy loops: make shake TESTS=tests/x.py::test_y
+	@$(PY) scripts/shake.py --runs $(RUNS) --loops $(LOOPS) $(TESTS)
 
 demo: $(STAMP) ## A cluster, a group, a killed leader, nothing lost (about 2 minutes once built)
 	$(PY) -m e2e.demo --cluster $(CLUSTER)
