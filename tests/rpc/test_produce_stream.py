@@ -17,10 +17,11 @@ from dledger.broker.produce import encode_produce
 from dledger.client import AppendStream, Client, Record
 from dledger.errors import DiskFull, InvalidArgument, Refused, Unavailable
 from dledger.metadata import by_key
+from dledger.proposals import Command
 from dledger.rpc import producing
 from dledger.rpc.batches import checked_batch
 from dledger.rpc.pb import dledger_pb2 as pb
-from tests.rpc.memory_group import MemoryGroup, memory_group
+from tests.rpc.memory_group import MemoryGroup, memory_group, until
 
 TOPIC = "orders"
 
@@ -189,10 +190,11 @@ async def test_a_stream_to_a_new_leader_waits_until_that_serves(group: MemoryGro
 
     async with AppendStream(group.addresses[1]) as stream:
         append = asyncio.ensure_future(stream.append(TOPIC, [b"a"], queue_id=0))
-        await asyncio.sleep(0.2)
-        assert (append.done(), stream._streams) == (False, 1)
+        await until(lambda: stream._streams == 1)
+        assert not append.done()
         group.elect(1)
         await append
+        assert stream._streams == 1
 
     assert await group.bodies(TOPIC) == [b"a"]
 
@@ -262,11 +264,11 @@ async def test_a_stream_to_a_frozen_leader_moves_when_others_name_another(
 ) -> None:
     """A frozen node breaks no connection, and says nothing of its successor."""
     monkeypatch.setattr(append_stream, "_SILENCE_S", 0.05)
-    _freeze(group, 0)
+    asked = _freeze(group, 0)
 
     async with AppendStream(group.addresses) as stream:
         append = asyncio.ensure_future(stream.append(TOPIC, [b"a"], queue_id=0))
-        await asyncio.sleep(0.2)
+        await asked.wait()
         assert not append.done()
         group.elect(2)
         await append
@@ -393,11 +395,16 @@ async def test_a_follower_refuses_a_stream_before_anything_is_sent(group: Memory
     assert await append_stream._leader_at(group.addresses[0]) == group.addresses[0]
 
 
-def _freeze(group: MemoryGroup, number: int) -> None:
-    """Let a node take commands and never answer."""
-    loop = asyncio.get_running_loop()
-    engine = group.nodes[number].engine
-    engine.submit = lambda _: loop.create_future()  # type: ignore[method-assign]
+def _freeze(group: MemoryGroup, number: int) -> asyncio.Event:
+    """Let a node take commands and never answer; return what is set when it has taken one."""
+    loop, asked = asyncio.get_running_loop(), asyncio.Event()
+
+    def submit(_: Command) -> asyncio.Future[object]:
+        asked.set()
+        return loop.create_future()
+
+    group.nodes[number].engine.submit = submit  # type: ignore[method-assign]
+    return asked
 
 
 async def test_closing_tells_those_who_wait(group: MemoryGroup) -> None:

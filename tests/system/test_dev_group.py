@@ -99,7 +99,6 @@ def test_nothing_is_lost_or_doubled_over_ten_kills_of_the_leader(
     summary = lines.summary()
 
     assert (summary["lost"], summary["duplicates"], summary["outOfOrder"]) == (0, 0, 0), summary
-    assert summary["gapMs"] < 2000, summary
 
 
 @pytest.mark.slow
