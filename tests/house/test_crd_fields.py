@@ -162,6 +162,12 @@ def test_the_documentation_lists_every_reason() -> None:
         assert f"| `{event}` | {meaning} |" in DOCS, event
 
 
+def test_each_crd_is_a_document_of_its_own() -> None:
+    """`helm show crds` joins the files as they are, and kubectl would read one object."""
+    for path in (ROOT / "crds").iterdir():
+        assert path.read_text("utf-8").startswith("---\n"), path.name
+
+
 def test_the_chart_installs_this_crd() -> None:
     """The chart's directory is a link to the only copy."""
     assert (ROOT / "charts/dledger-operator/crds").resolve() == ROOT / "crds"
