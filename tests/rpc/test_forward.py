@@ -368,6 +368,6 @@ async def test_requests_pass_a_follower_unparsed(group: MemoryGroup) -> None:
     raw = service.SendMessageRequest(messages=[message(1)]).SerializeToString() + unknown_field
     async with RocketClient(group.nodes[1].port) as client:
         method = client.channel.unary_unary(f"/{SERVICE_NAME}/SendMessage")
-        response = await method(raw, metadata=client.metadata, timeout=3)
+        response = await method(raw, metadata=client.metadata, timeout=WAIT_S)
 
     assert code(service.SendMessageResponse.FromString(response).status) == "OK"
