@@ -15,6 +15,7 @@
     │   ├── NotLeader           (carries the leader, if known)
     │   ├── NotJoined
     │   ├── LeadershipLost      (outcome unknown: retry with the same key)
+    │   ├── OutcomeUnknown      (a client's word: the write may be stored, or may be yet)
     │   ├── Overloaded
     │   ├── FaultyEntry         (damaged on this node's disk; being fetched from its peers)
     │   └── SpoolFull           (no room on a producer's local disk, and no group to take writes)
@@ -154,6 +155,14 @@ class NotJoined(Unavailable):
 
 class LeadershipLost(Unavailable):
     """Leadership ended before the outcome was known: it may or may not commit."""
+
+
+class OutcomeUnknown(Unavailable):
+    """A write was sent and not answered: it may be stored, or may be yet.
+
+    Sending the same messages again is safe with the same client id and message ids only: as new
+    ones they would be stored a second time.
+    """
 
 
 class Overloaded(Unavailable):

@@ -74,6 +74,8 @@ class MemoryEngine:
     def submit(self, command: Command) -> asyncio.Future[object]:
         if not self.is_leader():
             raise NotLeader(None)
+        if self._members.refuse is not None:
+            raise self._members.refuse
         self.proposals += 1
         return asyncio.ensure_future(self._committed(command))
 
@@ -180,8 +182,6 @@ class MemoryGroup:
             node.engine.leader_changed()
 
     async def commit(self, command: Command) -> object:
-        if self.refuse is not None:
-            raise self.refuse
         result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         if not self._batch:
             asyncio.get_running_loop().call_soon(self._commit_batch)
