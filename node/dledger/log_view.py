@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from typing import Final
 
@@ -64,6 +64,10 @@ class LogView:
     def term(self, index: int) -> int:
         """Return the term at *index* (0 at index 0). Raises OffsetOutOfRange outside the log."""
         return self._log.term(index)
+
+    def membership_indexes(self) -> Collection[int]:
+        """Return where the log has memberships of the group, those too that are damaged."""
+        return self._log.membership_indexes()
 
     def entries(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...] | None:
         """Return entries of [first, last] from memory, or None and start loading them.
