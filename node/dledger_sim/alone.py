@@ -26,6 +26,7 @@ from dledger.raft.snapshots import SnapshotReader
 from dledger.types import Entry, EntryKind, HardState, NodeId, SnapshotInfo
 from dledger_sim.disk import ModelDisk, Reader
 from dledger_sim.scenario import founding_entry, members
+from dledger_sim.stalls import while_true
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
@@ -172,7 +173,7 @@ class Alone:
     def settle(self) -> list[Message]:
         """Take everything and let every write end; return all messages, oldest first."""
         sent: list[Message] = []
-        while self.raft.has_ready():
+        for _ in while_true(self.raft.has_ready):
             ready = self.take()
             sent += [*ready.messages, *ready.after_hard_state, *ready.after_entries]
             if ready.hard_state is not None:

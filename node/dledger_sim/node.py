@@ -19,6 +19,7 @@ from dledger.raft.ready import ConfirmedRead
 from dledger.types import Entry, HardState, NodeId, SnapshotInfo
 from dledger_sim.disk import Disk, ModelDisk, Reader
 from dledger_sim.snapshots import ModelSnapshots
+from dledger_sim.stalls import while_true
 
 T = TypeVar("T")
 
@@ -131,7 +132,7 @@ class SimNode:
             return action(raft)
         finally:
             self._check()
-            while raft.has_ready():
+            for _ in while_true(raft.has_ready):
                 self._take_up(raft.ready())
                 self._check()
 

@@ -9,6 +9,7 @@ _FAULTS = "tests/store/test_faults.py"
 _FAULTY = "tests/store/test_faulty_slots.py"
 _DROPPING = "tests/store/test_dropping.py"
 _FORMAT = "tests/store/test_format.py"
+_SCRUBBING = "tests/store/test_scrubbing.py"
 
 STORE_MUTANTS = (
     Mutant(
@@ -165,5 +166,13 @@ STORE_MUTANTS = (
         new='    raise ValueError("rot")\n',
         why="rot shortens a log, and the node votes and acks as if it had never had the entry",
         checks=(_FAULTY, _FAULTS),
+    ),
+    Mutant(
+        name="scrub what is not synced",
+        file="store/log_scrubbing.py",
+        old="segment, last = self._index.segment_of(index), min(self._synced_index, self.last_index)",
+        new="segment, last = self._index.segment_of(index), self.last_index",
+        why="what the disk does not have yet is called rot",
+        checks=(_SCRUBBING,),
     ),
 )

@@ -80,6 +80,10 @@ class RaftView:
         """The newest entry's term."""
         return self._log.last_term
 
+    def term_at(self, index: int) -> int:
+        """Return the term of our entry at *index*, 0 at 0. Raises OffsetOutOfRange outside."""
+        return self._log.term(index)
+
     @property
     def membership(self) -> Membership:
         """The membership in force; empty before the founding entry arrived."""
