@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tracemalloc
+from itertools import chain
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dledger.broker.columns import MalformedStateError, Reader, Writer
+from dledger.broker import columns, dedupe
+from dledger.broker.columns import MalformedStateError, Reader
 from dledger.broker.dedupe import DedupeWindow
 from dledger.broker.id_runs import IdRun, Ids
 
@@ -38,18 +40,7 @@ def _spelled_out(ids: Ids) -> tuple[bytes, ...]:
 
 
 def _encoded(window: DedupeWindow) -> bytes:
-    out = Writer()
-    window.write(out)
-    return b"".join(out.encoded())
-
-
-def _with_one_client() -> Writer:
-    """Return a window's beginning: what follows is a client's ids."""
-    out = Writer()
-    out.number(1)
-    out.text("client")
-    out.text("topic")
-    return out
+    return b"".join(window.freeze()())
 
 
 def _decoded(data: bytes) -> DedupeWindow:
@@ -178,72 +169,80 @@ def test_the_least_recently_used_clients_give_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lengths", "places"),
+    ("counts", "places", "others", "prefixes", "rows", "message"),
     [
-        ([2], [5 << 16, 7 << 16]),
-        ([1, 1], [5 << 16, 5 << 16]),
-        ([0, 2], [5 << 16, 6 << 16]),
-        ([2], [(1 << 64) - 1, 5]),
+        ([0], [5], [], [1], [0], "a batch of 0"),
+        ([2], [(1 << 64) - 5], [], [1], [0], "a batch of 2"),
+        ([2], [5], [], [2], [0], "prefix 2 of 1"),
+        ([2], [5], [], [1], [10**12 - 1], "prefix 1 of 1"),
+        ([2], [5], [b"a"], [0], [0], "in batches of 2"),
+        ([1], [5], [b"a", b"b"], [0], [0], "in batches of 1"),
+        ([2], [5], [b"a", b"a"], [0], [0], "occurs twice"),
+        ([2, 1], [5, 6], [], [1, 1], [0, 1], "occurs twice"),
+        ([1, 1], [5, 6], [b"a", b"a"], [0, 0], [0, 0], "occurs twice"),
+        ([1, 1], [5, 6], [b"p000000000004"], [0, 1], [0, 4], "occurs twice"),
+        ([1, 1], [5, 5], [], [1, 1], [0, 1], "occurs twice"),
+        ([(1 << 19) + 1], [5], [], [1], [0], "524288 at most"),
     ],
 )
-def test_a_window_whose_batches_have_no_place_of_their_own_is_refused(
-    lengths: list[int], places: list[int]
-) -> None:
-    """The messages of a batch follow each other in a queue, and no two have the same place."""
-    out = _with_one_client()
-    out.numbers("I", lengths)
-    out.strings(2, lambda: (b"a", b"b"))
-    out.numbers("Q", places)
-
-    with pytest.raises(MalformedStateError):
-        DedupeWindow().read_spelled_out(Reader(b"".join(out.encoded())))
-
-
-@pytest.mark.parametrize(
-    ("counts", "places", "others", "prefixes", "rows"),
-    [
-        ([0], [5], [], [1], [0]),
-        ([2], [(1 << 64) - 5], [], [1], [0]),
-        ([2], [5], [], [2], [0]),
-        ([2], [5], [], [1], [10**12 - 1]),
-        ([2], [5], [b"a"], [0], [0]),
-        ([1], [5], [b"a", b"b"], [0], [0]),
-        ([2], [5], [b"a", b"a"], [0], [0]),
-        ([2, 1], [5, 6], [], [1, 1], [0, 1]),
-        ([1, 1], [5, 6], [b"a", b"a"], [0, 0], [0, 0]),
-        ([1, 1], [5, 6], [b"p000000000004"], [0, 1], [0, 4]),
-        ([1, 1], [5, 5], [], [1, 1], [0, 1]),
-        ([(1 << 19) + 1], [5], [], [1], [0]),
-    ],
-)
-def test_a_window_that_contradicts_itself_is_refused(
-    counts: list[int], places: list[int], others: list[bytes], prefixes: list[int], rows: list[int]
+def test_a_window_that_contradicts_itself_is_refused(  # noqa: PLR0917 - a column each
+    counts: list[int],
+    places: list[int],
+    others: list[bytes],
+    prefixes: list[int],
+    rows: list[int],
+    message: str,
 ) -> None:
     """An id or a place that occurs twice, a prefix or an id that is not there, no messages."""
-    out = _with_one_client()
-    out.numbers("I", counts)
-    out.numbers("Q", places)
-    out.strings(1, lambda: [b"p"])
-    out.strings(len(others), lambda: others)
-    out.numbers("I", prefixes)
-    out.numbers("Q", rows)
+    parts = (
+        (columns.number(1),),
+        *(columns.strings(items) for items in ([b"client"], [b"topic"])),
+        *(columns.column("I", 1, [item]) for item in (0, len(counts))),
+        columns.column("I", len(counts), counts),
+        columns.column("Q", len(places), places),
+        *(columns.strings(items) for items in ([b"p"], others)),
+        columns.column("I", len(prefixes), prefixes),
+        columns.column("Q", len(rows), rows),
+    )
 
-    with pytest.raises(MalformedStateError):
-        _decoded(b"".join(out.encoded()))
+    with pytest.raises(MalformedStateError, match=message):
+        _decoded(b"".join(chain.from_iterable(parts)))
 
 
-def test_a_snapshot_of_the_window_is_of_the_moment_it_was_asked_for() -> None:
+def test_clients_are_cut_up_into_parts_of_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many clients, and clients of many batches, come back in their order."""
+    monkeypatch.setattr(dedupe, "_CLIENTS_TOGETHER", 3)
+    monkeypatch.setattr(dedupe, "_BATCHES_TOGETHER", 4)
+    window = DedupeWindow()
+    for number_of, batches in enumerate([1, 1, 1, 2, 9, 1, 4, 1]):
+        for batch in range(batches):
+            ids = (b"%d" % batch,)
+            window.remember(f"c{number_of}", f"t{number_of % 3}", ids, queue_id=0, first=batch)
+
+    assert _decoded(_encoded(window)).canonical() == window.canonical()
+
+
+@given(_BATCHES, _BATCHES, st.integers(1, 20), st.integers(1, 20))
+def test_a_snapshot_of_the_window_is_of_the_moment_it_was_asked_for(
+    before: list[tuple[str, Ids, int]],
+    after: list[tuple[str, Ids, int]],
+    of_client: int,
+    in_all: int,
+) -> None:
     """What is remembered and forgotten before it is encoded does not show in it."""
-    window = DedupeWindow(max_ids_of_client=4)
-    window.remember("c", "t", (b"1", b"2", b"3"), queue_id=1, first=7)
-    frozen, then = Writer(), Writer()
-    window.write(frozen)
-    window.write(then)
-    expected = b"".join(then.encoded())
+    window = DedupeWindow(max_ids=in_all, max_ids_of_client=of_client)
+    _remember(window, before, first=0)
+    expected = _encoded(window)
+    frozen = window.freeze()
+    window.edition.end()
 
-    window.remember("c", "t", (b"4", b"5"), queue_id=1, first=10)
-    copy = DedupeWindow()
-    copy.read(Reader(encoded := b"".join(frozen.encoded())))
+    _remember(window, after, first=1000)
 
-    assert encoded == expected
-    assert [copy.find("c", "t", i) for i in (b"1", b"3", b"4")] == [(1, 7), (1, 9), None]
+    assert b"".join(frozen()) == expected
+
+
+def _remember(window: DedupeWindow, batches: list[tuple[str, Ids, int]], *, first: int) -> None:
+    for client, batch, queue_id in batches:
+        if window.is_new(client, "t", batch):
+            window.remember(client, "t", batch, queue_id=queue_id, first=first)
+            first += 8

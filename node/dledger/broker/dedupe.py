@@ -10,30 +10,33 @@ however many messages it has. Other ids cost two operations on whole sets for a 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Final
 
-from dledger.broker.client_ids import (
-    QUEUE_BITS,
-    ClientIds,
-    read_batches,
-    read_batches_of_format_1,
-)
-from dledger.broker.columns import Reader, Writer
+from dledger.broker.client_ids import QUEUE_BITS, ClientIds, encoded, read_clients
+from dledger.broker.columns import Encoded, Reader, number
+from dledger.broker.editions import Edition
 from dledger.broker.id_runs import Ids, has_repeats
 
 MAX_IDS = 1 << 19
 MAX_IDS_OF_CLIENT = 1 << 16
 _QUEUE_MASK = (1 << QUEUE_BITS) - 1
+_CLIENTS_TOGETHER: Final = 1 << 10
+_BATCHES_TOGETHER: Final = 1 << 12
+"""Clients whose ids are columns together in a snapshot: as many as have this many batches."""
 
 
 class DedupeWindow:
     """The window; its limits are part of the replicated state, so all nodes must use the same."""
 
-    __slots__ = ("_clients", "_max_ids", "_max_ids_of_client", "_total")
+    __slots__ = ("_clients", "_max_ids", "_max_ids_of_client", "_total", "edition")
 
     def __init__(
         self, *, max_ids: int = MAX_IDS, max_ids_of_client: int = MAX_IDS_OF_CLIENT
     ) -> None:
+        self.edition = Edition()
+        """The state's; whoever owns the window says which."""
         self._clients: OrderedDict[tuple[str, str], ClientIds] = OrderedDict()
         self._max_ids, self._max_ids_of_client = max_ids, max_ids_of_client
         self._total = 0
@@ -54,59 +57,66 @@ class DedupeWindow:
 
     def remember(self, client_id: str, topic: str, ids: Ids, *, queue_id: int, first: int) -> None:
         """Remember new *ids* as the messages at offsets *first*, *first* + 1, ... of a queue."""
-        key = (client_id, topic)
-        client = self._clients.get(key)
-        if client is None:
-            client = self._clients[key] = ClientIds()
-        self._clients.move_to_end(key)
+        client = self._own((client_id, topic))
+        self._clients.move_to_end(client.key)
         self._total += client.remember(ids, first << QUEUE_BITS | queue_id)
         self._shrink(client)
+
+    def _own(self, key: tuple[str, str]) -> ClientIds:
+        """Return a client's ids, to be changed."""
+        client = self._clients.get(key)
+        if client is None:
+            client = self._clients[key] = ClientIds(key, self.edition.number)
+        elif client.edition != self.edition.number:
+            client = self._clients[client.key] = client.copy(self.edition.number)
+        return client
 
     def _shrink(self, client: ClientIds) -> None:
         while len(client) > self._max_ids_of_client:
             self._total -= client.forget_oldest()
         while self._total > self._max_ids:
-            key, oldest = next(iter(self._clients.items()))
+            oldest = self._own(next(iter(self._clients)))
             if oldest:
                 self._total -= oldest.forget_oldest()
             if not oldest:
-                del self._clients[key]
+                del self._clients[oldest.key]
 
-    def write(self, out: Writer) -> None:
-        """Add the window to a snapshot: clients from the least recently used on.
-
-        Only what there is of each batch is copied here; columns are made of it later.
-        """
-        out.number(len(self._clients))
-        for (client_id, topic), client in self._clients.items():
-            out.text(client_id)
-            out.text(topic)
-            client.write(out)
+    def freeze(self) -> Encoded:
+        """Return what makes the window as it is now: clients from the least recently used on."""
+        return partial(_encoded, list(self._clients.values()))
 
     def read(self, source: Reader) -> None:
         """Take the window from a snapshot; this one is empty. Raises MalformedStateError."""
-        self._read(source, read_batches)
-
-    def read_spelled_out(self, source: Reader) -> None:
-        """Do as `read` with a snapshot of format 1, which has every id by itself."""
-        self._read(source, read_batches_of_format_1)
-
-    def _read(self, source: Reader, batches: Callable[[Reader], Iterable[tuple[Ids, int]]]) -> None:
-        for _ in range(source.number()):
-            key, client = (source.text(), source.text()), ClientIds()
-            if key in self._clients:
-                raise source.malformed(f"client {key[0]!r} occurs twice")
-            starts = set[int]()
-            for ids, start in batches(source):
-                if has_repeats(ids) or client.knows_any(ids) or start in starts:
-                    raise source.malformed(f"an id or a place of client {key[0]!r} occurs twice")
-                client.remember(ids, start)
-                starts.add(start)
-            self._clients[key] = client
-            self._total += len(client)
-        if self._total > self._max_ids:
+        left = source.number()
+        while left > 0:
+            for client in read_clients(source):
+                if client.key in self._clients:
+                    raise source.malformed(f"client {client.key[0]!r} occurs twice")
+                self._clients[client.key] = client
+                self._total += len(client)
+                left -= 1
+        if left or self._total > self._max_ids:
             raise source.malformed(f"{self._total} message ids, {self._max_ids} at most")
 
     def canonical(self) -> list[object]:
         """Return the window as plain values, oldest first."""
         return [[*key, *client.canonical()] for key, client in self._clients.items()]
+
+
+def _encoded(clients: list[ClientIds]) -> Iterator[bytes]:
+    yield number(len(clients))
+    for some in _together(clients):
+        yield from encoded(some)
+
+
+def _together(clients: Iterable[ClientIds]) -> Iterator[list[ClientIds]]:
+    """Cut *clients* up, so that not all are looked at before the first piece is there."""
+    some, batches = list[ClientIds](), 0
+    for client in clients:
+        some.append(client)
+        batches += len(client.batches())
+        if len(some) == _CLIENTS_TOGETHER or batches >= _BATCHES_TOGETHER:
+            yield some
+            some, batches = [], 0
+    if some:
+        yield some

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
-from dledger.broker.columns import Reader, Writer
+from dledger.broker.columns import Reader, column, number, text
 from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.deliveries import QueueDeliveries
 from dledger.errors import Refused
@@ -23,18 +23,39 @@ QueueOf = Callable[[str, int], ConsumeQueue]
 class Group:
     """One consumer group, over all the topics it reads."""
 
-    __slots__ = ("_attempts", "_deliveries", "name")
+    __slots__ = ("_attempts", "_deliveries", "edition", "name")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, edition: int = 0) -> None:
         self.name = name
+        self.edition = edition
+        """Which edition of the state this is of; see `editions`."""
         self._deliveries: dict[tuple[str, int], QueueDeliveries] = {}
         self._attempts: OrderedDict[tuple[str, str], tuple[int, tuple[Place, ...]]] = OrderedDict()
 
+    def copy(self, edition: int) -> Group:
+        """Return the same group, to be changed while this one stays as it is.
+
+        What it did with queues is copied when it is changed: see `own`.
+        """
+        other = Group(self.name, edition)
+        other._deliveries, other._attempts = self._deliveries.copy(), self._attempts.copy()
+        return other
+
     def deliveries(self, topic: str, queue_id: int, *, first: int) -> QueueDeliveries:
         """Return what this group did with a queue, to be changed; new ones start at *first*."""
-        found = self._deliveries.get((topic, queue_id))
+        found = self.own(topic, queue_id)
         if found is None:
-            found = self._deliveries[topic, queue_id] = QueueDeliveries(first)
+            found = self._deliveries[topic, queue_id] = QueueDeliveries(first, self.edition)
+        return found
+
+    def own(self, topic: str, queue_id: int) -> QueueDeliveries | None:
+        """Return what this group did with a queue, to be changed, if it did anything.
+
+        The group itself is one that may be changed.
+        """
+        found = self._deliveries.get((topic, queue_id))
+        if found is not None and found.edition != self.edition:
+            found = self._deliveries[topic, queue_id] = found.copy(self.edition)
         return found
 
     def peek(self, topic: str, queue_id: int) -> QueueDeliveries | None:
@@ -63,7 +84,8 @@ class Group:
     def lease_anew(self, topic: str, receive_id: int, held: Iterable[Place], until_ms: int) -> None:
         """Let what `recall` found end at *until_ms*: the attempt is answered again."""
         for queue_id, offset in held:
-            self._deliveries[topic, queue_id].extend(offset, receive_id, until_ms)
+            if (deliveries := self.own(topic, queue_id)) is not None:
+                deliveries.extend(offset, receive_id, until_ms)
 
     def _holds(self, topic: str, place: Place, receive_id: int) -> bool:
         queue_id, offset = place
@@ -71,19 +93,19 @@ class Group:
         lease = deliveries.leases.get(offset) if deliveries else None
         return lease is not None and lease.receive_id == receive_id
 
-    def write(self, out: Writer) -> None:
-        """Add the group, without its name, to a snapshot: deliveries by queue, then attempts."""
-        out.number(len(self._deliveries))
+    def encoded(self) -> Iterator[bytes]:
+        """Yield the group, without its name, for a snapshot: deliveries by queue, then attempts."""
+        yield number(len(self._deliveries))
         for (topic, queue_id), deliveries in sorted(self._deliveries.items()):
-            out.text(topic)
-            out.number(queue_id)
-            deliveries.write(out)
-        out.number(len(self._attempts))
+            yield text(topic)
+            yield number(queue_id)
+            yield from deliveries.encoded()
+        yield number(len(self._attempts))
         for (topic, attempt_id), (receive_id, places) in self._attempts.items():
-            out.text(topic)
-            out.text(attempt_id)
-            out.number(receive_id)
-            out.numbers("Q", [part for place in places for part in place])
+            yield text(topic)
+            yield text(attempt_id)
+            yield number(receive_id)
+            yield from column("Q", 2 * len(places), (part for place in places for part in place))
 
     @classmethod
     def read(cls, name: str, source: Reader, queue: QueueOf) -> Group:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
+
 from dledger.broker import commands
-from dledger.broker.columns import Reader, Writer
+from dledger.broker.columns import Encoded, Reader, number, text
 from dledger.broker.consume_queue import ConsumeQueue, Payload
 from dledger.broker.dedupe import DedupeWindow
+from dledger.broker.editions import Edition
 from dledger.broker.id_runs import IdRun, Ids
 from dledger.broker.produce import NO_QUEUE, ProduceFrame
 from dledger.broker.results import Produced, TopicCreated
@@ -19,11 +23,14 @@ class TopicStore:
     *changed* is where it notes the (topic, queue id) that get messages.
     """
 
-    def __init__(self, dedupe: DedupeWindow, changed: set[tuple[str, int]]) -> None:
+    def __init__(
+        self, dedupe: DedupeWindow, changed: set[tuple[str, int]], edition: Edition
+    ) -> None:
         self._topics: dict[str, Topic] = {}
         self._queues: dict[str, list[ConsumeQueue]] = {}
         self._turns: dict[str, int] = {}
         self._dedupe = dedupe
+        self._dedupe.edition = self._edition = edition
         self._changed = changed
 
     def get(self, name: str) -> Topic | None:
@@ -53,6 +60,14 @@ class TopicStore:
             raise InvalidArgument(f"topic {topic!r} has queues 0 to {len(queues) - 1}: {queue_id}")
         return queues[queue_id]
 
+    def _own(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """Return a queue that exists, to be changed."""
+        queues = self._queues[topic]
+        queue = queues[queue_id]
+        if queue.edition != self._edition.number:
+            queue = queues[queue_id] = queue.copy(self._edition.number)
+        return queue
+
     def messages(self, topic: str) -> int:
         """Return how many messages a topic keeps."""
         return sum(queue.end - queue.first for queue in self.queues(topic))
@@ -70,7 +85,8 @@ class TopicStore:
             raise InvalidArgument(f"there are {MAX_TOPICS} topics already, which is the limit")
         if existing is None:
             self._topics[topic.name] = topic
-            self._queues[topic.name] = [ConsumeQueue() for _ in range(topic.queues)]
+            edition = self._edition.number
+            self._queues[topic.name] = [ConsumeQueue(edition) for _ in range(topic.queues)]
             self._turns[topic.name] = 0
         return TopicCreated(topic, existing is None)
 
@@ -81,15 +97,16 @@ class TopicStore:
             UnknownTopic: There is no such topic.
             InvalidArgument: The topic does not have the queue that is asked for.
         """
-        queues = self.queues(batch.topic)
         if batch.queue_id != NO_QUEUE:
             self.queue(batch.topic, batch.queue_id)
+        else:
+            self.queues(batch.topic)
         tags = batch.tags()
         ids = batch.ids() if batch.has_ids else None
         if ids is not None and not self._is_plain(batch, ids):
             return self._produce_each(batch, batch.message_ids(), tags, payload)
         queue_id = self._choose_queue(batch)
-        queue = queues[queue_id]
+        queue = self._own(batch.topic, queue_id)
         first = queue.append(payload, range(batch.count), tags)
         self._changed.add((batch.topic, queue_id))
         if ids is not None:
@@ -118,7 +135,7 @@ class TopicStore:
         known = (self._dedupe.find(*scope, message_id) for message_id in ids)
         home = next((place[0] for place in known if place), None)
         queue_id = self._choose_queue(batch, default=home)
-        queue = self._queues[batch.topic][queue_id]
+        queue = self._own(batch.topic, queue_id)
         places: list[tuple[int, int]] = []
         before = queue.end
         self._changed.add((batch.topic, queue_id))
@@ -156,19 +173,18 @@ class TopicStore:
 
     def drop_before(self, index: int) -> int:
         """Forget the messages in entries below *index*; return how many."""
-        return sum(queue.drop_before(index) for queues in self._queues.values() for queue in queues)
+        dropped = 0
+        for topic, queues in self._queues.items():
+            for queue_id, queue in enumerate(queues):
+                if queue.first < queue.end:
+                    dropped += self._own(topic, queue_id).drop_before(index)
+        return dropped
 
-    def write(self, out: Writer) -> None:
-        """Add everything to a snapshot; topics by name."""
-        out.number(len(self._topics))
-        for topic in self.all():
-            out.text(topic.name)
-            out.text(topic.type)
-            out.number(topic.queues)
-            out.number(self._turns[topic.name])
-            for queue in self._queues[topic.name]:
-                queue.write(out)
-        self._dedupe.write(out)
+    def freeze(self) -> Encoded:
+        """Return what makes everything as it is now."""
+        queues = {name: tuple(queues) for name, queues in self._queues.items()}
+        topics = list(self._topics.values())
+        return partial(_encoded, topics, self._turns.copy(), queues, self._dedupe.freeze())
 
     def read(self, source: Reader) -> None:
         """Take everything from a snapshot; nothing is here yet. Raises MalformedStateError."""
@@ -177,10 +193,7 @@ class TopicStore:
             self._topics[name] = Topic(name=name, type=kind, queues=queues)
             self._turns[name] = source.number(high=queues - 1)
             self._queues[name] = [ConsumeQueue.read(source) for _ in range(queues)]
-        if source.version == 1:
-            self._dedupe.read_spelled_out(source)
-        else:
-            self._dedupe.read(source)
+        self._dedupe.read(source)
 
     def canonical(self) -> list[object]:
         """Return everything as plain values, in one order on every node."""
@@ -189,3 +202,21 @@ class TopicStore:
             [[name, [q.canonical() for q in qs]] for name, qs in sorted(self._queues.items())],
             self._dedupe.canonical(),
         ]
+
+
+def _encoded(
+    topics: list[Topic],
+    turns: dict[str, int],
+    queues: dict[str, tuple[ConsumeQueue, ...]],
+    dedupe: Encoded,
+) -> Iterator[bytes]:
+    """Yield everything for a snapshot; topics by name."""
+    yield number(len(topics))
+    for topic in sorted(topics, key=lambda topic: topic.name):
+        yield text(topic.name)
+        yield text(topic.type)
+        yield number(topic.queues)
+        yield number(turns[topic.name])
+        for queue in queues[topic.name]:
+            yield from queue.encoded()
+    yield from dedupe()
