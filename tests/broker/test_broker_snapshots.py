@@ -24,7 +24,7 @@ _SEEDS = st.integers(0, 1 << 32)
 
 def _step(log: Log, rng: random.Random) -> None:
     """Commit one random command."""
-    log.now_ms += rng.choice([0, 1, 500, 5_000])
+    log.now_ms += rng.choice([0, 1, 500, 5_000] + [3_000_000] * (rng.random() < 0.1))
     topic, group, client = rng.choice("tu"), rng.choice("gh"), rng.choice("ab")
     queue_id = rng.randrange(2)
     lease = LeaseRef(queue_id, rng.randrange(20), rng.randrange(1, 12))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dledger.broker import columns, dedupe
 from dledger.broker.columns import MalformedStateError, Reader
-from dledger.broker.dedupe import DedupeWindow
+from dledger.broker.dedupe import FORGOTTEN_AT_ONCE, SILENCE_MS, DedupeWindow
 from dledger.broker.id_runs import IdRun, Ids
 
 _IDS = st.one_of(
@@ -197,7 +197,9 @@ def test_a_window_that_contradicts_itself_is_refused(  # noqa: PLR0917 - a colum
     parts = (
         (columns.number(1),),
         *(columns.strings(items) for items in ([b"client"], [b"topic"])),
-        *(columns.column("I", 1, [item]) for item in (0, len(counts))),
+        columns.column("I", 1, [0]),
+        columns.column("q", 1, [1_000]),
+        columns.column("I", 1, [len(counts)]),
         columns.column("I", len(counts), counts),
         columns.column("Q", len(places), places),
         *(columns.strings(items) for items in ([b"p"], others)),
@@ -207,6 +209,92 @@ def test_a_window_that_contradicts_itself_is_refused(  # noqa: PLR0917 - a colum
 
     with pytest.raises(MalformedStateError, match=message):
         _decoded(b"".join(chain.from_iterable(parts)))
+
+
+def _send(window: DedupeWindow, client: str, now_ms: int, message_id: bytes = b"1") -> None:
+    """Let a client send one message, again if it is known."""
+    window.heard(client, "t", now_ms)
+    if window.is_new(client, "t", (message_id,)):
+        window.remember(client, "t", (message_id,), queue_id=0, first=now_ms)
+
+
+def test_a_client_is_forgotten_after_an_hour_of_silence_and_not_before() -> None:
+    """A retry that comes within the hour is known, whoever else sends meanwhile."""
+    window = DedupeWindow()
+    _send(window, "quiet", 1_000)
+
+    _send(window, "other", 1_000 + SILENCE_MS - 1)
+    assert window.find("quiet", "t", b"1") == (0, 1_000)
+
+    _send(window, "other", 1_000 + SILENCE_MS)
+    assert window.find("quiet", "t", b"1") is None
+    assert len(window) == 1
+
+
+def test_a_retry_is_a_sign_of_life() -> None:
+    """It stores nothing, and the hour begins anew."""
+    window = DedupeWindow()
+    _send(window, "retrying", 1_000)
+    _send(window, "quiet", 2_000)
+
+    _send(window, "retrying", 1_000 + SILENCE_MS - 1)
+    _send(window, "other", 2_000 + SILENCE_MS)
+
+    assert window.find("retrying", "t", b"1") == (0, 1_000)
+    assert window.find("quiet", "t", b"1") is None
+
+
+def test_silent_clients_go_a_few_at_a_time() -> None:
+    """A hundred thousand that fell silent together hold up no single message."""
+    window, silent = DedupeWindow(), 3 * FORGOTTEN_AT_ONCE
+    for n in range(silent):
+        _send(window, f"c{n}", 1_000)
+
+    left = []
+    for n in range(4):
+        _send(window, "alive", 1_000 + SILENCE_MS, b"%d" % n)
+        left.append(len(window))
+
+    assert left == [1 + n + max(silent - (n + 1) * FORGOTTEN_AT_ONCE, 0) for n in range(4)]
+
+
+def test_short_lived_producers_leave_nothing_behind() -> None:
+    """A client id is new at each start of an SDK: one message a run, for a year of runs."""
+    window, hours = DedupeWindow(), 10_000
+    for n in range(hours):
+        _send(window, f"run-{n}", n * SILENCE_MS // 10)
+
+    assert len(window.canonical()) <= 11
+
+
+def test_how_long_a_client_was_silent_is_in_a_snapshot() -> None:
+    """So all nodes forget it at the same entry, whoever was restarted."""
+    window = DedupeWindow()
+    _send(window, "a", 1_000)
+    _send(window, "b", 2_000)
+    restored = _decoded(_encoded(window))
+
+    for each in (window, restored):
+        _send(each, "c", 1_000 + SILENCE_MS)
+
+    assert restored.canonical() == window.canonical()
+    assert restored.find("a", "t", b"1") is None
+    assert restored.find("b", "t", b"1") == (0, 2_000)
+
+
+def test_there_are_only_so_many_clients() -> None:
+    """Beyond that the least recently used ones are let go, with all their ids."""
+    window = DedupeWindow(max_clients=2)
+    for n, client in enumerate(["a", "b", "a", "c"]):
+        window.heard(client, "t", n)
+        window.remember(client, "t", (b"%d" % n,), queue_id=0, first=n)
+
+    assert [window.find(client, "t", b"%d" % n) for n, client in enumerate("aba")] == [
+        (0, 0),
+        None,
+        (0, 2),
+    ]
+    assert len(window) == 3
 
 
 def test_clients_are_cut_up_into_parts_of_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:

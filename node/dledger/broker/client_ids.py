@@ -5,7 +5,7 @@ snapshot, where some clients together are these columns (`columns`)::
 
     strings           the clients' ids; their number is that of the clients
     strings           the topics, by first use
-    topic             the topic's number, an item a client
+    topic, used       the topic's number, and when the client sent last; an item a client
     batches           of each client, an item a client
     count, place      of messages; (queue offset << 16 | queue id) of the first
     strings           the prefixes of runs, by first use
@@ -103,13 +103,25 @@ class ClientIds:
 
     Attributes:
         key: (client id, topic).
+        used_ms: When the client sent to the topic last, by the log's time, Unix milliseconds.
         edition: Which edition of the state this is of; see `editions`.
     """
 
-    __slots__ = ("_batches", "_begin", "_count", "_keys", "_others", "_runs", "edition", "key")
+    __slots__ = (
+        "_batches",
+        "_begin",
+        "_count",
+        "_keys",
+        "_others",
+        "_runs",
+        "edition",
+        "key",
+        "used_ms",
+    )
 
     def __init__(self, key: tuple[str, str], edition: int = 0) -> None:
         self.key, self.edition = key, edition
+        self.used_ms = 0
         self._keys: list[_Key] = []
         self._batches: list[int] = []
         self._begin = 0
@@ -121,7 +133,7 @@ class ClientIds:
         """Return the same ids, to be changed while these stay as they are."""
         other = ClientIds(self.key, edition)
         other._keys, other._batches = self._keys[self._begin :], self._batches[self._begin :]
-        other._count = self._count
+        other._count, other.used_ms = self._count, self.used_ms
         other._runs = {prefix: runs.copy() for prefix, runs in self._runs.items()}
         other._others = self._others.copy()
         return other
@@ -223,12 +235,13 @@ class ClientIds:
             starts.add(start)
 
     def canonical(self) -> list[object]:
-        """Return lengths of batches, ids and places as plain values, oldest first."""
+        """Return the last use, lengths of batches, ids and places as plain values, oldest first."""
         keys, batches = self.in_common(), self.batches()
         ids = chain.from_iterable(map(_spelled_out, keys, batches))
         counts = list(map(_count, batches))
         starts = map(_start, batches)
         return [
+            self.used_ms,
             counts,
             [str(message_id, "latin-1") for message_id in ids],
             [*chain.from_iterable(map(_places, counts, starts))],
@@ -261,6 +274,7 @@ def encoded(clients: Sequence[ClientIds]) -> Iterator[bytes]:
     yield from strings([text_bytes(client.key[0]) for client in clients])
     yield from strings([text_bytes(topic) for topic in topics])
     yield from column("I", len(clients), (topics[client.key[1]] for client in clients))
+    yield from column("q", len(clients), (client.used_ms for client in clients))
     yield from column("I", len(clients), (len(client.batches()) for client in clients))
     yield from column("I", count, map(_count, batches))
     yield from column("Q", count, map(_start, batches))
@@ -282,12 +296,14 @@ def read_clients(source: Reader) -> Iterator[ClientIds]:
     """Yield the clients of which `encoded` told. Raises MalformedStateError."""
     names, topics = source.strings(), list(map(source.text_of, source.strings()))
     numbers = source.column("I", len(names))
+    used_ms = source.column("q", len(names))
     lengths = source.column("I", len(names))
     if max(numbers, default=-1) >= len(topics):
         raise source.malformed(f"a client of another than {len(topics)} topics")
     batches = _read_batches(source, sum(lengths))
-    for name, number, length in zip(names, numbers, lengths, strict=True):
+    for name, number, at_ms, length in zip(names, numbers, used_ms, lengths, strict=True):
         client = ClientIds((source.text_of(name), topics[number]))
+        client.used_ms = at_ms
         client.read(source, islice(batches, length))
         yield client
     if next(batches, None) is not None:

@@ -130,7 +130,8 @@ class BrokerState:
         try:
             if kind == CommandType.PRODUCE:
                 batch = ProduceFrame(entry.data, start, end)
-                return self.topics.produce(batch, Payload(entry.index, start, end))
+                payload = Payload(entry.index, start, end)
+                return self.topics.produce(batch, payload, self.groups.now_ms)
             command = commands.decode(kind, entry.data[start:end])
             return self._handlers[type(command)](command)
         except DledgerError as error:

@@ -90,8 +90,10 @@ class TopicStore:
             self._turns[topic.name] = 0
         return TopicCreated(topic, existing is None)
 
-    def produce(self, batch: ProduceFrame, payload: Payload) -> Produced:
+    def produce(self, batch: ProduceFrame, payload: Payload, now_ms: int) -> Produced:
         """Store the messages of *batch* that are new, and tell where each one is.
+
+        *now_ms* is the log's time.
 
         Raises:
             UnknownTopic: There is no such topic.
@@ -103,6 +105,8 @@ class TopicStore:
             self.queues(batch.topic)
         tags = batch.tags()
         ids = batch.ids() if batch.has_ids else None
+        if ids is not None:
+            self._dedupe.heard(batch.client_id, batch.topic, now_ms)
         if ids is not None and not self._is_plain(batch, ids):
             return self._produce_each(batch, batch.message_ids(), tags, payload)
         queue_id = self._choose_queue(batch)
