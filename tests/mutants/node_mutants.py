@@ -8,6 +8,7 @@ _DISK = "tests/node/test_disk.py"
 _DRIVER = "tests/node/test_driver.py"
 _STALE = "tests/node/test_stale_completion.py"
 _JOINING = "tests/node/test_joining.py"
+_ATTEMPTS = "tests/broker/test_attempts.py"
 _DEDUPE = "tests/broker/test_dedupe.py"
 _SNAPSHOTS = "tests/broker/test_broker_snapshots.py"
 
@@ -156,6 +157,23 @@ NODE_MUTANTS = (
         new="        return frozen\n",
         why="the thread that writes a snapshot sees what the loop changes",
         checks=(_SNAPSHOTS,),
+    ),
+    Mutant(
+        name="forget an attempt while it holds something",
+        file="broker/attempts.py",
+        old="            if any(True for _ in _held(topic, attempt, holds)):\n",
+        new="            if len([*_held(topic, attempt, holds)]) == len(attempt.places):\n",
+        why="a poll whose answer was lost is given other messages than those that wait for it",
+        checks=(_ATTEMPTS,),
+    ),
+    Mutant(
+        name="attempts count only while they hold something",
+        file="broker/attempts.py",
+        old="            self._sweep_at = max(2 * len(self._known), _SWEPT_AT_LEAST)\n",
+        new="            self._sweep_at = max(2 * len(self._known), _SWEPT_AT_LEAST)\n"
+        "            self._made = len(self._known)\n",
+        why="when room is given back decides what is recalled: nodes come to different states",
+        checks=(_ATTEMPTS, _SNAPSHOTS),
     ),
     Mutant(
         name="start in spite of a tombstone",

@@ -117,7 +117,7 @@ class Consumption:
             receive_id = self._receives
             places = self._take(group, command, receive_id, until)
             if command.attempt_id and places:
-                group.remember(command.topic, command.attempt_id, receive_id, tuple(places))
+                group.remember(command.topic, command.attempt_id, receive_id, places)
         return Received(
             topic=command.topic,
             receive_id=receive_id,
