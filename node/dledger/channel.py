@@ -17,6 +17,7 @@ from dledger.errors import (
     DiskFull,
     DledgerError,
     InvalidArgument,
+    LimitReached,
     NotJoined,
     NotLeader,
     Overloaded,
@@ -77,7 +78,8 @@ class Channel:
 
 
 _BY_NAME: Final[dict[str, type[DledgerError]]] = {
-    cls.__name__: cls for cls in (Refused, InvalidArgument, Unavailable, Overloaded, DiskFull)
+    cls.__name__: cls
+    for cls in (Refused, InvalidArgument, LimitReached, Unavailable, Overloaded, DiskFull)
 }
 
 

@@ -176,6 +176,14 @@ NODE_MUTANTS = (
         checks=(_ATTEMPTS, _SNAPSHOTS),
     ),
     Mutant(
+        name="queues of one topic are bounded, those of all are not",
+        file="broker/topic_store.py",
+        old="            self._queues_in_all += topic.queues\n",
+        new="            self._queues_in_all = topic.queues\n",
+        why="a client that makes topics fills every node's memory",
+        checks=("tests/broker/test_state.py",),
+    ),
+    Mutant(
         name="start in spite of a tombstone",
         file="joining.py",
         old="        if tombstone is not None:\n",

@@ -22,7 +22,7 @@ from dledger.broker.results import (
 )
 from dledger.broker.topic_store import TopicStore
 from dledger.broker.topics import check_name
-from dledger.errors import InvalidArgument, InvalidReceiptHandle, UnknownGroup
+from dledger.errors import InvalidReceiptHandle, LimitReached, UnknownGroup
 
 QueueKey = tuple[str, str, int]
 """(group, topic, queue id)."""
@@ -99,7 +99,7 @@ class Consumption:
         if command.name in self._groups:
             return GroupCreated(command.name, created=False)
         if len(self._groups) >= MAX_GROUPS:
-            raise InvalidArgument(f"there are {MAX_GROUPS} groups already, which is the limit")
+            raise LimitReached(f"there are {MAX_GROUPS} groups already, which is the limit")
         self._groups[command.name] = Group(command.name, self._edition.number)
         return GroupCreated(command.name, created=True)
 

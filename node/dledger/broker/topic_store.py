@@ -13,8 +13,14 @@ from dledger.broker.editions import Edition
 from dledger.broker.id_runs import IdRun, Ids
 from dledger.broker.produce import NO_QUEUE, ProduceFrame
 from dledger.broker.results import Produced, TopicCreated
-from dledger.broker.topics import MAX_QUEUES, MAX_TOPICS, Topic, checked_topic
-from dledger.errors import InvalidArgument, UnknownTopic
+from dledger.broker.topics import (
+    MAX_QUEUES,
+    MAX_QUEUES_IN_ALL,
+    MAX_TOPICS,
+    Topic,
+    checked_topic,
+)
+from dledger.errors import InvalidArgument, LimitReached, UnknownTopic
 
 
 class TopicStore:
@@ -29,6 +35,7 @@ class TopicStore:
         self._topics: dict[str, Topic] = {}
         self._queues: dict[str, list[ConsumeQueue]] = {}
         self._turns: dict[str, int] = {}
+        self._queues_in_all = 0
         self._dedupe = dedupe
         self._dedupe.edition = self._edition = edition
         self._changed = changed
@@ -73,7 +80,12 @@ class TopicStore:
         return sum(queue.end - queue.first for queue in self.queues(topic))
 
     def create(self, command: commands.CreateTopic) -> TopicCreated:
-        """Make a topic, or find it with the same settings; raise Refused for others."""
+        """Make a topic, or find it with the same settings.
+
+        Raises:
+            InvalidArgument: It exists with others, or there is no such topic.
+            LimitReached: There would be too many topics, or queues of all topics together.
+        """
         topic = checked_topic(name=command.name, type=command.type, queues=command.queues)
         existing = self._topics.get(topic.name)
         if existing is not None and existing != topic:
@@ -81,14 +93,23 @@ class TopicStore:
                 f"topic {topic.name!r} exists with type {existing.type} and {existing.queues} "
                 f"queues, not type {topic.type} and {topic.queues} queues"
             )
-        if existing is None and len(self._topics) >= MAX_TOPICS:
-            raise InvalidArgument(f"there are {MAX_TOPICS} topics already, which is the limit")
         if existing is None:
+            self._check_room(topic)
+            self._queues_in_all += topic.queues
             self._topics[topic.name] = topic
             edition = self._edition.number
             self._queues[topic.name] = [ConsumeQueue(edition) for _ in range(topic.queues)]
             self._turns[topic.name] = 0
         return TopicCreated(topic, existing is None)
+
+    def _check_room(self, topic: Topic) -> None:
+        if len(self._topics) >= MAX_TOPICS:
+            raise LimitReached(f"there are {MAX_TOPICS} topics already, which is the limit")
+        if self._queues_in_all + topic.queues > MAX_QUEUES_IN_ALL:
+            raise LimitReached(
+                f"the topics have {self._queues_in_all} queues together; {topic.queues} more for "
+                f"{topic.name!r} are above the limit of {MAX_QUEUES_IN_ALL}"
+            )
 
     def produce(self, batch: ProduceFrame, payload: Payload, now_ms: int) -> Produced:
         """Store the messages of *batch* that are new, and tell where each one is.
@@ -193,7 +214,9 @@ class TopicStore:
     def read(self, source: Reader) -> None:
         """Take everything from a snapshot; nothing is here yet. Raises MalformedStateError."""
         for _ in range(source.number(high=MAX_TOPICS)):
-            name, kind, queues = source.text(), source.text(), source.number(1, MAX_QUEUES)
+            room = min(MAX_QUEUES, MAX_QUEUES_IN_ALL - self._queues_in_all)
+            name, kind, queues = source.text(), source.text(), source.number(1, room)
+            self._queues_in_all += queues
             self._topics[name] = Topic(name=name, type=kind, queues=queues)
             self._turns[name] = source.number(high=queues - 1)
             self._queues[name] = [ConsumeQueue.read(source) for _ in range(queues)]
