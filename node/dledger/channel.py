@@ -17,6 +17,7 @@ from dledger.errors import (
     DiskFull,
     DledgerError,
     InvalidArgument,
+    LimitReached,
     NotJoined,
     NotLeader,
     OutcomeUnknown,
@@ -81,7 +82,15 @@ class Channel:
 
 _BY_NAME: Final[dict[str, type[DledgerError]]] = {
     cls.__name__: cls
-    for cls in (Refused, InvalidArgument, Unavailable, OutcomeUnknown, Overloaded, DiskFull)
+    for cls in (
+        Refused,
+        InvalidArgument,
+        LimitReached,
+        Unavailable,
+        OutcomeUnknown,
+        Overloaded,
+        DiskFull,
+    )
 }
 
 

@@ -5,6 +5,7 @@
     DledgerError
     ├── Refused                 the request cannot be served as asked; the caller must change it
     │   ├── InvalidArgument
+    │   │   └── LimitReached    (the group has as many topics, queues or groups as it may)
     │   ├── Unsupported         (not implemented yet; the message names the feature)
     │   ├── UnknownTopic / UnknownGroup / TopicTypeMismatch
     │   ├── InvalidReceiptHandle
@@ -43,6 +44,10 @@ class Refused(DledgerError):
 
 class InvalidArgument(Refused):
     """A field of the request is malformed or out of bounds; the message names it."""
+
+
+class LimitReached(InvalidArgument):
+    """The group has as many of these as it may have; the message names them and the limit."""
 
 
 class Unsupported(Refused):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
+from functools import partial
 
 from dledger.broker import commands
-from dledger.broker.columns import Reader, Writer
+from dledger.broker.columns import Encoded, Reader, number, text
 from dledger.broker.commands import LeaseRef
 from dledger.broker.deliveries import Lease, QueueDeliveries
+from dledger.broker.editions import Edition
 from dledger.broker.filters import tag_codes
 from dledger.broker.groups import MAX_GROUPS, Group
 from dledger.broker.results import (
@@ -20,7 +22,7 @@ from dledger.broker.results import (
 )
 from dledger.broker.topic_store import TopicStore
 from dledger.broker.topics import check_name
-from dledger.errors import InvalidArgument, InvalidReceiptHandle, UnknownGroup
+from dledger.errors import InvalidReceiptHandle, LimitReached, UnknownGroup
 
 QueueKey = tuple[str, str, int]
 """(group, topic, queue id)."""
@@ -37,8 +39,8 @@ class Consumption:
         now_ms: The log's time, Unix milliseconds; set before each entry is applied.
     """
 
-    def __init__(self, topics: TopicStore, changed: set[tuple[str, int]]) -> None:
-        self._topics, self._changed = topics, changed
+    def __init__(self, topics: TopicStore, changed: set[tuple[str, int]], edition: Edition) -> None:
+        self._topics, self._changed, self._edition = topics, changed, edition
         self._groups: dict[str, Group] = {}
         self._receives = 0
         self.now_ms = 0
@@ -97,13 +99,13 @@ class Consumption:
         if command.name in self._groups:
             return GroupCreated(command.name, created=False)
         if len(self._groups) >= MAX_GROUPS:
-            raise InvalidArgument(f"there are {MAX_GROUPS} groups already, which is the limit")
-        self._groups[command.name] = Group(command.name)
+            raise LimitReached(f"there are {MAX_GROUPS} groups already, which is the limit")
+        self._groups[command.name] = Group(command.name, self._edition.number)
         return GroupCreated(command.name, created=True)
 
     def receive(self, command: commands.Receive) -> Received:
         """Hand out messages; an attempt that asks again gets what it still holds."""
-        group = self._group(command.group)
+        group = self._own(command.group)
         self._topics.queue(command.topic, command.queue_id)
         until = self.now_ms + command.invisible_ms
         earlier = group.recall(command.topic, command.attempt_id) if command.attempt_id else None
@@ -115,7 +117,7 @@ class Consumption:
             receive_id = self._receives
             places = self._take(group, command, receive_id, until)
             if command.attempt_id and places:
-                group.remember(command.topic, command.attempt_id, receive_id, tuple(places))
+                group.remember(command.topic, command.attempt_id, receive_id, places)
         return Received(
             topic=command.topic,
             receive_id=receive_id,
@@ -161,10 +163,10 @@ class Consumption:
 
     def ack(self, command: commands.Ack) -> Acked:
         """Mark messages as consumed."""
-        group = self._group(command.group)
+        group = self._own(command.group)
         outcomes = tuple(
             deliveries.ack(lease.offset, lease.receive_id)
-            if (deliveries := group.peek(command.topic, lease.queue_id))
+            if (deliveries := group.own(command.topic, lease.queue_id))
             else False
             for lease in command.leases
         )
@@ -173,9 +175,9 @@ class Consumption:
     def change_invisible(self, command: commands.ChangeInvisible) -> InvisibilityChanged:
         """Let one lease end at another time; raise InvalidReceiptHandle if it is stale."""
         until = self.now_ms + command.invisible_ms
-        group = self._group(command.group)
+        group = self._own(command.group)
         lease = command.lease
-        deliveries = group.peek(command.topic, lease.queue_id)
+        deliveries = group.own(command.topic, lease.queue_id)
         self._changed.add((command.topic, lease.queue_id))
         if not (deliveries and deliveries.give_back(lease.offset, lease.receive_id, until)):
             raise InvalidReceiptHandle(
@@ -187,22 +189,23 @@ class Consumption:
     def renew(self, command: commands.Renew) -> InvisibilityChanged:
         """Let leases end later; stale ones are passed over."""
         until = self.now_ms + command.invisible_ms
-        group = self._group(command.group)
+        group = self._own(command.group)
         leases = command.leases
         changed = sum(self._renew(group, command.topic, lease, until) for lease in leases)
         return InvisibilityChanged(changed)
 
     def _renew(self, group: Group, topic: str, lease: LeaseRef, until: int) -> bool:
-        deliveries = group.peek(topic, lease.queue_id)
+        deliveries = group.own(topic, lease.queue_id)
         self._changed.add((topic, lease.queue_id))
         return deliveries is not None and deliveries.renew(lease.offset, lease.receive_id, until)
 
     def release(self, command: commands.Release) -> Released:
         """End what was renewed for a client that is gone."""
-        group = self._group(command.group)
+        group = self._own(command.group)
         released = 0
-        for topic, queue_id, deliveries in group.all_deliveries():
-            count = deliveries.release(command.client_id, self.now_ms)
+        for topic, queue_id, _ in group.all_deliveries():
+            deliveries = group.own(topic, queue_id)
+            count = deliveries.release(command.client_id, self.now_ms) if deliveries else 0
             released += count
             if count:
                 self._changed.add((topic, queue_id))
@@ -210,9 +213,18 @@ class Consumption:
 
     def drop_before_first_offsets(self) -> None:
         """Forget deliveries of messages that their queues do not keep any longer."""
-        for group in self._groups.values():
+        for name, group in list(self._groups.items()):
             for topic, queue_id, deliveries in group.all_deliveries():
-                deliveries.drop_before(self._topics.queue(topic, queue_id).first)
+                first = self._topics.queue(topic, queue_id).first
+                if deliveries.reaches_below(first):
+                    self._own(name).deliveries(topic, queue_id, first=first).drop_before(first)
+
+    def _own(self, name: str) -> Group:
+        """Return a group, to be changed."""
+        group = self._group(name)
+        if group.edition != self._edition.number:
+            group = self._groups[name] = group.copy(self._edition.number)
+        return group
 
     def _group(self, name: str) -> Group:
         group = self._groups.get(name)
@@ -224,14 +236,10 @@ class Consumption:
         found = self._groups.get(group)
         return found.peek(topic, queue_id) if found else None
 
-    def write(self, out: Writer) -> None:
-        """Add everything to a snapshot; groups by name."""
-        out.number(self.now_ms)
-        out.number(self._receives)
-        out.number(len(self._groups))
-        for name, group in sorted(self._groups.items()):
-            out.text(name)
-            group.write(out)
+    def freeze(self) -> Encoded:
+        """Return what makes everything as it is now."""
+        groups = list(self._groups.values())
+        return partial(_encoded, self.now_ms, self._receives, groups)
 
     def read(self, source: Reader) -> None:
         """Take everything from a snapshot; nothing is here yet. Raises MalformedStateError."""
@@ -245,3 +253,13 @@ class Consumption:
         """Return everything as plain values, in one order on every node."""
         groups = [[name, group.canonical()] for name, group in sorted(self._groups.items())]
         return [self.now_ms, self._receives, groups]
+
+
+def _encoded(now_ms: int, receives: int, groups: list[Group]) -> Iterator[bytes]:
+    """Yield everything for a snapshot; groups by name."""
+    yield number(now_ms)
+    yield number(receives)
+    yield number(len(groups))
+    for group in sorted(groups, key=lambda group: group.name):
+        yield text(group.name)
+        yield from group.encoded()

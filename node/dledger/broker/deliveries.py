@@ -8,11 +8,11 @@ Time is the log's, passed in by `state`; so every node comes to the same decisio
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
+from copy import copy
 from heapq import heapify, heappop, heappush
-from typing import Final
+from typing import Final, NamedTuple
 
-from dledger.broker.columns import Reader, TypeCode, Writer, ascends
+from dledger.broker.columns import Reader, TypeCode, ascends, column, number, text
 from dledger.broker.consume_queue import ConsumeQueue
 
 MAX_LEASES = 16_384
@@ -23,9 +23,8 @@ MAX_RUNS_SCANNED = 4_096
 _LEASE_COLUMNS: Final[tuple[TypeCode, ...]] = ("Q", "q", "Q", "I")
 
 
-@dataclass(slots=True, kw_only=True)
-class Lease:
-    """A message on loan.
+class Lease(NamedTuple):
+    """A message on loan; a snapshot may refer to it, so another one takes its place.
 
     Attributes:
         receive_id: The RECEIVE that handed it out last; a handle of an earlier one is stale.
@@ -48,13 +47,24 @@ class QueueDeliveries:
     Every offset below `next_offset` is either leased or done (acked, or passed by a filter).
     """
 
-    __slots__ = ("_expiry", "leases", "next_offset")
+    __slots__ = ("_expiry", "edition", "leases", "next_offset")
 
-    def __init__(self, first: int = 0) -> None:
+    def __init__(self, first: int = 0, edition: int = 0) -> None:
+        self.edition = edition
+        """Which edition of the state this is of; see `editions`."""
         self.next_offset = first
         """The first offset that was never handed out; a new group starts at the oldest message."""
         self.leases: dict[int, Lease] = {}
         self._expiry: list[tuple[int, int]] = []
+
+    def copy(self, edition: int) -> QueueDeliveries:
+        """Return the same deliveries, to be changed while these only wait to be `encoded`.
+
+        What is derived, and not encoded, goes over to the copy.
+        """
+        other = copy(self)
+        other.edition, other.leases = edition, self.leases.copy()
+        return other
 
     @property
     def committed(self) -> int:
@@ -153,8 +163,7 @@ class QueueDeliveries:
         lease = self.leases.get(offset)
         if lease is None or lease.receive_id != receive_id:
             return False
-        lease.visible_at_ms = visible_at_ms
-        self._lease(offset, lease)
+        self._lease(offset, lease._replace(visible_at_ms=visible_at_ms))
         return True
 
     def renew(self, offset: int, receive_id: int, visible_at_ms: int) -> bool:
@@ -166,7 +175,8 @@ class QueueDeliveries:
         if lease is None or not lease.client_id:
             return False
         found = self.extend(offset, receive_id, visible_at_ms)
-        lease.arrived |= found
+        if found:
+            self.leases[offset] = self.leases[offset]._replace(arrived=True)
         return found
 
     def give_back(self, offset: int, receive_id: int, visible_at_ms: int) -> bool:
@@ -176,8 +186,7 @@ class QueueDeliveries:
         """
         found = self.extend(offset, receive_id, visible_at_ms)
         if found:
-            lease = self.leases[offset]
-            lease.client_id, lease.arrived = "", False
+            self.leases[offset] = self.leases[offset]._replace(client_id="", arrived=False)
         return found
 
     def release(self, client_id: str, now_ms: int) -> int:
@@ -200,28 +209,34 @@ class QueueDeliveries:
             if lease.client_id and not lease.arrived and lease.receive_id in receive_ids:
                 yield offset, lease
 
+    def reaches_below(self, first: int) -> bool:
+        """Whether `drop_before` has anything to forget."""
+        return self.next_offset < first or any(offset < first for offset in self.leases)
+
     def drop_before(self, first: int) -> None:
         """Forget what is below *first*: the queue does not keep it any longer."""
         self.next_offset = max(self.next_offset, first)
         for offset in [offset for offset in self.leases if offset < first]:
             del self.leases[offset]
 
-    def write(self, out: Writer) -> None:
-        """Add everything to a snapshot; the leases by columns, ascending."""
+    def encoded(self) -> Iterator[bytes]:
+        """Yield everything for a snapshot; the leases by columns, ascending."""
         offsets = sorted(self.leases)
+        yield number(self.next_offset)
+        yield from column("Q", len(offsets), offsets)
+        if not offsets:
+            return
         leases = [self.leases[offset] for offset in offsets]
         holders = sorted({(lease.client_id, lease.arrived) for lease in leases})
         numbers = {holder: number for number, holder in enumerate(holders)}
-        out.number(self.next_offset)
-        out.numbers("Q", offsets)
-        out.numbers("Q", [lease.receive_id for lease in leases])
-        out.numbers("q", [lease.visible_at_ms for lease in leases])
-        out.numbers("Q", [lease.attempt for lease in leases])
-        out.numbers("I", [numbers[lease.client_id, lease.arrived] for lease in leases])
-        out.number(len(holders))
+        yield from column("Q", len(leases), (lease.receive_id for lease in leases))
+        yield from column("q", len(leases), (lease.visible_at_ms for lease in leases))
+        yield from column("Q", len(leases), (lease.attempt for lease in leases))
+        yield from column("I", len(leases), (numbers[x.client_id, x.arrived] for x in leases))
+        yield number(len(holders))
         for client_id, arrived in holders:
-            out.text(client_id)
-            out.number(arrived)
+            yield text(client_id)
+            yield number(arrived)
 
     @classmethod
     def read(cls, source: Reader, queue: ConsumeQueue) -> QueueDeliveries:
@@ -230,12 +245,14 @@ class QueueDeliveries:
         offsets = source.column("Q")
         if not ascends(offsets, found.next_offset) or any(o < queue.first for o in offsets[:1]):
             raise source.malformed(f"leases outside [{queue.first}, {found.next_offset})")
+        if not offsets:
+            return found
         columns = [source.column(code, len(offsets)) for code in _LEASE_COLUMNS]
         holders = [_holder(source) for _ in range(source.number())]
         if any(number >= len(holders) for number in columns[-1]):
             raise source.malformed(f"a lease of another than {len(holders)} holders")
-        for offset, receive_id, until_ms, attempt, number in zip(offsets, *columns, strict=True):
-            client_id, arrived = holders[number]
+        for offset, receive_id, until_ms, attempt, holder in zip(offsets, *columns, strict=True):
+            client_id, arrived = holders[holder]
             found._lease(
                 offset,
                 Lease(
@@ -272,6 +289,5 @@ class QueueDeliveries:
 
 
 def _holder(source: Reader) -> tuple[str, bool]:
-    """Take whose a lease is, and whether it arrived there: in an old snapshot all count so."""
-    client_id = source.text()
-    return client_id, client_id != "" if source.version < 3 else source.number(high=1) == 1
+    """Take whose a lease is, and whether it is known to have arrived there."""
+    return source.text(), source.number(high=1) == 1
