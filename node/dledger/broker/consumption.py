@@ -6,6 +6,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import partial
 
 from dledger.broker import commands
+from dledger.broker.changes import Changes, QueueKey
 from dledger.broker.columns import Encoded, Reader, number, text
 from dledger.broker.commands import LeaseRef
 from dledger.broker.deliveries import Lease, QueueDeliveries
@@ -24,8 +25,6 @@ from dledger.broker.topic_store import TopicStore
 from dledger.broker.topics import check_name
 from dledger.errors import InvalidReceiptHandle, LimitReached, UnknownGroup
 
-QueueKey = tuple[str, str, int]
-"""(group, topic, queue id)."""
 MAX_RECEIVE = 1_024
 """Messages that one RECEIVE may hand out."""
 
@@ -33,14 +32,14 @@ MAX_RECEIVE = 1_024
 class Consumption:
     """All consumer groups. Part of `state.BrokerState`, and as deterministic.
 
-    *changed* is where it notes the (topic, queue id) whose leases move.
+    *changes* is where it notes whose leases move.
 
     Attributes:
         now_ms: The log's time, Unix milliseconds; set before each entry is applied.
     """
 
-    def __init__(self, topics: TopicStore, changed: set[tuple[str, int]], edition: Edition) -> None:
-        self._topics, self._changed, self._edition = topics, changed, edition
+    def __init__(self, topics: TopicStore, changes: Changes, edition: Edition) -> None:
+        self._topics, self._changes, self._edition = topics, changes, edition
         self._groups: dict[str, Group] = {}
         self._receives = 0
         self.now_ms = 0
@@ -49,18 +48,26 @@ class Consumption:
         """Whether the consumer group exists."""
         return name in self._groups
 
-    def available(self, group: str, topic: str, queue_ids: Sequence[int], now_ms: int) -> int:
+    def available(
+        self, group: str, topic: str, queue_ids: Sequence[int], now_ms: int, *, enough: int
+    ) -> int:
         """Return how many messages a RECEIVE could hand out at *now_ms*; filters may make it fewer.
 
-        Zero means that a RECEIVE is not worth proposing.
+        Zero means that a RECEIVE is not worth proposing. Counting stops at *enough*: an answer
+        that reaches it may be too low.
         """
-        queues = self._topics.queues(topic)
-        return sum(
-            found.available(queues[queue_id].end, now_ms)
-            if (found := self._peek(group, topic, queue_id))
-            else queues[queue_id].end - queues[queue_id].first
-            for queue_id in queue_ids
-        )
+        queues, found = self._topics.queues(topic), self._groups.get(group)
+        count = 0
+        for queue_id in queue_ids:
+            queue = queues[queue_id]
+            deliveries = found.peek(topic, queue_id) if found else None
+            if deliveries is None:
+                count += queue.end - queue.first
+            else:
+                count += deliveries.available(queue.end, now_ms, enough=enough - count)
+            if count >= enough:
+                break
+        return count
 
     def holds_attempt(self, group: str, topic: str, attempt_id: str) -> bool:
         """Whether this attempt was answered before and still holds some of what it was given."""
@@ -112,18 +119,24 @@ class Consumption:
         if earlier is not None:
             receive_id, places = earlier
             group.lease_anew(command.topic, receive_id, places, until)
+            self._note(group, command.topic, places)
         else:
             self._receives += 1
             receive_id = self._receives
             places = self._take(group, command, receive_id, until)
+            self._note(group, command.topic, places)
             if command.attempt_id and places:
                 group.remember(command.topic, command.attempt_id, receive_id, places)
+                self._changes.attempts.add((group.name, command.topic, command.attempt_id))
         return Received(
             topic=command.topic,
             receive_id=receive_id,
             visible_at_ms=until,
             deliveries=tuple(self._delivery(group, command.topic, place) for place in places),
         )
+
+    def _note(self, group: Group, topic: str, places: Sequence[tuple[int, int]]) -> None:
+        self._changes.leases.update((group.name, topic, queue_id) for queue_id, _ in places)
 
     def _take(
         self, group: Group, command: commands.Receive, receive_id: int, until: int
@@ -164,13 +177,15 @@ class Consumption:
     def ack(self, command: commands.Ack) -> Acked:
         """Mark messages as consumed."""
         group = self._own(command.group)
-        outcomes = tuple(
-            deliveries.ack(lease.offset, lease.receive_id)
-            if (deliveries := group.own(command.topic, lease.queue_id))
-            else False
-            for lease in command.leases
-        )
-        return Acked(outcomes)
+        return Acked(tuple(self._ack(group, command.topic, lease) for lease in command.leases))
+
+    def _ack(self, group: Group, topic: str, lease: LeaseRef) -> bool:
+        deliveries = group.own(topic, lease.queue_id)
+        if deliveries is None:
+            return False
+        if deliveries.lacks_room(self._topics.queues(topic)[lease.queue_id].end):
+            self._changes.leases.add((group.name, topic, lease.queue_id))
+        return deliveries.ack(lease.offset, lease.receive_id)
 
     def change_invisible(self, command: commands.ChangeInvisible) -> InvisibilityChanged:
         """Let one lease end at another time; raise InvalidReceiptHandle if it is stale."""
@@ -178,7 +193,7 @@ class Consumption:
         group = self._own(command.group)
         lease = command.lease
         deliveries = group.own(command.topic, lease.queue_id)
-        self._changed.add((command.topic, lease.queue_id))
+        self._changes.leases.add((group.name, command.topic, lease.queue_id))
         if not (deliveries and deliveries.give_back(lease.offset, lease.receive_id, until)):
             raise InvalidReceiptHandle(
                 f"the receipt handle for queue {lease.queue_id}, offset "
@@ -196,19 +211,18 @@ class Consumption:
 
     def _renew(self, group: Group, topic: str, lease: LeaseRef, until: int) -> bool:
         deliveries = group.own(topic, lease.queue_id)
-        self._changed.add((topic, lease.queue_id))
+        self._changes.leases.add((group.name, topic, lease.queue_id))
         return deliveries is not None and deliveries.renew(lease.offset, lease.receive_id, until)
 
     def release(self, command: commands.Release) -> Released:
         """End what was renewed for a client that is gone."""
         group = self._own(command.group)
         released = 0
-        for topic, queue_id, _ in group.all_deliveries():
-            deliveries = group.own(topic, queue_id)
-            count = deliveries.release(command.client_id, self.now_ms) if deliveries else 0
-            released += count
-            if count:
-                self._changed.add((topic, queue_id))
+        for topic, queue_id, found in group.all_deliveries():
+            if found.keeps_for(command.client_id):
+                deliveries = group.deliveries(topic, queue_id, first=found.next_offset)
+                released += deliveries.release(command.client_id, self.now_ms)
+                self._changes.leases.add((group.name, topic, queue_id))
         return Released(released)
 
     def drop_before_first_offsets(self) -> None:
@@ -217,7 +231,9 @@ class Consumption:
             for topic, queue_id, deliveries in group.all_deliveries():
                 first = self._topics.queue(topic, queue_id).first
                 if deliveries.reaches_below(first):
-                    self._own(name).deliveries(topic, queue_id, first=first).drop_before(first)
+                    own = self._own(name).deliveries(topic, queue_id, first=first)
+                    if own.drop_before(first):
+                        self._changes.leases.add((name, topic, queue_id))
 
     def _own(self, name: str) -> Group:
         """Return a group, to be changed."""

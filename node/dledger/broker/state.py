@@ -18,6 +18,7 @@ from typing import Any, Final
 from crc32c import crc32c
 
 from dledger.broker import commands
+from dledger.broker.changes import Changes
 from dledger.broker.columns import (
     FORMAT,
     Encoded,
@@ -80,12 +81,12 @@ class BrokerState:
     """
 
     def __init__(self, dedupe: DedupeWindow | None = None) -> None:
-        self._changed: set[tuple[str, int]] = set()
+        self._changes = Changes()
         self.applied_index = 0
         self.first_index = 1
         self._edition = Edition()
-        self.topics = TopicStore(dedupe or DedupeWindow(), self._changed, self._edition)
-        self.groups = Consumption(self.topics, self._changed, self._edition)
+        self.topics = TopicStore(dedupe or DedupeWindow(), self._changes.arrived, self._edition)
+        self.groups = Consumption(self.topics, self._changes, self._edition)
         self._handlers = self._bound()
 
     def _bound(self) -> dict[type, Callable[[Any], object]]:
@@ -183,23 +184,21 @@ class BrokerState:
     def replace(self, other: BrokerState) -> None:
         """Become *other*, which is given up: a snapshot replaces what was applied so far."""
         self.applied_index, self.first_index = other.applied_index, other.first_index
-        self.topics, self.groups, self._changed = other.topics, other.groups, other._changed
+        self.topics, self.groups, self._changes = other.topics, other.groups, other._changes
         self._edition = other._edition
         self._handlers = self._bound()
-        self._changed.update(
+        self._changes.arrived.update(
             (topic.name, queue_id)
             for topic in self.topics.all()
             for queue_id in range(topic.queues)
         )
 
-    def take_changed(self) -> set[tuple[str, int]]:
-        """Return the (topic, queue id) that got messages or whose leases changed since last asked.
+    def take_changes(self) -> Changes:
+        """Return what got messages and whose leases moved since last asked.
 
         For the one shell that wakes waiting readers; no part of the replicated state.
         """
-        changed = set(self._changed)
-        self._changed.clear()
-        return changed
+        return self._changes.take()
 
     def digest(self) -> str:
         """Return a hash of the whole state; equal on all nodes that applied the same entries.
