@@ -9,6 +9,7 @@ PYTEST_ARGS ?=
 CHAOS_ARGS ?=
 MUTANTS_ARGS ?=
 BENCH_ARGS ?=
+BESIDE ?=
 SOAK_ARGS ?=
 OVERLOAD_ARGS ?=
 
@@ -17,7 +18,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.synced
 
 # Most tests wait or use one core, and run beside each other; those marked `alone` follow by themselves.
-BESIDE := $(PY) -m pytest -n $(WORKERS)
+TOGETHER := $(PY) -m pytest -n $(WORKERS)
 ALONE_IN := tests/chaos tests/system
 # Arguments that choose tests may leave one of the two parts with none, which is pytest's exit code 5.
 MAY_BE_NONE := $(if $(PYTEST_ARGS),|| [ $$$$? = 5 ])
@@ -43,7 +44,7 @@ proto: $(STAMP) ## Regenerate the protobuf code from node/proto
 	$(PY) scripts/generate_proto.py
 
 unit: $(STAMP) ## Tests without a cluster
-	$(BESIDE) tests -m "not alone and not e2e" $(PYTEST_ARGS) $(MAY_BE_NONE)
+	$(TOGETHER) tests -m "not alone and not e2e" $(PYTEST_ARGS) $(MAY_BE_NONE)
 	$(PY) -m pytest $(ALONE_IN) -m "alone and not e2e" $(PYTEST_ARGS) $(MAY_BE_NONE)
 
 coverage: $(STAMP) ## Branches of raft/ and store/ that the tests take: at least 95 %
@@ -72,7 +73,7 @@ e2e: $(STAMP) ## Stories on a real Kubernetes cluster: make e2e [CLUSTER=auto|lo
 	E2E_CLUSTER=$(CLUSTER) $(PY) -m pytest e2e $(PYTEST_ARGS)
 
 test: check ## All tests: lint, types, unit, simulator, stories on a real cluster
-	$(BESIDE) tests -m "not alone" $(PYTEST_ARGS) $(MAY_BE_NONE)
+	$(TOGETHER) tests -m "not alone" $(PYTEST_ARGS) $(MAY_BE_NONE)
 	E2E_CLUSTER=$(CLUSTER) $(PY) -m pytest $(ALONE_IN) e2e -m alone $(PYTEST_ARGS) $(MAY_BE_NONE)
 
 demo: $(STAMP) ## A cluster, a group, a killed leader, nothing lost (about 2 minutes once built)
@@ -87,8 +88,8 @@ demo-down: $(STAMP) ## Remove everything that demo and e2e put on this machine
 bench-pipeline: $(STAMP) ## Parse, backup and restore beside a raw read, pyarrow and Spark's writer
 	$(PY) -m e2e.bench_pipeline
 
-bench: $(STAMP) ## What a group does here beside Java DLedger and etcd: make bench BENCH_ARGS="--full"
-	$(PY) -m e2e.bench $(BENCH_ARGS)
+bench: $(STAMP) ## Beside Java DLedger and etcd (BENCH_ARGS="--full"), or another commit: make bench BESIDE=main
+	$(PY) -m e2e.bench$(if $(BESIDE),.beside $(BESIDE)) $(BENCH_ARGS)
 
 .PHONY: soak
 soak: $(STAMP) ## Steady load with a fault each minute: make soak MINUTES=30 [SOAK_ARGS=...]
