@@ -198,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     print("\n" + table(lines))
     path = _write(at, facts, commits, reported(lines, figures))
-    print(f"\nas JSON: {path.relative_to(machine.ROOT)}")
+    print(f"\nas JSON: {path}")
     if problem:
         print(f"bench: cut short: {problem}", file=sys.stderr)
     return exit_code(lines.values(), is_whole=not problem)

@@ -22,7 +22,7 @@ def number(value: float) -> str:
 
 
 def with_unit(value: float | None, unit: str) -> str:
-    """Return a figure with its unit; "" for none."""
-    if value is None:
+    """Return a figure with its unit; "" for none, and for what is no number."""
+    if value is None or math.isnan(value):
         return ""
     return f"{number(value)}{'' if unit in ('', '/s') else ' '}{unit}"
