@@ -15,6 +15,7 @@ BENCH_ARGS ?=
 BESIDE ?=
 SOAK_ARGS ?=
 OVERLOAD_ARGS ?=
+GROWTH_ARGS ?=
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -115,6 +116,10 @@ soak: $(STAMP) ## Steady load with a fault each minute: make soak MINUTES=30 [SO
 .PHONY: overload
 overload: $(STAMP) ## More than a group can take, four ways, and how it is afterwards
 	$(PY) -m e2e.bench.overload $(OVERLOAD_ARGS)
+
+.PHONY: growth
+growth: $(STAMP) ## A group that has lived for a year: make growth [GROWTH_ARGS="--only polls,storm"]
+	$(PY) -m e2e.growth $(GROWTH_ARGS)
 
 .PHONY: bench-report
 bench-report: $(STAMP) ## Write docs/performance.md and its plots from bench/results

@@ -452,6 +452,19 @@ def test_deliveries_are_those_of_the_obvious_model(steps: list[tuple[Any, ...]])
         pair.assert_equal()
 
 
+def test_what_was_given_back_is_its_clients_no_more() -> None:
+    """A client that parts ends what it holds, not what it gave back for a time that it chose."""
+    pair = _Pair()
+    pair.add(["a"] * 2)
+    pair.take(2, None, 4, "c")
+
+    pair.extend(0, 0, 50, True)
+    pair.release("c")
+
+    pair.assert_equal()
+    assert pair.found.leases[0].visible_at_ms == 50
+
+
 def test_a_leaders_looks_do_not_change_what_is_handed_out() -> None:
     """What ended first comes first, also if only what ended later was looked at: as elsewhere."""
     looked, other = _Pair(), _Pair()
