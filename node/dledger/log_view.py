@@ -45,16 +45,11 @@ class LogView:
         self._sweeping = False
         self._loading: dict[int, asyncio.Future[tuple[Entry, ...]]] = {}
         self._truncations = log.truncations
-        self._hidden_before = 0
 
     @property
     def first_index(self) -> int:
-        """The oldest index that is kept."""
-        return max(self._log.first_index, self._log.needed_from, self._hidden_before)
-
-    def hide_before(self, index: int) -> None:
-        """Say that the log begins with *index*, before a thread drops what is below."""
-        self._hidden_before = max(self._hidden_before, index)
+        """The oldest index that is kept: what a snapshot covers, a thread may drop any moment."""
+        return max(self._log.first_index, self._log.needed_from)
 
     @property
     def last_index(self) -> int:

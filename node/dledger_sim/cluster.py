@@ -163,17 +163,17 @@ class Cluster:
         )
 
     def lost_entry(self) -> int | None:
-        """Return a committed entry that a member needs, and of which no disk has a whole copy.
+        """Return a committed entry that a member needs, and of which no member has a whole copy.
 
-        What only damaged nodes are left to give cannot come back: the group rightly stands still.
+        What is left on the disks of those who were removed is asked of nobody: the group rightly
+        stands still.
         """
         last = self.commitment.last_index
         needed = (index for one in self.known_members() for r in one.log.faulty for index in r)
         return next((each for each in needed if each <= last and self._is_lost(each)), None)
 
     def _is_lost(self, index: int) -> bool:
-        everyone = (one for one in self.processes.values() if not one.retired)
-        return not any(self.commitment.is_here(one, index) for one in everyone)
+        return not any(self.commitment.is_here(one, index) for one in self.known_members())
 
     def is_settled(self) -> bool:
         """Whether one membership decides, and no change of it is under way."""

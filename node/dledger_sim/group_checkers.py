@@ -91,11 +91,12 @@ class MembershipHistory:
         index, membership = core.membership_index, core.membership
         if index > core.last_index:
             raise ViolationError(f"{process.id} goes by the membership {index} behind its log")
-        newest = bisect_right(self._committed, core.applied_index)
+        sure = min(core.applied_index, process.snapshots.index)  # a repair is heard of later
+        newest = bisect_right(self._committed, sure)
         if newest and index < self._committed[newest - 1]:
             raise ViolationError(
-                f"{process.id} goes by the membership {index}, and has applied "
-                f"that of {self._committed[newest - 1]}"
+                f"{process.id} goes by the membership {index}, and its snapshot "
+                f"has that of {self._committed[newest - 1]}"
             )
         term = _term_at(process, index)
         if core.role is Role.LEADER and term == core.term:

@@ -113,6 +113,7 @@ def partition_with_hub(cluster: Cluster, watch: LeaderWatch) -> str:
     Raises:
         StuckError: The change does not end; or there is no hub, wherever the group is cut.
     """
+    cluster.links.heal()
     end_us = cluster.clock.now_us + CHANGE_US
     if not (cluster.is_settled() or cluster.clock.run_until(end_us, cluster.is_settled)):
         raise StuckError(f"a change of members does not end within {CHANGE_US / S} s")

@@ -280,6 +280,14 @@ RAFT_MUTANTS = (
         checks=(_DISOWNING,),
     ),
     Mutant(
+        name="ask those whom the entry itself made voters",
+        file="raft/membership.py",
+        old="reversed(self._stack) if at < index)",
+        new="reversed(self._stack) if at <= index)",
+        why="who decided about a membership are those before it",
+        checks=(_MEMBERSHIP,),
+    ),
+    Mutant(
         name="lack what a snapshot took in",
         file="raft/disowning.py",
         old="self._standing.installing is not None or index < self._log.first_index",

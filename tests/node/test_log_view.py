@@ -210,3 +210,14 @@ async def test_a_chunk_that_was_read_before_a_truncation_is_not_kept_for_later()
     await viewed.executor.run_next()
 
     assert viewed.terms(2, 4) == [1, 2, 2]
+
+
+async def test_the_log_begins_where_no_snapshot_covers_it() -> None:
+    """A thread removes what is before at any moment; nobody is to begin to read there."""
+    viewed = Viewed()
+    viewed.write(1, 1, 4)
+
+    viewed.log.need_from(3)
+
+    assert viewed.log.first_index == 1
+    assert viewed.view.first_index == 3
