@@ -34,7 +34,7 @@ examples:
   dledger log verify ./data/node-0
 
 exit codes: 0 done, 1 refused, 2 wrong usage or configuration, 3 the data directory is refused,
-4 the group cannot be reached
+4 the group cannot be reached, 5 a newer version of dledger is needed
 """
 
 
@@ -172,8 +172,13 @@ def _status(args: argparse.Namespace) -> int:
         print(f"{status.name} ({status.node_id}) of group {status.group} {status.group_id or '-'}")
         print(f"  {status.role}, term {status.term}, {ready}")
         print(f"  commit {status.commit_index}, applied {status.applied_index}")
+        print(f"  version {status.version}, feature level {status.feature_level}")
         for row in status.members:
-            print(f"  {row.member.name:20} {row.role:10} match {row.match_index} lag {row.lag}")
+            level = row.feature_level or "unknown"
+            print(
+                f"  {row.member.name:20} {row.role:10} match {row.match_index} lag {row.lag} "
+                f"level {level}"
+            )
         if status.last_failover is not None:
             print(f"  {failover_line(status.last_failover)}")
         return _EXIT_OK

@@ -16,6 +16,7 @@ from dledger.errors import (
     AlreadyBootstrapped,
     DiskFull,
     DledgerError,
+    FeatureNotReady,
     InvalidArgument,
     NotJoined,
     NotLeader,
@@ -77,7 +78,8 @@ class Channel:
 
 
 _BY_NAME: Final[dict[str, type[DledgerError]]] = {
-    cls.__name__: cls for cls in (Refused, InvalidArgument, Unavailable, Overloaded, DiskFull)
+    cls.__name__: cls
+    for cls in (Refused, InvalidArgument, Unavailable, Overloaded, DiskFull, FeatureNotReady)
 }
 
 

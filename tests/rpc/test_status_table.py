@@ -27,6 +27,7 @@ _ERRORS: list[DledgerError] = [
     errors.NotJoined(),
     errors.Overloaded("full"),
     errors.DiskFull("0 bytes"),
+    errors.FeatureNotReady("not yet"),
 ]
 
 

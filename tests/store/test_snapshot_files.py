@@ -224,7 +224,7 @@ def test_a_removed_snapshot_cannot_be_read() -> None:
 def test_a_file_of_another_length_is_refused() -> None:
     """Though its CRC fits: the header says how long it is, and how long its parts are."""
     data = _encoded(_snapshot(8, size=50)) + b"more"
-    forged = data[:12] + crc32c(data[16:]).to_bytes(4, "little") + data[16:]
+    forged = data[:12] + crc32c(data[16:], crc32c(data[:12])).to_bytes(4, "little") + data[16:]
 
     with pytest.raises(ValueError, match=f"{len(data)} bytes, the header says {len(data) - 4}"):
         decode_snapshot(forged)

@@ -11,7 +11,7 @@ import json
 import struct
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from crc32c import crc32c
 
@@ -20,18 +20,25 @@ from dledger.broker.columns import FORMAT, MalformedStateError, Reader, Writer
 from dledger.broker.consume_queue import Payload
 from dledger.broker.consumption import Consumption
 from dledger.broker.dedupe import DedupeWindow
-from dledger.broker.frames import CommandType, MalformedCommandError, split
+from dledger.broker.frames import (
+    CommandType,
+    MalformedCommandError,
+    UnknownCommandError,
+    split,
+)
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import Retained
 from dledger.broker.topic_store import TopicStore
-from dledger.errors import DledgerError, InvalidArgument
+from dledger.errors import DledgerError, InvalidArgument, NewerCommand, NewerFormat
+from dledger.features import FEATURES, Features
 from dledger.types import Entry, EntryKind
 
-_VERSIONS: Final = {b"DLGRBRK%d" % version: version for version in range(1, FORMAT + 1)}
-"""The format by the magic word that a state begins with."""
 _MAGIC: Final = b"DLGRBRK%d" % FORMAT
+"""What a state begins with; it ends in the format, one digit."""
 _PREFIX: Final = struct.Struct("<8sI")
 Pace = Callable[[Iterable[bytes]], Iterable[bytes]]
+_Read: TypeAlias = tuple[int, int, object]
+"""Start and end of a command's payload, and the command; or why it is malformed."""
 
 
 class FrozenState:
@@ -62,7 +69,21 @@ class BrokerState:
         groups: Consumer groups and their deliveries; to be asked, not changed.
     """
 
-    def __init__(self, dedupe: DedupeWindow | None = None) -> None:
+    def __init__(
+        self,
+        dedupe: DedupeWindow | None = None,
+        *,
+        features: Features = FEATURES,
+        decoders: commands.Decoders = commands.DECODERS,
+    ) -> None:
+        """Begin before the first entry.
+
+        Args:
+            dedupe: Another than the usual window.
+            features: What is known of the log; the rest stops the node.
+            decoders: How each type of command but PRODUCE is read.
+        """
+        self._features, self._decoders = features, decoders
         self._changed: set[tuple[str, int]] = set()
         self.applied_index = 0
         self.first_index = 1
@@ -93,27 +114,54 @@ class BrokerState:
         Returns:
             One result for each command in the entry: a value of `results`, or the DledgerError
             that refused it. A refused command changes nothing.
+
+        Raises:
+            NewerCommand: This version does not know all of it. The state is as before, and no
+                later entry may be applied to it: this node has to be upgraded.
         """
         if entry.index <= self.applied_index:
             raise AssertionError(f"entry {entry.index} applied after {self.applied_index}")
+        found = self._read(entry)
         self.applied_index = entry.index
         self.groups.now_ms = max(self.groups.now_ms, entry.timestamp_ms)
+        return [self._apply(one, entry.index) for one in found]
+
+    def _read(self, entry: Entry) -> list[_Read]:
+        """Return the commands of an entry, all read before the first of them changes anything.
+
+        Behind one that is cut short nothing more can be found; that is so in all versions.
+        """
+        found: list[_Read] = []
         if entry.kind is not EntryKind.DATA:
-            return []
-        results: list[object] = []
+            return found
         try:
             for kind, start, end in split(entry.data):
-                results.append(self._apply(kind, entry, start, end))
+                found.append((start, end, self._read_one(kind, entry.data, start, end)))
+        except UnknownCommandError as error:
+            raise NewerCommand(entry.index, what=str(error), level=self._features.level) from error
         except MalformedCommandError as error:
-            results.append(InvalidArgument(str(error)))
-        return results
+            found.append((0, 0, error))
+        return found
 
-    def _apply(self, kind: int, entry: Entry, start: int, end: int) -> object:
+    def _read_one(self, kind: int, data: bytes, start: int, end: int) -> object:
         try:
             if kind == CommandType.PRODUCE:
-                batch = ProduceFrame(entry.data, start, end)
-                return self.topics.produce(batch, Payload(entry.index, start, end))
-            command = commands.decode(kind, entry.data[start:end])
+                return ProduceFrame(data, start, end)
+            return commands.decode(
+                kind, data[start:end], features=self._features, decoders=self._decoders
+            )
+        except UnknownCommandError:
+            raise
+        except MalformedCommandError as error:
+            return error
+
+    def _apply(self, found: _Read, index: int) -> object:
+        start, end, command = found
+        try:
+            if isinstance(command, ProduceFrame):
+                return self.topics.produce(command, Payload(index, start, end))
+            if isinstance(command, MalformedCommandError):
+                raise command
             return self._handlers[type(command)](command)
         except DledgerError as error:
             return error
@@ -149,13 +197,17 @@ class BrokerState:
         """Return the state that `encode` was asked for.
 
         Raises:
+            NewerFormat: A newer version wrote it.
             MalformedStateError: The bytes are damaged, or are no state.
         """
         magic, crc = _PREFIX.unpack_from(data.ljust(_PREFIX.size, b"\0"))
         body = data[_PREFIX.size :]
-        if magic not in _VERSIONS or crc32c(body) != crc:
+        found = magic[-1] - ord("0")
+        if magic[:-1] != _MAGIC[:-1] or not 1 <= found <= 9 or crc32c(body) != crc:
             raise MalformedStateError(f"{len(data)} bytes are no broker state, or damaged")
-        source, state = Reader(body, _VERSIONS[magic]), cls()
+        if found > FORMAT:
+            raise NewerFormat.number("the state in a snapshot", found=found, known=FORMAT)
+        source, state = Reader(body, found), cls()
         state.applied_index = source.number()
         state.first_index = source.number(1)
         state.topics.read(source)

@@ -5,7 +5,7 @@
     0         8         12       16           24         32        40         44        52        60
     +---------+---------+--------+------------+----------+---------+----------+---------+---------+
     | magic   | format  | CRC of | bytes in   | applied  | applied | applied  | base    | base    |
-    | DLGRSNP0| version | [16, ) | all        | index    | term    | chain u32| index   | term    |
+    | DLGRSNP0| version | others | all        | index    | term    | chain u32| index   | term    |
     +---------+---------+--------+------------+----------+---------+----------+---------+---------+
     60           64            68
     +------------+-------------+--------------+------------------------------------+
@@ -13,8 +13,9 @@
     | u32        | who u32     | JSON         | encodes it, to the end             |
     +------------+-------------+--------------+------------------------------------+
 
-Integers are little endian, 64 bits where nothing else is said. *who* is
-``{"group": id, "memberships": [[index, the entry's data], ...]}``, oldest first.
+The CRC is over [0, 12), then [16, ): magic, version and CRC are so in every format, by which damage
+and a newer version are told apart. Integers are little endian, 64 bits where nothing else is said.
+*who* is ``{"group": id, "memberships": [[index, the entry's data], ...]}``, oldest first.
 """
 
 from __future__ import annotations
@@ -26,12 +27,15 @@ from typing import Final
 
 from crc32c import crc32c
 
+from dledger.errors import NewerFormat
+from dledger.features import FEATURES
 from dledger.store.format import Base
-from dledger.types import Membership
+from dledger.types import EntryKind, Membership
 
 FORMAT_VERSION: Final = 1
 _MAGIC: Final = b"DLGRSNP0"
 _PREFIX: Final = struct.Struct("<8sII")
+_KIND: Final = struct.Struct("<8sI")
 _FIELDS: Final = struct.Struct("<QQQIQQII")
 
 
@@ -64,7 +68,7 @@ def encode_snapshot(snapshot: Snapshot) -> tuple[bytes, bytes]:
     size = _PREFIX.size + _FIELDS.size + len(who) + len(snapshot.body)
     places = (applied.index, applied.term, applied.chain, base.index, base.term, base.chain)
     head = _FIELDS.pack(size, *places, len(who)) + who
-    crc = crc32c(snapshot.body, crc32c(head))
+    crc = crc32c(snapshot.body, crc32c(head, _crc_of_kind(FORMAT_VERSION)))
     return _PREFIX.pack(_MAGIC, FORMAT_VERSION, crc) + head, snapshot.body
 
 
@@ -73,14 +77,17 @@ def decode_snapshot(data: bytes) -> Snapshot:
 
     Raises:
         ValueError: They are damaged, or not what `encode_snapshot` made.
+        NewerFormat: A newer version made them.
     """
     if len(data) < _PREFIX.size + _FIELDS.size:
         raise ValueError(f"{len(data)} bytes are too few")
     magic, version, crc = _PREFIX.unpack_from(data)
-    if magic != _MAGIC or version != FORMAT_VERSION:
-        raise ValueError(f"magic {magic!r} version {version}, this node reads {FORMAT_VERSION}")
-    if crc32c(memoryview(data)[_PREFIX.size :]) != crc:
-        raise ValueError("the CRC32C does not fit")
+    if magic != _MAGIC or crc32c(memoryview(data)[_PREFIX.size :], _crc_of_kind(version)) != crc:
+        raise ValueError(f"magic {magic!r} version {version}: the CRC32C does not fit")
+    if version > FORMAT_VERSION:
+        raise NewerFormat.number("the snapshot", found=version, known=FORMAT_VERSION)
+    if version != FORMAT_VERSION:
+        raise ValueError(f"version {version}, this node reads {FORMAT_VERSION}")
     size, *places, length = _FIELDS.unpack_from(data, _PREFIX.size)
     body = _PREFIX.size + _FIELDS.size + length
     if size != len(data) or body > size:
@@ -95,10 +102,21 @@ def decode_snapshot(data: bytes) -> Snapshot:
     )
 
 
+def _crc_of_kind(version: int) -> int:
+    """Return the CRC of what is before the CRC: another version is no flipped bit."""
+    return crc32c(_KIND.pack(_MAGIC, version))
+
+
 def _who(data: bytes) -> tuple[str, tuple[tuple[int, Membership], ...]]:
     try:
         fields = json.loads(data)
-        rows = [(int(at), Membership.decode(text.encode())) for at, text in fields["memberships"]]
+        rows = [(int(at), _membership(int(at), text)) for at, text in fields["memberships"]]
         return str(fields["group"]), tuple(rows)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"not a group's memberships: {data[:80]!r}") from error
+
+
+def _membership(index: int, text: str) -> Membership:
+    data = text.encode()
+    FEATURES.check_stored(EntryKind.MEMBERSHIP, index, data)
+    return Membership.decode(data)
