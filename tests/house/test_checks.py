@@ -98,7 +98,7 @@ def test_coverage_of_a_package_that_was_not_measured_is_no_coverage(
 def _outcome(acknowledged: int) -> Outcome:
     return Outcome(
         seed=1, trace_hash=1, nodes=3, steps=9, terms=1, committed=2,
-        acknowledged=acknowledged, reads=0,
+        acknowledged=acknowledged, reads=0, mixed=False, lost_entry=None,
     )  # fmt: skip
 
 
