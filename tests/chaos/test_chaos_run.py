@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+SEED = "8"
+"""With it nobody hears the leader: a cut between two followers might hold nothing back."""
 CLASSES = "kill-leader,one-way-cut,io-error-sync,wiped-directory"
 
 
@@ -19,6 +21,7 @@ def test_a_short_run_loses_nothing_and_says_so(tmp_path: Path) -> None:
     """The command, its result file, and histories that are not empty."""
     out = tmp_path / "run"
     command = [sys.executable, "-m", "e2e.chaos", "--minutes", "2", "--episodes", "4"]
+    command += ["--seed", SEED]
 
     done = subprocess.run(
         [*command, "--classes", CLASSES, "--no-volume", "--out", str(out)],
