@@ -2,6 +2,7 @@
 
 A failing run prints the command that replays it. ``--shrink`` turns its faults off one by one
 first, and prints the command for what is left. ``--keep-going`` runs the other seeds as well.
+``--core --seed N`` replays a run of the older simulator, which has the Raft core only.
 Every few seconds a line says how far it is; the last one says what all of them did.
 
 exit codes: 0 nothing broke, 1 a seed failed, 2 nothing was checked, or wrong usage
@@ -14,9 +15,11 @@ import os
 import sys
 import time
 
+from dledger_sim import simulator
 from dledger_sim.options import FAULTS
 from dledger_sim.run import Outcome, Run
 from dledger_sim.seeds import Failure, options_of, run_seeds, shrunk, silence, try_seed
+from dledger_sim.stalls import ended_by_force
 
 _REPORT_EVERY_S = 10.0
 _NOTHING_CHECKED = 2
@@ -29,6 +32,8 @@ def main() -> int:
         print("nothing can be checked: this interpreter runs without assertions (python -O)")
         return _NOTHING_CHECKED
     off = tuple(filter(None, arguments.off.split(",")))
+    if arguments.core:
+        return _core(arguments)
     if arguments.seed is not None:
         return _one(arguments, off)
     seeds = range(arguments.first, arguments.first + arguments.seeds)
@@ -50,6 +55,7 @@ class _Tally:
     def __init__(self, seeds: int) -> None:
         self.failed: list[int] = []
         self._seeds = seeds
+        self._mixed = self._stood_still = 0
         self._ok = self._events = self._terms = self._committed = self._acknowledged = 0
         self._began_s = self._reported_s = time.monotonic()
 
@@ -58,6 +64,8 @@ class _Tally:
             self.failed.append(result.seed)
             return
         self._ok += 1
+        self._mixed += result.mixed
+        self._stood_still += result.lost_entry is not None
         self._events += result.steps
         self._terms += result.terms
         self._committed += result.committed
@@ -82,7 +90,9 @@ class _Tally:
         return (
             f"{self._counts()} in {time.monotonic() - self._began_s:.0f} s{which}: "
             f"{self._events:,} events, {self._terms:,} terms, "
-            f"{self._committed:,} entries committed, {self._acknowledged:,} messages acknowledged"
+            f"{self._committed:,} entries committed, {self._acknowledged:,} messages acknowledged; "
+            f"{self._mixed:,} with damaged disks and changes of members, "
+            f"{self._stood_still:,} stood still for want of a whole copy"
         )
 
     def exit_code(self) -> int:
@@ -98,12 +108,20 @@ class _Tally:
         return f"{self._ok:,} seeds ok, {len(self.failed):,} failed"
 
 
+def _core(arguments: argparse.Namespace) -> int:
+    """Run one seed of `simulator`; what breaks is raised."""
+    options = simulator.Options(trace=print if arguments.trace else None)
+    print(simulator.Simulation(arguments.seed, options).run())
+    return 0
+
+
 def _one(arguments: argparse.Namespace, off: tuple[str, ...]) -> int:
     if arguments.trace:
         silence()
         options = options_of(arguments.seed, off)
         print(f"{options}")
-        print(Run(arguments.seed, options, tell=print).run())
+        with ended_by_force():
+            print(Run(arguments.seed, options, tell=print).run())
         return 0
     result = try_seed(arguments.seed, off)
     if isinstance(result, Failure):
@@ -125,10 +143,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--twice", action="store_true", help="run each twice, and compare")
     parser.add_argument("--keep-going", action="store_true", help="do not end with a failure")
     parser.add_argument("--seed", type=int, help="run this one only")
+    parser.add_argument("--core", action="store_true", help="with --seed: of the core's simulator")
     parser.add_argument("--off", default="", help=f"faults to turn off: {','.join(FAULTS)}")
     parser.add_argument("--shrink", action="store_true", help="find which faults a failure needs")
     parser.add_argument("--trace", action="store_true", help="with --seed: tell what happens")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.core and arguments.seed is None:
+        parser.error("--core replays one run: name it with --seed")
+    return arguments
 
 
 def _tell(failure: Failure, *, shrinks: bool) -> None:
