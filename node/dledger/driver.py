@@ -238,9 +238,9 @@ class Driver:
     def submit(self, command: Command, *, grows: bool) -> asyncio.Future[object]:
         """Queue one framed command; the future gives what applying it gave.
 
-        Commands enter the log in the order of submission. The future may also raise
-        LeadershipLost (outcome unknown; retry with the same idempotency key), NotLeader, DiskFull,
-        and what applying the command refused.
+        Commands enter the log in the order of submission. The future may also raise NotLeader (it
+        did not enter the log, nor did any that was submitted behind it by then), LeadershipLost
+        (outcome unknown; retry with the same idempotency key), and what applying it refused.
 
         Args:
             command: A framed command (`broker.commands`), or one that is open until its turn.

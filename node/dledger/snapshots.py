@@ -235,7 +235,7 @@ class Snapshots:
         return Base(index=index, term=self._log.term(index), chain=self._log.chain(index))
 
     def _save(self, snapshot: Snapshot, state: FrozenState) -> int:
-        return self._files.save(replace(snapshot, body=state.encode(in_short_turns)))
+        return self._files.save(snapshot, state.pieces(in_short_turns))
 
     # -- sending ---------------------------------------------------------------------------------
 

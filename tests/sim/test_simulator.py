@@ -79,6 +79,7 @@ def test_vote_before_sync_is_caught_by_what_the_group_does() -> None:
     assert broken_seeds(options, 40)
 
 
+@pytest.mark.long
 def test_ack_before_sync_is_caught_by_what_the_group_does() -> None:
     """An acknowledged entry is forgotten."""
     options = Options(

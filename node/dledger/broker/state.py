@@ -9,17 +9,28 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from hashlib import blake2b
+from itertools import chain
 from typing import Any, Final
 
 from crc32c import crc32c
 
 from dledger.broker import commands
-from dledger.broker.columns import FORMAT, MalformedStateError, Reader, Writer
+from dledger.broker.changes import Changes
+from dledger.broker.columns import (
+    FORMAT,
+    Encoded,
+    MalformedStateError,
+    Reader,
+    gathered,
+    number,
+)
 from dledger.broker.consume_queue import Payload
 from dledger.broker.consumption import Consumption
 from dledger.broker.dedupe import DedupeWindow
+from dledger.broker.editions import Edition
 from dledger.broker.frames import CommandType, MalformedCommandError, split
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import Retained
@@ -27,29 +38,36 @@ from dledger.broker.topic_store import TopicStore
 from dledger.errors import DledgerError, InvalidArgument
 from dledger.types import Entry, EntryKind
 
-_VERSIONS: Final = {b"DLGRBRK%d" % version: version for version in range(1, FORMAT + 1)}
-"""The format by the magic word that a state begins with."""
 _MAGIC: Final = b"DLGRBRK%d" % FORMAT
-_PREFIX: Final = struct.Struct("<8sI")
+"""What a state begins with; it names the format."""
+_CRC: Final = struct.Struct("<I")
 Pace = Callable[[Iterable[bytes]], Iterable[bytes]]
 
 
 class FrozenState:
-    """A state at one moment, cheap to take; `encode` is for a thread."""
+    """A state at one moment: references to what is not changed any more (`editions`).
 
-    def __init__(self, columns: Writer) -> None:
-        self._columns = columns
+    `pieces` and `encode` are for a thread.
+    """
 
-    def encode(self, pace: Pace = iter) -> bytes:
-        """Return the bytes: a magic word, the CRC32C of the rest, then the rest (`columns`).
+    def __init__(self, parts: Sequence[Encoded]) -> None:
+        self._parts = parts
 
-        *pace* is given the pieces as they are made, and may take its time between them.
+    def pieces(self, pace: Pace = iter) -> Iterator[bytes]:
+        """Yield the bytes as they are made: a magic word, the parts, the CRC32C of it all.
+
+        *pace* is given small pieces, and may take its time between them.
         """
-        pieces, crc = list[bytes](), 0
-        for piece in pace(self._columns.encoded()):
-            pieces.append(piece)
+        crc = 0
+        parts = chain.from_iterable(part() for part in self._parts)
+        for piece in gathered(pace(chain((_MAGIC,), parts))):
             crc = crc32c(piece, crc)
-        return b"".join((_PREFIX.pack(_MAGIC, crc), *pieces))
+            yield piece
+        yield _CRC.pack(crc)
+
+    def encode(self) -> bytes:
+        """Return all the bytes."""
+        return b"".join(self.pieces())
 
 
 class BrokerState:
@@ -63,11 +81,12 @@ class BrokerState:
     """
 
     def __init__(self, dedupe: DedupeWindow | None = None) -> None:
-        self._changed: set[tuple[str, int]] = set()
+        self._changes = Changes()
         self.applied_index = 0
         self.first_index = 1
-        self.topics = TopicStore(dedupe or DedupeWindow(), self._changed)
-        self.groups = Consumption(self.topics, self._changed)
+        self._edition = Edition()
+        self.topics = TopicStore(dedupe or DedupeWindow(), self._changes.arrived, self._edition)
+        self.groups = Consumption(self.topics, self._changes, self._edition)
         self._handlers = self._bound()
 
     def _bound(self) -> dict[type, Callable[[Any], object]]:
@@ -112,7 +131,8 @@ class BrokerState:
         try:
             if kind == CommandType.PRODUCE:
                 batch = ProduceFrame(entry.data, start, end)
-                return self.topics.produce(batch, Payload(entry.index, start, end))
+                payload = Payload(entry.index, start, end)
+                return self.topics.produce(batch, payload, self.groups.now_ms)
             command = commands.decode(kind, entry.data[start:end])
             return self._handlers[type(command)](command)
         except DledgerError as error:
@@ -132,30 +152,28 @@ class BrokerState:
         return Retained(first_index=self.first_index, dropped=dropped)
 
     def freeze(self) -> FrozenState:
-        """Return the whole state as it is now; to be encoded while this one goes on."""
-        out = Writer()
-        out.number(self.applied_index)
-        out.number(self.first_index)
-        self.topics.write(out)
-        self.groups.write(out)
-        return FrozenState(out)
+        """Return the whole state as it is now, by references; this one goes on in copies."""
+        numbers = partial(_numbers, self.applied_index, self.first_index)
+        frozen = FrozenState((numbers, self.topics.freeze(), self.groups.freeze()))
+        self._edition.end()
+        return frozen
 
     def encode(self) -> bytes:
         """Return the whole state as bytes; equal states give equal bytes."""
         return self.freeze().encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> BrokerState:
+    def decode(cls, data: bytes | memoryview) -> BrokerState:
         """Return the state that `encode` was asked for.
 
         Raises:
             MalformedStateError: The bytes are damaged, or are no state.
         """
-        magic, crc = _PREFIX.unpack_from(data.ljust(_PREFIX.size, b"\0"))
-        body = data[_PREFIX.size :]
-        if magic not in _VERSIONS or crc32c(body) != crc:
+        view = memoryview(data)
+        body, end = view[len(_MAGIC) : -_CRC.size], view[-_CRC.size :]
+        if view[: len(_MAGIC)] != _MAGIC or end != _CRC.pack(crc32c(view[: -_CRC.size])):
             raise MalformedStateError(f"{len(data)} bytes are no broker state, or damaged")
-        source, state = Reader(body, _VERSIONS[magic]), cls()
+        source, state = Reader(body), cls()
         state.applied_index = source.number()
         state.first_index = source.number(1)
         state.topics.read(source)
@@ -166,22 +184,21 @@ class BrokerState:
     def replace(self, other: BrokerState) -> None:
         """Become *other*, which is given up: a snapshot replaces what was applied so far."""
         self.applied_index, self.first_index = other.applied_index, other.first_index
-        self.topics, self.groups, self._changed = other.topics, other.groups, other._changed
+        self.topics, self.groups, self._changes = other.topics, other.groups, other._changes
+        self._edition = other._edition
         self._handlers = self._bound()
-        self._changed.update(
+        self._changes.arrived.update(
             (topic.name, queue_id)
             for topic in self.topics.all()
             for queue_id in range(topic.queues)
         )
 
-    def take_changed(self) -> set[tuple[str, int]]:
-        """Return the (topic, queue id) that got messages or whose leases changed since last asked.
+    def take_changes(self) -> Changes:
+        """Return what got messages and whose leases moved since last asked.
 
         For the one shell that wakes waiting readers; no part of the replicated state.
         """
-        changed = set(self._changed)
-        self._changed.clear()
-        return changed
+        return self._changes.take()
 
     def digest(self) -> str:
         """Return a hash of the whole state; equal on all nodes that applied the same entries.
@@ -195,3 +212,8 @@ class BrokerState:
             self.groups.canonical(),
         ]
         return blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
+
+
+def _numbers(applied_index: int, first_index: int) -> Iterator[bytes]:
+    yield number(applied_index)
+    yield number(first_index)

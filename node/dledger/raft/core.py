@@ -178,7 +178,7 @@ class Raft(RaftView):
             raise NotLeader(self.leader)
         if kind == EntryKind.MEMBERSHIP:
             raise Refused("a membership is not proposed as an entry, but by change_membership")
-        leading.admit(len(data))
+        leading.admit()
         return self._append_own(
             leading, kind=kind, data=data, crc32c=crc32c, timestamp_ms=timestamp_ms
         )
@@ -206,7 +206,7 @@ class Raft(RaftView):
         following = leading.changes.requested(
             voters=voters, learners=learners, tick=leading.ticks, silent=leading.silent()
         )
-        leading.admit(len(following.encode()))
+        leading.admit()
         return self._append_membership(leading, following)
 
     def read_index(self, context: int) -> None:

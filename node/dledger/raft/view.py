@@ -124,6 +124,12 @@ class RaftView:
         leading = self._standing.leading
         return leading.transfer_target if leading else None
 
+    @property
+    def has_room(self) -> bool:
+        """Whether `Raft.propose` would take an entry now; not when not leading."""
+        leading = self._standing.leading
+        return leading is not None and leading.has_room()
+
     def heir(self) -> NodeId | None:
         """Return the other voter that holds most of our log; None if none, or when not leading."""
         leading = self._standing.leading
