@@ -150,7 +150,8 @@ CATALOGUE: Final[Mapping[Reason, Explanation]] = MappingProxyType(
             "See those conditions.",
         ),
         Reason.COMPLETE: Explanation(
-            "Progressing=False", "All that the spec asks for was made; see Ready for whether it runs."
+            "Progressing=False",
+            "All that the spec asks for was made; see Ready for whether it runs.",
         ),
         Reason.AS_EXPECTED: Explanation("Degraded=False", "Nothing is known to be wrong."),
         Reason.MEMBER_REPLACED_BY_EMPTY_DISK: Explanation(
