@@ -44,6 +44,7 @@ from dledger.store.files import DiskUsage, RealFiles
 from dledger.store.identity import lock_directory
 from dledger.types import Member, NodeId, Role
 from dledger.version import VERSION
+from dledger.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 
@@ -57,19 +58,27 @@ _CALLS_GRACE_S: Final = 1.0
 class Node:
     """A node process from start to stop. Implements `PeerEvents` and `AdminBackend`."""
 
-    def __init__(self, settings: Settings, *, on_fatal: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        on_fatal: Callable[[BaseException], None],
+        watchdog: Watchdog | None = None,
+    ) -> None:
         """Open (or format) the data directory.
 
         Args:
             settings: Checked settings.
             on_fatal: Called once when storage fails while running, or when the group has removed
                 this node (NodeRemoved); the process must end.
+            watchdog: The process's, which the caller starts; without one nobody watches.
 
         Raises:
             StorageError: The directory is locked, foreign or corrupt.
         """
         self._settings = settings
         self._on_fatal = on_fatal
+        self._watchdog = watchdog or Watchdog()
         self._clock = RealClock()
         self._files = RealFiles()
         self._directory = settings.data_dir
@@ -194,6 +203,7 @@ class Node:
             state=self._state,
             metrics=self._metrics,
             clock=self._clock,
+            watchdog=self._watchdog,
             on_fatal=self._on_fatal,
             on_removed=self.removed,
         )
@@ -311,7 +321,7 @@ class Node:
     def _live_problem(self) -> str:
         """Say why the process should be restarted; called from the health thread."""
         driver = self._driver
-        if driver is None or self._stopping:
+        if driver is None or self._stopping or self._watchdog.is_patient:
             return ""
         stalled_s = self._clock.monotonic_s() - driver.last_tick_s
         return f"the event loop has not run for {stalled_s:.1f} s" if stalled_s > _STALLED_S else ""

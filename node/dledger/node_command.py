@@ -96,8 +96,8 @@ async def _serve(settings: Settings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end, 0)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    node = Node(settings, on_fatal=lambda error: end(_exit_code(error)))
     watchdog = Watchdog()
+    node = Node(settings, on_fatal=lambda error: end(_exit_code(error)), watchdog=watchdog)
     await node.start()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
