@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from dledger import snapshot_care
 from dledger.broker.commands import Retain
 from dledger.broker.state import BrokerState
 from dledger.driver import Driver
@@ -45,6 +49,7 @@ class Upkeep:
         *,
         retention: RetentionPolicy,
         policy: SnapshotPolicy,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._driver = driver
         self._log = log
@@ -52,6 +57,10 @@ class Upkeep:
         self._snapshots = snapshots
         self._retention = retention
         self._policy = policy
+        self._now_s = now_s
+        wait_s = snapshot_care.wait_s(snapshots.unfinished, random.random())
+        self._not_before_s = now_s() + wait_s
+        self._transfers = 0
         self._laggards = Laggards()
         self._bytes_at_snapshot = 0
         self._newest_ms: dict[int, int] = {}
@@ -63,7 +72,7 @@ class Upkeep:
             followers = self._driver.core.progress()
             if self._laggards.get_on(followers, self._state.first_index):
                 return
-            if self._is_snapshot_due():
+            if self._is_snapshot_due() and not self._should_wait():
                 await self.take_snapshot()
             await self._drop()
         except StorageError:
@@ -79,6 +88,25 @@ class Upkeep:
         index = await self._snapshots.take()
         self._bytes_at_snapshot = applied_bytes
         return index
+
+    def _should_wait(self) -> bool:
+        """Whether a snapshot is put off because this node ended in the middle of the last ones."""
+        if not self._snapshots.unfinished:
+            return False
+        return self._now_s() < self._not_before_s or self._hands_over()
+
+    def _hands_over(self) -> bool:
+        """Let another lead before the loop may stand still; False when nobody takes over."""
+        if not self._driver.is_serving_leader() or self._transfers == snapshot_care.MOST_TRANSFERS:
+            return False
+        self._transfers += 1
+        try:
+            heir = self._driver.transfer_leadership(None)
+        except DledgerError as error:
+            logger.info("a snapshot is taken while leading: %s", error)
+            return False
+        logger.info("handing leadership to %s before a snapshot, in which this node has died", heir)
+        return True
 
     def _is_snapshot_due(self) -> bool:
         applied = self._driver.applied_index - self._snapshots.index
