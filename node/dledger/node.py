@@ -368,6 +368,13 @@ class Node:
         """Publish gauges every second, also while the disk keeps housekeeping waiting."""
         while True:
             status, load, free = self.status(), self._gateway.load(), self._usage.free
-            sample = node_sample(status, self._driver, self._log, load, free_bytes=free)
+            sample = node_sample(
+                status,
+                self._driver,
+                self._log,
+                load,
+                free_bytes=free,
+                remembered_ids=self.engine.state.topics.remembered_ids,
+            )
             self._metrics.publish(sample)
             await asyncio.sleep(_PUBLISH_S)
