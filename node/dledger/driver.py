@@ -28,7 +28,7 @@ from dledger.proposals import Command
 from dledger.proposing import Proposing
 from dledger.raft.config import RaftConfig
 from dledger.raft.core import Raft
-from dledger.raft.messages import DisownResponse, InstallSnapshotRequest, Message
+from dledger.raft.messages import InstallSnapshotRequest, Message
 from dledger.raft.ready import Ready, RoleChange
 from dledger.reads import AppliedWaiters, PendingReads
 from dledger.refetch import first_needed, is_stuck_behind
@@ -119,7 +119,7 @@ class Driver:
                 on_loaded=self._entries_loaded,
                 on_error=self.disk_failed,
             )
-            self._applied_index = min(snapshots.index, log.last_index)
+            self._applied_index = snapshots.logged_index
         self.core = Raft(
             raft,
             hard_state=hard_state,
@@ -241,9 +241,9 @@ class Driver:
     def submit(self, command: Command, *, grows: bool) -> asyncio.Future[object]:
         """Queue one framed command; the future gives what applying it gave.
 
-        Commands enter the log in the order of submission. The future may also raise
-        LeadershipLost (outcome unknown; retry with the same idempotency key), NotLeader, DiskFull,
-        and what applying the command refused.
+        Commands enter the log in the order of submission. The future may also raise NotLeader (it
+        did not enter the log, nor did any that was submitted behind it by then), LeadershipLost
+        (outcome unknown; retry with the same idempotency key), and what applying it refused.
 
         Args:
             command: A framed command (`broker.commands`), or one that is open until its turn.
@@ -301,8 +301,6 @@ class Driver:
             return
         self._roles.receiving(message)
         self.core.step(message)
-        if isinstance(message, DisownResponse):
-            self.core.log_repaired(whole=self._is_whole())
         self._wake()
 
     @property
@@ -431,6 +429,10 @@ class Driver:
         self.core.persisted(term=term, index=index)
         self._wake()
 
+    def cut_durable(self) -> None:
+        """Look whether the log is whole, without what the core let go of; then we may campaign."""
+        self.log_repaired(())
+
     def disk_full(self, error: DiskFull) -> None:
         """Refuse writes; what waits is written when there is room.
 
@@ -471,14 +473,9 @@ class Driver:
         if self._installation is not None and self._installation.replaces_log:
             asyncio.get_running_loop().call_later(self._config.tick_s, self.log_repaired, entries)
         elif self._running:
-            self.core.log_repaired(entries, whole=self._is_whole())
+            self.core.log_repaired(entries, whole=self._log.is_whole)
             self._note_membership()
             self._wake()
-
-    def _is_whole(self) -> bool:
-        """Whether all that the core counts as its log can be read; it may have let go of more."""
-        last_index = self.core.last_index
-        return self._log.is_whole or all(each.start > last_index for each in self._log.faulty)
 
     def entries_lost(self, damaged: Sequence[range]) -> None:
         """Ask the leader for a snapshot, if it has dropped an entry of these that we wait for.
@@ -536,7 +533,10 @@ class Driver:
             self._applied.applied(info.last_index)
             self._log_clock.applied(self._snapshots.now_ms)
         self.core.snapshot_finished(
-            info, installed=memberships is not None, memberships=memberships or ()
+            info,
+            installed=memberships is not None,
+            memberships=memberships or (),
+            last_index=self._log.last_index,
         )
         self.core.log_repaired(whole=self._log.is_whole)
         for listener in self._applied_listeners:

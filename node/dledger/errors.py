@@ -5,6 +5,7 @@
     DledgerError
     ├── Refused                 the request cannot be served as asked; the caller must change it
     │   ├── InvalidArgument
+    │   │   └── LimitReached    (the group has as many topics, queues or groups as it may)
     │   ├── Unsupported         (not implemented yet; the message names the feature)
     │   ├── UnknownTopic / UnknownGroup / TopicTypeMismatch
     │   ├── InvalidReceiptHandle
@@ -15,6 +16,7 @@
     │   ├── NotLeader           (carries the leader, if known)
     │   ├── NotJoined
     │   ├── LeadershipLost      (outcome unknown: retry with the same key)
+    │   ├── OutcomeUnknown      (a client's word: the write may be stored, or may be yet)
     │   ├── Overloaded
     │   ├── FaultyEntry         (damaged on this node's disk; being fetched from its peers)
     │   └── SpoolFull           (no room on a producer's local disk, and no group to take writes)
@@ -47,6 +49,10 @@ class Refused(DledgerError):
 
 class InvalidArgument(Refused):
     """A field of the request is malformed or out of bounds; the message names it."""
+
+
+class LimitReached(InvalidArgument):
+    """The group has as many of these as it may have; the message names them and the limit."""
 
 
 class Unsupported(Refused):
@@ -159,6 +165,14 @@ class NotJoined(Unavailable):
 
 class LeadershipLost(Unavailable):
     """Leadership ended before the outcome was known: it may or may not commit."""
+
+
+class OutcomeUnknown(Unavailable):
+    """A write was sent and not answered: it may be stored, or may be yet.
+
+    Sending the same messages again is safe with the same client id and message ids only: as new
+    ones they would be stored a second time.
+    """
 
 
 class Overloaded(Unavailable):

@@ -164,7 +164,7 @@ FEATURES: Final = Features(
     entry_kinds={0: 1, 1: 1, 2: 1},
     membership=since(1, "group voters outgoing learners"),
     member=since(1, "id name address"),
-    snapshots={1: 1, 2: 1, 3: 1},
+    snapshots={4: 1},
 )
 """All that this version knows of the log."""
 

@@ -24,6 +24,7 @@ from dledger.features import FEATURES, Features, MemberLevels
 from dledger.http import HealthServer
 from dledger.joining import Joining
 from dledger.log_clock import RealClock
+from dledger.loop_turns import LoopTurns
 from dledger.member_change import Changed, MemberChange, carry_out
 from dledger.metrics import NodeMetrics
 from dledger.node_sample import node_sample
@@ -117,6 +118,7 @@ class Node:
         self._burial: asyncio.Task[None] | None = None
         self._usage = shutil.disk_usage(self._directory)
         self._tasks: list[asyncio.Task[None]] = []
+        self._loop_turns = LoopTurns(self._metrics.loop_turn_seconds.observe)
         self._health = HealthServer(
             (settings.listen_host, settings.http_port),
             live=self._live_problem,
@@ -162,6 +164,7 @@ class Node:
         loop = asyncio.get_running_loop()
         duties = (self._keep_house(), self._keep_log_short(), self._show())
         self._tasks += [loop.create_task(duty) for duty in duties]
+        self._loop_turns.start()
         self._health.start()
         self._gateway.start()
         await self._peers.replication.start()
@@ -175,6 +178,7 @@ class Node:
         await self._servers.stop(_CALLS_GRACE_S)
         await self._gateway.close()
         await self._peers.close()
+        self._loop_turns.stop()
         for task in self._tasks:
             task.cancel()
         if self._replica is not None:

@@ -150,13 +150,17 @@ CATALOGUE: Final[Mapping[Reason, Explanation]] = MappingProxyType(
             "The operator is held up by what SpecValid, Degraded or GroupIDConsistent say.",
             "See those conditions.",
         ),
-        Reason.COMPLETE: Explanation("Progressing=False", "Everything is as the spec wants it."),
+        Reason.COMPLETE: Explanation(
+            "Progressing=False",
+            "All that the spec asks for was made; see Ready for whether it runs.",
+        ),
         Reason.AS_EXPECTED: Explanation("Degraded=False", "Nothing is known to be wrong."),
         Reason.MEMBER_REPLACED_BY_EMPTY_DISK: Explanation(
             "Degraded=True",
             "The named pods came up with an empty disk under the name of a member. They take no "
             "part, so that they cannot vote as if they remembered.",
-            "Bring the old volume back. Replacing a member is not implemented yet.",
+            "Bring the old volume back. If it is lost for good, replace the member with "
+            "`dledger member add --replace`: see docs/runbooks.md.",
         ),
         Reason.MEMBER_NOT_CONNECTED: Explanation(
             "Degraded=True",

@@ -163,7 +163,7 @@ def test_every_alert_has_a_runbook() -> None:
     assert set(sections) == set(ALERTS)
     for name, rule in ALERTS.items():
         url = rule["annotations"]["runbook_url"]
-        assert url == f"https://dledger.io/docs/runbooks.md#{name.lower()}"
+        assert url == f"docs/runbooks.md#{name.lower()}"
         for heading in ("**What it means.**", "**Whose fault.**", "**What to do.**"):
             assert heading in sections[name], (name, heading)
 

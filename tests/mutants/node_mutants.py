@@ -8,7 +8,11 @@ _DISK = "tests/node/test_disk.py"
 _DRIVER = "tests/node/test_driver.py"
 _STALE = "tests/node/test_stale_completion.py"
 _JOINING = "tests/node/test_joining.py"
+_ATTEMPTS = "tests/broker/test_attempts.py"
 _DEDUPE = "tests/broker/test_dedupe.py"
+_FEATURES = "tests/broker/test_features.py"
+_MIXED = "tests/node/test_mixed_versions.py"
+_SNAPSHOTS = "tests/broker/test_broker_snapshots.py"
 
 NODE_MUTANTS = (
     Mutant(
@@ -93,6 +97,95 @@ NODE_MUTANTS = (
         checks=(_DEDUPE,),
     ),
     Mutant(
+        name="forget a client before its hour is over",
+        file="broker/dedupe.py",
+        old="if oldest is None or oldest.used_ms + SILENCE_MS > now_ms:",
+        new="if oldest is None or oldest.used_ms + SILENCE_MS > now_ms + 1:",
+        why="a retry within the hour is stored a second time",
+        checks=(_DEDUPE,),
+    ),
+    Mutant(
+        name="a retry is no sign of life",
+        file="broker/dedupe.py",
+        old="            self._use((client_id, topic))\n",
+        new="            pass\n",
+        why="a client that only retries is forgotten while it does",
+        checks=(_DEDUPE,),
+    ),
+    Mutant(
+        name="silence is no part of a snapshot",
+        file="broker/client_ids.py",
+        old="        client.used_ms = at_ms\n",
+        new="        client.used_ms = used_ms[-1]\n",
+        why="a node that was restarted remembers a client for longer than the others do",
+        checks=(_DEDUPE, _SNAPSHOTS),
+    ),
+    Mutant(
+        name="a snapshot shares a client's ids with what goes on",
+        file="broker/dedupe.py",
+        old="        elif client.edition != self.edition.number:\n",
+        new="        elif client.edition > self.edition.number:\n",
+        why="a snapshot holds ids from behind its last entry, whose messages then count as stored",
+        checks=(_DEDUPE, _SNAPSHOTS),
+    ),
+    Mutant(
+        name="a snapshot shares a queue with what goes on",
+        file="broker/topic_store.py",
+        old="        if queue.edition != self._edition.number:\n",
+        new="        if queue.edition > self._edition.number:\n",
+        why="a restart applies messages to a queue that has them already",
+        checks=(_SNAPSHOTS,),
+    ),
+    Mutant(
+        name="a snapshot of a queue shows the open runs of its copy",
+        file="broker/consume_queue.py",
+        old="        return bisect_left(self._open.firsts, self.end)\n",
+        new="        return len(self._open)\n",
+        why="a snapshot has messages that are not in the queue, and no node can read it",
+        checks=("tests/broker/test_consume_queue.py", _SNAPSHOTS),
+    ),
+    Mutant(
+        name="a snapshot shares leases with what goes on",
+        file="broker/groups.py",
+        old="        if found is not None and found.edition != self.edition:\n",
+        new="        if found is not None and found.edition > self.edition:\n",
+        why="a message that was acked after the snapshot is acked in it",
+        checks=(_SNAPSHOTS,),
+    ),
+    Mutant(
+        name="the next edition begins late",
+        file="broker/state.py",
+        old="        self._edition.end()\n        return frozen\n",
+        new="        return frozen\n",
+        why="the thread that writes a snapshot sees what the loop changes",
+        checks=(_SNAPSHOTS,),
+    ),
+    Mutant(
+        name="forget an attempt while it holds something",
+        file="broker/attempts.py",
+        old="            if any(True for _ in _held(topic, attempt, holds)):\n",
+        new="            if len([*_held(topic, attempt, holds)]) == len(attempt.places):\n",
+        why="a poll whose answer was lost is given other messages than those that wait for it",
+        checks=(_ATTEMPTS,),
+    ),
+    Mutant(
+        name="attempts count only while they hold something",
+        file="broker/attempts.py",
+        old="            self._sweep_at = max(2 * len(self._known), _SWEPT_AT_LEAST)\n",
+        new="            self._sweep_at = max(2 * len(self._known), _SWEPT_AT_LEAST)\n"
+        "            self._made = len(self._known)\n",
+        why="when room is given back decides what is recalled: nodes come to different states",
+        checks=(_ATTEMPTS, _SNAPSHOTS),
+    ),
+    Mutant(
+        name="queues of one topic are bounded, those of all are not",
+        file="broker/topic_store.py",
+        old="            self._queues_in_all += topic.queues\n",
+        new="            self._queues_in_all = topic.queues\n",
+        why="a client that makes topics fills every node's memory",
+        checks=("tests/broker/test_state.py",),
+    ),
+    Mutant(
         name="start in spite of a tombstone",
         file="joining.py",
         old="        if tombstone is not None:\n",
@@ -107,5 +200,78 @@ NODE_MUTANTS = (
         new="now_s - busy_since_s >=",
         why="disks that hung together cost the group its leader when one of them comes back first",
         checks=("tests/node/test_disk_stall.py",),
+    ),
+    Mutant(
+        name="skip a command that is not known",
+        file="broker/state.py",
+        old="        except UnknownCommandError:\n            raise\n        except Malformed",
+        new="        except Malformed",
+        why="the older replicas part from the newer ones during the rollout of a new command",
+        checks=(_FEATURES,),
+    ),
+    Mutant(
+        name="pass over a field that is not known",
+        file="broker/commands.py",
+        old="if isinstance(row, dict) and (unknown := form.unknown(row.keys())):",
+        new="if isinstance(row, list) and (unknown := form.unknown(row)):",
+        why="an older replica does less than the command says, and parts from the newer ones",
+        checks=(_FEATURES,),
+    ),
+    Mutant(
+        name="pass over a column that is not known",
+        file="broker/produce.py",
+        old="and (more := data[start + 1] & ~FLAGS):",
+        new="and (more := data[start + 1] & ~FLAGS & 0):",
+        why="an older replica takes a column for the next one, or refuses what others store",
+        checks=(_FEATURES,),
+    ),
+    Mutant(
+        name="count an entry that is not known as applied",
+        file="broker/state.py",
+        old="        found = self._read(entry)\n        self.applied_index = entry.index\n",
+        new="        self.applied_index = entry.index\n        found = self._read(entry)\n",
+        why="a node that is upgraded goes on behind an entry that it never applied",
+        checks=(_FEATURES, _MIXED),
+    ),
+    Mutant(
+        name="a leader that asks nobody what they know",
+        file="driver.py",
+        old="        self._admit(command, self.core.membership)\n",
+        new="",
+        why="the first new command of a rollout stops every member that is not upgraded yet",
+        checks=(_MIXED,),
+    ),
+    Mutant(
+        name="a member that was not heard from knows everything",
+        file="features.py",
+        old="if (LOWEST_LEVEL if told is None else told) < needed:",
+        new="if (needed if told is None else told) < needed:",
+        why="a new leader proposes what a member does not know before it has told so",
+        checks=(_FEATURES,),
+    ),
+    Mutant(
+        name="a greeting that is refused for a field more",
+        file="rpc/hello.py",
+        old="return {each.name: said[each.name] for each in fields(kind) if each.name in said}",
+        new="return dict(said)",
+        why="a newer node never comes into its group, and the rollout stands still",
+        checks=("tests/rpc/test_hello.py",),
+    ),
+    Mutant(
+        name="a connection that ends at a message to come",
+        file="rpc/peers.py",
+        old="        except peer_codec.UnknownMessage as error:\n"
+        "            self._drop_unknown(hello, error)\n",
+        new="",
+        why="a newer peer cuts itself off from the older ones with each such message",
+        checks=("tests/rpc/test_peer_links.py",),
+    ),
+    Mutant(
+        name="go on behind a command that is not known",
+        file="driver.py",
+        old="        except NewerCommand as error:\n            self.outdated(error)\n",
+        new="        except NewerCommand:\n            self._wake()\n",
+        why="a node that cannot apply its log votes and leads, and nobody hears of it",
+        checks=(_MIXED,),
     ),
 )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
+from functools import partial
 
 from dledger.broker import commands
-from dledger.broker.columns import Reader, Writer
+from dledger.broker.changes import Changes, QueueKey
+from dledger.broker.columns import Encoded, Reader, number, text
 from dledger.broker.commands import LeaseRef
 from dledger.broker.deliveries import Lease, QueueDeliveries
+from dledger.broker.editions import Edition
 from dledger.broker.filters import tag_codes
 from dledger.broker.groups import MAX_GROUPS, Group
 from dledger.broker.results import (
@@ -20,10 +23,8 @@ from dledger.broker.results import (
 )
 from dledger.broker.topic_store import TopicStore
 from dledger.broker.topics import check_name
-from dledger.errors import InvalidArgument, InvalidReceiptHandle, UnknownGroup
+from dledger.errors import InvalidReceiptHandle, LimitReached, UnknownGroup
 
-QueueKey = tuple[str, str, int]
-"""(group, topic, queue id)."""
 MAX_RECEIVE = 1_024
 """Messages that one RECEIVE may hand out."""
 
@@ -31,14 +32,14 @@ MAX_RECEIVE = 1_024
 class Consumption:
     """All consumer groups. Part of `state.BrokerState`, and as deterministic.
 
-    *changed* is where it notes the (topic, queue id) whose leases move.
+    *changes* is where it notes whose leases move.
 
     Attributes:
         now_ms: The log's time, Unix milliseconds; set before each entry is applied.
     """
 
-    def __init__(self, topics: TopicStore, changed: set[tuple[str, int]]) -> None:
-        self._topics, self._changed = topics, changed
+    def __init__(self, topics: TopicStore, changes: Changes, edition: Edition) -> None:
+        self._topics, self._changes, self._edition = topics, changes, edition
         self._groups: dict[str, Group] = {}
         self._receives = 0
         self.now_ms = 0
@@ -47,18 +48,26 @@ class Consumption:
         """Whether the consumer group exists."""
         return name in self._groups
 
-    def available(self, group: str, topic: str, queue_ids: Sequence[int], now_ms: int) -> int:
+    def available(
+        self, group: str, topic: str, queue_ids: Sequence[int], now_ms: int, *, enough: int
+    ) -> int:
         """Return how many messages a RECEIVE could hand out at *now_ms*; filters may make it fewer.
 
-        Zero means that a RECEIVE is not worth proposing.
+        Zero means that a RECEIVE is not worth proposing. Counting stops at *enough*: an answer
+        that reaches it may be too low.
         """
-        queues = self._topics.queues(topic)
-        return sum(
-            found.available(queues[queue_id].end, now_ms)
-            if (found := self._peek(group, topic, queue_id))
-            else queues[queue_id].end - queues[queue_id].first
-            for queue_id in queue_ids
-        )
+        queues, found = self._topics.queues(topic), self._groups.get(group)
+        count = 0
+        for queue_id in queue_ids:
+            queue = queues[queue_id]
+            deliveries = found.peek(topic, queue_id) if found else None
+            if deliveries is None:
+                count += queue.end - queue.first
+            else:
+                count += deliveries.available(queue.end, now_ms, enough=enough - count)
+            if count >= enough:
+                break
+        return count
 
     def holds_attempt(self, group: str, topic: str, attempt_id: str) -> bool:
         """Whether this attempt was answered before and still holds some of what it was given."""
@@ -97,31 +106,37 @@ class Consumption:
         if command.name in self._groups:
             return GroupCreated(command.name, created=False)
         if len(self._groups) >= MAX_GROUPS:
-            raise InvalidArgument(f"there are {MAX_GROUPS} groups already, which is the limit")
-        self._groups[command.name] = Group(command.name)
+            raise LimitReached(f"there are {MAX_GROUPS} groups already, which is the limit")
+        self._groups[command.name] = Group(command.name, self._edition.number)
         return GroupCreated(command.name, created=True)
 
     def receive(self, command: commands.Receive) -> Received:
         """Hand out messages; an attempt that asks again gets what it still holds."""
-        group = self._group(command.group)
+        group = self._own(command.group)
         self._topics.queue(command.topic, command.queue_id)
         until = self.now_ms + command.invisible_ms
         earlier = group.recall(command.topic, command.attempt_id) if command.attempt_id else None
         if earlier is not None:
             receive_id, places = earlier
             group.lease_anew(command.topic, receive_id, places, until)
+            self._note(group, command.topic, places)
         else:
             self._receives += 1
             receive_id = self._receives
             places = self._take(group, command, receive_id, until)
+            self._note(group, command.topic, places)
             if command.attempt_id and places:
-                group.remember(command.topic, command.attempt_id, receive_id, tuple(places))
+                group.remember(command.topic, command.attempt_id, receive_id, places)
+                self._changes.attempts.add((group.name, command.topic, command.attempt_id))
         return Received(
             topic=command.topic,
             receive_id=receive_id,
             visible_at_ms=until,
             deliveries=tuple(self._delivery(group, command.topic, place) for place in places),
         )
+
+    def _note(self, group: Group, topic: str, places: Sequence[tuple[int, int]]) -> None:
+        self._changes.leases.update((group.name, topic, queue_id) for queue_id, _ in places)
 
     def _take(
         self, group: Group, command: commands.Receive, receive_id: int, until: int
@@ -161,22 +176,24 @@ class Consumption:
 
     def ack(self, command: commands.Ack) -> Acked:
         """Mark messages as consumed."""
-        group = self._group(command.group)
-        outcomes = tuple(
-            deliveries.ack(lease.offset, lease.receive_id)
-            if (deliveries := group.peek(command.topic, lease.queue_id))
-            else False
-            for lease in command.leases
-        )
-        return Acked(outcomes)
+        group = self._own(command.group)
+        return Acked(tuple(self._ack(group, command.topic, lease) for lease in command.leases))
+
+    def _ack(self, group: Group, topic: str, lease: LeaseRef) -> bool:
+        deliveries = group.own(topic, lease.queue_id)
+        if deliveries is None:
+            return False
+        if deliveries.lacks_room(self._topics.queues(topic)[lease.queue_id].end):
+            self._changes.leases.add((group.name, topic, lease.queue_id))
+        return deliveries.ack(lease.offset, lease.receive_id)
 
     def change_invisible(self, command: commands.ChangeInvisible) -> InvisibilityChanged:
         """Let one lease end at another time; raise InvalidReceiptHandle if it is stale."""
         until = self.now_ms + command.invisible_ms
-        group = self._group(command.group)
+        group = self._own(command.group)
         lease = command.lease
-        deliveries = group.peek(command.topic, lease.queue_id)
-        self._changed.add((command.topic, lease.queue_id))
+        deliveries = group.own(command.topic, lease.queue_id)
+        self._changes.leases.add((group.name, command.topic, lease.queue_id))
         if not (deliveries and deliveries.give_back(lease.offset, lease.receive_id, until)):
             raise InvalidReceiptHandle(
                 f"the receipt handle for queue {lease.queue_id}, offset "
@@ -187,32 +204,43 @@ class Consumption:
     def renew(self, command: commands.Renew) -> InvisibilityChanged:
         """Let leases end later; stale ones are passed over."""
         until = self.now_ms + command.invisible_ms
-        group = self._group(command.group)
+        group = self._own(command.group)
         leases = command.leases
         changed = sum(self._renew(group, command.topic, lease, until) for lease in leases)
         return InvisibilityChanged(changed)
 
     def _renew(self, group: Group, topic: str, lease: LeaseRef, until: int) -> bool:
-        deliveries = group.peek(topic, lease.queue_id)
-        self._changed.add((topic, lease.queue_id))
+        deliveries = group.own(topic, lease.queue_id)
+        self._changes.leases.add((group.name, topic, lease.queue_id))
         return deliveries is not None and deliveries.renew(lease.offset, lease.receive_id, until)
 
     def release(self, command: commands.Release) -> Released:
         """End what was renewed for a client that is gone."""
-        group = self._group(command.group)
+        group = self._own(command.group)
         released = 0
-        for topic, queue_id, deliveries in group.all_deliveries():
-            count = deliveries.release(command.client_id, self.now_ms)
-            released += count
-            if count:
-                self._changed.add((topic, queue_id))
+        for topic, queue_id, found in group.all_deliveries():
+            if found.keeps_for(command.client_id):
+                deliveries = group.deliveries(topic, queue_id, first=found.next_offset)
+                released += deliveries.release(command.client_id, self.now_ms)
+                self._changes.leases.add((group.name, topic, queue_id))
         return Released(released)
 
     def drop_before_first_offsets(self) -> None:
         """Forget deliveries of messages that their queues do not keep any longer."""
-        for group in self._groups.values():
+        for name, group in list(self._groups.items()):
             for topic, queue_id, deliveries in group.all_deliveries():
-                deliveries.drop_before(self._topics.queue(topic, queue_id).first)
+                first = self._topics.queue(topic, queue_id).first
+                if deliveries.reaches_below(first):
+                    own = self._own(name).deliveries(topic, queue_id, first=first)
+                    if own.drop_before(first):
+                        self._changes.leases.add((name, topic, queue_id))
+
+    def _own(self, name: str) -> Group:
+        """Return a group, to be changed."""
+        group = self._group(name)
+        if group.edition != self._edition.number:
+            group = self._groups[name] = group.copy(self._edition.number)
+        return group
 
     def _group(self, name: str) -> Group:
         group = self._groups.get(name)
@@ -224,14 +252,10 @@ class Consumption:
         found = self._groups.get(group)
         return found.peek(topic, queue_id) if found else None
 
-    def write(self, out: Writer) -> None:
-        """Add everything to a snapshot; groups by name."""
-        out.number(self.now_ms)
-        out.number(self._receives)
-        out.number(len(self._groups))
-        for name, group in sorted(self._groups.items()):
-            out.text(name)
-            group.write(out)
+    def freeze(self) -> Encoded:
+        """Return what makes everything as it is now."""
+        groups = list(self._groups.values())
+        return partial(_encoded, self.now_ms, self._receives, groups)
 
     def read(self, source: Reader) -> None:
         """Take everything from a snapshot; nothing is here yet. Raises MalformedStateError."""
@@ -245,3 +269,13 @@ class Consumption:
         """Return everything as plain values, in one order on every node."""
         groups = [[name, group.canonical()] for name, group in sorted(self._groups.items())]
         return [self.now_ms, self._receives, groups]
+
+
+def _encoded(now_ms: int, receives: int, groups: list[Group]) -> Iterator[bytes]:
+    """Yield everything for a snapshot; groups by name."""
+    yield number(now_ms)
+    yield number(receives)
+    yield number(len(groups))
+    for group in sorted(groups, key=lambda group: group.name):
+        yield text(group.name)
+        yield from group.encoded()

@@ -9,17 +9,28 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from hashlib import blake2b
+from itertools import chain
 from typing import Any, Final, TypeAlias
 
 from crc32c import crc32c
 
 from dledger.broker import commands
-from dledger.broker.columns import FORMAT, MalformedStateError, Reader, Writer
+from dledger.broker.changes import Changes
+from dledger.broker.columns import (
+    FORMAT,
+    Encoded,
+    MalformedStateError,
+    Reader,
+    gathered,
+    number,
+)
 from dledger.broker.consume_queue import Payload
 from dledger.broker.consumption import Consumption
 from dledger.broker.dedupe import DedupeWindow
+from dledger.broker.editions import Edition
 from dledger.broker.frames import (
     CommandType,
     MalformedCommandError,
@@ -35,28 +46,36 @@ from dledger.types import Entry, EntryKind
 
 _MAGIC: Final = b"DLGRBRK%d" % FORMAT
 """What a state begins with; it ends in the format, one digit."""
-_PREFIX: Final = struct.Struct("<8sI")
+_CRC: Final = struct.Struct("<I")
 Pace = Callable[[Iterable[bytes]], Iterable[bytes]]
 _Read: TypeAlias = tuple[int, int, object]
 """Start and end of a command's payload, and the command; or why it is malformed."""
 
 
 class FrozenState:
-    """A state at one moment, cheap to take; `encode` is for a thread."""
+    """A state at one moment: references to what is not changed any more (`editions`).
 
-    def __init__(self, columns: Writer) -> None:
-        self._columns = columns
+    `pieces` and `encode` are for a thread.
+    """
 
-    def encode(self, pace: Pace = iter) -> bytes:
-        """Return the bytes: a magic word, the CRC32C of the rest, then the rest (`columns`).
+    def __init__(self, parts: Sequence[Encoded]) -> None:
+        self._parts = parts
 
-        *pace* is given the pieces as they are made, and may take its time between them.
+    def pieces(self, pace: Pace = iter) -> Iterator[bytes]:
+        """Yield the bytes as they are made: a magic word, the parts, the CRC32C of it all.
+
+        *pace* is given small pieces, and may take its time between them.
         """
-        pieces, crc = list[bytes](), 0
-        for piece in pace(self._columns.encoded()):
-            pieces.append(piece)
+        crc = 0
+        parts = chain.from_iterable(part() for part in self._parts)
+        for piece in gathered(pace(chain((_MAGIC,), parts))):
             crc = crc32c(piece, crc)
-        return b"".join((_PREFIX.pack(_MAGIC, crc), *pieces))
+            yield piece
+        yield _CRC.pack(crc)
+
+    def encode(self) -> bytes:
+        """Return all the bytes."""
+        return b"".join(self.pieces())
 
 
 class BrokerState:
@@ -84,11 +103,12 @@ class BrokerState:
             decoders: How each type of command but PRODUCE is read.
         """
         self._features, self._decoders = features, decoders
-        self._changed: set[tuple[str, int]] = set()
+        self._changes = Changes()
         self.applied_index = 0
         self.first_index = 1
-        self.topics = TopicStore(dedupe or DedupeWindow(), self._changed)
-        self.groups = Consumption(self.topics, self._changed)
+        self._edition = Edition()
+        self.topics = TopicStore(dedupe or DedupeWindow(), self._changes.arrived, self._edition)
+        self.groups = Consumption(self.topics, self._changes, self._edition)
         self._handlers = self._bound()
 
     def _bound(self) -> dict[type, Callable[[Any], object]]:
@@ -159,7 +179,7 @@ class BrokerState:
         start, end, command = found
         try:
             if isinstance(command, ProduceFrame):
-                return self.topics.produce(command, Payload(index, start, end))
+                return self.topics.produce(command, Payload(index, start, end), self.groups.now_ms)
             if isinstance(command, MalformedCommandError):
                 raise command
             return self._handlers[type(command)](command)
@@ -180,34 +200,35 @@ class BrokerState:
         return Retained(first_index=self.first_index, dropped=dropped)
 
     def freeze(self) -> FrozenState:
-        """Return the whole state as it is now; to be encoded while this one goes on."""
-        out = Writer()
-        out.number(self.applied_index)
-        out.number(self.first_index)
-        self.topics.write(out)
-        self.groups.write(out)
-        return FrozenState(out)
+        """Return the whole state as it is now, by references; this one goes on in copies."""
+        numbers = partial(_numbers, self.applied_index, self.first_index)
+        frozen = FrozenState((numbers, self.topics.freeze(), self.groups.freeze()))
+        self._edition.end()
+        return frozen
 
     def encode(self) -> bytes:
         """Return the whole state as bytes; equal states give equal bytes."""
         return self.freeze().encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> BrokerState:
+    def decode(cls, data: bytes | memoryview) -> BrokerState:
         """Return the state that `encode` was asked for.
 
         Raises:
             NewerFormat: A newer version wrote it.
             MalformedStateError: The bytes are damaged, or are no state.
         """
-        magic, crc = _PREFIX.unpack_from(data.ljust(_PREFIX.size, b"\0"))
-        body = data[_PREFIX.size :]
-        found = magic[-1] - ord("0")
-        if magic[:-1] != _MAGIC[:-1] or not 1 <= found <= 9 or crc32c(body) != crc:
+        view = memoryview(data)
+        body, end = view[len(_MAGIC) : -_CRC.size], view[-_CRC.size :]
+        is_state = view[: len(_MAGIC) - 1] == _MAGIC[:-1]
+        if not is_state or end != _CRC.pack(crc32c(view[: -_CRC.size])):
             raise MalformedStateError(f"{len(data)} bytes are no broker state, or damaged")
+        found = view[len(_MAGIC) - 1] - ord("0")
         if found > FORMAT:
             raise NewerFormat.number("the state in a snapshot", found=found, known=FORMAT)
-        source, state = Reader(body, found), cls()
+        if found != FORMAT:
+            raise MalformedStateError(f"format {found}, this node reads {FORMAT}")
+        source, state = Reader(body), cls()
         state.applied_index = source.number()
         state.first_index = source.number(1)
         state.topics.read(source)
@@ -218,22 +239,21 @@ class BrokerState:
     def replace(self, other: BrokerState) -> None:
         """Become *other*, which is given up: a snapshot replaces what was applied so far."""
         self.applied_index, self.first_index = other.applied_index, other.first_index
-        self.topics, self.groups, self._changed = other.topics, other.groups, other._changed
+        self.topics, self.groups, self._changes = other.topics, other.groups, other._changes
+        self._edition = other._edition
         self._handlers = self._bound()
-        self._changed.update(
+        self._changes.arrived.update(
             (topic.name, queue_id)
             for topic in self.topics.all()
             for queue_id in range(topic.queues)
         )
 
-    def take_changed(self) -> set[tuple[str, int]]:
-        """Return the (topic, queue id) that got messages or whose leases changed since last asked.
+    def take_changes(self) -> Changes:
+        """Return what got messages and whose leases moved since last asked.
 
         For the one shell that wakes waiting readers; no part of the replicated state.
         """
-        changed = set(self._changed)
-        self._changed.clear()
-        return changed
+        return self._changes.take()
 
     def digest(self) -> str:
         """Return a hash of the whole state; equal on all nodes that applied the same entries.
@@ -247,3 +267,8 @@ class BrokerState:
             self.groups.canonical(),
         ]
         return blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
+
+
+def _numbers(applied_index: int, first_index: int) -> Iterator[bytes]:
+    yield number(applied_index)
+    yield number(first_index)

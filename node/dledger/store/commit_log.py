@@ -219,6 +219,25 @@ class CommitLog(LogScrubbing):
         if not write_index(self._disk.files, segment, self._index.runs, self._index.special):
             raise DiskFull(f"no room for the index file of segment {segment.name}")
 
+    def cut_behind(self, last: int) -> None:
+        """Remove everything behind *last*, durably on return; nothing, if the log ends before it.
+
+        The caller knows that none of it was ever committed.
+
+        Raises:
+            DiskFull: A file system that copies on write has no room for zeros; works later.
+            ValueError: The log begins behind that; a mistake of the caller.
+            StorageError: A write, sync or removal failed, now or earlier.
+        """
+        with self._writing, self._poisoning():
+            self._check_usable()
+            if last < self._index.base.index:
+                raise ValueError(f"the log begins behind {self._index.base.index}, not {last}")
+            if last < self._index.last_index:
+                self._truncate(last)
+            for segment in self._index.segments[-1:]:  # what an earlier try left
+                segment.scrub(self._disk.open(segment))
+
     def _truncate(self, last: int) -> None:
         """Remove everything behind *last*, durably.
 
