@@ -34,8 +34,8 @@ examples:
   dledger log verify ./data/node-0
 
 exit codes: 0 done, 1 refused, 2 wrong usage or configuration, 3 the data directory is refused,
-4 the group cannot be reached; of a node: 1 it ended itself for a fault, 4 its watchdog ended it,
-5 it is older than what its group or its disk holds: upgrade it
+4 the group cannot be reached, 5 a newer version of dledger is needed; of a node: 1 it ended itself
+for a fault, 4 its watchdog ended it
 """
 
 

@@ -45,6 +45,7 @@ from dledger.store.files import DiskUsage, RealFiles
 from dledger.store.identity import lock_directory
 from dledger.types import Member, NodeId, Role
 from dledger.version import VERSION
+from dledger.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ class Node:
         on_fatal: Callable[[BaseException], None],
         features: Features = FEATURES,
         state: BrokerState | None = None,
+        watchdog: Watchdog | None = None,
     ) -> None:
         """Open (or format) the data directory.
 
@@ -75,12 +77,14 @@ class Node:
                 NewerFormat); the process must end.
             features: What this version knows.
             state: An empty state that knows as much; one of this version by default.
+            watchdog: The process's, which the caller starts; without one nobody watches.
 
         Raises:
             StorageError: The directory is locked, foreign or corrupt.
         """
         self._settings = settings
         self._on_fatal = on_fatal
+        self._watchdog = watchdog or Watchdog()
         self._clock = RealClock()
         self._files = RealFiles()
         self._directory = settings.data_dir
@@ -208,6 +212,7 @@ class Node:
             metrics=self._metrics,
             clock=self._clock,
             levels=self._levels,
+            watchdog=self._watchdog,
             on_fatal=self._on_fatal,
             on_removed=self.removed,
         )
@@ -331,7 +336,7 @@ class Node:
     def _live_problem(self) -> str:
         """Say why the process should be restarted; called from the health thread."""
         driver = self._driver
-        if driver is None or self._stopping:
+        if driver is None or self._stopping or self._watchdog.is_patient:
             return ""
         stalled_s = self._clock.monotonic_s() - driver.last_tick_s
         return f"the event loop has not run for {stalled_s:.1f} s" if stalled_s > _STALLED_S else ""
@@ -363,6 +368,13 @@ class Node:
         """Publish gauges every second, also while the disk keeps housekeeping waiting."""
         while True:
             status, load, free = self.status(), self._gateway.load(), self._usage.free
-            sample = node_sample(status, self._driver, self._log, load, free_bytes=free)
+            sample = node_sample(
+                status,
+                self._driver,
+                self._log,
+                load,
+                free_bytes=free,
+                remembered_ids=self.engine.state.topics.remembered_ids,
+            )
             self._metrics.publish(sample)
             await asyncio.sleep(_PUBLISH_S)

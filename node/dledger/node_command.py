@@ -106,8 +106,8 @@ async def _serve(settings: Settings) -> BaseException | None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end, None)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    node = Node(settings, on_fatal=end)
     watchdog = Watchdog()
+    node = Node(settings, on_fatal=end, watchdog=watchdog)
     await node.start()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)

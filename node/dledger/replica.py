@@ -35,6 +35,7 @@ from dledger.store.identity import LOG_DIRECTORY
 from dledger.store.snapshot_files import SNAPSHOT_DIRECTORY, SnapshotFiles
 from dledger.types import HardState
 from dledger.upkeep import SnapshotPolicy, Upkeep
+from dledger.watchdog import Watchdog
 
 _RESERVE_BYTES: Final = 16 << 20
 """Free space that segments never take, so that hard state can always be saved."""
@@ -47,6 +48,7 @@ class Surroundings:
     """What a replica is given.
 
     Attributes:
+        watchdog: Of the process; told of work that takes long.
         on_fatal: Called when nothing this node says can be trusted any more.
         levels: What each member knows; nothing above that is let into the log.
         on_removed: Called with the index of the entry that removed this node from its group.
@@ -61,6 +63,7 @@ class Surroundings:
     metrics: NodeMetrics
     clock: Clock
     levels: MemberLevels
+    watchdog: Watchdog
     on_fatal: Callable[[BaseException], None]
     on_removed: Callable[[int], None]
 
@@ -155,7 +158,13 @@ def _snapshots(given: Surroundings, log: CommitLog) -> Snapshots:
     files = SnapshotFiles(
         given.files, given.directory / SNAPSHOT_DIRECTORY, reserve_bytes=_RESERVE_BYTES
     )
-    return Snapshots(files, group_id=given.joining.group_id, log=log, state=given.state)
+    return Snapshots(
+        files,
+        group_id=given.joining.group_id,
+        log=log,
+        state=given.state,
+        watchdog=given.watchdog,
+    )
 
 
 def _driver(
@@ -210,4 +219,5 @@ def _upkeep(given: Surroundings, driver: Driver, log: CommitLog, snapshots: Snap
         policy=SnapshotPolicy(
             size_bytes=settings.snapshot_bytes, entries=settings.snapshot_entries
         ),
+        now_s=given.clock.monotonic_s,
     )

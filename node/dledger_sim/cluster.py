@@ -173,7 +173,8 @@ class Cluster:
         return next((each for each in needed if each <= last and self._is_lost(each)), None)
 
     def _is_lost(self, index: int) -> bool:
-        return not any(self.commitment.is_here(one, index) for one in self.known_members())
+        there = (one for one in self.known_members() if not one.retired)
+        return not any(self.commitment.is_here(one, index) for one in there)
 
     def is_settled(self) -> bool:
         """Whether one membership decides, and no change of it is under way."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from dledger.raft.quorum import Electorate
 from dledger.types import NodeId
 from dledger_sim.checkers import StuckError
 from dledger_sim.cluster import MS, Cluster, S
@@ -71,9 +72,17 @@ class LeaderWatch:
             raise StuckError(f"nothing is committed for {PROGRESS_US / S} s though there is a hub")
 
     def _serving_hub(self) -> tuple[NodeId, int] | None:
-        """Return a leader, and its term, that serves clients and talks with a majority."""
-        hubs = (one for one in self._cluster.serving() if self._is_hub(one))
-        return next(((one.id, one.driver.core.term) for one in hubs), None)
+        """Return a leader, and its term, that serves clients and talks with a majority.
+
+        By its own membership: of one that it overrules, the rest may be cut off and not know.
+        """
+        leaders = (one for one in self._cluster.serving() if self._talks_with_own_quorum(one))
+        return next(((one.id, one.driver.core.term) for one in leaders), None)
+
+    def _talks_with_own_quorum(self, leader: Process) -> bool:
+        own = leader.driver.core.membership
+        heard = {one.id for one in self._heard(leader)}
+        return Electorate(own.voter_ids, own.outgoing_ids).is_quorum(heard)
 
     def _is_hub(self, process: Process) -> bool:
         return process.is_up and self._cluster.is_quorum(self._heard(process))

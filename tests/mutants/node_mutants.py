@@ -34,17 +34,16 @@ NODE_MUTANTS = (
     Mutant(
         name="ack what is about to be replaced",
         file="disk.py",
-        old="            self._withdraw_acks(ready.entries[0].index)\n",
-        new="",
+        old="self._withdraw_acks(ready.entries[0].index)",
+        new="pass",
         why="an ack leaves for an entry that was never on disk",
         checks=(_DISK, _DRIVER, _STALE),
     ),
     Mutant(
         name="one completion for all batches of a sync",
         file="disk.py",
-        old="        for _, entries in batches:  # each by itself: "
-        "the same entry may be among them twice\n",
-        new="        for _, entries in batches[:1]:\n",
+        old="for one in batches:  # each by itself:",
+        new="for one in batches[:1]:  # each by itself:",
         why="the core waits for ever for writes that are done, or takes one for another",
         checks=(_DISK, _DRIVER, _STALE),
     ),
@@ -184,6 +183,51 @@ NODE_MUTANTS = (
         new="            self._queues_in_all = topic.queues\n",
         why="a client that makes topics fills every node's memory",
         checks=("tests/broker/test_state.py",),
+    ),
+    Mutant(
+        name="refuse a batch that has left the queue",
+        file="proposing.py",
+        old="""        if not self._core.has_room:
+            return False""",
+        new="""        if not self._core.has_room and self._queue.size_bytes:
+            batch = self._queue.take_batch()
+            for proposal in batch:
+                proposal.result.set_exception(DledgerError("no room"))
+            return False""",
+        why="a batch is sent again and stored behind those that stood behind it",
+        checks=("tests/node/test_proposing.py",),
+    ),
+    Mutant(
+        name="more small messages under way than are remembered",
+        file="unanswered.py",
+        old="await messages.take(batch.count)",
+        new="messages.taken += batch.count",
+        why="a failover stores all of them twice",
+        checks=("tests/rpc/test_produce_stream.py",),
+    ),
+    Mutant(
+        name="take from a stream without a bound in number",
+        file="rpc/producing.py",
+        old="or self._messages + messages > bounds.max_messages",
+        new="or self._messages + messages < 0",
+        why="a producer without a bound of its own has its messages stored twice",
+        checks=("tests/rpc/test_produce_stream.py",),
+    ),
+    Mutant(
+        name="go on behind a lost batch until its answer is due",
+        file="rpc/producing.py",
+        old="            self._error = self._reason(error)\n            self._close()\n",
+        new="            self._error = self._reason(error)\n",
+        why="later batches are stored in front of the one that is sent again",
+        checks=("tests/rpc/test_produce_stream.py",),
+    ),
+    Mutant(
+        name="a full disk is told of what may be stored",
+        file="unanswered.py",
+        old="if self.streams <= harmless:",
+        new="if self.streams <= harmless or type(error).__name__ == 'DiskFull':",
+        why="its caller appends the batch anew, and it is stored twice",
+        checks=("tests/rpc/test_produce_stream.py",),
     ),
     Mutant(
         name="start in spite of a tombstone",

@@ -250,8 +250,8 @@ RAFT_MUTANTS = (
     Mutant(
         name="proposals without bound",
         file="raft/leading.py",
-        old="if self._unsettled and self._unsettled_bytes + size_bytes > limit:",
-        new="if self._unsettled and limit < 0:",
+        old="        if held >= limit:\n",
+        new="        if held < 0:\n",
         why="memory grows without bound while followers are away",
         checks=(_CORE,),
     ),

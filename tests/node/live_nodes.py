@@ -58,6 +58,11 @@ class LiveNodes:
     def data(self, number: int) -> Path:
         return self._directory / f"orders-{number}"
 
+    @property
+    def client_addresses(self) -> list[str]:
+        """Return where clients reach the running nodes, by number."""
+        return [f"127.0.0.1:{self._port + number}" for number in sorted(self.nodes)]
+
     def client(self, number: int, timeout_s: float = 10) -> Client:
         return Client(f"127.0.0.1:{self._port + number}", timeout_s=timeout_s)
 

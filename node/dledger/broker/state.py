@@ -179,7 +179,8 @@ class BrokerState:
         start, end, command = found
         try:
             if isinstance(command, ProduceFrame):
-                return self.topics.produce(command, Payload(index, start, end), self.groups.now_ms)
+                payload = Payload(index, start, end)
+                return self.topics.produce(command, payload, self.groups.now_ms)
             if isinstance(command, MalformedCommandError):
                 raise command
             return self._handlers[type(command)](command)
@@ -194,10 +195,15 @@ class BrokerState:
                 f"entries below {command.before_index} are not all committed, only those up to "
                 f"{self.applied_index}"
             )
-        self.first_index = max(self.first_index, command.before_index)
+        dropped = self.forget_before(command.before_index)
+        return Retained(first_index=self.first_index, dropped=dropped)
+
+    def forget_before(self, index: int) -> int:
+        """Let the messages in entries below *index* go; return how many there were."""
+        self.first_index = max(self.first_index, index)
         dropped = self.topics.drop_before(self.first_index)
         self.groups.drop_before_first_offsets()
-        return Retained(first_index=self.first_index, dropped=dropped)
+        return dropped
 
     def freeze(self) -> FrozenState:
         """Return the whole state as it is now, by references; this one goes on in copies."""
@@ -218,16 +224,14 @@ class BrokerState:
             NewerFormat: A newer version wrote it.
             MalformedStateError: The bytes are damaged, or are no state.
         """
-        view = memoryview(data)
-        body, end = view[len(_MAGIC) : -_CRC.size], view[-_CRC.size :]
-        is_state = view[: len(_MAGIC) - 1] == _MAGIC[:-1]
-        if not is_state or end != _CRC.pack(crc32c(view[: -_CRC.size])):
-            raise MalformedStateError(f"{len(data)} bytes are no broker state, or damaged")
-        found = view[len(_MAGIC) - 1] - ord("0")
-        if found > FORMAT:
+        view, size = memoryview(data), len(_MAGIC)
+        magic, body, end = bytes(view[:size]), view[size : -_CRC.size], view[-_CRC.size :]
+        found = int(magic[-1:]) if magic[-1:].isdigit() else 0
+        is_whole = magic[:-1] == _MAGIC[:-1] and end == _CRC.pack(crc32c(view[: -_CRC.size]))
+        if is_whole and found > FORMAT:
             raise NewerFormat.number("the state in a snapshot", found=found, known=FORMAT)
-        if found != FORMAT:
-            raise MalformedStateError(f"format {found}, this node reads {FORMAT}")
+        if not is_whole or found != FORMAT:
+            raise MalformedStateError(f"{len(data)} bytes are no broker state, or damaged")
         source, state = Reader(body), cls()
         state.applied_index = source.number()
         state.first_index = source.number(1)

@@ -16,8 +16,8 @@
 
 Integers are little endian, 64 bits where nothing else is said. *who* is
 ``{"group": id, "memberships": [[index, the entry's data], ...]}``, oldest first. What is known
-last stands last, so that the state goes to the disk as it is made. Magic and version are first and
-the CRC is last in every format: by that, damage and a newer version are told apart.
+last stands last, so that the state goes to the disk as it is made. Magic, version and the CRC at
+the end are so in every format, by which damage and a newer version are told apart.
 """
 
 from __future__ import annotations
