@@ -10,6 +10,8 @@ _STALE = "tests/node/test_stale_completion.py"
 _JOINING = "tests/node/test_joining.py"
 _ATTEMPTS = "tests/broker/test_attempts.py"
 _DEDUPE = "tests/broker/test_dedupe.py"
+_FEATURES = "tests/broker/test_features.py"
+_MIXED = "tests/node/test_mixed_versions.py"
 _SNAPSHOTS = "tests/broker/test_broker_snapshots.py"
 
 NODE_MUTANTS = (
@@ -242,5 +244,78 @@ NODE_MUTANTS = (
         new="now_s - busy_since_s >=",
         why="disks that hung together cost the group its leader when one of them comes back first",
         checks=("tests/node/test_disk_stall.py",),
+    ),
+    Mutant(
+        name="skip a command that is not known",
+        file="broker/state.py",
+        old="        except UnknownCommandError:\n            raise\n        except Malformed",
+        new="        except Malformed",
+        why="the older replicas part from the newer ones during the rollout of a new command",
+        checks=(_FEATURES,),
+    ),
+    Mutant(
+        name="pass over a field that is not known",
+        file="broker/commands.py",
+        old="if isinstance(row, dict) and (unknown := form.unknown(row.keys())):",
+        new="if isinstance(row, list) and (unknown := form.unknown(row)):",
+        why="an older replica does less than the command says, and parts from the newer ones",
+        checks=(_FEATURES,),
+    ),
+    Mutant(
+        name="pass over a column that is not known",
+        file="broker/produce.py",
+        old="and (more := data[start + 1] & ~FLAGS):",
+        new="and (more := data[start + 1] & ~FLAGS & 0):",
+        why="an older replica takes a column for the next one, or refuses what others store",
+        checks=(_FEATURES,),
+    ),
+    Mutant(
+        name="count an entry that is not known as applied",
+        file="broker/state.py",
+        old="        found = self._read(entry)\n        self.applied_index = entry.index\n",
+        new="        self.applied_index = entry.index\n        found = self._read(entry)\n",
+        why="a node that is upgraded goes on behind an entry that it never applied",
+        checks=(_FEATURES, _MIXED),
+    ),
+    Mutant(
+        name="a leader that asks nobody what they know",
+        file="driver.py",
+        old="        self._admit(command, self.core.membership)\n",
+        new="",
+        why="the first new command of a rollout stops every member that is not upgraded yet",
+        checks=(_MIXED,),
+    ),
+    Mutant(
+        name="a member that was not heard from knows everything",
+        file="features.py",
+        old="if (LOWEST_LEVEL if told is None else told) < needed:",
+        new="if (needed if told is None else told) < needed:",
+        why="a new leader proposes what a member does not know before it has told so",
+        checks=(_FEATURES,),
+    ),
+    Mutant(
+        name="a greeting that is refused for a field more",
+        file="rpc/hello.py",
+        old="return {each.name: said[each.name] for each in fields(kind) if each.name in said}",
+        new="return dict(said)",
+        why="a newer node never comes into its group, and the rollout stands still",
+        checks=("tests/rpc/test_hello.py",),
+    ),
+    Mutant(
+        name="a connection that ends at a message to come",
+        file="rpc/peers.py",
+        old="        except peer_codec.UnknownMessage as error:\n"
+        "            self._drop_unknown(hello, error)\n",
+        new="",
+        why="a newer peer cuts itself off from the older ones with each such message",
+        checks=("tests/rpc/test_peer_links.py",),
+    ),
+    Mutant(
+        name="go on behind a command that is not known",
+        file="driver.py",
+        old="        except NewerCommand as error:\n            self.outdated(error)\n",
+        new="        except NewerCommand:\n            self._wake()\n",
+        why="a node that cannot apply its log votes and leads, and nobody hears of it",
+        checks=(_MIXED,),
     ),
 )
