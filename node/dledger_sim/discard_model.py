@@ -191,7 +191,7 @@ class Model:
         for at, node in enumerate(state.nodes):
             yield from self._own_steps(state, at, node)
             for sender, other in enumerate(state.nodes):
-                if sender != at:
+                if sender != at and (other.role > 0 or other.question):
                     yield from self._messages(state, at, node, sender, other)
             yield from self._from_leaders(state, at, node)
 
@@ -351,7 +351,7 @@ class Model:
         if self.committed(reign, term) == len(reign.log):  # whoever else acknowledges it
             reign = reign._replace(acks=(len(reign.log),) * len(reign.acks))
         reigns = (*state.reigns[:term], reign, *state.reigns[term + 1 :])
-        return state._replace(reigns=reigns)
+        return State(state.nodes, reigns, state.begun)
 
     @staticmethod
     def _ended(reign: Reign, term: int) -> Reign:
@@ -383,19 +383,19 @@ class Model:
         What nobody can hear any more is forgotten: a vote of an election that is over, and what a
         leader sent whose term all have left, unless it is committed.
         """
-        nodes, reigns = state.nodes, list(state.reigns)
-        least = min(node.term for node in nodes)
-        for term, reign in enumerate(state.reigns[:least]):
+        nodes, reigns = state.nodes, state.reigns
+        least = min([node.term for node in nodes])
+        for term in range(1, least):
+            reign = reigns[term]
             if reign is not None and reign.leader >= 0:
-                reigns[term] = self._over(reign, term)
+                reigns = (*reigns[:term], self._over(reign, term), *reigns[term + 1 :])
         if self.bounded:
-            live = {node.term for node in nodes if node.role > 0}
-            over = {t for t in range(self.terms + 1) if state.begun >> 2 * t & 1 or t == 1} - live
-            nodes = tuple(
-                node._replace(voted=False) if node.voted and node.term in over else node
-                for node in nodes
-            )
-        return State(nodes, tuple(reigns), state.begun)
+            live = [node.term for node in nodes if node.role > 0]
+            for at, node in enumerate(nodes):
+                begun = state.begun >> 2 * node.term & 1 or node.term == 1
+                if node.voted and begun and node.term not in live:
+                    nodes = (*nodes[:at], node._replace(voted=False), *nodes[at + 1 :])
+        return State(nodes, reigns, state.begun)
 
     def _over(self, reign: Reign, term: int) -> Reign | None:
         safe = self.committed(reign, term)
@@ -421,17 +421,19 @@ class Model:
 
 
 def _with(state: State, at: int, node: Node) -> State:
-    return state._replace(nodes=(*state.nodes[:at], node, *state.nodes[at + 1 :]))
+    return State((*state.nodes[:at], node, *state.nodes[at + 1 :]), state.reigns, state.begun)
 
 
 def _entered(node: Node, term: int) -> Node:
     """A later term has no vote; who led, ran or asked does so no more."""
-    return node._replace(term=term, voted=False, role=0, question=())
+    return Node(term, False, *node[2:6], 0, (), node.ghost)
 
 
 def _heard(node: Node, term: int) -> Node:
     """A leader of its term was heard: what is acknowledged to it counts, so a question is void."""
-    return _entered(node, term) if node.term < term else node._replace(role=0, question=())
+    if node.term < term:
+        return _entered(node, term)
+    return node._replace(role=0, question=()) if node.role or node.question else node
 
 
 def _merged(node: Node, sent: Log) -> Node:

@@ -38,8 +38,8 @@ NODE_MUTANTS = (
     Mutant(
         name="one completion for all batches of a sync",
         file="disk.py",
-        old="        for one in batches:  # each by itself: the same entry may be among them twice\n",
-        new="        for one in batches[:1]:\n",
+        old="for one in batches:  # each by itself: the same entry may be among them twice\n",
+        new="for one in batches[:1]:\n",
         why="the core waits for ever for writes that are done, or takes one for another",
         checks=(_DISK, _DRIVER, _STALE),
     ),
