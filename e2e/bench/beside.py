@@ -11,8 +11,9 @@ seen, too. Nodes and clients of one tree never meet the other's, but for the cal
 bench founds a group and asks who leads.
 
 A line is broken if its ratio (the median of the rounds' ratios, 1 if both are as good) is below
-0.85, and the two trees' rounds lie apart: neither tree's median is within what the other one did.
-On a shared machine nothing finer can be seen; more rounds see a little more.
+0.85, so are the ratios of nearly all rounds, and the two trees lie apart: neither one's median is
+within the other one's own spread. Of five rounds one may be lost to the machine. On a shared one
+nothing finer can be seen; more rounds see a little more.
 
 exit codes: 0 no line is broken, 1 one is, 2 something could not be measured, or wrong usage
 """

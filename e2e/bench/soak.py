@@ -185,7 +185,7 @@ def soak(args: argparse.Namespace, scratch: Path) -> Row:
     return Row(
         kind=SOAK,
         system=OURS,
-        name=f"{args.load:.0%} load, a fault each {args.every:g} s",
+        name=f"{_offered(args)}, a fault each {args.every:g} s",
         size_bytes=args.size,
         batch=args.batch,
         figures={
@@ -204,6 +204,11 @@ def soak(args: argparse.Namespace, scratch: Path) -> Row:
         },
         notes=[*amiss, *_notes(found, course, end, clock)],
     )
+
+
+def _offered(args: argparse.Namespace) -> str:
+    """Return what was offered, in words: a rate that was given is no share of anything."""
+    return f"{args.rate:,.0f} a second" if args.rate else f"{args.load:.0%} load"
 
 
 class _Clock:

@@ -75,10 +75,21 @@ def _python(directory: Path) -> Path:
     if (directory / _LOCK).read_bytes() == (machine.ROOT / _LOCK).read_bytes():
         return Path(sys.executable)
     print(f"{_LOCK} differs: making its own .venv in {directory}", flush=True)
-    uv = shutil.which("uv") or str(machine.ROOT / "build" / "uv" / "bin" / "uv")
-    sync = [uv, "sync", "--frozen", "--extra", "node", "--quiet", "--python", sys.executable]
+    sync = [_uv(), "sync", "--frozen", "--extra", "node", "--quiet", "--python", sys.executable]
     _run(sync, "uv cannot make the other tree's .venv", directory=directory)
     return directory / ".venv" / "bin" / "python"
+
+
+def _uv() -> str:
+    """Return uv: from PATH, else where `make setup` installs it, which is done if it was not."""
+    if found := shutil.which("uv"):
+        return found
+    home = machine.ROOT / "build" / "uv"
+    if not (home / "bin" / "uv").exists():
+        _run([sys.executable, "-m", "venv", str(home)], "no venv for uv")
+        pip = [str(home / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", "uv"]
+        _run(pip, "pip cannot install uv")
+    return str(home / "bin" / "uv")
 
 
 def check(tree: Tree) -> None:

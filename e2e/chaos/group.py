@@ -102,16 +102,21 @@ class Node:
             else:
                 child.unlink()
 
-    def rot(self, place: float) -> None:
-        """Flip one bit of its log, that far from its beginning; it must have ended."""
+    def rot(self, place: float) -> bool:
+        """Flip one bit of its log, that far from its beginning; it must have ended.
+
+        Returns:
+            Whether there was a byte to flip it in.
+        """
         segments = sorted((self.data / "log").glob("*.seg"))
         used_bytes = [len(path.read_bytes().rstrip(b"\0")) for path in segments]
         offset = int(place * sum(used_bytes))
         for path, size_bytes in zip(segments, used_bytes, strict=True):
             if offset < size_bytes:
                 flip_bit(path, offset)
-                return
+                return True
             offset -= size_bytes
+        return False
 
     def signal(self, number: int) -> None:
         """Send a signal, if there is a process."""

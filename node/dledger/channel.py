@@ -16,6 +16,7 @@ from dledger.errors import (
     AlreadyBootstrapped,
     DiskFull,
     DledgerError,
+    FeatureNotReady,
     InvalidArgument,
     LimitReached,
     NotJoined,
@@ -90,6 +91,7 @@ _BY_NAME: Final[dict[str, type[DledgerError]]] = {
         OutcomeUnknown,
         Overloaded,
         DiskFull,
+        FeatureNotReady,
     )
 }
 

@@ -17,7 +17,7 @@ from typing import Protocol
 from dledger.disk import Disk
 from dledger.disk_room import DiskRoom
 from dledger.disk_stall import StallLimits, StallWatch
-from dledger.errors import DiskFull, DledgerError, NotLeader
+from dledger.errors import DiskFull, DledgerError, NewerCommand, NotLeader
 from dledger.failover import FailoverRecord
 from dledger.installation import Installation
 from dledger.last_words import last_words
@@ -73,7 +73,8 @@ class Driver:
     """Runs one Raft core on one commit log.
 
     It calls *on_fatal* when nothing it says can be trusted any more, and *on_removed*, once and
-    with the entry's index, when a committed change has removed this node from its group.
+    with the entry's index, when a committed change has removed this node from its group. *admit*
+    raises FeatureNotReady for a command that a member of the group would not know.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Driver:
         metrics: NodeMetrics,
         snapshots: Snapshots | None = None,
         on_removed: Callable[[int], None] = lambda _: None,
+        admit: Callable[[Command, Membership], None] = lambda _, __: None,
         thread: Callable[[str], Worker] = WorkThread,
     ) -> None:
         self._config = config
@@ -100,6 +102,7 @@ class Driver:
         self._send = send
         self._on_membership = on_membership
         self._on_fatal = on_fatal
+        self._admit = admit
         self._on_removed: Callable[[int], None] | None = on_removed
         self._clock = clock
         self._rng = rng
@@ -250,8 +253,10 @@ class Driver:
             NotLeader: This node does not lead.
             Overloaded: A bounded queue is full.
             DiskFull: The disk has no room for more user data.
+            FeatureNotReady: Not every member knows such a command yet.
         """
         self.check(grows=grows)
+        self._admit(command, self.core.membership)
         result = self._proposing.push(command)
         self._wake()
         return result
@@ -384,6 +389,8 @@ class Driver:
         self._wake_scheduled = False
         try:
             self._advance()
+        except NewerCommand as error:
+            self.outdated(error)
         except Exception as error:
             logger.critical("a fault of this program", exc_info=error)
             self._fail("cannot go on behind a step that was half done", error)
@@ -444,6 +451,10 @@ class Driver:
         Except that another should lead, which rests on no disk.
         """
         self._fail("storage failed", error)
+
+    def outdated(self, error: NewerCommand) -> None:
+        """Stop: the group's log holds what this version does not know. Nothing is skipped."""
+        self._fail("this version is too old for its group", error)
 
     def _fail(self, why: str, error: BaseException) -> None:
         if self._running:

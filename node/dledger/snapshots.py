@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
+from dledger import snapshot_care
 from dledger.broker.columns import MalformedStateError
 from dledger.broker.state import BrokerState, FrozenState
 from dledger.errors import CorruptFile, DiskFull, OffsetOutOfRange, StorageError
@@ -28,6 +29,7 @@ from dledger.store.format import Base
 from dledger.store.snapshot_file import Snapshot
 from dledger.store.snapshot_files import SnapshotFiles
 from dledger.types import Membership, SnapshotInfo
+from dledger.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 
@@ -56,13 +58,20 @@ class Snapshots:
     """
 
     def __init__(
-        self, files: SnapshotFiles, *, group_id: str, log: CommitLog, state: BrokerState
+        self,
+        files: SnapshotFiles,
+        *,
+        group_id: str,
+        log: CommitLog,
+        state: BrokerState,
+        watchdog: Watchdog | None = None,
     ) -> None:
         """Take what `load` recovers into *state*; call that before anything else."""
         self._files = files
         self._group_id = group_id
         self._log = log
         self._state = state
+        self._watchdog = watchdog or Watchdog()
         self._covered = Snapshot(
             group_id=group_id, applied=Base(), base=Base(), memberships=(), body=b""
         )
@@ -104,6 +113,12 @@ class Snapshots:
             StorageError: The disk failed.
         """
         found = self._files.load(self._group_id)
+        if self.unfinished:
+            logger.warning(
+                "this node ended in the middle of taking a snapshot, %d times in a row: the next "
+                "one waits, is a follower's if it can be, and has more time",
+                self.unfinished,
+            )
         if found:
             self._recover(found[-1])
         elif self._log.first_index > 1:
@@ -184,6 +199,11 @@ class Snapshots:
         return applied.index if has_applied else max(base.index, self._log.first_index - 1)
 
     @property
+    def unfinished(self) -> int:
+        """In the middle of how many snapshots in a row this node has ended."""
+        return self._files.unfinished
+
+    @property
     def now_ms(self) -> int:
         """The log's time in the state, Unix milliseconds."""
         return self._state.now_ms
@@ -198,20 +218,18 @@ class Snapshots:
             StorageError: The disk failed.
         """
         async with self._busy:
-            applied_index = self._applied_index()
-            if applied_index > self.index:
-                await self._take(self._describe(applied_index))
+            if self._applied_index() > self.index:
+                await self._run_or_fail(self._files.begin)
+                await self._take(self._describe(self._applied_index()))
             return self.index
 
     async def _take(self, snapshot: Snapshot) -> None:
         began_s = time.perf_counter()
-        frozen = self._state.freeze()
+        work = f"freeze the state at entry {snapshot.applied.index} for a snapshot"
+        with self._watchdog.during(work, looks=snapshot_care.looks(self.unfinished)):
+            frozen = self._state.freeze()
         frozen_s = time.perf_counter()
-        try:
-            size_bytes = await self._run(self._save, snapshot, frozen)
-        except StorageError as error:
-            self._on_error(error)
-            raise
+        size_bytes = await self._run_or_fail(self._save, snapshot, frozen)
         self._covers(snapshot)
         logger.info(
             "snapshot of entry %d: %d bytes, frozen in %.0f ms, durable after %.0f ms",
@@ -220,6 +238,13 @@ class Snapshots:
             (frozen_s - began_s) * 1000,
             (time.perf_counter() - began_s) * 1000,
         )
+
+    async def _run_or_fail(self, work: Callable[..., _T], *arguments: object) -> _T:
+        try:
+            return await self._run(work, *arguments)
+        except StorageError as error:
+            self._on_error(error)
+            raise
 
     def _describe(self, applied_index: int) -> Snapshot:
         base_index = max(self._state.first_index, self._log.first_index) - 1
@@ -236,6 +261,21 @@ class Snapshots:
 
     def _save(self, snapshot: Snapshot, state: FrozenState) -> int:
         return self._files.save(snapshot, state.pieces(in_short_turns))
+
+    def forget_before(self, index: int) -> None:
+        """Let the messages in entries below *index* go, in the newest snapshot too. Blocks.
+
+        For a stopped node: while it runs, this is what a RETAIN in the log does, on all nodes.
+
+        Raises:
+            DiskFull: There is no room.
+            StorageError: The disk failed.
+        """
+        self._state.forget_before(index)
+        base = self._place(index - 1)
+        snapshot = replace(self._covered, base=base)
+        self._save(snapshot, self._state.freeze())
+        self._covers(snapshot)
 
     # -- sending ---------------------------------------------------------------------------------
 

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from dledger import snapshot_care
 from dledger.broker.commands import Retain
 from dledger.broker.state import BrokerState
 from dledger.driver import Driver
@@ -27,10 +31,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotPolicy:
-    """When a snapshot is due: both this much log and this many entries since the last one."""
+    """When a snapshot is due: both this much log and this many entries since the last one.
+
+    Attributes:
+        size_bytes: How much log.
+        entries: How many entries.
+        rest_rounds: Rounds of upkeep, of a second each, between two snapshots which only the
+            segments ask for that retention lets go: there may be one for each of them.
+    """
 
     size_bytes: int
     entries: int
+    rest_rounds: int = 10
 
 
 class Upkeep:
@@ -45,6 +57,7 @@ class Upkeep:
         *,
         retention: RetentionPolicy,
         policy: SnapshotPolicy,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._driver = driver
         self._log = log
@@ -52,18 +65,24 @@ class Upkeep:
         self._snapshots = snapshots
         self._retention = retention
         self._policy = policy
+        self._now_s = now_s
+        wait_s = snapshot_care.wait_s(snapshots.unfinished, random.random())
+        self._not_before_s = now_s() + wait_s
+        self._transfers = 0
         self._laggards = Laggards()
         self._bytes_at_snapshot = 0
+        self._rounds = policy.rest_rounds
         self._newest_ms: dict[int, int] = {}
 
     async def run(self, usage: DiskUsage) -> None:
         """Do what is due."""
+        self._rounds += 1
         try:
             await self._propose_retention(usage)
             followers = self._driver.core.progress()
             if self._laggards.get_on(followers, self._state.first_index):
                 return
-            if self._is_snapshot_due():
+            if self._is_snapshot_due() and not self._should_wait():
                 await self.take_snapshot()
             await self._drop()
         except StorageError:
@@ -77,14 +96,35 @@ class Upkeep:
         """Take a snapshot now; see `Snapshots.take`."""
         applied_bytes = self._driver.applied_bytes
         index = await self._snapshots.take()
-        self._bytes_at_snapshot = applied_bytes
+        self._bytes_at_snapshot, self._rounds = applied_bytes, 0
         return index
+
+    def _should_wait(self) -> bool:
+        """Whether a snapshot is put off because this node ended in the middle of the last ones."""
+        if not self._snapshots.unfinished:
+            return False
+        return self._now_s() < self._not_before_s or self._hands_over()
+
+    def _hands_over(self) -> bool:
+        """Let another lead before the loop may stand still; False when nobody takes over."""
+        if not self._driver.is_serving_leader() or self._transfers == snapshot_care.MOST_TRANSFERS:
+            return False
+        self._transfers += 1
+        try:
+            heir = self._driver.transfer_leadership(None)
+        except DledgerError as error:
+            logger.info("a snapshot is taken while leading: %s", error)
+            return False
+        logger.info("handing leadership to %s before a snapshot, in which this node has died", heir)
+        return True
 
     def _is_snapshot_due(self) -> bool:
         applied = self._driver.applied_index - self._snapshots.index
         size_bytes = self._driver.applied_bytes - self._bytes_at_snapshot
         if applied >= self._policy.entries and size_bytes >= self._policy.size_bytes:
             return True
+        if self._rounds <= self._policy.rest_rounds:
+            return False
         segments = self._log.sealed()
         by_state = first_index_without(segments, self._state.first_index)
         return by_state > first_index_without(segments, self._snapshots.first_index)

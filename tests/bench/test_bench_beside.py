@@ -69,13 +69,14 @@ def test_a_tree_with_other_packages_gets_its_own(
     """Made from its lock, by uv."""
     asked: list[Any] = []
     monkeypatch.setattr(trees, "_run", lambda argv, _, **how: asked.append((argv, how)) or b"")
+    monkeypatch.setattr(trees.shutil, "which", lambda name: f"/bin/{name}")
     (tmp_path / "uv.lock").write_text("another one")
 
     python = trees._python(tmp_path)
 
     ((argv, how),) = asked
     assert python == tmp_path / ".venv" / "bin" / "python"
-    assert argv[1:5] == ["sync", "--frozen", "--extra", "node"]
+    assert argv[:5] == ["/bin/uv", "sync", "--frozen", "--extra", "node"]
     assert how == {"directory": tmp_path}
 
 

@@ -213,7 +213,7 @@ def test_broken_commands_are_refused_and_change_nothing() -> None:
     before = log.state.digest()
 
     results = log.append(
-        frame(CommandType.PRODUCE, b"junk"),
+        frame(CommandType.PRODUCE, b"\1\0unk"),
         frame(CommandType.ACK, b"junk"),
         b"\xff\xff\xff\xff\x01",
     )

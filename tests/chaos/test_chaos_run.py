@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+SEED = "8"
+"""With it nobody hears the leader: a cut between two followers might hold nothing back."""
 
 
 @pytest.mark.alone
@@ -28,6 +30,7 @@ def test_a_short_run_loses_nothing_and_says_so(tmp_path: Path, classes: str) -> 
     out = tmp_path / "run"
     names = classes.split(",")
     command = [sys.executable, "-m", "e2e.chaos", "--minutes", "2", "--episodes", str(len(names))]
+    command += ["--seed", SEED]
 
     done = subprocess.run(
         [*command, "--classes", classes, "--no-volume", "--out", str(out)],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from dataclasses import fields, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -13,8 +14,10 @@ import pytest
 
 from dledger_sim import __main__ as simulator
 from dledger_sim.run import Outcome
-from e2e import bench_restart, demo, demo_backup
+from e2e import bench_pipeline, bench_restart, demo, demo_backup
 from tests.mutants import __main__ as mutants
+from tests.mutants import mutant
+from tests.mutants.catalogue import MUTANTS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -96,10 +99,8 @@ def test_coverage_of_a_package_that_was_not_measured_is_no_coverage(
 
 
 def _outcome(acknowledged: int) -> Outcome:
-    return Outcome(
-        seed=1, trace_hash=1, nodes=3, steps=9, terms=1, committed=2,
-        acknowledged=acknowledged, reads=0,
-    )  # fmt: skip
+    nothing: dict[str, Any] = {field.name: 0 for field in fields(Outcome)}
+    return Outcome(**nothing | {"acknowledged": acknowledged})
 
 
 @pytest.mark.parametrize(
@@ -135,6 +136,16 @@ def test_mutants_of_which_none_was_chosen_are_not_all_caught(
 
     assert mutants.main() == 2
     assert "nothing was planted" in capsys.readouterr().out
+
+
+def test_a_mutant_is_not_caught_by_a_machine_that_is_too_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A check that takes as long without the bug has told nothing of it."""
+    monkeypatch.setattr(mutant, "_run", lambda *_: None)
+
+    with pytest.raises(RuntimeError, match="without any planted bug as well"):
+        mutant.judge(MUTANTS[0], seeds=0)
 
 
 @pytest.mark.parametrize(
@@ -192,3 +203,20 @@ def _shown(monkeypatch: pytest.MonkeyPatch, module: ModuleType, result: dict[str
     monkeypatch.setattr(module, "conclude", lambda *_, passed, **__: said.append(passed))
     module.report(result, SimpleNamespace())  # type: ignore[arg-type]
     return said[0]
+
+
+@pytest.mark.parametrize(("done", "whole"), [(9, 10), (0, 0)])
+def test_a_step_that_left_a_part_of_the_log_out_has_no_rate(
+    tmp_path: Path, done: int, whole: int
+) -> None:
+    """It would be the faster, the more it skips; of an empty log there is none either."""
+    step = bench_pipeline.Step(name="parse", remark="", work=lambda *_: done, whole=lambda _: whole)
+    subject = SimpleNamespace(record_bytes=1000)
+
+    with pytest.raises(bench_pipeline.Unmeasured, match=f"went through {done} of {whole}"):
+        bench_pipeline.one_round(step, subject, tmp_path / "out")  # type: ignore[arg-type]
+    assert bench_pipeline.one_round(
+        replace(step, work=lambda *_: 10, whole=lambda _: 10),
+        subject,
+        tmp_path / "out",  # type: ignore[arg-type]
+    )

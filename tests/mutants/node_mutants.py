@@ -191,6 +191,51 @@ NODE_MUTANTS = (
         checks=("tests/broker/test_state.py",),
     ),
     Mutant(
+        name="refuse a batch that has left the queue",
+        file="proposing.py",
+        old="""        if not self._core.has_room:
+            return False""",
+        new="""        if not self._core.has_room and self._queue.size_bytes:
+            batch = self._queue.take_batch()
+            for proposal in batch:
+                proposal.result.set_exception(DledgerError("no room"))
+            return False""",
+        why="a batch is sent again and stored behind those that stood behind it",
+        checks=("tests/node/test_proposing.py",),
+    ),
+    Mutant(
+        name="more small messages under way than are remembered",
+        file="unanswered.py",
+        old="await messages.take(batch.count)",
+        new="messages.taken += batch.count",
+        why="a failover stores all of them twice",
+        checks=("tests/rpc/test_produce_stream.py",),
+    ),
+    Mutant(
+        name="take from a stream without a bound in number",
+        file="rpc/producing.py",
+        old="or self._messages + messages > bounds.max_messages",
+        new="or self._messages + messages < 0",
+        why="a producer without a bound of its own has its messages stored twice",
+        checks=("tests/rpc/test_produce_stream.py",),
+    ),
+    Mutant(
+        name="go on behind a lost batch until its answer is due",
+        file="rpc/producing.py",
+        old="            self._error = self._reason(error)\n            self._close()\n",
+        new="            self._error = self._reason(error)\n",
+        why="later batches are stored in front of the one that is sent again",
+        checks=("tests/rpc/test_produce_stream.py",),
+    ),
+    Mutant(
+        name="a full disk is told of what may be stored",
+        file="unanswered.py",
+        old="if self.streams <= harmless:",
+        new="if self.streams <= harmless or type(error).__name__ == 'DiskFull':",
+        why="its caller appends the batch anew, and it is stored twice",
+        checks=("tests/rpc/test_produce_stream.py",),
+    ),
+    Mutant(
         name="start in spite of a tombstone",
         file="joining.py",
         old="        if tombstone is not None:\n",

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from dledger.errors import CorruptRecord, DiskFull, FaultyEntry, NotJoined, StorageError
+from dledger.features import FEATURES
 from dledger.store.files import Files, disk_full_on_enospc
 from dledger.store.format import Base, encode_records, record_size
 from dledger.store.identity import Identity
@@ -416,6 +417,7 @@ def _is_membership(entry: Entry) -> bool:
 
 def _membership(entry: Entry, segment: Segment) -> Membership:
     try:
+        FEATURES.check_stored(entry.kind, entry.index, entry.data)
         return Membership.decode(entry.data)
     except ValueError as error:
         raise CorruptRecord(segment.name, segment.position(entry.index), str(error)) from error
