@@ -98,9 +98,17 @@ NODE_MUTANTS = (
     Mutant(
         name="forget a client before its hour is over",
         file="broker/dedupe.py",
-        old="if oldest is None or oldest.used_ms + SILENCE_MS > now_ms:",
-        new="if oldest is None or oldest.used_ms + SILENCE_MS > now_ms + 1:",
+        old="oldest.used_ms + SILENCE_MS > self._time_ms:",
+        new="oldest.used_ms + SILENCE_MS > self._time_ms + 1:",
         why="a retry within the hour is stored a second time",
+        checks=(_DEDUPE,),
+    ),
+    Mutant(
+        name="an outage is an hour of silence",
+        file="broker/dedupe.py",
+        old="self._time_ms += min(now_ms - self._log_ms, MAX_STEP_MS)",
+        new="self._time_ms += now_ms - self._log_ms",
+        why="after an outage, or with a leader whose wall clock is ahead, retries are stored twice",
         checks=(_DEDUPE,),
     ),
     Mutant(
