@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 
 from dledger.broker import consume_queue
 from dledger.broker.columns import MalformedStateError
-from dledger.broker.commands import Ack, ChangeInvisible, LeaseRef, Receive, Release, Renew, Retain
+from dledger.broker.commands import (
+    Ack,
+    ChangeInvisible,
+    CreateGroup,
+    ExpireGroups,
+    LeaseRef,
+    Receive,
+    Release,
+    Renew,
+    Retain,
+)
 from dledger.broker.frames import HEADER_BYTES, CommandType, frame
 from dledger.broker.results import Received
 from dledger.broker.state import BrokerState, FrozenState
@@ -62,6 +72,9 @@ def _step(log: Log, rng: random.Random) -> None:
     elif choice == 7:
         renewal = Renew(group=group, topic=topic, leases=(lease,), invisible_ms=900)
         log.append(renewal.encode())
+    elif rng.random() < 0.1:
+        log.append(ExpireGroups(before_ms=log.now_ms - rng.choice([0, 5_000])).encode())
+        log.append(*(CreateGroup(name=name).encode() for name in "gh"))
     elif rng.random() < 0.4:
         log.append(Retain(before_index=rng.randrange(len(log.entries) + 4)).encode())
 

@@ -10,6 +10,7 @@ _STALE = "tests/node/test_stale_completion.py"
 _JOINING = "tests/node/test_joining.py"
 _ATTEMPTS = "tests/broker/test_attempts.py"
 _DEDUPE = "tests/broker/test_dedupe.py"
+_UNUSED_GROUPS = "tests/broker/test_unused_groups.py"
 _SNAPSHOTS = "tests/broker/test_broker_snapshots.py"
 
 NODE_MUTANTS = (
@@ -182,6 +183,38 @@ NODE_MUTANTS = (
         new="            self._queues_in_all = topic.queues\n",
         why="a client that makes topics fills every node's memory",
         checks=("tests/broker/test_state.py",),
+    ),
+    Mutant(
+        name="a group goes though a message of it is on loan",
+        file="broker/groups.py",
+        old="            lease.visible_at_ms > now_ms\n",
+        new="            lease.visible_at_ms < 0\n",
+        why="a consumer that works on a message for long finds its group gone",
+        checks=(_UNUSED_GROUPS,),
+    ),
+    Mutant(
+        name="only receiving is using",
+        file="broker/consumption.py",
+        old="        group.used_ms = self.now_ms\n",
+        new="        group.used_ms = self.now_ms if not group.used_ms else group.used_ms\n",
+        why="a group that is in use loses its place",
+        checks=(_UNUSED_GROUPS,),
+    ),
+    Mutant(
+        name="when a group was used is no part of a snapshot",
+        file="broker/groups.py",
+        old="        group.used_ms = source.number()\n",
+        new="        source.number()\n",
+        why="a node that was restarted lets groups go that the others keep",
+        checks=(_UNUSED_GROUPS, _SNAPSHOTS),
+    ),
+    Mutant(
+        name="retention brings back what was dropped",
+        file="broker/consume_queue.py",
+        old="            first = max(self._sealed_firsts[0], self.first)\n",
+        new="            first = self._sealed_firsts[0]\n",
+        why="a queue begins with messages whose entries are not in the log any more",
+        checks=("tests/broker/test_consume_queue.py",),
     ),
     Mutant(
         name="start in spite of a tombstone",

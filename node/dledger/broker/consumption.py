@@ -16,13 +16,14 @@ from dledger.broker.results import (
     Acked,
     Delivery,
     GroupCreated,
+    GroupsExpired,
     InvisibilityChanged,
     Received,
     Released,
 )
 from dledger.broker.topic_store import TopicStore
 from dledger.broker.topics import check_name
-from dledger.errors import InvalidReceiptHandle, LimitReached, UnknownGroup
+from dledger.errors import InvalidArgument, InvalidReceiptHandle, LimitReached, UnknownGroup
 
 QueueKey = tuple[str, str, int]
 """(group, topic, queue id)."""
@@ -48,6 +49,11 @@ class Consumption:
     def exists(self, name: str) -> bool:
         """Whether the consumer group exists."""
         return name in self._groups
+
+    def was_used(self, name: str, since_ms: int) -> bool:
+        """Whether the group exists, and the log says that it was in use at *since_ms* or later."""
+        group = self._groups.get(name)
+        return group is not None and group.used_ms >= since_ms
 
     def available(self, group: str, topic: str, queue_ids: Sequence[int], now_ms: int) -> int:
         """Return how many messages a RECEIVE could hand out at *now_ms*; filters may make it fewer.
@@ -94,18 +100,20 @@ class Consumption:
                     yield key, offset, lease
 
     def create(self, command: commands.CreateGroup) -> GroupCreated:
-        """Make a group, or find it."""
+        """Make a group, or find it; either is a use of it."""
         check_name("consumer group", command.name)
         if command.name in self._groups:
+            self._used(command.name)
             return GroupCreated(command.name, created=False)
         if len(self._groups) >= MAX_GROUPS:
             raise LimitReached(f"there are {MAX_GROUPS} groups already, which is the limit")
         self._groups[command.name] = Group(command.name, self._edition.number)
+        self._used(command.name)
         return GroupCreated(command.name, created=True)
 
     def receive(self, command: commands.Receive) -> Received:
         """Hand out messages; an attempt that asks again gets what it still holds."""
-        group = self._own(command.group)
+        group = self._used(command.group)
         self._topics.queue(command.topic, command.queue_id)
         until = self.now_ms + command.invisible_ms
         earlier = group.recall(command.topic, command.attempt_id) if command.attempt_id else None
@@ -163,7 +171,7 @@ class Consumption:
 
     def ack(self, command: commands.Ack) -> Acked:
         """Mark messages as consumed."""
-        group = self._own(command.group)
+        group = self._used(command.group)
         outcomes = tuple(
             deliveries.ack(lease.offset, lease.receive_id)
             if (deliveries := group.own(command.topic, lease.queue_id))
@@ -175,7 +183,7 @@ class Consumption:
     def change_invisible(self, command: commands.ChangeInvisible) -> InvisibilityChanged:
         """Let one lease end at another time; raise InvalidReceiptHandle if it is stale."""
         until = self.now_ms + command.invisible_ms
-        group = self._own(command.group)
+        group = self._used(command.group)
         lease = command.lease
         deliveries = group.own(command.topic, lease.queue_id)
         self._changed.add((command.topic, lease.queue_id))
@@ -189,7 +197,7 @@ class Consumption:
     def renew(self, command: commands.Renew) -> InvisibilityChanged:
         """Let leases end later; stale ones are passed over."""
         until = self.now_ms + command.invisible_ms
-        group = self._own(command.group)
+        group = self._used(command.group)
         leases = command.leases
         changed = sum(self._renew(group, command.topic, lease, until) for lease in leases)
         return InvisibilityChanged(changed)
@@ -201,7 +209,7 @@ class Consumption:
 
     def release(self, command: commands.Release) -> Released:
         """End what was renewed for a client that is gone."""
-        group = self._own(command.group)
+        group = self._used(command.group)
         released = 0
         for topic, queue_id, _ in group.all_deliveries():
             deliveries = group.own(topic, queue_id)
@@ -211,6 +219,27 @@ class Consumption:
                 self._changed.add((topic, queue_id))
         return Released(released)
 
+    def expire(self, command: commands.ExpireGroups) -> GroupsExpired:
+        """Let the groups go that nobody used for long: who comes back is a new group.
+
+        Raises:
+            InvalidArgument: That time has not come.
+        """
+        if command.before_ms > self.now_ms:
+            raise InvalidArgument(f"it is {self.now_ms}, before {command.before_ms}")
+        gone = self._unused(command.before_ms)
+        for name in gone:
+            del self._groups[name]
+        return GroupsExpired(len(gone))
+
+    def any_unused(self, before_ms: int) -> bool:
+        """Whether `expire` would let a group go."""
+        return bool(self._unused(before_ms))
+
+    def _unused(self, before_ms: int) -> list[str]:
+        now_ms = self.now_ms
+        return [g.name for g in self._groups.values() if g.is_unused(before_ms, now_ms)]
+
     def drop_before_first_offsets(self) -> None:
         """Forget deliveries of messages that their queues do not keep any longer."""
         for name, group in list(self._groups.items()):
@@ -218,6 +247,12 @@ class Consumption:
                 first = self._topics.queue(topic, queue_id).first
                 if deliveries.reaches_below(first):
                     self._own(name).deliveries(topic, queue_id, first=first).drop_before(first)
+
+    def _used(self, name: str) -> Group:
+        """Return a group of which a member asks for something, to be changed."""
+        group = self._own(name)
+        group.used_ms = self.now_ms
+        return group
 
     def _own(self, name: str) -> Group:
         """Return a group, to be changed."""

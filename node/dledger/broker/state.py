@@ -98,6 +98,7 @@ class BrokerState:
             commands.Renew: self.groups.renew,
             commands.Release: self.groups.release,
             commands.Retain: self._retain,
+            commands.ExpireGroups: self.groups.expire,
         }
 
     @property
