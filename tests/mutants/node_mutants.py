@@ -98,9 +98,17 @@ NODE_MUTANTS = (
     Mutant(
         name="forget a client before its hour is over",
         file="broker/dedupe.py",
-        old="if oldest is None or oldest.used_ms + SILENCE_MS > now_ms:",
-        new="if oldest is None or oldest.used_ms + SILENCE_MS > now_ms + 1:",
+        old="            if oldest.used_ms + SILENCE_MS > now_ms:\n",
+        new="            if oldest.used_ms + SILENCE_MS > now_ms + 1:\n",
         why="a retry within the hour is stored a second time",
+        checks=(_DEDUPE,),
+    ),
+    Mutant(
+        name="who is silent goes, however few they are",
+        file="broker/dedupe.py",
+        old="min(FORGOTTEN_AT_ONCE, len(self._clients) - self._silent_kept)",
+        new="min(FORGOTTEN_AT_ONCE, len(self._clients))",
+        why="a producer that comes back with its spool after an outage stores a batch twice",
         checks=(_DEDUPE,),
     ),
     Mutant(

@@ -2,9 +2,10 @@
 
 A producer that got no answer sends again with the same id; the window answers with the place the
 first one got. Each client keeps its own newest ids per topic, so a busy client does not push out
-what a slow one may still repeat. A client that has sent nothing to a topic for an hour, by the
-log's time, is forgotten there: no producer retries that long, and clients whose ids are new at each
-start would otherwise stay for ever. The least recently used ones give way when the whole is full.
+what a slow one may still repeat. Of clients that have sent nothing to a topic for an hour, by the
+log's time, only so many are remembered: no SDK retries that long, and ids that are new at each
+start would otherwise stay for ever. Some are, for a producer that comes back with its spool after
+an outage. The least recently used ones give way when the whole is full.
 The usual batch has ids that count up (`id_runs`): it is one thing to remember and to look for,
 however many messages it has. Other ids cost two operations on whole sets for a batch.
 """
@@ -26,12 +27,14 @@ MAX_IDS_OF_CLIENT = 1 << 16
 MAX_CLIENTS = 1 << 17
 """(client id, topic) pairs; some 140 MB."""
 SILENCE_MS = 3_600_000
-"""How long a client may be silent before it is forgotten."""
+"""How long a client may be silent before it may be forgotten."""
+SILENT_KEPT = 1 << 14
+"""How many clients there must be for that: some 16 MB."""
 FORGOTTEN_AT_ONCE = 64
 """Silent clients that a PRODUCE forgets at most, so that none takes long; it brings one at most."""
 _QUEUE_MASK = (1 << QUEUE_BITS) - 1
-_CLIENTS_TOGETHER: Final = 1 << 10
-_BATCHES_TOGETHER: Final = 1 << 12
+_CLIENTS_TOGETHER: Final = 1 << 8
+_BATCHES_TOGETHER: Final = 1 << 11
 """Clients whose ids are columns together in a snapshot: as many as have this many batches."""
 
 
@@ -44,6 +47,7 @@ class DedupeWindow:
         "_max_ids",
         "_max_ids_of_client",
         "_now_ms",
+        "_silent_kept",
         "_total",
         "edition",
     )
@@ -54,12 +58,13 @@ class DedupeWindow:
         max_ids: int = MAX_IDS,
         max_ids_of_client: int = MAX_IDS_OF_CLIENT,
         max_clients: int = MAX_CLIENTS,
+        silent_kept: int = SILENT_KEPT,
     ) -> None:
         self.edition = Edition()
         """The state's; whoever owns the window says which."""
         self._clients: OrderedDict[tuple[str, str], ClientIds] = OrderedDict()
         self._max_ids, self._max_ids_of_client = max_ids, max_ids_of_client
-        self._max_clients = max_clients
+        self._max_clients, self._silent_kept = max_clients, silent_kept
         self._total = self._now_ms = 0
 
     def __len__(self) -> int:
@@ -71,13 +76,13 @@ class DedupeWindow:
         Comes before all else about a batch. *now_ms* is the log's time, and never goes back.
         """
         self._now_ms = now_ms
-        for _ in range(FORGOTTEN_AT_ONCE):
-            oldest = next(iter(self._clients.values()), None)
-            if oldest is None or oldest.used_ms + SILENCE_MS > now_ms:
-                break
-            self._forget(oldest)
         if (client_id, topic) in self._clients:
             self._use((client_id, topic))
+        for _ in range(min(FORGOTTEN_AT_ONCE, len(self._clients) - self._silent_kept)):
+            oldest = next(iter(self._clients.values()))
+            if oldest.used_ms + SILENCE_MS > now_ms:
+                break
+            self._forget(oldest)
 
     def _forget(self, client: ClientIds) -> None:
         self._total -= len(client)
