@@ -121,6 +121,7 @@ class BrokerState:
             commands.Renew: self.groups.renew,
             commands.Release: self.groups.release,
             commands.Retain: self._retain,
+            commands.ExpireGroups: self.groups.expire,
         }
 
     @property
@@ -143,7 +144,7 @@ class BrokerState:
             raise AssertionError(f"entry {entry.index} applied after {self.applied_index}")
         found = self._read(entry)
         self.applied_index = entry.index
-        self.groups.now_ms = max(self.groups.now_ms, entry.timestamp_ms)
+        self.groups.advance(entry.timestamp_ms)
         return [self._apply(one, entry.index) for one in found]
 
     def _read(self, entry: Entry) -> list[_Read]:
