@@ -17,7 +17,7 @@ from dledger.batch_reader import follow
 from dledger.batching_producer import BatchingProducer, Sent
 from dledger.broker.topics import check_name
 from dledger.channel import error_of, nodes_of
-from dledger.errors import CorruptSpool, MessageRejected, Unavailable
+from dledger.errors import CorruptSpool, MessageRejected, OutcomeUnknown, Unavailable
 from dledger.ledger_client import Client, TopicInfo
 from dledger.records import Appended, Record, StoredRecord
 from dledger.rpc.checks import check_record
@@ -35,6 +35,7 @@ __all__ = [
     "BatchingProducer",
     "BlockingProducer",
     "Client",
+    "OutcomeUnknown",
     "Record",
     "SendResult",
     "Sent",

@@ -19,7 +19,8 @@ from dledger.broker.state import BrokerState
 from dledger.config import Settings
 from dledger.driver import Driver
 from dledger.engine import NodeEngine
-from dledger.errors import DiskFull, MemberRemoved, NotJoined, StorageError
+from dledger.errors import DiskFull, MemberRemoved, NewerCommand, NotJoined, StorageError
+from dledger.features import FEATURES, Features, MemberLevels
 from dledger.http import HealthServer
 from dledger.joining import Joining
 from dledger.log_clock import RealClock
@@ -64,13 +65,18 @@ class Node:
         *,
         on_fatal: Callable[[BaseException], None],
         watchdog: Watchdog | None = None,
+        features: Features = FEATURES,
+        state: BrokerState | None = None,
     ) -> None:
         """Open (or format) the data directory.
 
         Args:
             settings: Checked settings.
-            on_fatal: Called once when storage fails while running, or when the group has removed
-                this node (NodeRemoved); the process must end.
+            on_fatal: Called once when storage fails while running, when the group has removed
+                this node (NodeRemoved), or when this version is too old for it (NewerCommand,
+                NewerFormat); the process must end.
+            features: What this version knows.
+            state: An empty state that knows as much; one of this version by default.
             watchdog: The process's, which the caller starts; without one nobody watches.
 
         Raises:
@@ -84,7 +90,7 @@ class Node:
         self._directory = settings.data_dir
         self._lock = lock_directory(self._files, self._directory)
         self._replica: Replica | None = None
-        self._state = BrokerState()
+        self._state = state if state is not None else BrokerState(features=features)
         self._metrics = NodeMetrics(settings.group, settings.name)
         self._address = NodeAddress(
             host=settings.advertise_host,
@@ -99,9 +105,11 @@ class Node:
             group=settings.group,
             name=settings.name,
             address=self._address,
+            feature_level=features.level,
             on_joined=self._start_replica,
         )
-        self._peers = Peers(self.node_id, self)
+        self._levels = MemberLevels(self.node_id, features)
+        self._peers = Peers(self.node_id, self, self._levels)
         self.engine = NodeEngine(
             group=settings.group,
             name=settings.name,
@@ -204,6 +212,7 @@ class Node:
             metrics=self._metrics,
             clock=self._clock,
             watchdog=self._watchdog,
+            levels=self._levels,
             on_fatal=self._on_fatal,
             on_removed=self.removed,
         )
@@ -260,6 +269,11 @@ class Node:
         if self._driver is not None:
             self._driver.receive(message)
 
+    def outdated(self, error: NewerCommand) -> None:
+        """Stop: a peer sent an entry that this version does not know."""
+        if self._driver is not None:
+            self._driver.outdated(error)
+
     def peer_disconnected(self, peer: NodeId) -> None:
         """Pass on that a peer's stream broke."""
         if self._driver is not None and not self._stopping:
@@ -315,8 +329,9 @@ class Node:
             storage_used_bytes=self._usage.used,
             storage_capacity_bytes=self._usage.total,
             recovered_to=self._joining.identity.recovered_to,
+            feature_level=self._levels.own,
         )
-        return node_status(facts, self._driver, self._log, self._peers.connected)
+        return node_status(facts, self._driver, self._log, self._peers)
 
     def _live_problem(self) -> str:
         """Say why the process should be restarted; called from the health thread."""

@@ -55,33 +55,30 @@ class Proposing:
         return result
 
     def propose(self, *, disk_idle: bool) -> None:
-        """Make entries of what is queued, as far as it is their turn."""
+        """Make entries of what is queued, as far as it is their turn and there is room for them.
+
+        What has left the queue is in the log. A batch that was refused here would be overtaken by
+        those behind it, which go as soon as there is room: one producer's batches out of order.
+        """
         while self._queue and self._may_propose(disk_idle=disk_idle):
             batch = self._queue.take_batch()
-            if batch and not self._propose(batch):
-                return
+            if batch:
+                self._propose(batch)
 
-    def _propose(self, batch: Sequence[Proposal]) -> bool:
+    def _propose(self, batch: Sequence[Proposal]) -> None:
         data = b"".join([closed(proposal.command) for proposal in batch])
-        try:
-            term, index = self._core.propose(
-                kind=EntryKind.DATA,
-                data=data,
-                crc32c=crc32c(data),
-                timestamp_ms=self._log_clock.now_ms(),
-            )
-        except DledgerError as error:
-            for proposal in batch:
-                if not proposal.result.done():
-                    proposal.result.set_exception(error)
-            return False
+        term, index = self._core.propose(
+            kind=EntryKind.DATA,
+            data=data,
+            crc32c=crc32c(data),
+            timestamp_ms=self._log_clock.now_ms(),
+        )
         self._waiters.add(term, index, batch)
         self._metrics.batch(len(batch), len(data))
-        return True
 
     def _may_propose(self, *, disk_idle: bool) -> bool:
-        if self._core.transfer_target is not None:
-            return False
+        if not self._core.has_room:
+            return False  # a commit, a sync, or the end of a hand-over or of our lead: all wake us
         size_bytes, ahead = self._queue.size_bytes, len(self._waiters)
         if disk_idle:
             return (not ahead or size_bytes >= _WORTH_BYTES) and not self._core.has_ready()

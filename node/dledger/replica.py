@@ -16,6 +16,7 @@ from dledger.broker.state import BrokerState
 from dledger.config import Settings
 from dledger.driver import Driver, DriverConfig
 from dledger.errors import StorageError
+from dledger.features import MemberLevels
 from dledger.founding import Founding
 from dledger.joining import Joining
 from dledger.log_clock import Clock
@@ -49,6 +50,7 @@ class Surroundings:
     Attributes:
         watchdog: Of the process; told of work that takes long.
         on_fatal: Called when nothing this node says can be trusted any more.
+        levels: What each member knows; nothing above that is let into the log.
         on_removed: Called with the index of the entry that removed this node from its group.
     """
 
@@ -61,6 +63,7 @@ class Surroundings:
     metrics: NodeMetrics
     clock: Clock
     watchdog: Watchdog
+    levels: MemberLevels
     on_fatal: Callable[[BaseException], None]
     on_removed: Callable[[int], None]
 
@@ -192,6 +195,7 @@ def _driver(
         state=given.state,
         send=given.peers.send,
         on_membership=given.peers.connect,
+        admit=given.levels.admit,
         on_removed=given.on_removed,
         on_fatal=given.on_fatal,
         clock=given.clock,

@@ -72,7 +72,9 @@ class Snapshots:
         self._log = log
         self._state = state
         self._watchdog = watchdog or Watchdog()
-        self._older: tuple[tuple[int, Membership], ...] = ()
+        self._covered = Snapshot(
+            group_id=group_id, applied=Base(), base=Base(), memberships=(), body=b""
+        )
         self._thread = ThreadPoolExecutor(1, "snapshots")
         self._busy = asyncio.Lock()
         self._pieces: OrderedDict[tuple[SnapshotInfo, int], bytes] = OrderedDict()
@@ -171,16 +173,30 @@ class Snapshots:
 
     def _covers(self, snapshot: Snapshot) -> None:
         """Rely on a durable snapshot from now on."""
-        self._older = snapshot.memberships
+        self._covered = replace(snapshot, body=b"")
         self.index, self.first_index = snapshot.applied.index, snapshot.base.index + 1
         self._log.need_from(self.first_index)
 
     def memberships(self) -> list[tuple[int, Membership]]:
-        """Return all memberships known, as (index, membership), oldest first."""
-        kept = self._log.memberships()
-        first_index = max(self._log.first_index, self.first_index)
-        known = {index: one for index, one in self._older if index < first_index}
-        return sorted({**known, **dict(kept)}.items(), key=lambda pair: pair[0])
+        """Return all memberships of the log that are known, as (index, membership), oldest first.
+
+        A snapshot has them all, those too that are damaged in the log. But what of it our log has
+        still to get, or has something else in place of, is not in force here.
+        """
+        logged = self.logged_index
+        known = {index: one for index, one in self._covered.memberships if index <= logged}
+        return sorted({**known, **dict(self._log.memberships())}.items())
+
+    @property
+    def logged_index(self) -> int:
+        """The newest entry of the log that the snapshot shows to be committed.
+
+        The one that it is of, if the log has that very entry. If not, the log has still to get
+        it, or ends in entries of a leader that was overruled; what is sure is the base then.
+        """
+        applied, base = self._covered.applied, self._covered.base
+        has_applied = applied.index <= self._log.last_index and self._continues(applied)
+        return applied.index if has_applied else max(base.index, self._log.first_index - 1)
 
     @property
     def unfinished(self) -> int:
@@ -244,7 +260,7 @@ class Snapshots:
         return Base(index=index, term=self._log.term(index), chain=self._log.chain(index))
 
     def _save(self, snapshot: Snapshot, state: FrozenState) -> int:
-        return self._files.save(replace(snapshot, body=state.encode(in_short_turns)))
+        return self._files.save(snapshot, state.pieces(in_short_turns))
 
     # -- sending ---------------------------------------------------------------------------------
 
@@ -327,7 +343,8 @@ class Snapshots:
     async def install(self, received: Received) -> Memberships:
         """Replace log and state by what was received; return the memberships known then.
 
-        A log that has the very entry in which the snapshot ends stays as it is.
+        A log that has the very entry in which the snapshot ends stays as it is; but if another
+        entry than the committed one is where the state is, it ends before that.
 
         No write of the log may be under way, and nobody may ask it until this returns.
 
@@ -341,10 +358,17 @@ class Snapshots:
             return self.memberships()
 
     def _install(self, received: Received) -> None:
-        """In this order: the snapshot is durable, then the log begins behind its base."""
-        self._files.install(received.info, received.snapshot)
-        if not self._continues(received.snapshot.base):
-            self._restart(received.snapshot)
+        """In this order: the snapshot is durable, then the log begins behind its base.
+
+        What it overrules goes before: a start takes a log that contradicts its snapshot for damage.
+        """
+        snapshot = received.snapshot
+        applied, is_kept = snapshot.applied, self._continues(snapshot.base)
+        if is_kept and not self._continues(applied):
+            self._log.cut_behind(applied.index - 1)
+        self._files.install(received.info, snapshot)
+        if not is_kept:
+            self._restart(snapshot)
 
     async def _run(self, work: Callable[..., _T], *arguments: object) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)

@@ -120,7 +120,6 @@ class Upkeep:
     async def _drop(self) -> None:
         first_index = first_index_without(self._log.sealed(), self._snapshots.first_index)
         if first_index > self._log.first_index:
-            self._driver.view.hide_before(first_index)
             await asyncio.to_thread(self._log.drop_before, first_index)
             logger.info("dropped the log below entry %d", first_index)
 

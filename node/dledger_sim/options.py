@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields, replace
 from random import Random
 from typing import Any, Final
 
+_DAMAGE: Final = ("rot_s", "misdirect_s", "lie_s")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
@@ -91,13 +93,22 @@ class Options:
     def draw(cls, rng: Random) -> Options:
         """Draw a mix: each kind of fault is absent, rare or frequent.
 
-        Disks are damaged, or members come and go, not both: a copy lost with a disk and one lost
-        to rot may be all that there were.
+        In a third of the runs disks are damaged, in a third members come and go, in a third both.
+        But none is wiped where others are damaged: those two copies may be all that there were.
         """
         drawn = cls._draw(rng)
-        damage = ("rot_s", "misdirect_s", "lie_s")
-        change = ("change_s", "wipe_s")
-        return drawn.without(*(damage if rng.random() < 0.5 else change))
+        which = rng.random()
+        if which < 1 / 3:
+            return drawn.without(*_DAMAGE)
+        if which >= 2 / 3:
+            return drawn.without("change_s", "wipe_s")
+        rot_s, change_s = rng.choice((2.0, 0.5)), rng.choice((3.0, 1.0))
+        return replace(
+            drawn,
+            rot_s=drawn.rot_s if drawn.damages else rot_s,
+            change_s=drawn.change_s or change_s,
+            wipe_s=0.0,
+        )
 
     @classmethod
     def _draw(cls, rng: Random) -> Options:
@@ -154,7 +165,12 @@ class Options:
     @property
     def damages(self) -> bool:
         """Whether disks lose what they had synced."""
-        return bool(self.rot_s or self.misdirect_s or self.lie_s)
+        return any(getattr(self, name) for name in _DAMAGE)
+
+    @property
+    def mixes(self) -> bool:
+        """Whether disks are damaged while members come and go."""
+        return self.damages and bool(self.change_s)
 
     def active(self) -> tuple[str, ...]:
         """Return the names of the faults that may happen."""

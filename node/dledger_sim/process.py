@@ -203,13 +203,13 @@ class Process:
         hard_state = hard_state_file.load()
         self.log = self._open_log()
         self.state = ObservedState(lambda entry, got: self._world.applied(self, entry, got))
-        snapshots = Snapshots(
+        self.snapshots = Snapshots(
             SnapshotFiles(self.files, _DIRECTORY / SNAPSHOT_DIRECTORY, reserve_bytes=0),
             group_id=self._identity.group_id,
             log=self.log,
             state=self.state.broker,
         )
-        snapshots.load()
+        self.snapshots.load()
         self.driver = Driver(
             config=DriverConfig(
                 max_queued_bytes=self.max_queued_bytes,
@@ -227,14 +227,14 @@ class Process:
             clock=self.clock,
             rng=Random(self._rng.random()),
             metrics=_METRICS,
-            snapshots=snapshots,
+            snapshots=self.snapshots,
             thread=LoopWorker,
         )
         self._upkeep = Upkeep(
             self.driver,
             self.log,
             self.state.broker,
-            snapshots,
+            self.snapshots,
             retention=RetentionPolicy(
                 hours=0, disk_watermark_percent=80 if self._world.options.kept_kib else 0
             ),

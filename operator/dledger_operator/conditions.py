@@ -144,7 +144,7 @@ def _progressing(facts: _Facts) -> Finding:
         return "True", Reason.CREATING, "to be created: " + ", ".join(absent)
     if not facts.group.founded and not _followed_leader(facts):
         return "True", Reason.FOUNDING, _waiting_sentence(facts)
-    return _settling(facts) or ("False", Reason.COMPLETE, "everything is as the spec wants it")
+    return _settling(facts) or ("False", Reason.COMPLETE, "all that the spec asks for was made")
 
 
 def _absent(facts: _Facts) -> list[str]:

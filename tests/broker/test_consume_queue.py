@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger.broker import consume_queue
-from dledger.broker.columns import Reader, Writer
+from dledger.broker.columns import Reader
 from dledger.broker.consume_queue import ConsumeQueue, Payload, Position, Run
 from dledger.broker.filters import tag_code
 from dledger.errors import OffsetOutOfRange
@@ -72,15 +72,48 @@ def test_what_is_dropped_is_gone_and_the_rest_is_where_it_was(
             assert queue.drop_before(index) == len(gone)
             _check(queue, model)
 
-        out = Writer()
-        queue.write(out)
-        restored = ConsumeQueue.read(Reader(b"".join(out.encoded())))
+        restored = ConsumeQueue.read(Reader(b"".join(queue.encoded())))
 
         assert restored.canonical() == queue.canonical()
         _check(restored, model)
         again = Payload(99, 1, 2)
         assert restored.append(again, range(2), None) == queue.append(again, range(2), None)
         assert restored.canonical() == queue.canonical()
+        assert [*restored.encoded()] == [*queue.encoded()]
+
+
+@given(_BATCHES, _BATCHES, st.integers(1, 4), st.integers(0, 14))
+def test_a_copy_changes_and_the_queue_does_not(
+    before: list[list[bytes] | int], after: list[list[bytes] | int], sealed: int, below: int
+) -> None:
+    """The open runs are of both: a snapshot of the one does not show what the other got."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(consume_queue, "_SEALED", sealed)
+        queue, _ = _filled(before)
+        expected = [*queue.encoded()]
+
+        copy = queue.copy(1)
+        for number, batch in enumerate(after, start=20):
+            tags = None if isinstance(batch, int) else batch
+            count = batch if isinstance(batch, int) else len(batch)
+            copy.append(Payload(number, 0, 9), range(count), tags)
+        copy.drop_before(below)
+
+        assert [*queue.encoded()] == expected
+
+
+def test_retention_opens_and_packs_nothing_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The piece that is cut stays as it is; only the first place in it moves."""
+    monkeypatch.setattr(consume_queue, "_SEALED", 4)
+    queue, _ = _filled([1] * 20)
+    pieces = list(queue._sealed)
+    for name in ("seal", "opened"):
+        monkeypatch.delattr(consume_queue, name)
+
+    dropped = [queue.drop_before(index) for index in (7, 7, 8, 9)]
+
+    assert dropped == [6, 0, 1, 1]
+    assert queue._sealed == pieces[2:]
 
 
 def test_a_stretch_is_whole_wherever_runs_are_sealed(monkeypatch: pytest.MonkeyPatch) -> None:

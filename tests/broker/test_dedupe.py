@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import tracemalloc
+from itertools import chain
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dledger.broker.columns import MalformedStateError, Reader, Writer
-from dledger.broker.dedupe import DedupeWindow
+from dledger.broker import columns, dedupe
+from dledger.broker.columns import MalformedStateError, Reader
+from dledger.broker.dedupe import FORGOTTEN_AT_ONCE, SILENCE_MS, DedupeWindow
 from dledger.broker.id_runs import IdRun, Ids
 
 _IDS = st.one_of(
@@ -38,18 +40,7 @@ def _spelled_out(ids: Ids) -> tuple[bytes, ...]:
 
 
 def _encoded(window: DedupeWindow) -> bytes:
-    out = Writer()
-    window.write(out)
-    return b"".join(out.encoded())
-
-
-def _with_one_client() -> Writer:
-    """Return a window's beginning: what follows is a client's ids."""
-    out = Writer()
-    out.number(1)
-    out.text("client")
-    out.text("topic")
-    return out
+    return b"".join(window.freeze()())
 
 
 def _decoded(data: bytes) -> DedupeWindow:
@@ -178,72 +169,168 @@ def test_the_least_recently_used_clients_give_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lengths", "places"),
+    ("counts", "places", "others", "prefixes", "rows", "message"),
     [
-        ([2], [5 << 16, 7 << 16]),
-        ([1, 1], [5 << 16, 5 << 16]),
-        ([0, 2], [5 << 16, 6 << 16]),
-        ([2], [(1 << 64) - 1, 5]),
+        ([0], [5], [], [1], [0], "a batch of 0"),
+        ([2], [(1 << 64) - 5], [], [1], [0], "a batch of 2"),
+        ([2], [5], [], [2], [0], "prefix 2 of 1"),
+        ([2], [5], [], [1], [10**12 - 1], "prefix 1 of 1"),
+        ([2], [5], [b"a"], [0], [0], "in batches of 2"),
+        ([1], [5], [b"a", b"b"], [0], [0], "in batches of 1"),
+        ([2], [5], [b"a", b"a"], [0], [0], "occurs twice"),
+        ([2, 1], [5, 6], [], [1, 1], [0, 1], "occurs twice"),
+        ([1, 1], [5, 6], [b"a", b"a"], [0, 0], [0, 0], "occurs twice"),
+        ([1, 1], [5, 6], [b"p000000000004"], [0, 1], [0, 4], "occurs twice"),
+        ([1, 1], [5, 5], [], [1, 1], [0, 1], "occurs twice"),
+        ([(1 << 19) + 1], [5], [], [1], [0], "524288 at most"),
     ],
 )
-def test_a_window_whose_batches_have_no_place_of_their_own_is_refused(
-    lengths: list[int], places: list[int]
-) -> None:
-    """The messages of a batch follow each other in a queue, and no two have the same place."""
-    out = _with_one_client()
-    out.numbers("I", lengths)
-    out.strings(2, lambda: (b"a", b"b"))
-    out.numbers("Q", places)
-
-    with pytest.raises(MalformedStateError):
-        DedupeWindow().read_spelled_out(Reader(b"".join(out.encoded())))
-
-
-@pytest.mark.parametrize(
-    ("counts", "places", "others", "prefixes", "rows"),
-    [
-        ([0], [5], [], [1], [0]),
-        ([2], [(1 << 64) - 5], [], [1], [0]),
-        ([2], [5], [], [2], [0]),
-        ([2], [5], [], [1], [10**12 - 1]),
-        ([2], [5], [b"a"], [0], [0]),
-        ([1], [5], [b"a", b"b"], [0], [0]),
-        ([2], [5], [b"a", b"a"], [0], [0]),
-        ([2, 1], [5, 6], [], [1, 1], [0, 1]),
-        ([1, 1], [5, 6], [b"a", b"a"], [0, 0], [0, 0]),
-        ([1, 1], [5, 6], [b"p000000000004"], [0, 1], [0, 4]),
-        ([1, 1], [5, 5], [], [1, 1], [0, 1]),
-        ([(1 << 19) + 1], [5], [], [1], [0]),
-    ],
-)
-def test_a_window_that_contradicts_itself_is_refused(
-    counts: list[int], places: list[int], others: list[bytes], prefixes: list[int], rows: list[int]
+def test_a_window_that_contradicts_itself_is_refused(  # noqa: PLR0917 - a column each
+    counts: list[int],
+    places: list[int],
+    others: list[bytes],
+    prefixes: list[int],
+    rows: list[int],
+    message: str,
 ) -> None:
     """An id or a place that occurs twice, a prefix or an id that is not there, no messages."""
-    out = _with_one_client()
-    out.numbers("I", counts)
-    out.numbers("Q", places)
-    out.strings(1, lambda: [b"p"])
-    out.strings(len(others), lambda: others)
-    out.numbers("I", prefixes)
-    out.numbers("Q", rows)
+    parts = (
+        (columns.number(1),),
+        *(columns.strings(items) for items in ([b"client"], [b"topic"])),
+        columns.column("I", 1, [0]),
+        columns.column("q", 1, [1_000]),
+        columns.column("I", 1, [len(counts)]),
+        columns.column("I", len(counts), counts),
+        columns.column("Q", len(places), places),
+        *(columns.strings(items) for items in ([b"p"], others)),
+        columns.column("I", len(prefixes), prefixes),
+        columns.column("Q", len(rows), rows),
+    )
 
-    with pytest.raises(MalformedStateError):
-        _decoded(b"".join(out.encoded()))
+    with pytest.raises(MalformedStateError, match=message):
+        _decoded(b"".join(chain.from_iterable(parts)))
 
 
-def test_a_snapshot_of_the_window_is_of_the_moment_it_was_asked_for() -> None:
+def _send(window: DedupeWindow, client: str, now_ms: int, message_id: bytes = b"1") -> None:
+    """Let a client send one message, again if it is known."""
+    window.heard(client, "t", now_ms)
+    if window.is_new(client, "t", (message_id,)):
+        window.remember(client, "t", (message_id,), queue_id=0, first=now_ms)
+
+
+def test_a_client_is_forgotten_after_an_hour_of_silence_and_not_before() -> None:
+    """A retry that comes within the hour is known, whoever else sends meanwhile."""
+    window = DedupeWindow()
+    _send(window, "quiet", 1_000)
+
+    _send(window, "other", 1_000 + SILENCE_MS - 1)
+    assert window.find("quiet", "t", b"1") == (0, 1_000)
+
+    _send(window, "other", 1_000 + SILENCE_MS)
+    assert window.find("quiet", "t", b"1") is None
+    assert len(window) == 1
+
+
+def test_a_retry_is_a_sign_of_life() -> None:
+    """It stores nothing, and the hour begins anew."""
+    window = DedupeWindow()
+    _send(window, "retrying", 1_000)
+    _send(window, "quiet", 2_000)
+
+    _send(window, "retrying", 1_000 + SILENCE_MS - 1)
+    _send(window, "other", 2_000 + SILENCE_MS)
+
+    assert window.find("retrying", "t", b"1") == (0, 1_000)
+    assert window.find("quiet", "t", b"1") is None
+
+
+def test_silent_clients_go_a_few_at_a_time() -> None:
+    """A hundred thousand that fell silent together hold up no single message."""
+    window, silent = DedupeWindow(), 3 * FORGOTTEN_AT_ONCE
+    for n in range(silent):
+        _send(window, f"c{n}", 1_000)
+
+    left = []
+    for n in range(4):
+        _send(window, "alive", 1_000 + SILENCE_MS, b"%d" % n)
+        left.append(len(window))
+
+    assert left == [1 + n + max(silent - (n + 1) * FORGOTTEN_AT_ONCE, 0) for n in range(4)]
+
+
+def test_short_lived_producers_leave_nothing_behind() -> None:
+    """A client id is new at each start of an SDK: one message a run, for a year of runs."""
+    window, hours = DedupeWindow(), 10_000
+    for n in range(hours):
+        _send(window, f"run-{n}", n * SILENCE_MS // 10)
+
+    assert len(window.canonical()) <= 11
+
+
+def test_how_long_a_client_was_silent_is_in_a_snapshot() -> None:
+    """So all nodes forget it at the same entry, whoever was restarted."""
+    window = DedupeWindow()
+    _send(window, "a", 1_000)
+    _send(window, "b", 2_000)
+    restored = _decoded(_encoded(window))
+
+    for each in (window, restored):
+        _send(each, "c", 1_000 + SILENCE_MS)
+
+    assert restored.canonical() == window.canonical()
+    assert restored.find("a", "t", b"1") is None
+    assert restored.find("b", "t", b"1") == (0, 2_000)
+
+
+def test_there_are_only_so_many_clients() -> None:
+    """Beyond that the least recently used ones are let go, with all their ids."""
+    window = DedupeWindow(max_clients=2)
+    for n, client in enumerate(["a", "b", "a", "c"]):
+        window.heard(client, "t", n)
+        window.remember(client, "t", (b"%d" % n,), queue_id=0, first=n)
+
+    assert [window.find(client, "t", b"%d" % n) for n, client in enumerate("aba")] == [
+        (0, 0),
+        None,
+        (0, 2),
+    ]
+    assert len(window) == 3
+
+
+def test_clients_are_cut_up_into_parts_of_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many clients, and clients of many batches, come back in their order."""
+    monkeypatch.setattr(dedupe, "_CLIENTS_TOGETHER", 3)
+    monkeypatch.setattr(dedupe, "_BATCHES_TOGETHER", 4)
+    window = DedupeWindow()
+    for number_of, batches in enumerate([1, 1, 1, 2, 9, 1, 4, 1]):
+        for batch in range(batches):
+            ids = (b"%d" % batch,)
+            window.remember(f"c{number_of}", f"t{number_of % 3}", ids, queue_id=0, first=batch)
+
+    assert _decoded(_encoded(window)).canonical() == window.canonical()
+
+
+@given(_BATCHES, _BATCHES, st.integers(1, 20), st.integers(1, 20))
+def test_a_snapshot_of_the_window_is_of_the_moment_it_was_asked_for(
+    before: list[tuple[str, Ids, int]],
+    after: list[tuple[str, Ids, int]],
+    of_client: int,
+    in_all: int,
+) -> None:
     """What is remembered and forgotten before it is encoded does not show in it."""
-    window = DedupeWindow(max_ids_of_client=4)
-    window.remember("c", "t", (b"1", b"2", b"3"), queue_id=1, first=7)
-    frozen, then = Writer(), Writer()
-    window.write(frozen)
-    window.write(then)
-    expected = b"".join(then.encoded())
+    window = DedupeWindow(max_ids=in_all, max_ids_of_client=of_client)
+    _remember(window, before, first=0)
+    expected = _encoded(window)
+    frozen = window.freeze()
+    window.edition.end()
 
-    window.remember("c", "t", (b"4", b"5"), queue_id=1, first=10)
-    copy = DedupeWindow()
-    copy.read(Reader(encoded := b"".join(frozen.encoded())))
+    _remember(window, after, first=1000)
 
-    assert encoded == expected
-    assert [copy.find("c", "t", i) for i in (b"1", b"3", b"4")] == [(1, 7), (1, 9), None]
+    assert b"".join(frozen()) == expected
+
+
+def _remember(window: DedupeWindow, batches: list[tuple[str, Ids, int]], *, first: int) -> None:
+    for client, batch, queue_id in batches:
+        if window.is_new(client, "t", batch):
+            window.remember(client, "t", batch, queue_id=queue_id, first=first)
+            first += 8

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from dledger.broker import topic_store
 from dledger.broker.changes import Changes
 from dledger.broker.commands import (
     ChangeInvisible,
@@ -22,7 +23,13 @@ from dledger.broker.produce import encode_produce
 from dledger.broker.results import GroupCreated, Produced, TopicCreated
 from dledger.broker.state import BrokerState
 from dledger.broker.topics import Topic
-from dledger.errors import InvalidArgument, UnknownGroup, UnknownTopic, Unsupported
+from dledger.errors import (
+    InvalidArgument,
+    LimitReached,
+    UnknownGroup,
+    UnknownTopic,
+    Unsupported,
+)
 from dledger.types import EntryKind
 from tests.broker.log import Log, offsets
 
@@ -56,6 +63,39 @@ def test_several_commands_of_one_entry_get_one_result_each() -> None:
     assert isinstance(second, UnknownTopic)
     assert isinstance(third, Produced)
     assert list(third.offsets) == [1]
+
+
+def test_the_queues_of_all_topics_together_are_bounded() -> None:
+    """Seven hundred topics of 1,024 queues ended all nodes at their next snapshot."""
+    log = Log()
+    asked = [
+        log.append(CreateTopic(name=f"t{n}", type="NORMAL", queues=1024).encode())
+        for n in range(66)
+    ]
+
+    (again,) = log.append(CreateTopic(name="t0", type="NORMAL", queues=1024).encode())
+    (small,) = log.append(CreateTopic(name="one-more", type="NORMAL", queues=1).encode())
+
+    assert all(isinstance(result, TopicCreated) for (result,) in asked[:64])
+    assert all(isinstance(result, LimitReached) for (result,) in (*asked[64:], [small]))
+    assert again == TopicCreated(Topic(name="t0", type="NORMAL", queues=1024), created=False)
+    assert "65536 queues together" in str(small)
+    assert log.state.topics.get("one-more") is None
+    assert BrokerState.decode(log.state.encode()).topics.all() == log.state.topics.all()
+
+
+def test_what_the_bound_leaves_is_in_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that was restarted refuses the same topic as the others."""
+    monkeypatch.setattr(topic_store, "MAX_QUEUES_IN_ALL", 10)
+    log = Log()
+    log.create(queues=8)
+    twin = Log(state=BrokerState.decode(log.state.encode()), entries=list(log.entries))
+
+    for each in (log, twin):
+        (refused,) = each.append(CreateTopic(name="u", type="NORMAL", queues=3).encode())
+        (made,) = each.append(CreateTopic(name="u", type="NORMAL", queues=2).encode())
+        assert isinstance(refused, LimitReached)
+        assert isinstance(made, TopicCreated)
 
 
 def test_batches_without_a_queue_go_round() -> None:
@@ -173,7 +213,7 @@ def test_broken_commands_are_refused_and_change_nothing() -> None:
     before = log.state.digest()
 
     results = log.append(
-        frame(CommandType.PRODUCE, b"junk"),
+        frame(CommandType.PRODUCE, b"\1\0unk"),
         frame(CommandType.ACK, b"junk"),
         b"\xff\xff\xff\xff\x01",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -82,3 +83,30 @@ def test_every_promise_names_tests_that_exist() -> None:
 
     assert [promise for promise, _ in rows] == [f"P{number}" for number in range(1, 13)]
     assert wrong == []
+
+
+def test_every_promise_is_tested_by_make_test() -> None:
+    """Whose only tests take over 20 s would be broken in CI without a word."""
+    rows = re.findall(
+        r"^\| (P\d+) \|(.*)$", (ROOT / "docs/promises.md").read_text("utf-8"), re.MULTILINE
+    )
+
+    left_out = []
+    for promise, row in rows:
+        named = re.findall(r"`((?:tests|e2e)/[\w/]+\.py)(?:::(\w+))?`", row)
+        short = [name for path, test in named for name in _short_tests(path) if test in {"", name}]
+        left_out += [] if short else [promise]
+
+    assert left_out == []
+
+
+def _short_tests(path: str) -> set[str]:
+    """Return the tests of a file that are not marked `long` as a whole."""
+    tree = ast.parse((ROOT / path).read_text("utf-8"))
+    return {
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.startswith("test_")
+        and "pytest.mark.long" not in map(ast.unparse, node.decorator_list)
+    }

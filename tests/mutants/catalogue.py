@@ -6,6 +6,13 @@ from tests.mutants.consumer_mutants import CONSUMER_MUTANTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.node_mutants import NODE_MUTANTS
 from tests.mutants.raft_mutants import RAFT_MUTANTS
+from tests.mutants.replica_mutants import REPLICA_MUTANTS
 from tests.mutants.store_mutants import STORE_MUTANTS
 
-MUTANTS: tuple[Mutant, ...] = (*RAFT_MUTANTS, *STORE_MUTANTS, *NODE_MUTANTS, *CONSUMER_MUTANTS)
+MUTANTS: tuple[Mutant, ...] = (
+    *RAFT_MUTANTS,
+    *STORE_MUTANTS,
+    *NODE_MUTANTS,
+    *REPLICA_MUTANTS,
+    *CONSUMER_MUTANTS,
+)

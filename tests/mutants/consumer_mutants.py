@@ -67,7 +67,7 @@ CONSUMER_MUTANTS = (
     Mutant(
         name="count all leases that have ended",
         file="broker/deliveries.py",
-        old="while self._ended_count < enough and self",
+        old="while len(self._counted) < enough and self",
         new="while self",
         why="a million leases that end at once stop the event loop for a second",
         checks=(_DELIVERIES,),
@@ -75,7 +75,7 @@ CONSUMER_MUTANTS = (
     Mutant(
         name="a lease that goes on is counted as ended",
         file="broker/deliveries.py",
-        old="        self._ended_count -= lease.ended\n",
+        old="        self._counted.discard(offset)\n",
         new="",
         why="polls ask for messages that are not there, one RECEIVE after the other",
         checks=(_DELIVERIES,),
@@ -91,8 +91,8 @@ CONSUMER_MUTANTS = (
     Mutant(
         name="what was given back stays in its client's hands",
         file="broker/deliveries.py",
-        old="            self._let_go(offset, lease)\n            lease.client_id",
-        new="            lease.client_id",
+        old="            self._let_go(offset, lease)\n            self.leases[offset]",
+        new="            self.leases[offset]",
         why="a client that parts ends leases that are another's by now",
         checks=(_DELIVERIES,),
     ),

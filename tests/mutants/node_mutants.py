@@ -8,7 +8,9 @@ _DISK = "tests/node/test_disk.py"
 _DRIVER = "tests/node/test_driver.py"
 _STALE = "tests/node/test_stale_completion.py"
 _JOINING = "tests/node/test_joining.py"
+_ATTEMPTS = "tests/broker/test_attempts.py"
 _DEDUPE = "tests/broker/test_dedupe.py"
+_SNAPSHOTS = "tests/broker/test_broker_snapshots.py"
 
 NODE_MUTANTS = (
     Mutant(
@@ -30,17 +32,16 @@ NODE_MUTANTS = (
     Mutant(
         name="ack what is about to be replaced",
         file="disk.py",
-        old="            self._withdraw_acks(ready.entries[0].index)\n",
-        new="",
+        old="self._withdraw_acks(ready.entries[0].index)",
+        new="pass",
         why="an ack leaves for an entry that was never on disk",
         checks=(_DISK, _DRIVER, _STALE),
     ),
     Mutant(
         name="one completion for all batches of a sync",
         file="disk.py",
-        old="        for _, entries in batches:  # each by itself: "
-        "the same entry may be among them twice\n",
-        new="        for _, entries in batches[:1]:\n",
+        old="for one in batches:  # each by itself:",
+        new="for one in batches[:1]:  # each by itself:",
         why="the core waits for ever for writes that are done, or takes one for another",
         checks=(_DISK, _DRIVER, _STALE),
     ),
@@ -91,6 +92,95 @@ NODE_MUTANTS = (
         new="while self._total < 0:",
         why="memory grows with every client that ever wrote",
         checks=(_DEDUPE,),
+    ),
+    Mutant(
+        name="forget a client before its hour is over",
+        file="broker/dedupe.py",
+        old="if oldest is None or oldest.used_ms + SILENCE_MS > now_ms:",
+        new="if oldest is None or oldest.used_ms + SILENCE_MS > now_ms + 1:",
+        why="a retry within the hour is stored a second time",
+        checks=(_DEDUPE,),
+    ),
+    Mutant(
+        name="a retry is no sign of life",
+        file="broker/dedupe.py",
+        old="            self._use((client_id, topic))\n",
+        new="            pass\n",
+        why="a client that only retries is forgotten while it does",
+        checks=(_DEDUPE,),
+    ),
+    Mutant(
+        name="silence is no part of a snapshot",
+        file="broker/client_ids.py",
+        old="        client.used_ms = at_ms\n",
+        new="        client.used_ms = used_ms[-1]\n",
+        why="a node that was restarted remembers a client for longer than the others do",
+        checks=(_DEDUPE, _SNAPSHOTS),
+    ),
+    Mutant(
+        name="a snapshot shares a client's ids with what goes on",
+        file="broker/dedupe.py",
+        old="        elif client.edition != self.edition.number:\n",
+        new="        elif client.edition > self.edition.number:\n",
+        why="a snapshot holds ids from behind its last entry, whose messages then count as stored",
+        checks=(_DEDUPE, _SNAPSHOTS),
+    ),
+    Mutant(
+        name="a snapshot shares a queue with what goes on",
+        file="broker/topic_store.py",
+        old="        if queue.edition != self._edition.number:\n",
+        new="        if queue.edition > self._edition.number:\n",
+        why="a restart applies messages to a queue that has them already",
+        checks=(_SNAPSHOTS,),
+    ),
+    Mutant(
+        name="a snapshot of a queue shows the open runs of its copy",
+        file="broker/consume_queue.py",
+        old="        return bisect_left(self._open.firsts, self.end)\n",
+        new="        return len(self._open)\n",
+        why="a snapshot has messages that are not in the queue, and no node can read it",
+        checks=("tests/broker/test_consume_queue.py", _SNAPSHOTS),
+    ),
+    Mutant(
+        name="a snapshot shares leases with what goes on",
+        file="broker/groups.py",
+        old="        if found is not None and found.edition != self.edition:\n",
+        new="        if found is not None and found.edition > self.edition:\n",
+        why="a message that was acked after the snapshot is acked in it",
+        checks=(_SNAPSHOTS,),
+    ),
+    Mutant(
+        name="the next edition begins late",
+        file="broker/state.py",
+        old="        self._edition.end()\n        return frozen\n",
+        new="        return frozen\n",
+        why="the thread that writes a snapshot sees what the loop changes",
+        checks=(_SNAPSHOTS,),
+    ),
+    Mutant(
+        name="forget an attempt while it holds something",
+        file="broker/attempts.py",
+        old="            if any(True for _ in _held(topic, attempt, holds)):\n",
+        new="            if len([*_held(topic, attempt, holds)]) == len(attempt.places):\n",
+        why="a poll whose answer was lost is given other messages than those that wait for it",
+        checks=(_ATTEMPTS,),
+    ),
+    Mutant(
+        name="attempts count only while they hold something",
+        file="broker/attempts.py",
+        old="            self._sweep_at = max(2 * len(self._known), _SWEPT_AT_LEAST)\n",
+        new="            self._sweep_at = max(2 * len(self._known), _SWEPT_AT_LEAST)\n"
+        "            self._made = len(self._known)\n",
+        why="when room is given back decides what is recalled: nodes come to different states",
+        checks=(_ATTEMPTS, _SNAPSHOTS),
+    ),
+    Mutant(
+        name="queues of one topic are bounded, those of all are not",
+        file="broker/topic_store.py",
+        old="            self._queues_in_all += topic.queues\n",
+        new="            self._queues_in_all = topic.queues\n",
+        why="a client that makes topics fills every node's memory",
+        checks=("tests/broker/test_state.py",),
     ),
     Mutant(
         name="start in spite of a tombstone",

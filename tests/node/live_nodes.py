@@ -17,13 +17,17 @@ from dledger.node import Node
 from dledger.status import MemberStatus, NodeStatus
 from dledger.types import Member, NodeId
 from e2e.devgroup import free_port_range
+from tests.broker.next_version import NEXT, NextState
 
 GROUP_ID = "11111111-2222-3333-4444-555555555555"
 T = TypeVar("T")
 
 
 class LiveNodes:
-    """Nodes by name (``orders-0`` …), each on the ports and the directory of its number."""
+    """Nodes by name (``orders-0`` …), each on the ports and the directory of its number.
+
+    Those that are *newer* when they start are of a made-up next version.
+    """
 
     def __init__(self, directory: Path, **settings: Any) -> None:
         self._directory = directory
@@ -31,6 +35,7 @@ class LiveNodes:
         self._port = free_port_range()
         self.nodes: dict[int, Node] = {}
         self.ended: dict[int, BaseException] = {}
+        self.newer: set[int] = set()
 
     def settings(self, number: int) -> Settings:
         settings = Settings(
@@ -70,7 +75,10 @@ class LiveNodes:
     async def start(self, *numbers: int) -> None:
         for number in numbers:
             on_fatal = lambda error, number=number: self.ended.__setitem__(number, error)  # noqa: E731
-            node = Node(self.settings(number), on_fatal=on_fatal)
+            version: dict[str, Any] = (
+                {"features": NEXT, "state": NextState()} if number in self.newer else {}
+            )
+            node = Node(self.settings(number), on_fatal=on_fatal, **version)
             self.nodes[number] = node
             await node.start()
 

@@ -10,7 +10,7 @@ import pytest
 from dledger import refetch
 from dledger.errors import StorageError, Unavailable
 from dledger.metrics import NodeMetrics
-from dledger.refetch import Refetcher, first_needed
+from dledger.refetch import Refetcher, first_needed, whole_entries
 from dledger.types import Entry, NodeId
 from tests.store.harness import Disk, entries, everything
 
@@ -215,3 +215,18 @@ async def test_a_log_made_whole_by_dropping_does_not_wait_for_the_next_attempt()
     await asyncio.wait_for(pause, 10)
 
     assert damaged.log.is_whole
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "given"),
+    [(1, 40, range(1, 3)), (3, 40, range(5, 9)), (4, 6, range(5, 7)), (3, 4, range(0)), (9, 9, ())],
+)
+def test_a_peer_gives_what_is_whole_behind_its_own_damage(
+    first: int, last: int, given: Sequence[int]
+) -> None:
+    """Two nodes with damage in one place help each other with the rest of it."""
+    log = Damaged(3, 4, 9).log
+
+    found = whole_entries(log, first, last, 1 << 20)
+
+    assert [entry.index for entry in found] == list(given)

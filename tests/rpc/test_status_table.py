@@ -26,7 +26,9 @@ _ERRORS: list[DledgerError] = [
     errors.NotLeader(None),
     errors.NotJoined(),
     errors.Overloaded("full"),
+    errors.LimitReached("there are 10000 groups already"),
     errors.DiskFull("0 bytes"),
+    errors.FeatureNotReady("not yet"),
 ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -222,12 +222,31 @@ def test_a_removed_snapshot_cannot_be_read() -> None:
 
 
 def test_a_file_of_another_length_is_refused() -> None:
-    """Though its CRC fits: the header says how long it is, and how long its parts are."""
-    data = _encoded(_snapshot(8, size=50)) + b"more"
-    forged = data[:12] + crc32c(data[16:]).to_bytes(4, "little") + data[16:]
+    """Though its CRC fits: the end says how long it is, and the head how long its parts are."""
+    whole = _encoded(_snapshot(8, size=50))
+    data = b"more".join((whole[:-12], whole[-12:-4]))
+    forged = data + crc32c(data).to_bytes(4, "little")
 
-    with pytest.raises(ValueError, match=f"{len(data)} bytes, the header says {len(data) - 4}"):
+    with pytest.raises(ValueError, match=f"{len(forged)} bytes, the end says {len(whole)}"):
         decode_snapshot(forged)
+
+
+def test_a_state_goes_to_the_disk_as_it_is_made() -> None:
+    """Its pieces are never in memory together, and the file is that of the whole state."""
+    files, snapshot = MemoryFiles(), _snapshot(8, size=9 << 20)
+    snapshots, made, path = _open(files), [0], _DIRECTORY / f"{8:020d}.snap.new"
+    ahead: list[int] = []
+
+    def pieces() -> Iterator[bytes]:
+        for start in range(0, len(snapshot.body), 1 << 20):
+            ahead.append(made[-1] - (len(files.contents(path)) if start >= 5 << 20 else 0))
+            made.append(start + (1 << 20))
+            yield bytes(snapshot.body[start : start + (1 << 20)])
+
+    snapshots.save(replace(snapshot, body=b""), pieces())
+
+    assert max(ahead) <= 5 << 20
+    assert bytes(files.contents(_DIRECTORY / f"{8:020d}.snap")) == _encoded(snapshot)
 
 
 def test_a_snapshot_that_goes_while_it_is_opened_was_removed() -> None:

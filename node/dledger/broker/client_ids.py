@@ -1,24 +1,28 @@
 """The message ids that the dedupe window remembers of one client in one topic.
 
 Ids that count up are remembered as runs, the others one by one. Owned by `dedupe`, also in a
-snapshot, where a client's ids are these columns (`columns`), an item a batch, oldest first::
+snapshot, where some clients together are these columns (`columns`)::
 
+    strings           the clients' ids; their number is that of the clients
+    strings           the topics, by first use
+    topic, used       the topic's number, and when the client sent last; an item a client
+    batches           of each client, an item a client
     count, place      of messages; (queue offset << 16 | queue id) of the first
     strings           the prefixes of runs, by first use
     strings           all ids of batches that are no runs
     prefix, row       1 + the prefix's number, and the first row; 0, 0: no run
+
+The last four columns have an item a batch: the first client's, oldest first, then the next one's.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
-from itertools import accumulate, chain, pairwise
+from itertools import chain, islice
 
-from dledger.broker.columns import Reader, Writer, in_arrays
-from dledger.broker.id_runs import MAX_ROW, IdRun, Ids, in_parts, run_from
+from dledger.broker.columns import Reader, column, strings, text_bytes
+from dledger.broker.id_runs import MAX_ROW, IdRun, Ids, has_repeats, in_parts, run_from
 
 QUEUE_BITS = 16
 _END = 1 << 64
@@ -64,6 +68,12 @@ class _Runs:
     def __bool__(self) -> bool:
         return self._begin < len(self._runs)
 
+    def copy(self) -> _Runs:
+        """Return the same runs, to be changed by themselves."""
+        other = _Runs(self.prefix)
+        other._runs = self._runs[self._begin :]
+        return other
+
     def add(self, run: int) -> None:
         insort(self._runs, run, self._begin)
 
@@ -86,16 +96,47 @@ class _Runs:
 
 
 class ClientIds:
-    """One client's ids in one topic, as batches, oldest first."""
+    """One client's ids in one topic, as batches, oldest first.
 
-    __slots__ = ("_batches", "_count", "_keys", "_others", "_runs")
+    There may be a hundred thousand clients with one message each, so there are no deques: each has
+    room for 64 items.
 
-    def __init__(self) -> None:
-        self._keys: deque[_Key] = deque()
-        self._batches: deque[int] = deque()
+    Attributes:
+        key: (client id, topic).
+        used_ms: When the client sent to the topic last, by the log's time, Unix milliseconds.
+        edition: Which edition of the state this is of; see `editions`.
+    """
+
+    __slots__ = (
+        "_batches",
+        "_begin",
+        "_count",
+        "_keys",
+        "_others",
+        "_runs",
+        "edition",
+        "key",
+        "used_ms",
+    )
+
+    def __init__(self, key: tuple[str, str], edition: int = 0) -> None:
+        self.key, self.edition = key, edition
+        self.used_ms = 0
+        self._keys: list[_Key] = []
+        self._batches: list[int] = []
+        self._begin = 0
         self._runs: dict[bytes, _Runs] = {}
         self._others: dict[bytes, int] = {}
         self._count = 0
+
+    def copy(self, edition: int) -> ClientIds:
+        """Return the same ids, to be changed while these stay as they are."""
+        other = ClientIds(self.key, edition)
+        other._keys, other._batches = self._keys[self._begin :], self._batches[self._begin :]
+        other._count, other.used_ms = self._count, self.used_ms
+        other._runs = {prefix: runs.copy() for prefix, runs in self._runs.items()}
+        other._others = self._others.copy()
+        return other
 
     def __len__(self) -> int:
         return self._count
@@ -134,24 +175,34 @@ class ClientIds:
 
     def _remember_part(self, ids: Ids, start: int) -> None:
         if isinstance(ids, IdRun):
-            prefix, row, count = ids
-            runs = self._runs.get(prefix)
-            if runs is None:
-                runs = self._runs[prefix] = _Runs(prefix)
-            batch = _batch(row, count, start)
-            runs.add(batch)
-            self._keys.append(runs.prefix)  # one object for all its runs
+            count, batch = ids.length, _batch(ids.row, ids.length, start)
+            key: _Key = self._add_run(ids.prefix, batch)
         else:
-            count = len(ids)
-            batch = _batch(0, count, start)
+            count, batch, key = len(ids), _batch(0, len(ids), start), ids
             self._others.update(zip(ids, _places(count, start), strict=True))
-            self._keys.append(ids)
-        self._batches.append(batch)
+        if self._batches:
+            self._keys.append(key)
+            self._batches.append(batch)
+        else:
+            self._keys, self._batches = [key], [batch]  # `append` would take room for four
         self._count += count
+
+    def _add_run(self, prefix: bytes, batch: int) -> bytes:
+        """Remember a run; return its prefix, one object for all the runs that have it."""
+        runs = self._runs.get(prefix)
+        if runs is None:
+            runs = self._runs[prefix] = _Runs(prefix)
+        runs.add(batch)
+        return runs.prefix
 
     def forget_oldest(self) -> int:
         """Forget the oldest batch, or the part of it that is one run; return how many ids."""
-        key, batch = self._keys.popleft(), self._batches.popleft()
+        key, batch = self._keys[self._begin], self._batches[self._begin]
+        self._keys[self._begin], self._batches[self._begin] = b"", 0
+        self._begin += 1
+        if 2 * self._begin > len(self._keys):
+            del self._keys[: self._begin], self._batches[: self._begin]
+            self._begin = 0
         if isinstance(key, bytes):
             self._forget_run(key, batch)
         else:
@@ -166,23 +217,31 @@ class ClientIds:
         if not runs:
             del self._runs[prefix]
 
-    def write(self, out: Writer) -> None:
-        """Add the ids to a snapshot; batches are copied now, and looked at later."""
-        keys, batches = tuple(self._keys), tuple(self._batches)
-        count = len(batches)
-        out.pieces(count, lambda: in_arrays("I", map(_count, batches)))
-        out.pieces(count, lambda: in_arrays("Q", map(_start, batches)))
-        out.strings(len(self._runs), partial(_prefixes, keys))
-        out.strings(len(self._others), partial(_other_ids, keys))
-        out.pieces(count, lambda: in_arrays("I", _prefix_numbers(keys)))
-        out.pieces(count, lambda: in_arrays("Q", map(_row, batches)))
+    def batches(self) -> list[int]:
+        """Return the batches as numbers, oldest first."""
+        return self._batches[self._begin :]
+
+    def in_common(self) -> list[_Key]:
+        """Return what the ids of each batch have in common, oldest first."""
+        return self._keys[self._begin :]
+
+    def read(self, source: Reader, batches: Iterable[tuple[Ids, int]]) -> None:
+        """Take *batches* (ids, place) of a snapshot. Raises MalformedStateError."""
+        starts = set[int]()
+        for ids, start in batches:
+            if has_repeats(ids) or self.knows_any(ids) or start in starts:
+                raise source.malformed(f"an id or a place of client {self.key[0]!r} occurs twice")
+            self.remember(ids, start)
+            starts.add(start)
 
     def canonical(self) -> list[object]:
-        """Return lengths of batches, ids and places as plain values, oldest first."""
-        ids = chain.from_iterable(map(_spelled_out, self._keys, self._batches))
-        counts = list(map(_count, self._batches))
-        starts = map(_start, self._batches)
+        """Return the last use, lengths of batches, ids and places as plain values, oldest first."""
+        keys, batches = self.in_common(), self.batches()
+        ids = chain.from_iterable(map(_spelled_out, keys, batches))
+        counts = list(map(_count, batches))
+        starts = map(_start, batches)
         return [
+            self.used_ms,
             counts,
             [str(message_id, "latin-1") for message_id in ids],
             [*chain.from_iterable(map(_places, counts, starts))],
@@ -204,30 +263,60 @@ def _places(count: int, start: int) -> range:
     return range(start, start + (count << QUEUE_BITS), 1 << QUEUE_BITS)
 
 
-def _prefixes(keys: Iterable[_Key]) -> Iterable[bytes]:
+def encoded(clients: Sequence[ClientIds]) -> Iterator[bytes]:
+    """Yield some clients' ids for a snapshot; they are not changed meanwhile."""
+    topics = {topic: number for number, topic in enumerate(_topics(clients))}
+    keys = [key for client in clients for key in client.in_common()]
+    batches = [batch for client in clients for batch in client.batches()]
+    prefixes = {key: 1 + number for number, key in enumerate(_prefixes(keys))}
+    others = [*chain.from_iterable(key for key in keys if not isinstance(key, bytes))]
+    count = len(batches)
+    yield from strings([text_bytes(client.key[0]) for client in clients])
+    yield from strings([text_bytes(topic) for topic in topics])
+    yield from column("I", len(clients), (topics[client.key[1]] for client in clients))
+    yield from column("q", len(clients), (client.used_ms for client in clients))
+    yield from column("I", len(clients), (len(client.batches()) for client in clients))
+    yield from column("I", count, map(_count, batches))
+    yield from column("Q", count, map(_start, batches))
+    yield from strings(list(prefixes))
+    yield from strings(others)
+    yield from column("I", count, (prefixes[k] if isinstance(k, bytes) else 0 for k in keys))
+    yield from column("Q", count, map(_row, batches))
+
+
+def _topics(clients: Sequence[ClientIds]) -> Iterable[str]:
+    return dict.fromkeys(client.key[1] for client in clients)
+
+
+def _prefixes(keys: Sequence[_Key]) -> Iterable[bytes]:
     return dict.fromkeys(key for key in keys if isinstance(key, bytes))
 
 
-def _other_ids(keys: Iterable[_Key]) -> Iterable[bytes]:
-    return chain.from_iterable(key for key in keys if not isinstance(key, bytes))
+def read_clients(source: Reader) -> Iterator[ClientIds]:
+    """Yield the clients of which `encoded` told. Raises MalformedStateError."""
+    names, topics = source.strings(), list(map(source.text_of, source.strings()))
+    numbers = source.column("I", len(names))
+    used_ms = source.column("q", len(names))
+    lengths = source.column("I", len(names))
+    if max(numbers, default=-1) >= len(topics):
+        raise source.malformed(f"a client of another than {len(topics)} topics")
+    batches = _read_batches(source, sum(lengths))
+    for name, number, at_ms, length in zip(names, numbers, used_ms, lengths, strict=True):
+        client = ClientIds((source.text_of(name), topics[number]))
+        client.used_ms = at_ms
+        client.read(source, islice(batches, length))
+        yield client
+    if next(batches, None) is not None:
+        raise source.malformed("ids of no client")
 
 
-def _prefix_numbers(keys: Sequence[_Key]) -> Iterator[int]:
-    numbers = {prefix: 1 + number for number, prefix in enumerate(_prefixes(keys))}
-    return (numbers[key] if isinstance(key, bytes) else 0 for key in keys)
-
-
-def read_batches(source: Reader) -> Iterator[tuple[Ids, int]]:
-    """Return what `ClientIds.write` wrote: ids and place of each batch.
-
-    Raises:
-        MalformedStateError: The columns contradict each other.
-    """
-    counts = source.column("I")
-    starts = source.column("Q", len(counts))
+def _read_batches(source: Reader, batches: int) -> Iterator[tuple[Ids, int]]:
+    """Yield ids and place of each batch."""
+    counts = source.column("I", batches)
+    starts = source.column("Q", batches)
     prefixes, others = source.strings(), source.strings()
-    numbers = source.column("I", len(counts))
-    rows = source.column("Q", len(counts))
+    numbers = source.column("I", batches)
+    rows = source.column("Q", batches)
     taken = 0
     for count, start, number, row in zip(counts, starts, numbers, rows, strict=True):
         if not count or start + (count << QUEUE_BITS) > _END:
@@ -241,14 +330,3 @@ def read_batches(source: Reader) -> Iterator[tuple[Ids, int]]:
             taken += count
     if taken != len(others):
         raise source.malformed(f"{len(others)} ids in batches of {taken}")
-
-
-def read_batches_of_format_1(source: Reader) -> Iterator[tuple[Ids, int]]:
-    """Do as `read_batches` with a snapshot that has every id and every place by itself."""
-    lengths = source.column("I")
-    ids = source.strings(sum(lengths))
-    places = source.column("Q", len(ids))
-    for a, b in pairwise(accumulate(lengths, initial=0)):
-        if a == b or list(places[a:b]) != list(_places(b - a, places[a])):
-            raise source.malformed(f"a batch of {b - a} messages is not in one place")
-        yield tuple(ids[a:b]), places[a]

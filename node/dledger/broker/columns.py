@@ -3,12 +3,13 @@
 Little endian, no padding::
 
     number        i64
-    text, bytes   number of bytes, then those bytes (a text as UTF-8)
+    text, blob    number of bytes, then those bytes (a text as UTF-8)
     column        number of items, then the items, 4 or 8 bytes each
     strings       column of u32 lengths, then all the bytes they cut up
 
-`Writer` only gathers: what it is given must not change afterwards, so that a thread can turn it
-into bytes while the state goes on. `Reader` believes nothing.
+What writes them yields small pieces, made when they are asked for: a thread takes them one by one
+to the disk, of parts of the state that nobody changes any more (`editions`). `Reader` believes
+nothing.
 """
 
 from __future__ import annotations
@@ -17,68 +18,59 @@ import struct
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, chain, islice, pairwise
+from itertools import accumulate, islice, pairwise
 from operator import lt
 from typing import Final, Literal, TypeVar
 
 _T = TypeVar("_T")
 TypeCode = Literal["I", "Q", "q"]
+Encoded = Callable[[], Iterator[bytes]]
+"""Makes the pieces of a part of the state that nobody changes any more; for any thread."""
 
-FORMAT: Final = 3
-"""What a snapshot is written in. Format 1 has every message id by itself; 2 and below do not say
-of a lease whether its message arrived."""
+FORMAT: Final = 4
+"""What a snapshot is written in."""
 
 _NUMBER = struct.Struct("<q")
 _SLICE: Final = 1 << 12
 """What is converted in one go, some 0.2 ms, so that other threads get their turn."""
+_PIECE_BYTES: Final = 1 << 16
 
 
 class MalformedStateError(ValueError):
     """The bytes are no snapshot of a broker's state; the message says where and why."""
 
 
-class Writer:
-    """Gathers the parts of a snapshot."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes | Callable[[], Iterable[bytes]]] = []
-
-    def number(self, value: int) -> None:
-        """Add a whole number."""
-        self._parts.append(_NUMBER.pack(value))
-
-    def text(self, value: str) -> None:
-        """Add a text; one that is not Unicode, as JSON allows, is kept as it is."""
-        data = value.encode("utf-8", "surrogatepass")
-        self._parts += (_NUMBER.pack(len(data)), data)
-
-    def column(self, column: array[int]) -> None:
-        """Add a copy of a column."""
-        self._parts += (_NUMBER.pack(len(column)), _little_endian(column))
-
-    def pieces(self, count: int, make: Callable[[], Iterable[array[int]]]) -> None:
-        """Add a column of *count* items, which *make* returns piece by piece, later."""
-        self.number(count)
-        self._parts.append(lambda: map(_little_endian, make()))
-
-    def numbers(self, code: TypeCode, values: Sequence[int]) -> None:
-        """Add a column; *values* is kept, not copied."""
-        self.pieces(len(values), lambda: in_arrays(code, values))
-
-    def strings(self, count: int, make: Callable[[], Iterable[bytes]]) -> None:
-        """Add *count* short byte strings, which *make* returns, later, twice."""
-        self.pieces(count, lambda: in_arrays("I", map(len, make())))
-        self._parts.append(lambda: map(b"".join, _sliced(make())))
-
-    def encoded(self) -> Iterator[bytes]:
-        """Return all that was added, in order, in small pieces. Takes long; for a thread."""
-        pieces = ([part] if isinstance(part, bytes) else part() for part in self._parts)
-        return chain.from_iterable(pieces)
+def number(value: int) -> bytes:
+    """Return a whole number's bytes."""
+    return _NUMBER.pack(value)
 
 
-def in_arrays(code: TypeCode, values: Iterable[int]) -> Iterator[array[int]]:
-    """Return a column in small pieces."""
-    return (array(code, some) for some in _sliced(values))
+def text(value: str) -> bytes:
+    """Return a text's bytes; one that is not Unicode, as JSON allows, is kept as it is."""
+    return blob(text_bytes(value))
+
+
+def text_bytes(value: str) -> bytes:
+    """Return what a text is among strings."""
+    return value.encode("utf-8", "surrogatepass")
+
+
+def blob(data: bytes) -> bytes:
+    """Return bytes behind their number."""
+    return _NUMBER.pack(len(data)) + data
+
+
+def column(code: TypeCode, count: int, values: Iterable[int]) -> Iterator[bytes]:
+    """Yield a column of *count* items in small pieces."""
+    yield number(count)
+    for some in _sliced(values):
+        yield little_endian(array(code, some))
+
+
+def strings(items: Sequence[bytes]) -> Iterator[bytes]:
+    """Yield short byte strings in small pieces."""
+    yield from column("I", len(items), map(len, items))
+    yield from map(b"".join, _sliced(items))
 
 
 def _sliced(values: Iterable[_T]) -> Iterator[list[_T]]:
@@ -86,18 +78,39 @@ def _sliced(values: Iterable[_T]) -> Iterator[list[_T]]:
     return iter(lambda: list(islice(rest, _SLICE)), [])
 
 
-def _little_endian(column: array[int]) -> bytes:
+def little_endian(values: array[int]) -> bytes:
+    """Return the bytes of an array's items."""
     if sys.byteorder != "little":
-        column = column[:]
-        column.byteswap()
-    return column.tobytes()
+        values = values[:]
+        values.byteswap()
+    return values.tobytes()
+
+
+def from_little_endian(code: TypeCode, data: bytes | memoryview) -> array[int]:
+    """Return the items whose bytes these are."""
+    values = array(code)
+    values.frombytes(data)
+    if sys.byteorder != "little":
+        values.byteswap()
+    return values
+
+
+def gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the same bytes in pieces of about 64 KiB, worth a checksum and a write each."""
+    some, size_bytes = list[bytes](), 0
+    for piece in pieces:
+        some.append(piece)
+        size_bytes += len(piece)
+        if size_bytes >= _PIECE_BYTES:
+            yield b"".join(some)
+            some, size_bytes = [], 0
+    yield b"".join(some)
 
 
 class Reader:
-    """Takes the parts of a snapshot, in the order in which they were written in *version*."""
+    """Takes the parts of a snapshot, in the order in which they were written."""
 
-    def __init__(self, data: bytes, version: int = FORMAT) -> None:
-        self.version = version
+    def __init__(self, data: bytes | memoryview) -> None:
         self._data = memoryview(data)
         self._position = 0
 
@@ -120,9 +133,20 @@ class Reader:
             raise self.malformed(f"{value} is outside [{low}, {high}]")
         return int(value)
 
+    def fields(self, form: struct.Struct) -> tuple[int, ...]:
+        """Return the numbers of a fixed form. Raises MalformedStateError."""
+        return form.unpack(self._take(form.size))
+
+    def raw(self, size: int) -> bytes:
+        """Return so many bytes as they are. Raises MalformedStateError."""
+        return bytes(self._take(size))
+
     def text(self) -> str:
         """Return a text. Raises MalformedStateError."""
-        data = self._take(self.number())
+        return self.text_of(self.raw(self.number()))
+
+    def text_of(self, data: bytes) -> str:
+        """Return the text that a string among `strings` is. Raises MalformedStateError."""
         try:
             return str(data, "utf-8", "surrogatepass")
         except UnicodeDecodeError as error:
@@ -130,14 +154,14 @@ class Reader:
 
     def column(self, code: TypeCode, count: int | None = None) -> array[int]:
         """Return a column; of *count* items if given. Raises MalformedStateError."""
-        found = array(code)
         items = self.number()
         if count is not None and items != count:
             raise self.malformed(f"a column of {items} items beside one of {count}")
-        found.frombytes(self._take(items * found.itemsize))
-        if sys.byteorder != "little":
-            found.byteswap()
-        return found
+        return self.items(code, items)
+
+    def items(self, code: TypeCode, count: int) -> array[int]:
+        """Return so many items. Raises MalformedStateError."""
+        return from_little_endian(code, self._take(count * array(code).itemsize))
 
     def strings(self, count: int | None = None) -> list[bytes]:
         """Return byte strings; *count* of them if given. Raises MalformedStateError."""

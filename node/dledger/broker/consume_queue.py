@@ -7,22 +7,24 @@ one row, whether they are one message or a thousand. A row is 36 bytes, and some
 
 from __future__ import annotations
 
+import struct
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain, groupby
+from itertools import groupby, pairwise
 from operator import le
 from typing import Final
 
-from dledger.broker.columns import Reader, Writer, ascends
+from dledger.broker.columns import Reader, ascends, little_endian
 from dledger.broker.filters import tag_code
-from dledger.broker.runs import CODES, Runs, SealedRuns, opened
+from dledger.broker.runs import CODES, Runs, SealedRuns, opened, seal
 from dledger.errors import OffsetOutOfRange
 
 _SEALED: Final = 1024
 """Runs that are sealed together; so many of the newest stay open at least."""
+_BOUNDS: Final = struct.Struct("<QQII")
+"""The queue's first and end offset, its sealed pieces and its open runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +57,14 @@ class ConsumeQueue:
     """Positions of a queue's messages; queue offsets count from 0 without gaps.
 
     The newest runs are open, older ones sealed in pieces of about `_SEALED`, cut between payloads.
+    The first piece may begin with runs that are not kept any longer: they go with it.
     """
 
-    __slots__ = ("_open", "_sealed", "_sealed_firsts", "end", "first")
+    __slots__ = ("_open", "_sealed", "_sealed_firsts", "edition", "end", "first")
 
-    def __init__(self) -> None:
+    def __init__(self, edition: int = 0) -> None:
+        self.edition = edition
+        """Which edition of the state this is of; see `editions`."""
         self.first = 0
         """The oldest offset kept; `end` if none is."""
         self.end = 0
@@ -67,6 +72,17 @@ class ConsumeQueue:
         self._sealed: list[SealedRuns] = []
         self._sealed_firsts = array("Q")
         self._open = Runs()
+
+    def copy(self, edition: int) -> ConsumeQueue:
+        """Return a queue that may be changed while this one stays as it is.
+
+        Both have the open runs in common. These only ever grow, and each queue knows its end.
+        """
+        other = ConsumeQueue(edition)
+        other.first, other.end = self.first, self.end
+        other._sealed, other._sealed_firsts = self._sealed[:], self._sealed_firsts[:]
+        other._open = self._open
+        return other
 
     def append(self, payload: Payload, rows: range, tags: Sequence[bytes] | None) -> int:
         """Add consecutive *rows* of *payload*; return the first one's queue offset.
@@ -80,19 +96,18 @@ class ConsumeQueue:
         self._seal()
         return first
 
-    def _seal(self) -> bool:
-        """Seal older runs if there are enough, but for the newest payload's; return whether."""
+    def _seal(self) -> None:
+        """Seal older runs if there are enough, but for the newest payload's."""
         last, cut = len(self._open) - 1, _SEALED
         if last < 2 * _SEALED - 1:
-            return False
+            return
         while cut < last and self._open.same_payload(cut - 1, cut):
             cut += 1
         if self._open.same_payload(cut - 1, cut):
-            return False
-        runs = self._open.take(cut)
-        self._sealed.append(SealedRuns(runs))
-        self._sealed_firsts.append(runs.firsts[0])
-        return True
+            return
+        self._sealed.append(seal(self._open.cut(0, cut)))
+        self._sealed_firsts.append(self._open.firsts[0])
+        self._open = self._open.cut(cut)
 
     def locate(self, offset: int) -> Position:
         """Return where the message at queue *offset* lies.
@@ -147,66 +162,75 @@ class ConsumeQueue:
                 start = end
 
     def drop_before(self, index: int) -> int:
-        """Forget the messages in entries below *index*; return how many."""
+        """Forget the messages in entries below *index*; return how many.
+
+        A piece that is kept in part stays as it is; only the first place in it moves.
+        """
         gone = 0
         while gone < len(self._sealed) and self._sealed[gone].last_index < index:
             gone += 1
-        rest = opened(self._sealed[gone]) if gone < len(self._sealed) else None
         del self._sealed[:gone], self._sealed_firsts[:gone]
-        if rest is None:
-            self._open.take(self._open.below(index))
-        elif cut := rest.below(index):
-            kept = Runs([column[cut:] for column in rest.columns()])
-            self._sealed[0], self._sealed_firsts[0] = SealedRuns(kept), kept.firsts[0]
-        first = self._begin(0)
+        if not self._sealed:
+            below = self._open.below(index)
+            self._open = self._open.cut(below) if below else self._open
+            first = self._begin(0)
+        elif below := self._sealed[0].below(index):
+            first = max(self._sealed[0].first_of(below), self.first)
+        else:
+            first = max(self._sealed_firsts[0], self.first)
         dropped, self.first = first - self.first, first
         return dropped
 
-    def _column(self, number: int) -> Iterator[array[int]]:
-        return _joined(tuple(self._sealed), self._open, number)
+    def _runs_at_its_end(self) -> int:
+        """Return how many open runs are this queue's; its copy may have added others."""
+        return bisect_left(self._open.firsts, self.end)
 
-    def write(self, out: Writer) -> None:
-        """Add the whole queue to a snapshot: its bounds, then its columns.
-
-        Only the open runs are copied here; sealed ones are opened later.
-        """
-        out.number(self.first)
-        out.number(self.end)
-        sealed, tail = tuple(self._sealed), Runs([column[:] for column in self._open.columns()])
-        count = sum(piece.count for piece in sealed) + len(tail)
-        for number in range(len(CODES)):
-            out.pieces(count, partial(_joined, sealed, tail, number))
+    def encoded(self) -> Iterator[bytes]:
+        """Yield the whole queue for a snapshot: its bounds, its sealed pieces, its open runs."""
+        count = self._runs_at_its_end()
+        yield _BOUNDS.pack(self.first, self.end, len(self._sealed), count)
+        for piece in self._sealed:
+            yield from piece.encoded()
+        if count:
+            yield from map(little_endian, self._open.cut(0, count).columns())
 
     @classmethod
     def read(cls, source: Reader) -> ConsumeQueue:
-        """Take a queue from a snapshot. Raises MalformedStateError."""
+        """Take a queue from a snapshot; sealed pieces stay so. Raises MalformedStateError."""
         queue = cls()
-        queue.first = source.number()
-        queue.end = source.number(queue.first)
-        firsts = source.column(CODES[0])
-        runs = Runs([firsts, *(source.column(code, len(firsts)) for code in CODES[1:])])
-        if not (
-            [*firsts[:1], queue.end][0] == queue.first
-            and ascends(firsts, queue.end)
-            and all(map(le, runs.indexes, runs.indexes[1:]))
-        ):
+        queue.first, queue.end, sealed, count = source.fields(_BOUNDS)
+        queue._sealed = [SealedRuns.read(source) for _ in range(sealed)]
+        queue._open = Runs([source.items(code, count) for code in CODES])
+        queue._sealed_firsts.extend(piece.first for piece in queue._sealed)
+        if not queue._is_whole():
             raise source.malformed(f"runs of a queue do not fill [{queue.first}, {queue.end})")
-        queue._open = runs
-        while queue._seal():
-            pass
         return queue
+
+    def _is_whole(self) -> bool:
+        firsts, indexes = self._open.firsts, self._open.indexes
+        begins = [*self._sealed_firsts, *firsts[:1], self.end]
+        entries = [index for one in self._sealed for index in (one.first_index, one.last_index)]
+        if self._sealed:
+            first_is_kept = begins[0] <= self.first < begins[1]
+        else:
+            first_is_kept = begins[0] == self.first
+        return (
+            first_is_kept
+            and all(a < b for a, b in pairwise(begins))
+            and ascends(firsts, self.end)
+            and all(map(le, entries, [*entries[1:], *indexes[:1]]))
+            and all(map(le, indexes, indexes[1:]))
+        )
 
     def canonical(self) -> list[object]:
         """Return the whole queue as plain values, equal on nodes that applied the same log."""
-        columns = (self._column(number) for number in range(len(CODES)))
-        return [self.first, self.end, *([*chain.from_iterable(column)] for column in columns)]
-
-
-def _joined(sealed: Sequence[SealedRuns], tail: Runs, number: int) -> Iterator[array[int]]:
-    """Yield one column, piece by piece."""
-    for piece in sealed:
-        yield piece.column(number)
-    yield tail.columns()[number]
+        pieces = [*map(opened, self._sealed), self._open.cut(0, self._runs_at_its_end())]
+        joined = [
+            [item for column in columns for item in column]
+            for columns in zip(*(piece.columns() for piece in pieces), strict=True)
+        ]
+        gone = bisect_right(joined[0], self.first) - 1 if self.first < self.end else len(joined[0])
+        return [self.first, self.end, *(column[gone:] for column in joined)]
 
 
 def _continues(runs: Runs, run: int, later: int) -> bool:

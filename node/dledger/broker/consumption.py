@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
+from functools import partial
 
 from dledger.broker import commands
 from dledger.broker.changes import Changes, QueueKey
-from dledger.broker.columns import Reader, Writer
+from dledger.broker.columns import Encoded, Reader, number, text
 from dledger.broker.commands import LeaseRef
 from dledger.broker.deliveries import Lease, QueueDeliveries
+from dledger.broker.editions import Edition
 from dledger.broker.filters import tag_codes
 from dledger.broker.groups import MAX_GROUPS, Group
 from dledger.broker.results import (
@@ -21,7 +23,7 @@ from dledger.broker.results import (
 )
 from dledger.broker.topic_store import TopicStore
 from dledger.broker.topics import check_name
-from dledger.errors import InvalidArgument, InvalidReceiptHandle, UnknownGroup
+from dledger.errors import InvalidReceiptHandle, LimitReached, UnknownGroup
 
 MAX_RECEIVE = 1_024
 """Messages that one RECEIVE may hand out."""
@@ -36,8 +38,8 @@ class Consumption:
         now_ms: The log's time, Unix milliseconds; set before each entry is applied.
     """
 
-    def __init__(self, topics: TopicStore, changes: Changes) -> None:
-        self._topics, self._changes = topics, changes
+    def __init__(self, topics: TopicStore, changes: Changes, edition: Edition) -> None:
+        self._topics, self._changes, self._edition = topics, changes, edition
         self._groups: dict[str, Group] = {}
         self._receives = 0
         self.now_ms = 0
@@ -104,13 +106,13 @@ class Consumption:
         if command.name in self._groups:
             return GroupCreated(command.name, created=False)
         if len(self._groups) >= MAX_GROUPS:
-            raise InvalidArgument(f"there are {MAX_GROUPS} groups already, which is the limit")
-        self._groups[command.name] = Group(command.name)
+            raise LimitReached(f"there are {MAX_GROUPS} groups already, which is the limit")
+        self._groups[command.name] = Group(command.name, self._edition.number)
         return GroupCreated(command.name, created=True)
 
     def receive(self, command: commands.Receive) -> Received:
         """Hand out messages; an attempt that asks again gets what it still holds."""
-        group = self._group(command.group)
+        group = self._own(command.group)
         self._topics.queue(command.topic, command.queue_id)
         until = self.now_ms + command.invisible_ms
         earlier = group.recall(command.topic, command.attempt_id) if command.attempt_id else None
@@ -124,7 +126,7 @@ class Consumption:
             places = self._take(group, command, receive_id, until)
             self._note(group, command.topic, places)
             if command.attempt_id and places:
-                group.remember(command.topic, command.attempt_id, receive_id, tuple(places))
+                group.remember(command.topic, command.attempt_id, receive_id, places)
                 self._changes.attempts.add((group.name, command.topic, command.attempt_id))
         return Received(
             topic=command.topic,
@@ -174,11 +176,11 @@ class Consumption:
 
     def ack(self, command: commands.Ack) -> Acked:
         """Mark messages as consumed."""
-        group = self._group(command.group)
+        group = self._own(command.group)
         return Acked(tuple(self._ack(group, command.topic, lease) for lease in command.leases))
 
     def _ack(self, group: Group, topic: str, lease: LeaseRef) -> bool:
-        deliveries = group.peek(topic, lease.queue_id)
+        deliveries = group.own(topic, lease.queue_id)
         if deliveries is None:
             return False
         if deliveries.lacks_room(self._topics.queues(topic)[lease.queue_id].end):
@@ -188,9 +190,9 @@ class Consumption:
     def change_invisible(self, command: commands.ChangeInvisible) -> InvisibilityChanged:
         """Let one lease end at another time; raise InvalidReceiptHandle if it is stale."""
         until = self.now_ms + command.invisible_ms
-        group = self._group(command.group)
+        group = self._own(command.group)
         lease = command.lease
-        deliveries = group.peek(command.topic, lease.queue_id)
+        deliveries = group.own(command.topic, lease.queue_id)
         self._changes.leases.add((group.name, command.topic, lease.queue_id))
         if not (deliveries and deliveries.give_back(lease.offset, lease.receive_id, until)):
             raise InvalidReceiptHandle(
@@ -202,33 +204,43 @@ class Consumption:
     def renew(self, command: commands.Renew) -> InvisibilityChanged:
         """Let leases end later; stale ones are passed over."""
         until = self.now_ms + command.invisible_ms
-        group = self._group(command.group)
+        group = self._own(command.group)
         leases = command.leases
         changed = sum(self._renew(group, command.topic, lease, until) for lease in leases)
         return InvisibilityChanged(changed)
 
     def _renew(self, group: Group, topic: str, lease: LeaseRef, until: int) -> bool:
-        deliveries = group.peek(topic, lease.queue_id)
+        deliveries = group.own(topic, lease.queue_id)
         self._changes.leases.add((group.name, topic, lease.queue_id))
         return deliveries is not None and deliveries.renew(lease.offset, lease.receive_id, until)
 
     def release(self, command: commands.Release) -> Released:
         """End what was renewed for a client that is gone."""
-        group = self._group(command.group)
+        group = self._own(command.group)
         released = 0
-        for topic, queue_id, deliveries in group.all_deliveries():
-            count = deliveries.release(command.client_id, self.now_ms)
-            released += count
-            if count:
+        for topic, queue_id, found in group.all_deliveries():
+            if found.keeps_for(command.client_id):
+                deliveries = group.deliveries(topic, queue_id, first=found.next_offset)
+                released += deliveries.release(command.client_id, self.now_ms)
                 self._changes.leases.add((group.name, topic, queue_id))
         return Released(released)
 
     def drop_before_first_offsets(self) -> None:
         """Forget deliveries of messages that their queues do not keep any longer."""
-        for group in self._groups.values():
+        for name, group in list(self._groups.items()):
             for topic, queue_id, deliveries in group.all_deliveries():
-                if deliveries.drop_before(self._topics.queue(topic, queue_id).first):
-                    self._changes.leases.add((group.name, topic, queue_id))
+                first = self._topics.queue(topic, queue_id).first
+                if deliveries.reaches_below(first):
+                    own = self._own(name).deliveries(topic, queue_id, first=first)
+                    if own.drop_before(first):
+                        self._changes.leases.add((name, topic, queue_id))
+
+    def _own(self, name: str) -> Group:
+        """Return a group, to be changed."""
+        group = self._group(name)
+        if group.edition != self._edition.number:
+            group = self._groups[name] = group.copy(self._edition.number)
+        return group
 
     def _group(self, name: str) -> Group:
         group = self._groups.get(name)
@@ -240,14 +252,10 @@ class Consumption:
         found = self._groups.get(group)
         return found.peek(topic, queue_id) if found else None
 
-    def write(self, out: Writer) -> None:
-        """Add everything to a snapshot; groups by name."""
-        out.number(self.now_ms)
-        out.number(self._receives)
-        out.number(len(self._groups))
-        for name, group in sorted(self._groups.items()):
-            out.text(name)
-            group.write(out)
+    def freeze(self) -> Encoded:
+        """Return what makes everything as it is now."""
+        groups = list(self._groups.values())
+        return partial(_encoded, self.now_ms, self._receives, groups)
 
     def read(self, source: Reader) -> None:
         """Take everything from a snapshot; nothing is here yet. Raises MalformedStateError."""
@@ -261,3 +269,13 @@ class Consumption:
         """Return everything as plain values, in one order on every node."""
         groups = [[name, group.canonical()] for name, group in sorted(self._groups.items())]
         return [self.now_ms, self._receives, groups]
+
+
+def _encoded(now_ms: int, receives: int, groups: list[Group]) -> Iterator[bytes]:
+    """Yield everything for a snapshot; groups by name."""
+    yield number(now_ms)
+    yield number(receives)
+    yield number(len(groups))
+    for group in sorted(groups, key=lambda group: group.name):
+        yield text(group.name)
+        yield from group.encoded()

@@ -2,7 +2,9 @@
 
 A producer that got no answer sends again with the same id; the window answers with the place the
 first one got. Each client keeps its own newest ids per topic, so a busy client does not push out
-what a slow one may still repeat; the least recently used clients give way when the whole is full.
+what a slow one may still repeat. A client that has sent nothing to a topic for an hour, by the
+log's time, is forgotten there: no producer retries that long, and clients whose ids are new at each
+start would otherwise stay for ever. The least recently used ones give way when the whole is full.
 The usual batch has ids that count up (`id_runs`): it is one thing to remember and to look for,
 however many messages it has. Other ids cost two operations on whole sets for a batch.
 """
@@ -10,36 +12,83 @@ however many messages it has. Other ids cost two operations on whole sets for a 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Final
 
-from dledger.broker.client_ids import (
-    QUEUE_BITS,
-    ClientIds,
-    read_batches,
-    read_batches_of_format_1,
-)
-from dledger.broker.columns import Reader, Writer
+from dledger.broker.client_ids import QUEUE_BITS, ClientIds, encoded, read_clients
+from dledger.broker.columns import Encoded, Reader, number
+from dledger.broker.editions import Edition
 from dledger.broker.id_runs import Ids, has_repeats
 
 MAX_IDS = 1 << 19
 MAX_IDS_OF_CLIENT = 1 << 16
+MAX_CLIENTS = 1 << 17
+"""(client id, topic) pairs; some 140 MB."""
+SILENCE_MS = 3_600_000
+"""How long a client may be silent before it is forgotten."""
+FORGOTTEN_AT_ONCE = 64
+"""Silent clients that a PRODUCE forgets at most, so that none takes long; it brings one at most."""
 _QUEUE_MASK = (1 << QUEUE_BITS) - 1
+_CLIENTS_TOGETHER: Final = 1 << 10
+_BATCHES_TOGETHER: Final = 1 << 12
+"""Clients whose ids are columns together in a snapshot: as many as have this many batches."""
 
 
 class DedupeWindow:
     """The window; its limits are part of the replicated state, so all nodes must use the same."""
 
-    __slots__ = ("_clients", "_max_ids", "_max_ids_of_client", "_total")
+    __slots__ = (
+        "_clients",
+        "_max_clients",
+        "_max_ids",
+        "_max_ids_of_client",
+        "_now_ms",
+        "_total",
+        "edition",
+    )
 
     def __init__(
-        self, *, max_ids: int = MAX_IDS, max_ids_of_client: int = MAX_IDS_OF_CLIENT
+        self,
+        *,
+        max_ids: int = MAX_IDS,
+        max_ids_of_client: int = MAX_IDS_OF_CLIENT,
+        max_clients: int = MAX_CLIENTS,
     ) -> None:
+        self.edition = Edition()
+        """The state's; whoever owns the window says which."""
         self._clients: OrderedDict[tuple[str, str], ClientIds] = OrderedDict()
         self._max_ids, self._max_ids_of_client = max_ids, max_ids_of_client
-        self._total = 0
+        self._max_clients = max_clients
+        self._total = self._now_ms = 0
 
     def __len__(self) -> int:
         return self._total
+
+    def heard(self, client_id: str, topic: str, now_ms: int) -> None:
+        """Note that a client sends messages with ids, new or not; forget who is silent for long.
+
+        Comes before all else about a batch. *now_ms* is the log's time, and never goes back.
+        """
+        self._now_ms = now_ms
+        for _ in range(FORGOTTEN_AT_ONCE):
+            oldest = next(iter(self._clients.values()), None)
+            if oldest is None or oldest.used_ms + SILENCE_MS > now_ms:
+                break
+            self._forget(oldest)
+        if (client_id, topic) in self._clients:
+            self._use((client_id, topic))
+
+    def _forget(self, client: ClientIds) -> None:
+        self._total -= len(client)
+        del self._clients[client.key]
+
+    def _use(self, key: tuple[str, str]) -> ClientIds:
+        """Return a client's ids, to be changed; it is the most recently used one now."""
+        client = self._own(key)
+        client.used_ms = self._now_ms
+        self._clients.move_to_end(client.key)
+        return client
 
     def is_new(self, client_id: str, topic: str, ids: Ids) -> bool:
         """Whether no id of *ids* is known, and none of them occurs twice."""
@@ -54,59 +103,68 @@ class DedupeWindow:
 
     def remember(self, client_id: str, topic: str, ids: Ids, *, queue_id: int, first: int) -> None:
         """Remember new *ids* as the messages at offsets *first*, *first* + 1, ... of a queue."""
-        key = (client_id, topic)
-        client = self._clients.get(key)
-        if client is None:
-            client = self._clients[key] = ClientIds()
-        self._clients.move_to_end(key)
+        client = self._use((client_id, topic))
         self._total += client.remember(ids, first << QUEUE_BITS | queue_id)
         self._shrink(client)
+
+    def _own(self, key: tuple[str, str]) -> ClientIds:
+        """Return a client's ids, to be changed."""
+        client = self._clients.get(key)
+        if client is None:
+            client = self._clients[key] = ClientIds(key, self.edition.number)
+        elif client.edition != self.edition.number:
+            client = self._clients[client.key] = client.copy(self.edition.number)
+        return client
 
     def _shrink(self, client: ClientIds) -> None:
         while len(client) > self._max_ids_of_client:
             self._total -= client.forget_oldest()
         while self._total > self._max_ids:
-            key, oldest = next(iter(self._clients.items()))
+            oldest = self._own(next(iter(self._clients)))
             if oldest:
                 self._total -= oldest.forget_oldest()
             if not oldest:
-                del self._clients[key]
+                self._forget(oldest)
+        if len(self._clients) > self._max_clients:
+            self._forget(next(iter(self._clients.values())))
 
-    def write(self, out: Writer) -> None:
-        """Add the window to a snapshot: clients from the least recently used on.
-
-        Only what there is of each batch is copied here; columns are made of it later.
-        """
-        out.number(len(self._clients))
-        for (client_id, topic), client in self._clients.items():
-            out.text(client_id)
-            out.text(topic)
-            client.write(out)
+    def freeze(self) -> Encoded:
+        """Return what makes the window as it is now: clients from the least recently used on."""
+        return partial(_encoded, list(self._clients.values()))
 
     def read(self, source: Reader) -> None:
         """Take the window from a snapshot; this one is empty. Raises MalformedStateError."""
-        self._read(source, read_batches)
-
-    def read_spelled_out(self, source: Reader) -> None:
-        """Do as `read` with a snapshot of format 1, which has every id by itself."""
-        self._read(source, read_batches_of_format_1)
-
-    def _read(self, source: Reader, batches: Callable[[Reader], Iterable[tuple[Ids, int]]]) -> None:
-        for _ in range(source.number()):
-            key, client = (source.text(), source.text()), ClientIds()
-            if key in self._clients:
-                raise source.malformed(f"client {key[0]!r} occurs twice")
-            starts = set[int]()
-            for ids, start in batches(source):
-                if has_repeats(ids) or client.knows_any(ids) or start in starts:
-                    raise source.malformed(f"an id or a place of client {key[0]!r} occurs twice")
-                client.remember(ids, start)
-                starts.add(start)
-            self._clients[key] = client
-            self._total += len(client)
-        if self._total > self._max_ids:
+        left, used_ms = source.number(high=self._max_clients), 0
+        while left > 0:
+            for client in read_clients(source):
+                if client.key in self._clients or client.used_ms < used_ms:
+                    raise source.malformed(f"client {client.key[0]!r} occurs twice, or too late")
+                used_ms = client.used_ms
+                self._clients[client.key] = client
+                self._total += len(client)
+                left -= 1
+        if left or self._total > self._max_ids:
             raise source.malformed(f"{self._total} message ids, {self._max_ids} at most")
 
     def canonical(self) -> list[object]:
         """Return the window as plain values, oldest first."""
         return [[*key, *client.canonical()] for key, client in self._clients.items()]
+
+
+def _encoded(clients: list[ClientIds]) -> Iterator[bytes]:
+    yield number(len(clients))
+    for some in _together(clients):
+        yield from encoded(some)
+
+
+def _together(clients: Iterable[ClientIds]) -> Iterator[list[ClientIds]]:
+    """Cut *clients* up, so that not all are looked at before the first piece is there."""
+    some, batches = list[ClientIds](), 0
+    for client in clients:
+        some.append(client)
+        batches += len(client.batches())
+        if len(some) == _CLIENTS_TOGETHER or batches >= _BATCHES_TOGETHER:
+            yield some
+            some, batches = [], 0
+    if some:
+        yield some

@@ -8,12 +8,12 @@ Time is the log's, passed in by `state`; so every node comes to the same decisio
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
-from dataclasses import dataclass, field
+from copy import copy
 from heapq import heapify, heappop, heappush
 from itertools import takewhile
-from typing import Final
+from typing import Final, NamedTuple
 
-from dledger.broker.columns import Reader, TypeCode, Writer, ascends
+from dledger.broker.columns import Reader, TypeCode, ascends, column, number, text
 from dledger.broker.consume_queue import ConsumeQueue
 
 MAX_LEASES = 16_384
@@ -27,9 +27,8 @@ _STALE_IN_A_ROW: Final = 64
 _LEASE_COLUMNS: Final[tuple[TypeCode, ...]] = ("Q", "q", "Q", "I")
 
 
-@dataclass(slots=True, kw_only=True)
-class Lease:
-    """A message on loan.
+class Lease(NamedTuple):
+    """A message on loan; a snapshot may refer to it, so another one takes its place.
 
     Attributes:
         receive_id: The RECEIVE that handed it out last; a handle of an earlier one is stale.
@@ -37,7 +36,6 @@ class Lease:
         attempt: How often it was handed out.
         client_id: Whose it is; empty: nobody renews it.
         arrived: Whether that client is known to have the message, and keeps it by being alive.
-        ended: Whether a look at the queue has counted it as over; no part of the replicated state.
     """
 
     receive_id: int
@@ -45,7 +43,6 @@ class Lease:
     attempt: int
     client_id: str
     arrived: bool = False
-    ended: bool = field(default=False, compare=False)
 
 
 class QueueDeliveries:
@@ -60,16 +57,19 @@ class QueueDeliveries:
     """
 
     __slots__ = (
+        "_counted",
         "_ended",
-        "_ended_count",
         "_expiry",
         "_held",
         "_looked_ms",
+        "edition",
         "leases",
         "next_offset",
     )
 
-    def __init__(self, first: int = 0) -> None:
+    def __init__(self, first: int = 0, edition: int = 0) -> None:
+        self.edition = edition
+        """Which edition of the state this is of; see `editions`."""
         self.next_offset = first
         """The first offset that was never handed out; a new group starts at the oldest message."""
         self.leases: dict[int, Lease] = {}
@@ -77,9 +77,18 @@ class QueueDeliveries:
         it is never leased again."""
         self._expiry: list[tuple[int, int]] = []
         self._ended: list[tuple[int, int]] = []
-        self._ended_count = 0
+        self._counted: set[int] = set()
         self._looked_ms = 0
         self._held: dict[str, set[int]] = {}
+
+    def copy(self, edition: int) -> QueueDeliveries:
+        """Return the same deliveries, to be changed while these only wait to be `encoded`.
+
+        What is derived, and not encoded, goes over to the copy.
+        """
+        other = copy(self)
+        other.edition, other.leases = edition, self.leases.copy()
+        return other
 
     @property
     def committed(self) -> int:
@@ -102,15 +111,13 @@ class QueueDeliveries:
         return MAX_LEASES - len(self.leases) < end - self.next_offset
 
     def _count_ended(self, now_ms: int, enough: int) -> int:
-        while self._ended_count < enough and self._first_of(self._expiry) <= now_ms:
+        while len(self._counted) < enough and self._first_of(self._expiry) <= now_ms:
             visible_at_ms, offset = heappop(self._expiry)
-            lease = self.leases[offset]
             heappush(self._ended, (visible_at_ms, offset))
-            self._ended_count += not lease.ended
-            lease.ended = True
+            self._counted.add(offset)
         if now_ms >= self._looked_ms:
             self._looked_ms = now_ms
-            return self._ended_count
+            return len(self._counted)
         # The clock is behind an earlier look's, as after two changes of the leader.
         return len({o for t, o in self._ended if t <= now_ms and self._is_current(t, o)})
 
@@ -215,8 +222,8 @@ class QueueDeliveries:
         if lease is None or lease.receive_id != receive_id:
             return False
         self._settle(offset, lease)
-        lease.visible_at_ms = visible_at_ms
-        self._follow(offset, lease)
+        later = self.leases[offset] = lease._replace(visible_at_ms=visible_at_ms)
+        self._follow(offset, later)
         return True
 
     def renew(self, offset: int, receive_id: int, visible_at_ms: int) -> bool:
@@ -228,7 +235,8 @@ class QueueDeliveries:
         if lease is None or not lease.client_id:
             return False
         found = self.extend(offset, receive_id, visible_at_ms)
-        lease.arrived |= found
+        if found:
+            self.leases[offset] = self.leases[offset]._replace(arrived=True)
         return found
 
     def give_back(self, offset: int, receive_id: int, visible_at_ms: int) -> bool:
@@ -240,8 +248,12 @@ class QueueDeliveries:
         if found:
             lease = self.leases[offset]
             self._let_go(offset, lease)
-            lease.client_id, lease.arrived = "", False
+            self.leases[offset] = lease._replace(client_id="", arrived=False)
         return found
+
+    def keeps_for(self, client_id: str) -> bool:
+        """Whether `release` has anything to end."""
+        return client_id in self._held
 
     def release(self, client_id: str, now_ms: int) -> int:
         """End the leases that *client_id* kept; return how many."""
@@ -268,6 +280,10 @@ class QueueDeliveries:
             for offset in offsets:
                 yield offset, self.leases[offset]
 
+    def reaches_below(self, first: int) -> bool:
+        """Whether `drop_before` has anything to forget."""
+        return self.committed < first
+
     def drop_before(self, first: int) -> int:
         """Forget what is below *first*, which the queue keeps no longer; return how many leases."""
         self.next_offset = max(self.next_offset, first)
@@ -276,22 +292,24 @@ class QueueDeliveries:
             self._forget(offset)
         return len(dropped)
 
-    def write(self, out: Writer) -> None:
-        """Add everything to a snapshot; the leases by columns, ascending."""
+    def encoded(self) -> Iterator[bytes]:
+        """Yield everything for a snapshot; the leases by columns, ascending."""
         offsets = sorted(self.leases)
+        yield number(self.next_offset)
+        yield from column("Q", len(offsets), offsets)
+        if not offsets:
+            return
         leases = [self.leases[offset] for offset in offsets]
         holders = sorted({(lease.client_id, lease.arrived) for lease in leases})
         numbers = {holder: number for number, holder in enumerate(holders)}
-        out.number(self.next_offset)
-        out.numbers("Q", offsets)
-        out.numbers("Q", [lease.receive_id for lease in leases])
-        out.numbers("q", [lease.visible_at_ms for lease in leases])
-        out.numbers("Q", [lease.attempt for lease in leases])
-        out.numbers("I", [numbers[lease.client_id, lease.arrived] for lease in leases])
-        out.number(len(holders))
+        yield from column("Q", len(leases), (lease.receive_id for lease in leases))
+        yield from column("q", len(leases), (lease.visible_at_ms for lease in leases))
+        yield from column("Q", len(leases), (lease.attempt for lease in leases))
+        yield from column("I", len(leases), (numbers[x.client_id, x.arrived] for x in leases))
+        yield number(len(holders))
         for client_id, arrived in holders:
-            out.text(client_id)
-            out.number(arrived)
+            yield text(client_id)
+            yield number(arrived)
 
     @classmethod
     def read(cls, source: Reader, queue: ConsumeQueue) -> QueueDeliveries:
@@ -300,12 +318,14 @@ class QueueDeliveries:
         offsets = source.column("Q")
         if not ascends(offsets, found.next_offset) or any(o < queue.first for o in offsets[:1]):
             raise source.malformed(f"leases outside [{queue.first}, {found.next_offset})")
+        if not offsets:
+            return found
         columns = [source.column(code, len(offsets)) for code in _LEASE_COLUMNS]
         holders = [_holder(source) for _ in range(source.number())]
         if any(number >= len(holders) for number in columns[-1]):
             raise source.malformed(f"a lease of another than {len(holders)} holders")
-        for offset, receive_id, until_ms, attempt, number in zip(offsets, *columns, strict=True):
-            client_id, arrived = holders[number]
+        for offset, receive_id, until_ms, attempt, holder in zip(offsets, *columns, strict=True):
+            client_id, arrived = holders[holder]
             lease = found.leases[offset] = Lease(
                 receive_id=receive_id,
                 visible_at_ms=until_ms,
@@ -343,8 +363,7 @@ class QueueDeliveries:
 
     def _settle(self, offset: int, lease: Lease) -> None:
         """Take back what `_follow` noted; the end itself is stale once the lease has changed."""
-        self._ended_count -= lease.ended
-        lease.ended = False
+        self._counted.discard(offset)
         self._let_go(offset, lease)
 
     def _let_go(self, offset: int, lease: Lease) -> None:
@@ -367,6 +386,5 @@ class QueueDeliveries:
 
 
 def _holder(source: Reader) -> tuple[str, bool]:
-    """Take whose a lease is, and whether it arrived there: in an old snapshot all count so."""
-    client_id = source.text()
-    return client_id, client_id != "" if source.version < 3 else source.number(high=1) == 1
+    """Take whose a lease is, and whether it is known to have arrived there."""
+    return source.text(), source.number(high=1) == 1

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from dledger.broker.columns import Reader, Writer
+from dledger.broker.attempts import Attempts, Place
+from dledger.broker.columns import Reader, number, text
 from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.deliveries import QueueDeliveries
 from dledger.errors import Refused
 
 MAX_GROUPS = 10_000
-MAX_ATTEMPTS_REMEMBERED = 1_024
-"""Attempt ids of a group that are answered as before; a poller needs only its newest."""
-
-Place = tuple[int, int]
-"""(queue id, queue offset)."""
 QueueOf = Callable[[str, int], ConsumeQueue]
 """Returns the queue of a (topic, queue id), or raises Refused."""
 
@@ -23,18 +18,39 @@ QueueOf = Callable[[str, int], ConsumeQueue]
 class Group:
     """One consumer group, over all the topics it reads."""
 
-    __slots__ = ("_attempts", "_deliveries", "name")
+    __slots__ = ("_attempts", "_deliveries", "edition", "name")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, edition: int = 0) -> None:
         self.name = name
+        self.edition = edition
+        """Which edition of the state this is of; see `editions`."""
         self._deliveries: dict[tuple[str, int], QueueDeliveries] = {}
-        self._attempts: OrderedDict[tuple[str, str], tuple[int, tuple[Place, ...]]] = OrderedDict()
+        self._attempts = Attempts()
+
+    def copy(self, edition: int) -> Group:
+        """Return the same group, to be changed while this one stays as it is.
+
+        What it did with queues is copied when it is changed: see `own`.
+        """
+        other = Group(self.name, edition)
+        other._deliveries, other._attempts = self._deliveries.copy(), self._attempts.copy()
+        return other
 
     def deliveries(self, topic: str, queue_id: int, *, first: int) -> QueueDeliveries:
         """Return what this group did with a queue, to be changed; new ones start at *first*."""
-        found = self._deliveries.get((topic, queue_id))
+        found = self.own(topic, queue_id)
         if found is None:
-            found = self._deliveries[topic, queue_id] = QueueDeliveries(first)
+            found = self._deliveries[topic, queue_id] = QueueDeliveries(first, self.edition)
+        return found
+
+    def own(self, topic: str, queue_id: int) -> QueueDeliveries | None:
+        """Return what this group did with a queue, to be changed, if it did anything.
+
+        The group itself is one that may be changed.
+        """
+        found = self._deliveries.get((topic, queue_id))
+        if found is not None and found.edition != self.edition:
+            found = self._deliveries[topic, queue_id] = found.copy(self.edition)
         return found
 
     def peek(self, topic: str, queue_id: int) -> QueueDeliveries | None:
@@ -46,44 +62,35 @@ class Group:
         return [(topic, queue_id, d) for (topic, queue_id), d in self._deliveries.items()]
 
     def remember(
-        self, topic: str, attempt_id: str, receive_id: int, places: tuple[Place, ...]
+        self, topic: str, attempt_id: str, receive_id: int, places: Sequence[Place]
     ) -> None:
-        """Keep what an attempt was given, in case it asks again; the oldest attempts go."""
-        self._attempts[topic, attempt_id] = (receive_id, places)
-        self._attempts.move_to_end((topic, attempt_id))
-        if len(self._attempts) > MAX_ATTEMPTS_REMEMBERED:
-            self._attempts.popitem(last=False)
+        """Keep what an attempt was given, in case it asks again."""
+        self._attempts.remember(topic, attempt_id, receive_id, places, self._holds)
 
     def recall(self, topic: str, attempt_id: str) -> tuple[int, list[Place]] | None:
         """Return the receive id of an earlier attempt and what it still holds; None: nothing."""
-        receive_id, places = self._attempts.get((topic, attempt_id), (0, ()))
-        held = [place for place in places if self._holds(topic, place, receive_id)]
-        return (receive_id, held) if held else None
+        return self._attempts.recall(topic, attempt_id, self._holds)
 
     def lease_anew(self, topic: str, receive_id: int, held: Iterable[Place], until_ms: int) -> None:
         """Let what `recall` found end at *until_ms*: the attempt is answered again."""
         for queue_id, offset in held:
-            self._deliveries[topic, queue_id].extend(offset, receive_id, until_ms)
+            if (deliveries := self.own(topic, queue_id)) is not None:
+                deliveries.extend(offset, receive_id, until_ms)
 
-    def _holds(self, topic: str, place: Place, receive_id: int) -> bool:
+    def _holds(self, topic: str, receive_id: int, place: Place) -> bool:
         queue_id, offset = place
         deliveries = self._deliveries.get((topic, queue_id))
         lease = deliveries.leases.get(offset) if deliveries else None
         return lease is not None and lease.receive_id == receive_id
 
-    def write(self, out: Writer) -> None:
-        """Add the group, without its name, to a snapshot: deliveries by queue, then attempts."""
-        out.number(len(self._deliveries))
+    def encoded(self) -> Iterator[bytes]:
+        """Yield the group, without its name, for a snapshot: deliveries by queue, then attempts."""
+        yield number(len(self._deliveries))
         for (topic, queue_id), deliveries in sorted(self._deliveries.items()):
-            out.text(topic)
-            out.number(queue_id)
-            deliveries.write(out)
-        out.number(len(self._attempts))
-        for (topic, attempt_id), (receive_id, places) in self._attempts.items():
-            out.text(topic)
-            out.text(attempt_id)
-            out.number(receive_id)
-            out.numbers("Q", [part for place in places for part in place])
+            yield text(topic)
+            yield number(queue_id)
+            yield from deliveries.encoded()
+        yield from self._attempts.encoded(self._holds)
 
     @classmethod
     def read(cls, name: str, source: Reader, queue: QueueOf) -> Group:
@@ -96,12 +103,7 @@ class Group:
             except Refused as error:
                 raise source.malformed(f"deliveries of group {name!r}: {error}") from error
             group._deliveries[topic, queue_id] = QueueDeliveries.read(source, found)
-        for _ in range(source.number(high=MAX_ATTEMPTS_REMEMBERED)):
-            key, receive_id = (source.text(), source.text()), source.number()
-            flat = source.column("Q")
-            if len(flat) % 2:
-                raise source.malformed(f"{len(flat)} numbers are no places")
-            group._attempts[key] = (receive_id, tuple(zip(flat[::2], flat[1::2], strict=True)))
+        group._attempts = Attempts.read(source)
         return group
 
     def canonical(self) -> list[object]:
@@ -109,5 +111,5 @@ class Group:
         deliveries = sorted(self._deliveries.items())
         return [
             [[*key, found.canonical()] for key, found in deliveries],
-            [[*key, receive_id, places] for key, (receive_id, places) in self._attempts.items()],
+            self._attempts.canonical(self._holds),
         ]

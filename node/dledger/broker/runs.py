@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import struct
 import zlib
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
-from dledger.broker.columns import TypeCode
+from dledger.broker.columns import (
+    MalformedStateError,
+    Reader,
+    TypeCode,
+    from_little_endian,
+    little_endian,
+)
 
 CODES: Final[tuple[TypeCode, ...]] = ("Q", "Q", "I", "I", "I", "Q")
 _FASTEST: Final = 1
 _OPENED: Final = 64
 """Sealed runs that stay open once they were looked at, of all queues together: some 40 KB each."""
+_SEALED: Final = struct.Struct("<QQQI6I")
+"""The first offset, the first and the last entry, how many runs, and the bytes of each column."""
 
 
 class Runs:
-    """Neighbouring runs, a column an attribute.
+    """Neighbouring runs, a column an attribute. They only ever grow: fewer are other `Runs`.
 
     Attributes:
         firsts: The queue offset of each run's first message.
@@ -65,33 +74,80 @@ class Runs:
         """Whether two runs are in one payload."""
         return self.indexes[one] == self.indexes[other] and self.starts[one] == self.starts[other]
 
-    def take(self, count: int) -> Runs:
-        """Remove and return the first *count* runs."""
-        taken = Runs([column[:count] for column in self.columns()])
-        for column in self.columns():
-            del column[:count]
-        return taken
+    def cut(self, start: int, end: int | None = None) -> Runs:
+        """Return the runs [*start*, *end*), as they are now."""
+        return Runs([column[start:end] for column in self.columns()])
 
 
 class SealedRuns:
     """Runs that take no more, compressed.
 
     Attributes:
-        count: How many.
+        first: The queue offset of the first message.
+        count: How many runs.
+        first_index: The entry of the first run.
         last_index: The entry of the last run.
     """
 
-    __slots__ = ("_columns", "count", "last_index")
+    __slots__ = ("_columns", "count", "first", "first_index", "last_index")
 
-    def __init__(self, runs: Runs) -> None:
-        self.count, self.last_index = len(runs), runs.indexes[-1]
-        self._columns = [zlib.compress(column, _FASTEST) for column in runs.columns()]
+    def __init__(
+        self,
+        columns: Sequence[bytes],
+        *,
+        first: int,
+        count: int,
+        first_index: int,
+        last_index: int,
+    ) -> None:
+        """Take what is compressed already; see `seal`."""
+        self._columns, self.first, self.count = tuple(columns), first, count
+        self.first_index, self.last_index = first_index, last_index
 
     def column(self, number: int) -> array[int]:
         """Return one of the columns, by its place in `CODES`; for any thread."""
-        column = array(CODES[number])
-        column.frombytes(zlib.decompress(self._columns[number]))
+        column = from_little_endian(CODES[number], zlib.decompress(self._columns[number]))
+        if len(column) != self.count:
+            raise MalformedStateError(f"{len(column)} sealed runs instead of {self.count}")
         return column
+
+    def below(self, index: int) -> int:
+        """Return how many of the runs are in entries below *index*, without opening all."""
+        return 0 if index <= self.first_index else bisect_left(self.column(1), index)
+
+    def first_of(self, run: int) -> int:
+        """Return the queue offset of one run's first message, without opening all."""
+        size_bytes = array(CODES[0]).itemsize * (run + 1)
+        data = zlib.decompressobj().decompress(self._columns[0], size_bytes)
+        return from_little_endian(CODES[0], data)[run]
+
+    def encoded(self) -> Iterator[bytes]:
+        """Yield them for a snapshot, compressed as they are."""
+        sizes = map(len, self._columns)
+        yield _SEALED.pack(self.first, self.first_index, self.last_index, self.count, *sizes)
+        yield from self._columns
+
+    @classmethod
+    def read(cls, source: Reader) -> SealedRuns:
+        """Take what `encoded` gave from a snapshot, unopened. Raises MalformedStateError."""
+        first, first_index, last_index, count, *sizes = source.fields(_SEALED)
+        if not count or first_index > last_index:
+            raise source.malformed(f"{count} runs in entries [{first_index}, {last_index}]")
+        columns = [source.raw(size) for size in sizes]
+        return cls(
+            columns, first=first, count=count, first_index=first_index, last_index=last_index
+        )
+
+
+def seal(runs: Runs) -> SealedRuns:
+    """Return *runs*, which are some, compressed."""
+    return SealedRuns(
+        [zlib.compress(little_endian(column), _FASTEST) for column in runs.columns()],
+        first=runs.firsts[0],
+        count=len(runs),
+        first_index=runs.indexes[0],
+        last_index=runs.indexes[-1],
+    )
 
 
 @lru_cache(maxsize=_OPENED)

@@ -9,48 +9,73 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from hashlib import blake2b
-from typing import Any, Final
+from itertools import chain
+from typing import Any, Final, TypeAlias
 
 from crc32c import crc32c
 
 from dledger.broker import commands
 from dledger.broker.changes import Changes
-from dledger.broker.columns import FORMAT, MalformedStateError, Reader, Writer
+from dledger.broker.columns import (
+    FORMAT,
+    Encoded,
+    MalformedStateError,
+    Reader,
+    gathered,
+    number,
+)
 from dledger.broker.consume_queue import Payload
 from dledger.broker.consumption import Consumption
 from dledger.broker.dedupe import DedupeWindow
-from dledger.broker.frames import CommandType, MalformedCommandError, split
+from dledger.broker.editions import Edition
+from dledger.broker.frames import (
+    CommandType,
+    MalformedCommandError,
+    UnknownCommandError,
+    split,
+)
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import Retained
 from dledger.broker.topic_store import TopicStore
-from dledger.errors import DledgerError, InvalidArgument
+from dledger.errors import DledgerError, InvalidArgument, NewerCommand, NewerFormat
+from dledger.features import FEATURES, Features
 from dledger.types import Entry, EntryKind
 
-_VERSIONS: Final = {b"DLGRBRK%d" % version: version for version in range(1, FORMAT + 1)}
-"""The format by the magic word that a state begins with."""
 _MAGIC: Final = b"DLGRBRK%d" % FORMAT
-_PREFIX: Final = struct.Struct("<8sI")
+"""What a state begins with; it ends in the format, one digit."""
+_CRC: Final = struct.Struct("<I")
 Pace = Callable[[Iterable[bytes]], Iterable[bytes]]
+_Read: TypeAlias = tuple[int, int, object]
+"""Start and end of a command's payload, and the command; or why it is malformed."""
 
 
 class FrozenState:
-    """A state at one moment, cheap to take; `encode` is for a thread."""
+    """A state at one moment: references to what is not changed any more (`editions`).
 
-    def __init__(self, columns: Writer) -> None:
-        self._columns = columns
+    `pieces` and `encode` are for a thread.
+    """
 
-    def encode(self, pace: Pace = iter) -> bytes:
-        """Return the bytes: a magic word, the CRC32C of the rest, then the rest (`columns`).
+    def __init__(self, parts: Sequence[Encoded]) -> None:
+        self._parts = parts
 
-        *pace* is given the pieces as they are made, and may take its time between them.
+    def pieces(self, pace: Pace = iter) -> Iterator[bytes]:
+        """Yield the bytes as they are made: a magic word, the parts, the CRC32C of it all.
+
+        *pace* is given small pieces, and may take its time between them.
         """
-        pieces, crc = list[bytes](), 0
-        for piece in pace(self._columns.encoded()):
-            pieces.append(piece)
+        crc = 0
+        parts = chain.from_iterable(part() for part in self._parts)
+        for piece in gathered(pace(chain((_MAGIC,), parts))):
             crc = crc32c(piece, crc)
-        return b"".join((_PREFIX.pack(_MAGIC, crc), *pieces))
+            yield piece
+        yield _CRC.pack(crc)
+
+    def encode(self) -> bytes:
+        """Return all the bytes."""
+        return b"".join(self.pieces())
 
 
 class BrokerState:
@@ -63,12 +88,27 @@ class BrokerState:
         groups: Consumer groups and their deliveries; to be asked, not changed.
     """
 
-    def __init__(self, dedupe: DedupeWindow | None = None) -> None:
+    def __init__(
+        self,
+        dedupe: DedupeWindow | None = None,
+        *,
+        features: Features = FEATURES,
+        decoders: commands.Decoders = commands.DECODERS,
+    ) -> None:
+        """Begin before the first entry.
+
+        Args:
+            dedupe: Another than the usual window.
+            features: What is known of the log; the rest stops the node.
+            decoders: How each type of command but PRODUCE is read.
+        """
+        self._features, self._decoders = features, decoders
         self._changes = Changes()
         self.applied_index = 0
         self.first_index = 1
-        self.topics = TopicStore(dedupe or DedupeWindow(), self._changes.arrived)
-        self.groups = Consumption(self.topics, self._changes)
+        self._edition = Edition()
+        self.topics = TopicStore(dedupe or DedupeWindow(), self._changes.arrived, self._edition)
+        self.groups = Consumption(self.topics, self._changes, self._edition)
         self._handlers = self._bound()
 
     def _bound(self) -> dict[type, Callable[[Any], object]]:
@@ -94,27 +134,55 @@ class BrokerState:
         Returns:
             One result for each command in the entry: a value of `results`, or the DledgerError
             that refused it. A refused command changes nothing.
+
+        Raises:
+            NewerCommand: This version does not know all of it. The state is as before, and no
+                later entry may be applied to it: this node has to be upgraded.
         """
         if entry.index <= self.applied_index:
             raise AssertionError(f"entry {entry.index} applied after {self.applied_index}")
+        found = self._read(entry)
         self.applied_index = entry.index
         self.groups.now_ms = max(self.groups.now_ms, entry.timestamp_ms)
+        return [self._apply(one, entry.index) for one in found]
+
+    def _read(self, entry: Entry) -> list[_Read]:
+        """Return the commands of an entry, all read before the first of them changes anything.
+
+        Behind one that is cut short nothing more can be found; that is so in all versions.
+        """
+        found: list[_Read] = []
         if entry.kind is not EntryKind.DATA:
-            return []
-        results: list[object] = []
+            return found
         try:
             for kind, start, end in split(entry.data):
-                results.append(self._apply(kind, entry, start, end))
+                found.append((start, end, self._read_one(kind, entry.data, start, end)))
+        except UnknownCommandError as error:
+            raise NewerCommand(entry.index, what=str(error), level=self._features.level) from error
         except MalformedCommandError as error:
-            results.append(InvalidArgument(str(error)))
-        return results
+            found.append((0, 0, error))
+        return found
 
-    def _apply(self, kind: int, entry: Entry, start: int, end: int) -> object:
+    def _read_one(self, kind: int, data: bytes, start: int, end: int) -> object:
         try:
             if kind == CommandType.PRODUCE:
-                batch = ProduceFrame(entry.data, start, end)
-                return self.topics.produce(batch, Payload(entry.index, start, end))
-            command = commands.decode(kind, entry.data[start:end])
+                return ProduceFrame(data, start, end)
+            return commands.decode(
+                kind, data[start:end], features=self._features, decoders=self._decoders
+            )
+        except UnknownCommandError:
+            raise
+        except MalformedCommandError as error:
+            return error
+
+    def _apply(self, found: _Read, index: int) -> object:
+        start, end, command = found
+        try:
+            if isinstance(command, ProduceFrame):
+                payload = Payload(index, start, end)
+                return self.topics.produce(command, payload, self.groups.now_ms)
+            if isinstance(command, MalformedCommandError):
+                raise command
             return self._handlers[type(command)](command)
         except DledgerError as error:
             return error
@@ -133,30 +201,33 @@ class BrokerState:
         return Retained(first_index=self.first_index, dropped=dropped)
 
     def freeze(self) -> FrozenState:
-        """Return the whole state as it is now; to be encoded while this one goes on."""
-        out = Writer()
-        out.number(self.applied_index)
-        out.number(self.first_index)
-        self.topics.write(out)
-        self.groups.write(out)
-        return FrozenState(out)
+        """Return the whole state as it is now, by references; this one goes on in copies."""
+        numbers = partial(_numbers, self.applied_index, self.first_index)
+        frozen = FrozenState((numbers, self.topics.freeze(), self.groups.freeze()))
+        self._edition.end()
+        return frozen
 
     def encode(self) -> bytes:
         """Return the whole state as bytes; equal states give equal bytes."""
         return self.freeze().encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> BrokerState:
+    def decode(cls, data: bytes | memoryview) -> BrokerState:
         """Return the state that `encode` was asked for.
 
         Raises:
+            NewerFormat: A newer version wrote it.
             MalformedStateError: The bytes are damaged, or are no state.
         """
-        magic, crc = _PREFIX.unpack_from(data.ljust(_PREFIX.size, b"\0"))
-        body = data[_PREFIX.size :]
-        if magic not in _VERSIONS or crc32c(body) != crc:
+        view, size = memoryview(data), len(_MAGIC)
+        magic, body, end = bytes(view[:size]), view[size : -_CRC.size], view[-_CRC.size :]
+        found = int(magic[-1:]) if magic[-1:].isdigit() else 0
+        is_whole = magic[:-1] == _MAGIC[:-1] and end == _CRC.pack(crc32c(view[: -_CRC.size]))
+        if is_whole and found > FORMAT:
+            raise NewerFormat.number("the state in a snapshot", found=found, known=FORMAT)
+        if not is_whole or found != FORMAT:
             raise MalformedStateError(f"{len(data)} bytes are no broker state, or damaged")
-        source, state = Reader(body, _VERSIONS[magic]), cls()
+        source, state = Reader(body), cls()
         state.applied_index = source.number()
         state.first_index = source.number(1)
         state.topics.read(source)
@@ -168,6 +239,7 @@ class BrokerState:
         """Become *other*, which is given up: a snapshot replaces what was applied so far."""
         self.applied_index, self.first_index = other.applied_index, other.first_index
         self.topics, self.groups, self._changes = other.topics, other.groups, other._changes
+        self._edition = other._edition
         self._handlers = self._bound()
         self._changes.arrived.update(
             (topic.name, queue_id)
@@ -194,3 +266,8 @@ class BrokerState:
             self.groups.canonical(),
         ]
         return blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
+
+
+def _numbers(applied_index: int, first_index: int) -> Iterator[bytes]:
+    yield number(applied_index)
+    yield number(first_index)

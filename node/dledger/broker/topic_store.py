@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
+
 from dledger.broker import commands
-from dledger.broker.columns import Reader, Writer
+from dledger.broker.columns import Encoded, Reader, number, text
 from dledger.broker.consume_queue import ConsumeQueue, Payload
 from dledger.broker.dedupe import DedupeWindow
+from dledger.broker.editions import Edition
 from dledger.broker.id_runs import IdRun, Ids
 from dledger.broker.produce import NO_QUEUE, ProduceFrame
 from dledger.broker.results import Produced, TopicCreated
-from dledger.broker.topics import MAX_QUEUES, MAX_TOPICS, Topic, checked_topic
-from dledger.errors import InvalidArgument, UnknownTopic
+from dledger.broker.topics import (
+    MAX_QUEUES,
+    MAX_QUEUES_IN_ALL,
+    MAX_TOPICS,
+    Topic,
+    checked_topic,
+)
+from dledger.errors import InvalidArgument, LimitReached, UnknownTopic
 
 
 class TopicStore:
@@ -19,11 +29,15 @@ class TopicStore:
     *changed* is where it notes the (topic, queue id) that get messages.
     """
 
-    def __init__(self, dedupe: DedupeWindow, changed: set[tuple[str, int]]) -> None:
+    def __init__(
+        self, dedupe: DedupeWindow, changed: set[tuple[str, int]], edition: Edition
+    ) -> None:
         self._topics: dict[str, Topic] = {}
         self._queues: dict[str, list[ConsumeQueue]] = {}
         self._turns: dict[str, int] = {}
+        self._queues_in_all = 0
         self._dedupe = dedupe
+        self._dedupe.edition = self._edition = edition
         self._changed = changed
 
     def get(self, name: str) -> Topic | None:
@@ -53,12 +67,25 @@ class TopicStore:
             raise InvalidArgument(f"topic {topic!r} has queues 0 to {len(queues) - 1}: {queue_id}")
         return queues[queue_id]
 
+    def _own(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """Return a queue that exists, to be changed."""
+        queues = self._queues[topic]
+        queue = queues[queue_id]
+        if queue.edition != self._edition.number:
+            queue = queues[queue_id] = queue.copy(self._edition.number)
+        return queue
+
     def messages(self, topic: str) -> int:
         """Return how many messages a topic keeps."""
         return sum(queue.end - queue.first for queue in self.queues(topic))
 
     def create(self, command: commands.CreateTopic) -> TopicCreated:
-        """Make a topic, or find it with the same settings; raise Refused for others."""
+        """Make a topic, or find it with the same settings.
+
+        Raises:
+            InvalidArgument: It exists with others, or there is no such topic.
+            LimitReached: There would be too many topics, or queues of all topics together.
+        """
         topic = checked_topic(name=command.name, type=command.type, queues=command.queues)
         existing = self._topics.get(topic.name)
         if existing is not None and existing != topic:
@@ -66,30 +93,45 @@ class TopicStore:
                 f"topic {topic.name!r} exists with type {existing.type} and {existing.queues} "
                 f"queues, not type {topic.type} and {topic.queues} queues"
             )
-        if existing is None and len(self._topics) >= MAX_TOPICS:
-            raise InvalidArgument(f"there are {MAX_TOPICS} topics already, which is the limit")
         if existing is None:
+            self._check_room(topic)
+            self._queues_in_all += topic.queues
             self._topics[topic.name] = topic
-            self._queues[topic.name] = [ConsumeQueue() for _ in range(topic.queues)]
+            edition = self._edition.number
+            self._queues[topic.name] = [ConsumeQueue(edition) for _ in range(topic.queues)]
             self._turns[topic.name] = 0
         return TopicCreated(topic, existing is None)
 
-    def produce(self, batch: ProduceFrame, payload: Payload) -> Produced:
+    def _check_room(self, topic: Topic) -> None:
+        if len(self._topics) >= MAX_TOPICS:
+            raise LimitReached(f"there are {MAX_TOPICS} topics already, which is the limit")
+        if self._queues_in_all + topic.queues > MAX_QUEUES_IN_ALL:
+            raise LimitReached(
+                f"the topics have {self._queues_in_all} queues together; {topic.queues} more for "
+                f"{topic.name!r} are above the limit of {MAX_QUEUES_IN_ALL}"
+            )
+
+    def produce(self, batch: ProduceFrame, payload: Payload, now_ms: int) -> Produced:
         """Store the messages of *batch* that are new, and tell where each one is.
+
+        *now_ms* is the log's time.
 
         Raises:
             UnknownTopic: There is no such topic.
             InvalidArgument: The topic does not have the queue that is asked for.
         """
-        queues = self.queues(batch.topic)
         if batch.queue_id != NO_QUEUE:
             self.queue(batch.topic, batch.queue_id)
+        else:
+            self.queues(batch.topic)
         tags = batch.tags()
         ids = batch.ids() if batch.has_ids else None
+        if ids is not None:
+            self._dedupe.heard(batch.client_id, batch.topic, now_ms)
         if ids is not None and not self._is_plain(batch, ids):
             return self._produce_each(batch, batch.message_ids(), tags, payload)
         queue_id = self._choose_queue(batch)
-        queue = queues[queue_id]
+        queue = self._own(batch.topic, queue_id)
         first = queue.append(payload, range(batch.count), tags)
         self._changed.add((batch.topic, queue_id))
         if ids is not None:
@@ -118,7 +160,7 @@ class TopicStore:
         known = (self._dedupe.find(*scope, message_id) for message_id in ids)
         home = next((place[0] for place in known if place), None)
         queue_id = self._choose_queue(batch, default=home)
-        queue = self._queues[batch.topic][queue_id]
+        queue = self._own(batch.topic, queue_id)
         places: list[tuple[int, int]] = []
         before = queue.end
         self._changed.add((batch.topic, queue_id))
@@ -156,31 +198,29 @@ class TopicStore:
 
     def drop_before(self, index: int) -> int:
         """Forget the messages in entries below *index*; return how many."""
-        return sum(queue.drop_before(index) for queues in self._queues.values() for queue in queues)
+        dropped = 0
+        for topic, queues in self._queues.items():
+            for queue_id, queue in enumerate(queues):
+                if queue.first < queue.end:
+                    dropped += self._own(topic, queue_id).drop_before(index)
+        return dropped
 
-    def write(self, out: Writer) -> None:
-        """Add everything to a snapshot; topics by name."""
-        out.number(len(self._topics))
-        for topic in self.all():
-            out.text(topic.name)
-            out.text(topic.type)
-            out.number(topic.queues)
-            out.number(self._turns[topic.name])
-            for queue in self._queues[topic.name]:
-                queue.write(out)
-        self._dedupe.write(out)
+    def freeze(self) -> Encoded:
+        """Return what makes everything as it is now."""
+        queues = {name: tuple(queues) for name, queues in self._queues.items()}
+        topics = list(self._topics.values())
+        return partial(_encoded, topics, self._turns.copy(), queues, self._dedupe.freeze())
 
     def read(self, source: Reader) -> None:
         """Take everything from a snapshot; nothing is here yet. Raises MalformedStateError."""
         for _ in range(source.number(high=MAX_TOPICS)):
-            name, kind, queues = source.text(), source.text(), source.number(1, MAX_QUEUES)
+            room = min(MAX_QUEUES, MAX_QUEUES_IN_ALL - self._queues_in_all)
+            name, kind, queues = source.text(), source.text(), source.number(1, room)
+            self._queues_in_all += queues
             self._topics[name] = Topic(name=name, type=kind, queues=queues)
             self._turns[name] = source.number(high=queues - 1)
             self._queues[name] = [ConsumeQueue.read(source) for _ in range(queues)]
-        if source.version == 1:
-            self._dedupe.read_spelled_out(source)
-        else:
-            self._dedupe.read(source)
+        self._dedupe.read(source)
 
     def canonical(self) -> list[object]:
         """Return everything as plain values, in one order on every node."""
@@ -189,3 +229,21 @@ class TopicStore:
             [[name, [q.canonical() for q in qs]] for name, qs in sorted(self._queues.items())],
             self._dedupe.canonical(),
         ]
+
+
+def _encoded(
+    topics: list[Topic],
+    turns: dict[str, int],
+    queues: dict[str, tuple[ConsumeQueue, ...]],
+    dedupe: Encoded,
+) -> Iterator[bytes]:
+    """Yield everything for a snapshot; topics by name."""
+    yield number(len(topics))
+    for topic in sorted(topics, key=lambda topic: topic.name):
+        yield text(topic.name)
+        yield text(topic.type)
+        yield number(topic.queues)
+        yield number(turns[topic.name])
+        for queue in queues[topic.name]:
+            yield from queue.encoded()
+    yield from dedupe()

@@ -11,6 +11,8 @@ NORMAL = "NORMAL"
 TOPIC_TYPES = frozenset({NORMAL, "FIFO", "DELAY", "TRANSACTION"})
 MAX_TOPICS = 10_000
 MAX_QUEUES = 1024
+MAX_QUEUES_IN_ALL = 65_536
+"""Of all topics together: what a node can look through without a pause; some 50 MB when empty."""
 MAX_NAME_LENGTH = 127
 _NAME = re.compile(rf"[%a-zA-Z0-9_-]{{1,{MAX_NAME_LENGTH}}}")
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
 from dledger.errors import CorruptFile, DiskFull, StorageError
-from dledger.store.files import Buffer, Files, Mode
+from dledger.store.files import Files, Mode
 
 _STEP_BYTES: Final = 4 << 20
+_STEP_PIECES: Final = 512
+"""A write takes 1,024 buffers."""
 
 
 def load_file(files: Files, path: Path) -> bytes | None:
@@ -42,10 +44,21 @@ def load_file(files: Files, path: Path) -> bytes | None:
     return data
 
 
-def replace_file(files: Files, path: Path, *parts: bytes) -> None:
-    """Make *parts*, joined, the contents of *path*; durable on return, old or new after a crash.
+def replace_file(files: Files, path: Path, data: bytes) -> None:
+    """Make *data* the contents of *path*; durable on return, old or new after a crash.
+
+    Raises:
+        DiskFull: There is no room; the old contents stay.
+        StorageError: The disk failed; old or new contents may be there.
+    """
+    replace_file_by_parts(files, path, (data,))
+
+
+def replace_file_by_parts(files: Files, path: Path, parts: Iterable[bytes]) -> None:
+    """Do as `replace_file` with *parts*, joined.
 
     Much is written and synced in steps, so that the log's own syncs need not wait for all of it.
+    Parts are taken when they are written, so that they need not be in memory together.
 
     Raises:
         DiskFull: There is no room; the old contents stay.
@@ -73,11 +86,14 @@ def replace_file(files: Files, path: Path, *parts: bytes) -> None:
         raise StorageError(f"cannot replace {path}: {error}") from error
 
 
-def _steps(parts: Sequence[bytes]) -> list[Sequence[Buffer]]:
-    if sum(map(len, parts)) <= _STEP_BYTES:
-        return [parts]
-    return [
-        [memoryview(part)[start : start + _STEP_BYTES]]
-        for part in parts
-        for start in range(0, len(part), _STEP_BYTES)
-    ]
+def _steps(parts: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Gather parts for a write and a sync; each part is a small one."""
+    step, size_bytes = list[bytes](), 0
+    for part in parts:
+        if step and (size_bytes + len(part) > _STEP_BYTES or len(step) == _STEP_PIECES):
+            yield step
+            step, size_bytes = [], 0
+        step.append(part)
+        size_bytes += len(part)
+    if step:
+        yield step

@@ -11,7 +11,7 @@ run beside them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -19,7 +19,7 @@ from typing import Final
 from crc32c import crc32c
 
 from dledger.errors import CorruptFile, DiskFull, OffsetOutOfRange, StorageError
-from dledger.store.atomic import load_file, replace_file
+from dledger.store.atomic import load_file, replace_file, replace_file_by_parts
 from dledger.store.files import File, Files, Mode, disk_full_on_enospc
 from dledger.store.snapshot_file import Snapshot, decode_snapshot, encode_snapshot
 from dledger.types import SnapshotInfo
@@ -118,21 +118,26 @@ class SnapshotFiles:
         self._make_directory()
         replace_file(self._files, self._directory / _TAKING, b"%d" % (self._unfinished + 1))
 
-    def save(self, snapshot: Snapshot) -> int:
+    def save(self, snapshot: Snapshot, body: Iterable[bytes] | None = None) -> int:
         """Keep a snapshot, durably, remove all but the one before; return its size in bytes.
+
+        Args:
+            snapshot: The snapshot.
+            body: The pieces of its state if they are not in it; each is written when it is made.
 
         Raises:
             DiskFull: There is no room; nothing changed.
             StorageError: The disk failed.
         """
-        parts, name = encode_snapshot(snapshot), _name(snapshot)
+        name, written = _name(snapshot), _Tally()
         self._make_directory()
         try:
-            replace_file(self._files, self._directory / name, *parts)
+            pieces = written.of(encode_snapshot(snapshot, body))
+            replace_file_by_parts(self._files, self._directory / name, pieces)
         except DiskFull:
             self._remove([f"{name}.new", _TAKING])
             raise
-        info = info_of(snapshot, *parts)
+        info = written.info(snapshot)
         self._add(info, name)
         self._remove([_TAKING])
         self._unfinished = 0
@@ -269,14 +274,32 @@ def _storage_errors(what: str) -> Iterator[None]:
         raise StorageError(f"cannot {what}: {error}") from error
 
 
-def info_of(snapshot: Snapshot, *parts: bytes) -> SnapshotInfo:
-    """Return how Raft names the snapshot whose file holds *parts*, one after the other."""
-    crc = 0
-    for part in parts:
-        crc = crc32c(part, crc)
-    return SnapshotInfo(
-        last_index=snapshot.base.index,
-        last_term=snapshot.base.term,
-        size_bytes=sum(map(len, parts)),
-        crc32c=crc,
-    )
+class _Tally:
+    """What went into a file: how many bytes, and their CRC32C."""
+
+    def __init__(self) -> None:
+        self._size_bytes = self._crc = 0
+
+    def of(self, parts: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield *parts*, and count them."""
+        for part in parts:
+            self._size_bytes += len(part)
+            self._crc = crc32c(part, self._crc)
+            yield part
+
+    def info(self, snapshot: Snapshot) -> SnapshotInfo:
+        """Return how Raft names the snapshot whose file holds what was counted."""
+        return SnapshotInfo(
+            last_index=snapshot.base.index,
+            last_term=snapshot.base.term,
+            size_bytes=self._size_bytes,
+            crc32c=self._crc,
+        )
+
+
+def info_of(snapshot: Snapshot, data: bytes) -> SnapshotInfo:
+    """Return how Raft names the snapshot whose file holds *data*."""
+    tally = _Tally()
+    for _ in tally.of([data]):
+        pass
+    return tally.info(snapshot)
