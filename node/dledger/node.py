@@ -64,9 +64,9 @@ class Node:
         settings: Settings,
         *,
         on_fatal: Callable[[BaseException], None],
-        watchdog: Watchdog | None = None,
         features: Features = FEATURES,
         state: BrokerState | None = None,
+        watchdog: Watchdog | None = None,
     ) -> None:
         """Open (or format) the data directory.
 
@@ -211,8 +211,8 @@ class Node:
             state=self._state,
             metrics=self._metrics,
             clock=self._clock,
-            watchdog=self._watchdog,
             levels=self._levels,
+            watchdog=self._watchdog,
             on_fatal=self._on_fatal,
             on_removed=self.removed,
         )
@@ -368,6 +368,13 @@ class Node:
         """Publish gauges every second, also while the disk keeps housekeeping waiting."""
         while True:
             status, load, free = self.status(), self._gateway.load(), self._usage.free
-            sample = node_sample(status, self._driver, self._log, load, free_bytes=free)
+            sample = node_sample(
+                status,
+                self._driver,
+                self._log,
+                load,
+                free_bytes=free,
+                remembered_ids=self.engine.state.topics.remembered_ids,
+            )
             self._metrics.publish(sample)
             await asyncio.sleep(_PUBLISH_S)

@@ -62,8 +62,8 @@ class Surroundings:
     state: BrokerState
     metrics: NodeMetrics
     clock: Clock
-    watchdog: Watchdog
     levels: MemberLevels
+    watchdog: Watchdog
     on_fatal: Callable[[BaseException], None]
     on_removed: Callable[[int], None]
 

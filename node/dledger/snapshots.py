@@ -262,6 +262,21 @@ class Snapshots:
     def _save(self, snapshot: Snapshot, state: FrozenState) -> int:
         return self._files.save(snapshot, state.pieces(in_short_turns))
 
+    def forget_before(self, index: int) -> None:
+        """Let the messages in entries below *index* go, in the newest snapshot too. Blocks.
+
+        For a stopped node: while it runs, this is what a RETAIN in the log does, on all nodes.
+
+        Raises:
+            DiskFull: There is no room.
+            StorageError: The disk failed.
+        """
+        self._state.forget_before(index)
+        base = self._place(index - 1)
+        snapshot = replace(self._covered, base=base)
+        self._save(snapshot, self._state.freeze())
+        self._covers(snapshot)
+
     # -- sending ---------------------------------------------------------------------------------
 
     def newest(self) -> SnapshotInfo | None:

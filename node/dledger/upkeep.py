@@ -31,10 +31,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotPolicy:
-    """When a snapshot is due: both this much log and this many entries since the last one."""
+    """When a snapshot is due: both this much log and this many entries since the last one.
+
+    Attributes:
+        size_bytes: How much log.
+        entries: How many entries.
+        rest_rounds: Rounds of upkeep, of a second each, between two snapshots which only the
+            segments ask for that retention lets go: there may be one for each of them.
+    """
 
     size_bytes: int
     entries: int
+    rest_rounds: int = 10
 
 
 class Upkeep:
@@ -63,10 +71,12 @@ class Upkeep:
         self._transfers = 0
         self._laggards = Laggards()
         self._bytes_at_snapshot = 0
+        self._rounds = policy.rest_rounds
         self._newest_ms: dict[int, int] = {}
 
     async def run(self, usage: DiskUsage) -> None:
         """Do what is due."""
+        self._rounds += 1
         try:
             await self._propose_retention(usage)
             followers = self._driver.core.progress()
@@ -86,7 +96,7 @@ class Upkeep:
         """Take a snapshot now; see `Snapshots.take`."""
         applied_bytes = self._driver.applied_bytes
         index = await self._snapshots.take()
-        self._bytes_at_snapshot = applied_bytes
+        self._bytes_at_snapshot, self._rounds = applied_bytes, 0
         return index
 
     def _should_wait(self) -> bool:
@@ -113,6 +123,8 @@ class Upkeep:
         size_bytes = self._driver.applied_bytes - self._bytes_at_snapshot
         if applied >= self._policy.entries and size_bytes >= self._policy.size_bytes:
             return True
+        if self._rounds <= self._policy.rest_rounds:
+            return False
         segments = self._log.sealed()
         by_state = first_index_without(segments, self._state.first_index)
         return by_state > first_index_without(segments, self._snapshots.first_index)

@@ -238,7 +238,9 @@ class Process:
             retention=RetentionPolicy(
                 hours=0, disk_watermark_percent=80 if self._world.options.kept_kib else 0
             ),
-            policy=SnapshotPolicy(size_bytes=4096, entries=self._world.options.snapshot_entries),
+            policy=SnapshotPolicy(
+                size_bytes=4096, entries=self._world.options.snapshot_entries, rest_rounds=0
+            ),
         )
         self.is_up = True
         self.seen = invariants.check(self.driver.core)

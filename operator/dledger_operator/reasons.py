@@ -35,6 +35,7 @@ class Reason(StrEnum):
     AS_EXPECTED = "AsExpected"
     MEMBER_REPLACED_BY_EMPTY_DISK = "MemberReplacedByEmptyDisk"
     MEMBER_NOT_CONNECTED = "MemberNotConnected"
+    MEMBER_TOO_OLD = "MemberTooOld"
     ALL_DISKS_EMPTY = "AllDisksEmpty"
     DUPLICATE_NODE_ID = "DuplicateNodeId"
     APPLY_REFUSED = "ApplyRefused"
@@ -165,6 +166,13 @@ CATALOGUE: Final[Mapping[Reason, Explanation]] = MappingProxyType(
             "Degraded=True",
             "The leader has no connection to the named members.",
             "See the named pods and the network between the nodes.",
+        ),
+        Reason.MEMBER_TOO_OLD: Explanation(
+            "Degraded=True",
+            "The named pods' image is older than what their group or their disk holds: the node "
+            "stopped rather than skip what it does not know. The message has its last words; its "
+            "disk is good.",
+            "Set spec.image to the version that the group runs, and delete the named pods.",
         ),
         Reason.ALL_DISKS_EMPTY: Explanation(
             "Available=False, Degraded=True",

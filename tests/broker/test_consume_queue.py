@@ -82,6 +82,17 @@ def test_what_is_dropped_is_gone_and_the_rest_is_where_it_was(
         assert [*restored.encoded()] == [*queue.encoded()]
 
 
+def test_a_cut_is_found_wherever_it_is_in_a_piece() -> None:
+    """A piece is looked at in parts; whether its messages came one by one or in batches."""
+    for batches in ([1] * 3000, [1 + number % 3 for number in range(3000)]):
+        queue, model = _filled([*batches])
+        for index in (2, 255, 256, 257, 258, 700, 1023, 1024, 1025, 1026, 1300, 3000):
+            queue.drop_before(index)
+            assert queue.first == next(
+                o for o, row in enumerate(model) if row[0].payload.index >= index
+            )
+
+
 @given(_BATCHES, _BATCHES, st.integers(1, 4), st.integers(0, 14))
 def test_a_copy_changes_and_the_queue_does_not(
     before: list[list[bytes] | int], after: list[list[bytes] | int], sealed: int, below: int

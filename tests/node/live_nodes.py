@@ -37,6 +37,11 @@ class LiveNodes:
         self.ended: dict[int, BaseException] = {}
         self.newer: set[int] = set()
 
+    def where(self, **settings: Any) -> LiveNodes:
+        """Return these nodes, none of them started yet, with other settings."""
+        self._settings |= settings
+        return self
+
     def settings(self, number: int) -> Settings:
         settings = Settings(
             name=f"orders-{number}",
@@ -57,6 +62,11 @@ class LiveNodes:
 
     def data(self, number: int) -> Path:
         return self._directory / f"orders-{number}"
+
+    @property
+    def client_addresses(self) -> list[str]:
+        """Return where clients reach the running nodes, by number."""
+        return [f"127.0.0.1:{self._port + number}" for number in sorted(self.nodes)]
 
     def client(self, number: int, timeout_s: float = 10) -> Client:
         return Client(f"127.0.0.1:{self._port + number}", timeout_s=timeout_s)

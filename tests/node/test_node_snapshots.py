@@ -398,6 +398,31 @@ async def test_a_full_disk_lets_the_oldest_segments_go_on_all_nodes(tmp_path: Pa
 
 
 @pytest.mark.asyncio
+async def test_retention_asks_for_a_snapshot_only_now_and_then(tmp_path: Path) -> None:
+    """Each segment that is let go would ask for one; ten seconds of them share the next."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    stored = await _produce(leader, *range(16))
+    upkeep, taken = _upkeep(leader), list[int]()
+
+    for place in (stored[5], stored[10]):
+        retain = Retain(before_index=place.index).encode()
+        await leader.driver.propose(retain, grows=False)
+        await upkeep.run(_ROOMY)
+        taken.append(_snapshots(leader).index)
+    for _ in range(10):
+        taken.append(_snapshots(leader).index)
+        await upkeep.run(_ROOMY)
+
+    assert len(set(taken)) == 1
+    assert _snapshots(leader).index > taken[0] > stored[-1].index
+    assert stored[5].index < leader.log.first_index <= stored[10].index
+    await group.stop()
+
+
+@pytest.mark.asyncio
 async def test_messages_of_a_certain_age_go(tmp_path: Path) -> None:
     """Age is that of a segment's newest message, by the log's own clock."""
     group = _brokers(tmp_path)

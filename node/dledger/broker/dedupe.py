@@ -2,9 +2,11 @@
 
 A producer that got no answer sends again with the same id; the window answers with the place the
 first one got. Each client keeps its own newest ids per topic, so a busy client does not push out
-what a slow one may still repeat. A client that has sent nothing to a topic for an hour, by the
-log's time, is forgotten there: no producer retries that long, and clients whose ids are new at each
-start would otherwise stay for ever. The least recently used ones give way when the whole is full.
+what a slow one may still repeat. A client that has sent nothing to a topic for an hour is forgotten
+there: no producer retries that long, and clients whose ids are new at each start would otherwise
+stay for ever. That is the log's time, of which a stretch between two PRODUCEs counts a minute at
+most: a leader whose wall clock is an hour ahead, or an outage of a night, is no hour in which a
+client could have sent. The least recently used ones give way when the whole is full.
 The usual batch has ids that count up (`id_runs`): it is one thing to remember and to look for,
 however many messages it has. Other ids cost two operations on whole sets for a batch.
 """
@@ -27,6 +29,8 @@ MAX_CLIENTS = 1 << 17
 """(client id, topic) pairs; some 140 MB."""
 SILENCE_MS = 3_600_000
 """How long a client may be silent before it is forgotten."""
+MAX_STEP_MS = 60_000
+"""What the time between two PRODUCEs counts at most."""
 FORGOTTEN_AT_ONCE = 64
 """Silent clients that a PRODUCE forgets at most, so that none takes long; it brings one at most."""
 _QUEUE_MASK = (1 << QUEUE_BITS) - 1
@@ -40,10 +44,11 @@ class DedupeWindow:
 
     __slots__ = (
         "_clients",
+        "_log_ms",
         "_max_clients",
         "_max_ids",
         "_max_ids_of_client",
-        "_now_ms",
+        "_time_ms",
         "_total",
         "edition",
     )
@@ -60,7 +65,7 @@ class DedupeWindow:
         self._clients: OrderedDict[tuple[str, str], ClientIds] = OrderedDict()
         self._max_ids, self._max_ids_of_client = max_ids, max_ids_of_client
         self._max_clients = max_clients
-        self._total = self._now_ms = 0
+        self._total = self._log_ms = self._time_ms = 0
 
     def __len__(self) -> int:
         return self._total
@@ -70,10 +75,11 @@ class DedupeWindow:
 
         Comes before all else about a batch. *now_ms* is the log's time, and never goes back.
         """
-        self._now_ms = now_ms
+        self._time_ms += min(now_ms - self._log_ms, MAX_STEP_MS)
+        self._log_ms = now_ms
         for _ in range(FORGOTTEN_AT_ONCE):
             oldest = next(iter(self._clients.values()), None)
-            if oldest is None or oldest.used_ms + SILENCE_MS > now_ms:
+            if oldest is None or oldest.used_ms + SILENCE_MS > self._time_ms:
                 break
             self._forget(oldest)
         if (client_id, topic) in self._clients:
@@ -86,7 +92,7 @@ class DedupeWindow:
     def _use(self, key: tuple[str, str]) -> ClientIds:
         """Return a client's ids, to be changed; it is the most recently used one now."""
         client = self._own(key)
-        client.used_ms = self._now_ms
+        client.used_ms = self._time_ms
         self._clients.move_to_end(client.key)
         return client
 
@@ -130,10 +136,12 @@ class DedupeWindow:
 
     def freeze(self) -> Encoded:
         """Return what makes the window as it is now: clients from the least recently used on."""
-        return partial(_encoded, list(self._clients.values()))
+        return partial(_encoded, self._log_ms, self._time_ms, list(self._clients.values()))
 
     def read(self, source: Reader) -> None:
         """Take the window from a snapshot; this one is empty. Raises MalformedStateError."""
+        self._log_ms = source.number()
+        self._time_ms = source.number(high=self._log_ms)
         left, used_ms = source.number(high=self._max_clients), 0
         while left > 0:
             for client in read_clients(source):
@@ -151,8 +159,8 @@ class DedupeWindow:
         return [[*key, *client.canonical()] for key, client in self._clients.items()]
 
 
-def _encoded(clients: list[ClientIds]) -> Iterator[bytes]:
-    yield number(len(clients))
+def _encoded(log_ms: int, time_ms: int, clients: list[ClientIds]) -> Iterator[bytes]:
+    yield number(log_ms) + number(time_ms) + number(len(clients))
     for some in _together(clients):
         yield from encoded(some)
 

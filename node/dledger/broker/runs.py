@@ -22,8 +22,10 @@ CODES: Final[tuple[TypeCode, ...]] = ("Q", "Q", "I", "I", "I", "Q")
 _FASTEST: Final = 1
 _OPENED: Final = 64
 """Sealed runs that stay open once they were looked at, of all queues together: some 40 KB each."""
-_SEALED: Final = struct.Struct("<QQQI6I")
-"""The first offset, the first and the last entry, how many runs, and the bytes of each column."""
+_MAX_STRIDE: Final = (1 << 32) - 1
+_LOOKED_AT_BYTES: Final = 1 << 11
+_SEALED: Final = struct.Struct("<QIQQI6I")
+"""The attributes of sealed runs, and how many bytes each column takes."""
 
 
 class Runs:
@@ -84,24 +86,26 @@ class SealedRuns:
 
     Attributes:
         first: The queue offset of the first message.
+        stride: How far each first offset is from the one before; 0: they differ in that.
         count: How many runs.
         first_index: The entry of the first run.
         last_index: The entry of the last run.
     """
 
-    __slots__ = ("_columns", "count", "first", "first_index", "last_index")
+    __slots__ = ("_columns", "count", "first", "first_index", "last_index", "stride")
 
     def __init__(
         self,
         columns: Sequence[bytes],
         *,
         first: int,
+        stride: int,
         count: int,
         first_index: int,
         last_index: int,
     ) -> None:
         """Take what is compressed already; see `seal`."""
-        self._columns, self.first, self.count = tuple(columns), first, count
+        self._columns, self.first, self.stride, self.count = tuple(columns), first, stride, count
         self.first_index, self.last_index = first_index, last_index
 
     def column(self, number: int) -> array[int]:
@@ -112,30 +116,46 @@ class SealedRuns:
         return column
 
     def below(self, index: int) -> int:
-        """Return how many of the runs are in entries below *index*, without opening all."""
-        return 0 if index <= self.first_index else bisect_left(self.column(1), index)
+        """Return how many of the runs are in entries below *index*.
+
+        At most `count` - 1: the last one is not. No more is opened than is looked at.
+        """
+        runs, stream, data = 0, zlib.decompressobj(), self._columns[1]
+        while index > self.first_index:
+            some = from_little_endian(CODES[1], stream.decompress(data, _LOOKED_AT_BYTES))
+            data = stream.unconsumed_tail
+            if not some:
+                raise MalformedStateError(f"{self.count} sealed runs have no entry {index}")
+            if some[-1] >= index:
+                return runs + bisect_left(some, index)
+            runs += len(some)
+        return 0
 
     def first_of(self, run: int) -> int:
-        """Return the queue offset of one run's first message, without opening all."""
-        size_bytes = array(CODES[0]).itemsize * (run + 1)
-        data = zlib.decompressobj().decompress(self._columns[0], size_bytes)
-        return from_little_endian(CODES[0], data)[run]
+        """Return the queue offset of one run's first message."""
+        return self.first + run * self.stride if self.stride else self.column(0)[run]
 
     def encoded(self) -> Iterator[bytes]:
         """Yield them for a snapshot, compressed as they are."""
         sizes = map(len, self._columns)
-        yield _SEALED.pack(self.first, self.first_index, self.last_index, self.count, *sizes)
+        bounds = (self.first, self.stride, self.first_index, self.last_index, self.count)
+        yield _SEALED.pack(*bounds, *sizes)
         yield from self._columns
 
     @classmethod
     def read(cls, source: Reader) -> SealedRuns:
         """Take what `encoded` gave from a snapshot, unopened. Raises MalformedStateError."""
-        first, first_index, last_index, count, *sizes = source.fields(_SEALED)
+        first, stride, first_index, last_index, count, *sizes = source.fields(_SEALED)
         if not count or first_index > last_index:
             raise source.malformed(f"{count} runs in entries [{first_index}, {last_index}]")
         columns = [source.raw(size) for size in sizes]
         return cls(
-            columns, first=first, count=count, first_index=first_index, last_index=last_index
+            columns,
+            first=first,
+            stride=stride,
+            count=count,
+            first_index=first_index,
+            last_index=last_index,
         )
 
 
@@ -144,10 +164,17 @@ def seal(runs: Runs) -> SealedRuns:
     return SealedRuns(
         [zlib.compress(little_endian(column), _FASTEST) for column in runs.columns()],
         first=runs.firsts[0],
+        stride=_stride(runs.firsts),
         count=len(runs),
         first_index=runs.indexes[0],
         last_index=runs.indexes[-1],
     )
+
+
+def _stride(firsts: array[int]) -> int:
+    stride = firsts[1] - firsts[0] if len(firsts) > 1 else 0
+    even = range(firsts[0], firsts[0] + stride * len(firsts), stride or 1)
+    return stride if stride <= _MAX_STRIDE and firsts == array(CODES[0], even) else 0
 
 
 @lru_cache(maxsize=_OPENED)

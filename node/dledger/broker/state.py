@@ -195,10 +195,15 @@ class BrokerState:
                 f"entries below {command.before_index} are not all committed, only those up to "
                 f"{self.applied_index}"
             )
-        self.first_index = max(self.first_index, command.before_index)
+        dropped = self.forget_before(command.before_index)
+        return Retained(first_index=self.first_index, dropped=dropped)
+
+    def forget_before(self, index: int) -> int:
+        """Let the messages in entries below *index* go; return how many there were."""
+        self.first_index = max(self.first_index, index)
         dropped = self.topics.drop_before(self.first_index)
         self.groups.drop_before_first_offsets()
-        return Retained(first_index=self.first_index, dropped=dropped)
+        return dropped
 
     def freeze(self) -> FrozenState:
         """Return the whole state as it is now, by references; this one goes on in copies."""
