@@ -71,7 +71,9 @@ class Sample:
     held_request_bytes: int = _gauge("Bytes of client requests under way or held at this node")
     waiting_polls: int = _gauge("Consumers' polls that wait at this node for a message")
     telemetry_streams: int = _gauge("Telemetry streams open here: one for each client's connection")
-    remembered_message_ids: int = _gauge("Message ids of all clients by which a retry is recognised")
+    remembered_message_ids: int = _gauge(
+        "Message ids of all clients by which a retry is recognised"
+    )
     remembered_message_ids_limit: int = _gauge(
         "How many are kept; beyond it the least recent clients are forgotten"
     )

@@ -66,7 +66,7 @@ class BrokerState:
         self._changed: set[tuple[str, int]] = set()
         self.applied_index = 0
         self.first_index = 1
-        self.topics = TopicStore(dedupe or DedupeWindow(), self._changed)
+        self.topics = TopicStore(DedupeWindow() if dedupe is None else dedupe, self._changed)
         self.groups = Consumption(self.topics, self._changed)
         self._handlers = self._bound()
 
