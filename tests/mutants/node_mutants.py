@@ -209,7 +209,7 @@ NODE_MUTANTS = (
         new="""        if not self._core.has_room and self._queue.size_bytes:
             batch = self._queue.take_batch()
             for proposal in batch:
-                proposal.result.set_exception(DledgerError("no room"))
+                proposal.result.set_exception(__import__("dledger.errors").errors.Overloaded("full"))
             return False""",
         why="a batch is sent again and stored behind those that stood behind it",
         checks=("tests/node/test_proposing.py",),

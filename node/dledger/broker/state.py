@@ -107,7 +107,8 @@ class BrokerState:
         self.applied_index = 0
         self.first_index = 1
         self._edition = Edition()
-        self.topics = TopicStore(dedupe or DedupeWindow(), self._changes.arrived, self._edition)
+        window = DedupeWindow() if dedupe is None else dedupe  # an empty one is false
+        self.topics = TopicStore(window, self._changes.arrived, self._edition)
         self.groups = Consumption(self.topics, self._changes, self._edition)
         self._handlers = self._bound()
 
