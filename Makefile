@@ -8,24 +8,34 @@ WORKERS ?= 2
 PYTEST_ARGS ?=
 CHAOS_ARGS ?=
 MUTANTS_ARGS ?=
+TESTS ?=
+RUNS ?= 20
+LOOPS ?= 4
 BENCH_ARGS ?=
+BESIDE ?=
 SOAK_ARGS ?=
 OVERLOAD_ARGS ?=
+GROWTH_ARGS ?=
 
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.synced
 
 # Most tests wait or use one core, and run beside each other; those marked `alone` follow by themselves.
-BESIDE := $(PY) -m pytest -n $(WORKERS)
+TOGETHER := $(PY) -m pytest -n $(WORKERS) --durations=25
+ALONE := $(PY) -m pytest --durations=25
 ALONE_IN := tests/chaos tests/system
-# Arguments that choose tests may leave one of the two parts with none, which is pytest's exit code 5.
-MAY_BE_NONE := $(if $(PYTEST_ARGS),|| [ $$$$? = 5 ])
+# What takes over 20 s is left to `make test-all`; `make unit NOT_LONG=` takes it along.
+NOT_LONG := and not long
+# Arguments that choose tests may leave one of the two parts with none (pytest's exit code 5), not both:
+# the second mkdir of a run fails, and its complaint names what is wrong.
+NO_TEST := build/no-test-was-chosen
+MAY_BE_NONE := $(if $(PYTEST_ARGS),$(shell rmdir $(NO_TEST) 2>/dev/null)|| { [ $$? = 5 ] && mkdir -p build && mkdir $(NO_TEST); })
 
-.PHONY: help setup check proto unit coverage mutants sim chaos e2e test demo demo-backup demo-down bench bench-pipeline clean
+.PHONY: help setup check proto unit coverage mutants sim chaos e2e test test-all found shake demo demo-backup demo-down bench bench-pipeline clean
 
 help: ## List the targets
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 setup: $(STAMP) ## Install everything the project needs into .venv (uses uv, installs it if missing)
 
@@ -43,8 +53,8 @@ proto: $(STAMP) ## Regenerate the protobuf code from node/proto
 	$(PY) scripts/generate_proto.py
 
 unit: $(STAMP) ## Tests without a cluster
-	$(BESIDE) tests -m "not alone and not e2e" $(PYTEST_ARGS) $(MAY_BE_NONE)
-	$(PY) -m pytest $(ALONE_IN) -m "alone and not e2e" $(PYTEST_ARGS) $(MAY_BE_NONE)
+	$(TOGETHER) tests -m "not alone and not e2e $(NOT_LONG)" $(PYTEST_ARGS) $(MAY_BE_NONE)
+	$(ALONE) $(ALONE_IN) -m "alone and not e2e $(NOT_LONG)" $(PYTEST_ARGS) $(MAY_BE_NONE)
 
 coverage: $(STAMP) ## Branches of raft/ and store/ that the tests take: at least 95 %
 	@mkdir -p build
@@ -61,6 +71,10 @@ mutants: $(STAMP) ## Plant bugs and show which check caught each: make mutants [
 sim: $(STAMP) ## Seeded simulator: make sim SEEDS=1000
 	$(PY) -m dledger_sim --seeds $(SEEDS)
 
+.PHONY: model
+model: $(STAMP) ## When a damaged end of a log may go: every state of a model, and walks of it on the core
+	$(PY) -m dledger_sim.discard_worlds
+
 chaos: $(STAMP) ## Real nodes under kills, cuts, I/O errors: make chaos MINUTES=20 [CHAOS_ARGS=...]
 	$(PY) -m e2e.chaos --minutes $(MINUTES) $(CHAOS_ARGS)
 
@@ -71,9 +85,18 @@ bench-restart: $(STAMP) ## A node with a log of 10 GiB: seconds until it votes (
 e2e: $(STAMP) ## Stories on a real Kubernetes cluster: make e2e [CLUSTER=auto|local|kind|current]
 	E2E_CLUSTER=$(CLUSTER) $(PY) -m pytest e2e $(PYTEST_ARGS)
 
-test: check ## All tests: lint, types, unit, simulator, stories on a real cluster
-	$(BESIDE) tests -m "not alone" $(PYTEST_ARGS) $(MAY_BE_NONE)
-	E2E_CLUSTER=$(CLUSTER) $(PY) -m pytest $(ALONE_IN) e2e -m alone $(PYTEST_ARGS) $(MAY_BE_NONE)
+test: check ## Lint, types, unit, simulator, stories on a real cluster: what CI runs
+test-all: check ## The same, and the tests that take over 20 s each
+test-all: NOT_LONG :=
+test test-all:
+	$(TOGETHER) tests -m "not alone $(NOT_LONG)" $(PYTEST_ARGS) $(MAY_BE_NONE)
+	E2E_CLUSTER=$(CLUSTER) $(ALONE) $(ALONE_IN) e2e -m "alone $(NOT_LONG)" $(PYTEST_ARGS) $(MAY_BE_NONE)
+
+found: $(STAMP) ## The faults that were found from outside, as tests
+	$(PY) -m pytest $$(grep -rl 'mark\.found' tests --include='test_*.py') -m found $(PYTEST_ARGS)
+
+shake: $(STAMP) ## A new or changed test 20 times beside four busy loops: make shake TESTS=tests/x.py::test_y
+	@$(PY) scripts/shake.py --runs $(RUNS) --loops $(LOOPS) $(TESTS)
 
 demo: $(STAMP) ## A cluster, a group, a killed leader, nothing lost (about 2 minutes once built)
 	$(PY) -m e2e.demo --cluster $(CLUSTER)
@@ -87,8 +110,8 @@ demo-down: $(STAMP) ## Remove everything that demo and e2e put on this machine
 bench-pipeline: $(STAMP) ## Parse, backup and restore beside a raw read, pyarrow and Spark's writer
 	$(PY) -m e2e.bench_pipeline
 
-bench: $(STAMP) ## What a group does here beside Java DLedger and etcd: make bench BENCH_ARGS="--full"
-	$(PY) -m e2e.bench $(BENCH_ARGS)
+bench: $(STAMP) ## Beside Java DLedger and etcd (BENCH_ARGS="--full"), or another commit: make bench BESIDE=main
+	$(PY) -m e2e.bench$(if $(BESIDE),.beside $(BESIDE)) $(BENCH_ARGS)
 
 .PHONY: soak
 soak: $(STAMP) ## Steady load with a fault each minute: make soak MINUTES=30 [SOAK_ARGS=...]
@@ -97,6 +120,10 @@ soak: $(STAMP) ## Steady load with a fault each minute: make soak MINUTES=30 [SO
 .PHONY: overload
 overload: $(STAMP) ## More than a group can take, four ways, and how it is afterwards
 	$(PY) -m e2e.bench.overload $(OVERLOAD_ARGS)
+
+.PHONY: growth
+growth: $(STAMP) ## A group that has lived for a year: make growth [GROWTH_ARGS="--only polls,storm"]
+	$(PY) -m e2e.growth $(GROWTH_ARGS)
 
 .PHONY: bench-report
 bench-report: $(STAMP) ## Write docs/performance.md and its plots from bench/results

@@ -4,6 +4,8 @@ One run, one log, one Spark session: parse, backup and restore in MB/s of record
 read of the segments, a bare pyarrow writer, and Spark's own Parquet writer fed by the same source.
 Prints a table, writes ``build/bench-pipeline.json``. Figures of one run may be compared with each
 other; a machine that does other work makes all of them smaller.
+
+exit codes: 0 all was measured, 2 a step left a part of the log out (or wrong usage), else it failed
 """
 
 from __future__ import annotations
@@ -62,6 +64,7 @@ class Subject:
         data: The node's data directory.
         admin: Its peer address.
         record_bytes: What its committed records take.
+        messages: How many it holds.
         table: Its entries in memory.
         spark: A running session.
     """
@@ -69,17 +72,27 @@ class Subject:
     data: Path
     admin: str
     record_bytes: int
+    messages: int
     table: pa.Table
     spark: SparkSession
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A figure to take: *work* writes, if it does, to the empty path that it is given."""
+    """A figure to take.
+
+    Attributes:
+        name: In a word.
+        remark: What is done.
+        work: Does it; writes, if it does, to the empty path that it is given. Returns how much of
+            the log it went through.
+        whole: How much that is if it is all: a step that skips half of the log is no faster.
+    """
 
     name: str
     remark: str
-    work: Callable[[Subject, Path], object]
+    work: Callable[[Subject, Path], int]
+    whole: Callable[[Subject], int] = lambda subject: subject.table.num_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,11 +108,17 @@ class Row:
         return statistics.median(self.mb_per_s)
 
 
+class Unmeasured(Exception):
+    """A step did not do what it is measured by; the message says which, and how much it did."""
+
+
 def main() -> int:
-    """Run every step and report."""
+    """Run every step and report; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mib", type=int, default=256, help="message bodies in the log")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each figure is taken")
+    parser.add_argument("--mib", type=_at_least_1, default=256, help="message bodies in the log")
+    parser.add_argument(
+        "--rounds", type=_at_least_1, default=3, help="how often each figure is taken"
+    )
     parser.add_argument("--data", type=Path, help="where the disks are (default: build/)")
     args = parser.parse_args()
     (ROOT / "build").mkdir(exist_ok=True)
@@ -107,12 +126,22 @@ def main() -> int:
         facts = machine_facts()
         facts["syncedMBs"] = round(synced_rate(Path(scratch, "probe"), _SYNC_BYTES, _PROBE_S), 1)
         with group(Path(scratch), args.mib << 20) as (data, admin), session() as (spark, start_s):
-            subject = prepared(data, admin, spark)
+            subject = prepared(data, admin, spark, args.mib << 20)
             facts |= {"recordBytes": subject.record_bytes, "sparkStartS": round(start_s, 1)}
             print_facts(facts)
-            rows = measured(subject, Path(scratch), args.rounds)
+            try:
+                rows = measured(subject, Path(scratch), args.rounds)
+            except Unmeasured as error:
+                print(f"bench-pipeline: {error}", file=sys.stderr)
+                return 2
     report(facts, rows)
     return 0
+
+
+def _at_least_1(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{number} is nothing to measure")
+    return number
 
 
 @contextmanager
@@ -132,8 +161,13 @@ async def produce(address: str, body_bytes: int) -> None:
     rng = random.Random(4)
     async with Client(address, timeout_s=120, client_id="bench") as client:
         await client.create_topic(_TOPIC, queues=8)
-        for batch in range(body_bytes // (_BATCH * _BODY_BYTES)):
+        for batch in range(batches(body_bytes)):
             await client.append(_TOPIC, [record(rng, batch, row) for row in range(_BATCH)])
+
+
+def batches(body_bytes: int) -> int:
+    """Return how many batches hold so many bytes of bodies."""
+    return body_bytes // (_BATCH * _BODY_BYTES)
 
 
 def record(rng: random.Random, batch: int, row: int) -> Record:
@@ -158,13 +192,14 @@ def session() -> Iterator[tuple[SparkSession, float]]:
         yield spark, time.monotonic() - began_s
 
 
-def prepared(data: Path, admin: str, spark: SparkSession) -> Subject:
+def prepared(data: Path, admin: str, spark: SparkSession, body_bytes: int) -> Subject:
     """Read the log once, which also brings it into the page cache."""
     chunks = list(read_log(data))
     return Subject(
         data=data,
         admin=admin,
         record_bytes=sum(len(chunk.data) for chunk in chunks),
+        messages=batches(body_bytes) * _BATCH,
         table=pa.Table.from_batches([parse(chunk) for chunk in chunks]),
         spark=spark,
     )
@@ -173,66 +208,81 @@ def prepared(data: Path, admin: str, spark: SparkSession) -> Subject:
 # -- steps ---------------------------------------------------------------------------------------
 
 
-def raw_read(subject: Subject, _: Path) -> None:
+def raw_read(subject: Subject, _: Path) -> int:
     """Read as many bytes of the segment files and do nothing with them."""
     left = subject.record_bytes
     for path in sorted(subject.data.glob("log/*.seg")):
         with path.open("rb", buffering=0) as file:
             while left > 0 and (data := file.read(min(left, _READ_BYTES))):
                 left -= len(data)
+    return subject.record_bytes - left
 
 
-def parse_log(subject: Subject, _: Path) -> None:
+def parse_log(subject: Subject, _: Path) -> int:
     """Read all records, checked."""
-    for chunk in read_log(subject.data):
-        parse(chunk)
+    return sum(parse(chunk).num_rows for chunk in read_log(subject.data))
 
 
-def read_messages(subject: Subject, _: Path) -> None:
+def read_messages(subject: Subject, _: Path) -> int:
     """Read all messages: parse, place, and parse again to decode."""
-    for share in placed(on_disk(subject.data)):
-        for _batch in share.read():
-            pass
+    shares = placed(on_disk(subject.data))
+    return sum(batch.num_rows for share in shares for batch in share.read())
 
 
-def bare_pyarrow(subject: Subject, out: Path) -> None:
+def bare_pyarrow(subject: Subject, out: Path) -> int:
     """Write entries that are in memory already."""
     pq.write_table(subject.table, out, compression="zstd")
+    return int(pq.read_metadata(out).num_rows)
 
 
-def archive(subject: Subject, out: Path) -> None:
+def archive(subject: Subject, out: Path) -> int:
     """Read, check and write objects, without Spark and without a node."""
     store = Store.open(out.as_uri())
-    chain = 0
+    chain = records = 0
     for segment in on_disk(subject.data):
-        chain = write_range(store, "bench", segment.read(), previous_chain=chain).last_chain
+        row = write_range(store, "bench", segment.read(), previous_chain=chain)
+        chain, records = row.last_chain, records + row.records
+    return records
 
 
-def backup_job(subject: Subject, out: Path) -> None:
+def backup_job(subject: Subject, out: Path) -> int:
     """Run the backup job."""
     request = BackupRequest(
         endpoints=(subject.admin,), store=out.as_uri(), target_bytes=_TARGET_BYTES
     )
-    backup(request, lambda _: None)
+    records = backup(request, lambda _: None)["records"]
+    assert isinstance(records, int)
+    return records
 
 
-def spark_writer(subject: Subject, out: Path) -> None:
+def spark_writer(subject: Subject, out: Path) -> int:
     """Let Spark write what our source reads from the same node in the same ranges."""
     source = subject.spark.read.format(FORMAT).option("view", View.ENTRIES)
     frame = source.option("endpoint", subject.admin).load()
     frame.write.option("compression", "zstd").parquet(out.as_uri())
+    return sum(int(pq.read_metadata(part).num_rows) for part in out.glob("*.parquet"))
 
 
-def restore_job(_: Subject, out: Path) -> None:
+def restore_job(_: Subject, out: Path) -> int:
     """Restore what the backup step left."""
     store = Store.open(out.with_name("backup").as_uri())
-    restore(store, None, out, name="bench/node-0")
+    return restore(store, None, out, name="bench/node-0").records
 
 
 STEPS: Final = (
-    Step(name="raw read", remark="segment files from the page cache", work=raw_read),
+    Step(
+        name="raw read",
+        remark="segment files from the page cache",
+        work=raw_read,
+        whole=lambda subject: subject.record_bytes,
+    ),
     Step(name="parse", remark="records checked (CRC32C twice), 1 process", work=parse_log),
-    Step(name="messages", remark="placed and decoded, 1 process", work=read_messages),
+    Step(
+        name="messages",
+        remark="placed and decoded, 1 process",
+        work=read_messages,
+        whole=lambda subject: subject.messages,
+    ),
     Step(name="bare pyarrow", remark="zstd Parquet from memory, 1 process", work=bare_pyarrow),
     Step(name="archive", remark="parse + objects + hash + fsync, 1 process", work=archive),
     Step(name="backup", remark="the job: a node's Export -> Spark tasks", work=backup_job),
@@ -263,11 +313,19 @@ def measured(subject: Subject, scratch: Path, rounds: int) -> list[Row]:
 
 
 def one_round(step: Step, subject: Subject, out: Path) -> float:
-    """Return MB/s; the output stays, for the steps that come later."""
+    """Return MB/s; the output stays, for the steps that come later.
+
+    Raises:
+        Unmeasured: The step did not go through the whole log, or there is none.
+    """
     remove(out)
     began_s = time.monotonic()
-    step.work(subject, out)
-    return round(subject.record_bytes / (time.monotonic() - began_s) / 1e6, 1)
+    done = step.work(subject, out)
+    took_s = time.monotonic() - began_s
+    whole = step.whole(subject)
+    if not done >= whole > 0:
+        raise Unmeasured(f"{step.name} went through {done:,} of {whole:,}")
+    return round(subject.record_bytes / took_s / 1e6, 1)
 
 
 def remove(path: Path) -> None:

@@ -22,8 +22,9 @@ from e2e.bench.groups import System
 from e2e.bench.java import JavaDLedger
 from e2e.bench.ours import Ours
 from e2e.bench.processes import BenchError
-from e2e.bench.results import BUILD, LOGS, RESULTS, run_of, write
+from e2e.bench.results import BUILD, LOGS, home, run_of, write
 from e2e.bench.rows import Row
+from e2e.bench.verdicts import BROKEN, UNMEASURED
 from e2e.cluster.errors import ClusterError
 
 FAILOVERS: Final[Mapping[str, Callable[[], System]]] = {
@@ -82,12 +83,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (BenchError, ClusterError) as error:
         problem = str(error)
     facts["stolen_percent"] = stolen.percent()
-    path = write(run_of(rows, at, facts), RESULTS if args.record and not problem else BUILD)
+    is_whole = bool(rows) and not problem
+    path = write(run_of(rows, at, facts), home(record=args.record, is_kept=is_whole))
     print(f"\nstolen by the hypervisor: {facts['stolen_percent']} % of the cores")
     print(f"as JSON: {path.relative_to(machine.ROOT)}")
     if problem:
         print(f"bench: cut short: {problem}", file=sys.stderr)
-    return int(bool(problem))
+        return BROKEN
+    if not rows:
+        print("bench: nothing was measured", file=sys.stderr)
+        return UNMEASURED
+    return 0
 
 
 def parser() -> argparse.ArgumentParser:

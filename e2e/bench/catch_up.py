@@ -16,6 +16,7 @@ from e2e.bench.engine import LATENCY_CASE, STEADY, STEADY_RATE
 from e2e.bench.figures import latency_figures
 from e2e.bench.groups import Group, Standing, System, until
 from e2e.bench.loads import Loaded
+from e2e.bench.processes import BenchError
 from e2e.bench.rows import Row
 from e2e.bench.seats import take_seats
 
@@ -129,10 +130,12 @@ def _run(
 
 
 def _write(group: Group, leader: int, behind_bytes: int) -> int:
-    """Append until so many bytes were acknowledged; return how many were."""
+    """Append until so many bytes were acknowledged; return how many were. Raises BenchError."""
     written = 0
     while written < behind_bytes:
         loaded = group.load.run(_WRITE_CASE, _WRITE_SLICE_S, node=leader)
+        if not loaded.requests:
+            raise BenchError(f"the leader took nothing for {_WRITE_SLICE_S:g} s")
         written += loaded.requests * _WRITE_CASE.batch * _WRITE_CASE.size_bytes
     return written
 

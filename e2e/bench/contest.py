@@ -117,7 +117,7 @@ def contest(
             groups[name] = Group(contestant.make(), seats, logs / name)
             stack.callback(groups[name].discard)
             _start(groups[name], turns)
-            _freeze(groups[name])
+            freeze(groups[name])
         for _, name in interleaved(list(chosen), turns.rounds):
             yield from _turn(groups[name], chosen[name].measure, turns)
 
@@ -141,10 +141,10 @@ def _turn(group: Group, measure: Measure, turns: Turns) -> Iterator[Row]:
         if group.disk_bytes() > _MOST_DISK_BYTES:
             group.discard()
             _start(group, turns)
-    _freeze(group)
+    freeze(group)
 
 
-def _freeze(group: Group) -> None:
+def freeze(group: Group) -> None:
     """Pause a group, and let the disk have what it left in the page cache.
 
     The next one's syncs would else wait behind the gigabytes of one that does not sync.

@@ -27,7 +27,7 @@ class DiskWitness:
     Attributes:
         hangs: Each write and sync that took 0.4 s or more, as what was done to the group: it hits
             the leader as well, since all share the disk.
-        longest_s: The longest one of all.
+        longest_s: The longest one of all; None before the first has ended.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,7 +35,7 @@ class DiskWitness:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self.hangs: list[Made] = []
-        self.longest_s = 0.0
+        self.longest_s: float | None = None
 
     def start(self) -> None:
         """Begin."""
@@ -61,7 +61,7 @@ class DiskWitness:
 
     def took(self, begin_s: float, end_s: float) -> None:
         """Note one write and sync, by the monotonic clock."""
-        self.longest_s = max(self.longest_s, end_s - begin_s)
+        self.longest_s = max(self.longest_s or 0.0, end_s - begin_s)
         if end_s - begin_s >= _HANG_S:
             self.hangs.append(
                 Made(

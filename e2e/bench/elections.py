@@ -17,12 +17,14 @@ class Made:
         begin_s: When it was made (monotonic).
         end_s: When the group was whole again.
         hits_leader: Whether it was the leader's; only then may another one be elected.
+        amiss: How a node ended that the fault does not explain; "" if none did.
     """
 
     name: str
     begin_s: float
     end_s: float
     hits_leader: bool
+    amiss: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Final
 from e2e.bench.cases import Case
 from e2e.bench.groups import Group
 from e2e.bench.loads import Load, Loaded
-from e2e.bench.processes import Usage
+from e2e.bench.processes import BenchError, Usage
 from e2e.bench.rows import Row
 
 APPEND: Final = "append"
@@ -83,6 +83,8 @@ def measured(
     before, began_s = _usages(group, load), time.monotonic()
     loaded = work()
     after, ended_s = _usages(group, load), time.monotonic()
+    if not all(node.is_running() for node in group.nodes):
+        raise BenchError(f"{group.system.name}: a node ended while {name} was measured")
     figures = loaded.figures(case.batch)
     return Row(
         kind=kind,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,13 +22,25 @@ class Fault:
         name: As it stands in the rows.
         make: Does it to node *index* of the group.
         heal: Takes it back; afterwards the node runs, or has ended.
+        ends_with: The exit codes that it may end the node with; without any the node runs on.
         watch_s: How long it may take until the fault shows; a gap is looked for so long at least.
     """
 
     name: str
     make: Callable[[Group, int], None]
     heal: Callable[[Group, int], None]
+    ends_with: Collection[int] = ()
     watch_s: float = 3.0
+
+    def amiss(self, exit_code: int | None) -> str:
+        """Return what of the node's end the fault does not explain; "" if nothing.
+
+        Args:
+            exit_code: The node's once the fault was taken back; None if it runs.
+        """
+        if exit_code is None:
+            return "did not end" if self.ends_with else ""
+        return "" if exit_code in self.ends_with else f"ended with {exit_code}"
 
 
 def _signal(number: signal.Signals) -> Callable[[Group, int], None]:
@@ -41,8 +53,10 @@ def _ended(group: Group, index: int) -> None:
         group.nodes[index].kill()
 
 
-KILL: Final = Fault(name="SIGKILL", make=_signal(signal.SIGKILL), heal=_ended)
-TERM: Final = Fault(name="SIGTERM", make=_signal(signal.SIGTERM), heal=_ended)
+KILL: Final = Fault(
+    name="SIGKILL", make=_signal(signal.SIGKILL), heal=_ended, ends_with=(-signal.SIGKILL,)
+)
+TERM: Final = Fault(name="SIGTERM", make=_signal(signal.SIGTERM), heal=_ended, ends_with=(0,))
 STOP: Final = Fault(
     name="SIGSTOP", make=_signal(signal.SIGSTOP), heal=_signal(signal.SIGCONT), watch_s=5.0
 )

@@ -8,6 +8,7 @@ import threading
 import uuid
 from collections.abc import Coroutine, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 from dledger.client import AdminClient
@@ -33,8 +34,16 @@ class Ours:
     load_module = "e2e.bench.native_load"
     """The clients; they are given the nodes' endpoints."""
 
-    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, str] | None = None,
+        *,
+        python: Path = Path(sys.executable),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Take nodes and clients from where *environment* makes *python* find them."""
         self._settings = dict(settings or {})
+        self._python, self._environment = python, dict(environment or {})
 
     def node(self, seat: Seat, seats: Sequence[Seat]) -> Command:  # noqa: ARG002 - founding tells
         """See `System`."""
@@ -52,13 +61,15 @@ class Ours:
             "http_port": str(seat.http_port),
             **self._settings,
         }
-        argv = (sys.executable, "-m", "dledger", "node")
-        return Command(argv, {f"DLEDGER_{key.upper()}": value for key, value in settings.items()})
+        argv = (self._python, "-m", "dledger", "node")
+        told = {f"DLEDGER_{key.upper()}": value for key, value in settings.items()}
+        return Command(argv, self._environment | told)
 
     def load(self, seats: Sequence[Seat]) -> Command:
         """See `System`."""
         endpoints = ",".join(f"{HOST}:{seat.client_port}" for seat in seats)
-        return Command((sys.executable, "-m", self.load_module, endpoints), answers=True)
+        argv = (self._python, "-m", self.load_module, endpoints)
+        return Command(argv, self._environment, answers=True)
 
     def found(self, seats: Sequence[Seat]) -> None:
         """See `System`."""

@@ -1,9 +1,11 @@
 """``make overload``: more than the group can take, four ways, and how it is afterwards.
 
 Each row: a rate to begin with (closed loop), the overload for some time, then relief, and how long
-it takes until the rate is back. Nodes are watched meanwhile. The exit code is not 0 if a refusal
-has no name, memory or latency has no bound, or the rate does not come back. Requests that expired
-waited at the client that floods: HTTP/2 told it to send no more.
+it takes until the rate is back. Nodes are watched meanwhile. The exit code is 1 if a refusal has no
+name, memory or latency has no bound, or the rate does not come back, and 2 if one of these could
+not be measured: an overload that did not come about, writers of whom nothing was accepted. Requests
+that expired waited at the client that floods: HTTP/2 told it to send no more. `--record` keeps a
+run that has passed, but for what is left out on purpose (`LEFT_OUT`).
 """
 
 from __future__ import annotations
@@ -23,17 +25,22 @@ from typing import Any, Final
 from e2e.bench import machine
 from e2e.bench.cases import Case
 from e2e.bench.figures import latency_figures
+from e2e.bench.flatness import Life
 from e2e.bench.groups import Group
 from e2e.bench.loads import Load
 from e2e.bench.ours import Ours
 from e2e.bench.processes import BenchError, Child
-from e2e.bench.results import BUILD, LOGS, RESULTS, run_of, write
+from e2e.bench.results import BUILD, LOGS, home, run_of, write
 from e2e.bench.rows import OURS, Row
 from e2e.bench.seats import take_seats
-from e2e.bench.verdicts import Line, judged
+from e2e.bench.verdicts import BROKEN, Line, exit_code, judged, keeps
 from e2e.bench.watching import Watcher
 
 OVERLOAD: Final = "overload"
+FLOOD: Final = "10x the rate"
+UNTYPED: Final = "errors without a name"
+LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {FLOOD: frozenset({UNTYPED})}
+"""By row: lines that are known to be missed here, with the cause in docs/performance.md."""
 CASE: Final = Case(batch=16, window=32)
 """What sustains, and comes back."""
 _LARGE: Final = 4 << 20
@@ -83,18 +90,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser().parse_args(arguments)
     LOGS.mkdir(parents=True, exist_ok=True)
     at, facts = time.gmtime(), machine.facts()
-    rows, lines = [], []
+    rows: list[Row] = []
+    lines: list[Line] = []
+    is_kept = True
     try:
         with tempfile.TemporaryDirectory(dir=args.data or BUILD, prefix="overload-") as scratch:
             for row in overload_rows(args.only, args.seconds, Path(scratch)):
                 rows.append(row)
-                lines += said(row)
+                judgement = said(row)
+                is_kept &= keeps(judgement, allowed=LEFT_OUT.get(row.name, ()))
+                lines += judgement
     except BenchError as error:
         print(f"overload: cut short: {error}", file=sys.stderr)
-        return 1
-    path = write(run_of(rows, at, facts), RESULTS if args.record else BUILD)
+        return BROKEN
+    path = write(run_of(rows, at, facts), home(record=args.record, is_kept=is_kept and bool(rows)))
     print(f"\nas JSON: {path.relative_to(machine.ROOT)}")
-    return int(not all(line.holds for line in lines))
+    return exit_code([line.verdict for line in lines])
 
 
 def parser() -> argparse.ArgumentParser:
@@ -109,7 +120,9 @@ def parser() -> argparse.ArgumentParser:
         help=f"of {', '.join(OVERLOADS)}",
     )
     made.add_argument("--data", type=Path, help="where the nodes' disks are (build/bench)")
-    made.add_argument("--record", action="store_true", help="write to bench/results, the history")
+    made.add_argument(
+        "--record", action="store_true", help="write to bench/results, the history, if it passed"
+    )
     return made
 
 
@@ -141,6 +154,8 @@ def _row(bench: Bench, name: str, seconds: float) -> Row:
     leader = bench.group.wait_whole()
     bench.closed(leader, _CALM_S / 2)
     calm = bench.closed(leader, _CALM_S)
+    if not calm["per_s"]:
+        raise BenchError(f"{name}: nothing was acknowledged before the overload began")
     before_mb = _rss_mb(bench.group)
     watcher = Watcher(bench.group)
     watcher.start()
@@ -150,6 +165,7 @@ def _row(bench: Bench, name: str, seconds: float) -> Row:
         back_s = _back(bench, calm["per_s"] * _BACK_SHARE)
     finally:
         watcher.stop()
+    watcher.check()
     alive = [node.is_running() for node in bench.group.nodes]
     return Row(
         kind=OVERLOAD,
@@ -163,19 +179,32 @@ def _row(bench: Bench, name: str, seconds: float) -> Row:
             "sent": float(busy["sent"]),
             "accepted": float(len(busy["latencies_us"])),
             "refused": float(sum(busy["refused"].values())),
-            "untyped": float(sum(busy["untyped"].values())),
             "expired": float(busy["expired"]),
-            **latency_figures(busy["latencies_us"]),
+            "pressed": float(busy["pressed"]),
             "before_mb": before_mb,
-            "peak_mb": max((life.peak_mb for life in watcher.lives()), default=0.0),
+            **under_pressure(busy, watcher.lives(), back_s),
             "after_mb": _rss_mb(bench.group),
-            "back_s": back_s,
             "died": float(alive.count(False)),
             "elections": float(max((t for _, t in watcher.terms()), default=term) - term),
         },
         notes=[f"{what}: {count}" for what, count in {**busy["refused"], **busy["untyped"]}.items()]
         + list(busy.get("notes", ())),
     )
+
+
+def under_pressure(
+    busy: Mapping[str, Any], lives: Sequence[Life], back_s: float
+) -> dict[str, float]:
+    """Return what is judged: nothing of it if there was no overload to be under."""
+    if not busy["pressed"]:
+        return {}
+    peak = {"peak_mb": max(life.peak_mb for life in lives)} if lives else {}
+    return {
+        "untyped": float(sum(busy["untyped"].values())),
+        **latency_figures(busy["latencies_us"]),
+        **peak,
+        "back_s": back_s,
+    }
 
 
 def _rss_mb(group: Group) -> float:
@@ -209,7 +238,8 @@ def _too_many(bench: Bench, leader: int, per_s: float, seconds: float) -> Mappin
             size_bytes=CASE.size_bytes,
             seconds=seconds,
         )
-        return [done | {"notes": [f"{done['sent']} sent of {rate * seconds:.0f} offered"]}]
+        note = f"{done['sent']} sent of {rate * seconds:.0f} offered"
+        return [done | {"pressed": done["sent"], "notes": [note]}]
 
     return _beside(bench, leader, per_s / 10, seconds, flood)
 
@@ -219,7 +249,7 @@ def _too_large(bench: Bench, leader: int, per_s: float, seconds: float) -> Mappi
 
     def large() -> list[dict[str, Any]]:
         rates = {_LARGE: 60.0, _LARGE + 1: 20.0}
-        return [
+        floods = [
             bench.ask(
                 "flood",
                 load=bench.flood,
@@ -231,6 +261,7 @@ def _too_large(bench: Bench, leader: int, per_s: float, seconds: float) -> Mappi
             )
             for size_bytes, rate in rates.items()
         ]
+        return [done | {"pressed": done["sent"]} for done in floods]
 
     return _beside(bench, leader, per_s / 4, seconds, large)
 
@@ -245,7 +276,8 @@ def _too_many_connections(
         held = bench.ask("hold", load=bench.flood, node=leader, connections=10_000)
         time.sleep(max(0.0, began_s + seconds - time.monotonic()))
         bench.ask("release", load=bench.flood)
-        return [{"notes": [f"{held['open']} connections open, {held['turned_away']} turned away"]}]
+        note = f"{held['open']} connections open, {held['turned_away']} turned away"
+        return [{"pressed": held["open"], "notes": [note]}]
 
     return _beside(bench, leader, per_s / 4, seconds, hold)
 
@@ -258,9 +290,10 @@ def _deaf_follower(bench: Bench, leader: int, per_s: float, seconds: float) -> M
         follower.send(signal.SIGSTOP)
         try:
             time.sleep(seconds)
+            is_deaf = follower.is_running()
         finally:
             follower.send(signal.SIGCONT)
-        return []
+        return [{"pressed": is_deaf}]
 
     return _beside(bench, leader, per_s / 2, seconds, deaf)
 
@@ -290,7 +323,8 @@ def _beside(
     }
     expired = sum(each.get("expired", 0) for each in (written, *others))
     notes = [note for each in others for note in each.get("notes", ())]
-    return written | joined | {"expired": expired, "notes": notes}
+    pressed = sum(each.get("pressed", 0) for each in others)
+    return written | joined | {"expired": expired, "pressed": pressed, "notes": notes}
 
 
 def _summed(counts: Iterator[Mapping[str, int]]) -> dict[str, int]:
@@ -302,7 +336,7 @@ def _summed(counts: Iterator[Mapping[str, int]]) -> dict[str, int]:
 
 
 OVERLOADS: Final[Mapping[str, Overload]] = {
-    "10x the rate": _too_many,
+    FLOOD: _too_many,
     "10k connections": _too_many_connections,
     "4 MiB bodies": _too_large,
     "a follower that stops reading": _deaf_follower,
@@ -326,7 +360,7 @@ def verdict(figures: Mapping[str, float]) -> list[Line]:
     return judged(
         figures,
         {
-            "untyped": ("errors without a name", 0),
+            "untyped": (UNTYPED, 0),
             "died": ("nodes that ended", 0),
             "peak_mb": ("most memory of a node, MB", 300),
             "p99_ms": ("p99 of what was accepted, ms", 2000),

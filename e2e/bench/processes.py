@@ -73,6 +73,11 @@ class Child:
         """Its process id."""
         return self._process.pid
 
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended, -N by signal N; None while it runs."""
+        return self._process.poll()
+
     def is_running(self) -> bool:
         """Whether it has not ended yet."""
         return self._process.poll() is None

@@ -25,12 +25,14 @@ from e2e.bench.etcd import Etcd
 from e2e.bench.failover import FAILOVER
 from e2e.bench.goals import GOALS, Goal, best, figure
 from e2e.bench.java import NAME as JAVA
+from e2e.bench.left_out import section as left_out
 from e2e.bench.machine import DISK, MACHINE, SYNC
+from e2e.bench.markdown import number, table, with_unit
 from e2e.bench.plots import line_chart, strip_chart
 from e2e.bench.results import RESULTS
 from e2e.bench.rows import OURS, Row, Run, history
 from e2e.bench.sdk import SDK
-from e2e.bench.verdicts import Line
+from e2e.bench.verdicts import Line, Verdict
 
 PAGE: Final = machine.ROOT / "docs" / "performance.md"
 PLOTS: Final = machine.ROOT / "docs" / "performance"
@@ -77,10 +79,11 @@ def files(runs: Sequence[Run]) -> dict[Path, str]:
     page = PAGE.read_text("utf-8")
     benches = [run for run in runs if has(run, APPEND)]
     if not benches:
-        return {PAGE: replaced(page, _NOT_RUN + under_stress(runs))}
+        return {PAGE: replaced(page, _NOT_RUN + under_stress(runs) + left_out(None, runs))}
     newest = benches[-1]
+    stress = under_stress(runs) + left_out(completed(newest, runs)[0], runs)
     return {
-        PAGE: replaced(page, figures_text(newest, runs) + under_stress(runs)),
+        PAGE: replaced(page, figures_text(newest, runs) + stress),
         PLOTS / "appends.svg": appends_plot(newest),
         PLOTS / "failover.svg": failover_plot(completed(newest, runs)[0]),
         PLOTS / "history.svg": history_plot(benches),
@@ -171,14 +174,16 @@ def _stress(run: Run, kind: str, verdict: Callable[[Mapping[str, float]], Sequen
     return f"{_when(run)}\n\n" + table(
         ["row", "line", "at most", "this run", "kept"],
         [
-            [name, line.what, f"{line.most:g}", _measured(line), "yes" if line.holds else "no"]
+            [name, line.what, f"{line.most:g}", _measured(line), line.verdict.value]
             for name, line in lines
         ],
     )
 
 
 def _measured(line: Line) -> str:
-    return "not measured" if line.value is None else number(line.value)
+    if line.value is None or line.verdict is Verdict.UNMEASURED:
+        return Verdict.UNMEASURED.value
+    return number(line.value)
 
 
 _STRESSES: Final = (
@@ -267,7 +272,7 @@ def _goals(run: Run) -> str:
                 goal.line,
                 _bound(goal, goal.asked(run)),
                 "" if goal.aim is None else _bound(goal, goal.aim),
-                _with_unit(goal.value(run), goal.unit),
+                with_unit(goal.value(run), goal.unit),
                 goal.verdict(run),
             ]
             for goal in GOALS
@@ -276,11 +281,7 @@ def _goals(run: Run) -> str:
 
 
 def _bound(goal: Goal, value: float) -> str:
-    return ("at most " if goal.is_most else "") + _with_unit(value, goal.unit)
-
-
-def _with_unit(value: float | None, unit: str) -> str:
-    return "" if value is None else f"{number(value)}{'' if unit == '/s' else ' '}{unit}"
+    return ("at most " if goal.is_most else "") + with_unit(value, goal.unit)
 
 
 def _appends(rows: Sequence[Row]) -> str:
@@ -348,19 +349,6 @@ def _usage_of(figures: Mapping[str, float]) -> list[str]:
 
 def _is_node(name: str, ending: str) -> bool:
     return name.startswith("node") and name.endswith(ending)
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def number(value: float) -> str:
-    """Return a figure with three digits that mean something, or all of a large one."""
-    if value >= 100 or value == int(value):
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 def appends_plot(run: Run) -> str:

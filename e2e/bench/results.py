@@ -15,6 +15,16 @@ BUILD: Final = machine.ROOT / "build" / "bench"
 LOGS: Final = BUILD / "logs"
 
 
+def home(*, record: bool, is_kept: bool) -> Path:
+    """Return where a run goes: into the history if asked, and only if it may be kept there.
+
+    One that did not pass is no figure of this system: it says why in its own file, below build.
+    """
+    if record and not is_kept:
+        print("not recorded: only a run that has passed goes into the history")
+    return RESULTS if record and is_kept else BUILD
+
+
 def run_of(rows: Sequence[Row], at: time.struct_time, facts: dict[str, object]) -> Run:
     """Return a run of the checked-out commit that began *at* (UTC)."""
     return Run(

@@ -64,6 +64,7 @@ def make(planned: Planned, group: Group, number: int) -> Made:
         time.sleep(planned.hold_s)
     finally:
         planned.fault.heal(group, victim)
+    amiss = planned.fault.amiss(group.nodes[victim].exit_code)
     if not group.nodes[victim].is_running():
         group.restart(victim)
     group.wait_whole()
@@ -72,4 +73,5 @@ def make(planned: Planned, group: Group, number: int) -> Made:
         begin_s=begin_s,
         end_s=time.monotonic() + SETTLED_S,
         hits_leader=planned.hits_leader,
+        amiss=amiss,
     )

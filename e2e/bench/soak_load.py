@@ -76,7 +76,7 @@ class SoakLoad:
     ) -> None:
         self._endpoints, self._stream, self._producer = endpoints, stream, producer
         self._audits = {topic: Audit() for topic in TOPICS}
-        self._numbers = {topic: itertools.count() for topic in TOPICS}
+        self._sent = dict.fromkeys(TOPICS, 0)
         self._failures: Counter[str] = Counter()
         self._latencies_us: list[int] = []
         self._gap_s = 0.0
@@ -131,10 +131,11 @@ class SoakLoad:
     async def _attempt(
         self, topic: str, send: Callable[[int], Coroutine[Any, Any, Any]], due_s: float
     ) -> None:
-        number = next(self._numbers[topic])
+        number = self._sent[topic]
+        self._sent[topic] += 1
         try:
             await send(number)
-        except DledgerError as error:
+        except Exception as error:  # noqa: BLE001 - a client that breaks has failed its caller, too
             self._failures[type(error).__name__] += 1
             return
         self._audits[topic].acked(number)
@@ -207,7 +208,9 @@ class SoakLoad:
         """
         for writer in self._writers:
             writer.cancel()
-        await asyncio.gather(*self._writers, return_exceptions=True)
+        for ended in await asyncio.gather(*self._writers, return_exceptions=True):
+            if isinstance(ended, Exception):
+                self._failures[f"writer: {ended!r}"] += 1
         for _ in range(int(seconds / _POLL_S)):
             if not any(audit.missing for audit in self._audits.values()):
                 break
@@ -216,7 +219,10 @@ class SoakLoad:
             if reader.done() and (error := reader.exception()) is not None:
                 self._failures[f"reader: {error}"] += 1
         return {
-            "audits": {topic: asdict(audit.found()) for topic, audit in self._audits.items()},
+            "audits": {
+                topic: {"sent": self._sent[topic], **asdict(audit.found())}
+                for topic, audit in self._audits.items()
+            },
             "failures": dict(self._failures),
         }
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from e2e.bench.flatness import Life
 from e2e.bench.groups import Group, leader_of
-from e2e.bench.processes import Usage
+from e2e.bench.processes import BenchError, Usage
 
 _LOOK_S: Final = 1.0
 
@@ -37,10 +37,17 @@ class Look:
 
 @dataclass(slots=True)
 class Watcher:
-    """Looks at *group* in a thread of its own, from `start` to `stop`."""
+    """Looks at *group* in a thread of its own, from `start` to `stop`.
+
+    Attributes:
+        group: Whose nodes are looked at.
+        looks: What was seen, in order.
+        problem: Why it ended by itself: what came later was not seen. "" if it did not.
+    """
 
     group: Group
     looks: list[Look] = field(default_factory=list)
+    problem: str = ""
     _over: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
@@ -55,10 +62,18 @@ class Watcher:
         if self._thread is not None:
             self._thread.join()
 
+    def check(self) -> None:
+        """Raise BenchError if it did not look to the end: nothing says then what happened."""
+        if self.problem:
+            raise BenchError(f"nobody watched the group to the end: {self.problem}")
+
     def _watch(self) -> None:
-        with ThreadPoolExecutor(len(self.group.seats)) as pool:
-            while not self._over.wait(_LOOK_S):
-                self.looks.append(self._look(pool))
+        try:
+            with ThreadPoolExecutor(len(self.group.seats)) as pool:
+                while not self._over.wait(_LOOK_S):
+                    self.looks.append(self._look(pool))
+        except Exception as error:  # noqa: BLE001 - whatever it was, the run has to say so
+            self.problem = repr(error)
 
     def _look(self, pool: ThreadPoolExecutor) -> Look:
         group = self.group

@@ -3,7 +3,8 @@
     python -m e2e.chaos --minutes 20
     python -m e2e.chaos --minutes 2 --classes bridge,one-way-cut --seed 7
 
-exit codes: 0 nothing is wrong, 1 something is (docs/chaos.md says how to read it), 2 wrong usage
+exit codes: 0 nothing is wrong, 1 something is (docs/chaos.md says how to read it), 2 nothing is but
+not all was tried, or wrong usage
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def main() -> int:
         print(f"chaos: {error}; see {options.directory}", file=sys.stderr)
         return 1
     _show(report, options)
-    return 1 if report.problems else 0
+    return report.exit_code
 
 
 def _arguments() -> argparse.Namespace:
@@ -95,8 +96,11 @@ def _show(report: Report, options: Options) -> None:
         print(f"PROBLEM {problem}")
     if len(report.problems) > _SHOWN:
         print(f"PROBLEM and {len(report.problems) - _SHOWN} more")
+    for text in report.unmeasured:
+        print(f"NOT MEASURED {text}")
     again = f"python -m e2e.chaos --seed {options.seed} --minutes {options.duration_s / 60:g}"
-    print(f"{'FAILED' if report.problems else 'passed'}: {options.directory}; again: {again}")
+    said = {0: "passed", 1: "FAILED", 2: "NOT MEASURED"}[report.exit_code]
+    print(f"{said}: {options.directory}; again: {again}")
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ _PORTS: Final = (10_000, 32_000)
 _PORTS_PER_NODE: Final = 4
 _RESTART_S: Final = 0.2
 _POLL_S: Final = 0.05
+_END_S: Final = 30.0
 _START_S: Final = 60.0
 _STATUS_S: Final = 1.0
 _NEAR_ENTRIES: Final = 100
@@ -101,16 +102,21 @@ class Node:
             else:
                 child.unlink()
 
-    def rot(self, place: float) -> None:
-        """Flip one bit of its log, that far from its beginning; it must have ended."""
+    def rot(self, place: float) -> bool:
+        """Flip one bit of its log, that far from its beginning; it must have ended.
+
+        Returns:
+            Whether there was a byte to flip it in.
+        """
         segments = sorted((self.data / "log").glob("*.seg"))
         used_bytes = [len(path.read_bytes().rstrip(b"\0")) for path in segments]
         offset = int(place * sum(used_bytes))
         for path, size_bytes in zip(segments, used_bytes, strict=True):
             if offset < size_bytes:
                 flip_bit(path, offset)
-                return
+                return True
             offset -= size_bytes
+        return False
 
     def signal(self, number: int) -> None:
         """Send a signal, if there is a process."""
@@ -146,6 +152,8 @@ class Group:
         listens = {n.name: (n.peer_port, n.replication_port) for n in self.nodes.values()}
         self.network = Network(listens, rng)
         self.exits: list[Exit] = []
+        self.ends: list[Exit] = []
+        """Ends of nodes that were told to stop in order, and did not end in order."""
         self.refusals: list[str] = []
         self._stopping = False
         self._keepers: list[asyncio.Task[None]] = []
@@ -180,7 +188,7 @@ class Group:
             node.signal(signal.SIGCONT)
             node.signal(signal.SIGTERM)
         with contextlib.suppress(GroupError):
-            await self.wait_for("all nodes to end", self._none_runs, 15.0)
+            await self.wait_for("all nodes to end", self._none_runs, _END_S)
         for node in self.nodes.values():
             node.signal(signal.SIGKILL)
         await asyncio.gather(*self._keepers)
@@ -201,6 +209,8 @@ class Group:
             node.process = await self._spawn(node)
             code = await node.process.wait()
             if self._is_stopping():
+                if code != 0:
+                    self.ends.append(Exit(self.now_s(), node.name, code))
                 return
             if node.may_run.is_set():
                 self.exits.append(Exit(self.now_s(), node.name, code))

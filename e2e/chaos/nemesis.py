@@ -196,8 +196,12 @@ class Nemesis:
     async def _rot(self, episode: Episode, target: str) -> _Fault:
         """Flip a bit of a log while its node is down; it is repaired from the others (P7)."""
         await self._group.kill([target])
-        self._group.nodes[target].rot(episode.place)
-        return _Fault([target], down=[target])
+        rotted = self._group.nodes[target].rot(episode.place)
+
+        async def hit() -> bool:
+            return rotted
+
+        return _Fault([target], down=[target], settle=hit)
 
     def _pause(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
         del episode, others
@@ -224,17 +228,35 @@ class Nemesis:
         return self._cut(episode, target, _both_ways([target], others))
 
     def _cut(self, episode: Episode, target: str, cuts: Sequence[Direction]) -> _Fault:
+        hit = self._on_the_way()
         self._group.network.cut(cuts, reset=episode.reset, both_layers=episode.both_layers)
-        return _Fault([target], cuts=cuts)
+        return _Fault([target], cuts=cuts, settle=hit)
 
     def _delay(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
+        hit = self._on_the_way()
         self._group.network.delay(episode.delay_s, episode.jitter_s)
-        return _Fault([target, *others])
+        return _Fault([target, *others], settle=hit)
+
+    def _on_the_way(self) -> Callable[[], Awaitable[bool]]:
+        """Return what says whether the network has held up anything since now."""
+        network = self._group.network
+        before = network.hits
+
+        async def hit() -> bool:
+            return network.hits > before
+
+        return hit
 
     def _slow_sync(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
         del others
-        self._group.nodes[target].control.set(Control(slow_s=episode.slow_s))
-        return _Fault([target])
+        control = self._group.nodes[target].control
+        before = control.fired()
+        control.set(Control(slow_s=episode.slow_s))
+
+        async def hit() -> bool:
+            return control.fired() > before
+
+        return _Fault([target], settle=hit)
 
     def _clock_jump(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
         """Let the wall clock jump, and leadership move, since that is when the clock is read."""

@@ -48,11 +48,17 @@ GOOD: Final = Condition()
 
 
 class Network:
-    """All proxies of a group, and how each direction is now."""
+    """All proxies of a group, and how each direction is now.
+
+    Attributes:
+        hits: How many pieces and connections were held back, broken, refused or delayed so far:
+            whether a cut was on the way that nodes take is not for whoever cuts to say.
+    """
 
     def __init__(self, ports: Mapping[str, Sequence[int]], rng: random.Random) -> None:
         self._listens = ports
         self._rng = rng
+        self.hits = 0
         self._conditions: dict[Direction, Condition] = {}
         self._changed = asyncio.Event()
         self._servers: list[asyncio.Server] = []
@@ -109,6 +115,7 @@ class Network:
         self._changed.set()
         self._changed = asyncio.Event()
         if condition.reset:
+            self.hits += len(self._connections.get(direction, ()))
             self._break(direction)
 
     def _break(self, direction: Direction) -> None:
@@ -140,6 +147,7 @@ class Network:
         condition = self._conditions.get(direction, GOOD)
         try:
             if condition.cut and condition.reset:
+                self.hits += 1
                 raise ConnectionResetError
             upstream, out = await asyncio.open_connection(_HOST, port, limit=_CHUNK_BYTES)
         except OSError:
@@ -212,6 +220,7 @@ class Network:
                 data = b""
             condition = self._conditions.get(direction, GOOD)
             delay_s = condition.delay_s + self._rng.uniform(0, condition.jitter_s)
+            self.hits += bool(data and delay_s)
             await waiting.put((loop.time() + delay_s, data))
 
     async def _passable(self, direction: Direction, *, acknowledges: bool) -> None:
@@ -219,6 +228,7 @@ class Network:
             condition = self._conditions.get(direction, GOOD)
             if not condition.cut or (acknowledges and not condition.both_layers):
                 return
+            self.hits += 1
             await self._changed.wait()
 
 

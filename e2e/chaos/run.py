@@ -106,15 +106,18 @@ class _Run:
         with _running(self._watchers()), _running(self._workers(stop)) as workers:
             await self._play()
             stop.set()
-            await asyncio.wait(workers, timeout=_STOP_S)
+            _, late = await asyncio.wait(workers, timeout=_STOP_S)
+            self._problems += [f"{one.get_name()} did not end in {_STOP_S:.0f} s" for one in late]
         await self._close_clients()
         audit = await self._audit()
         self._problems += [f"{e.node} ended ({e.code}) at {e.at_s:.1f} s" for e in group.exits]
+        self._problems += [f"{e.node} ended ({e.code}) when told to stop" for e in group.ends]
         return judge(
             self._recorder.events,
             audit,
             self._played,
             leader_limit_s=LEADER_S * self._options.factor,
+            asked=self._options.outlook.classes,
             problems=self._problems,
         )
 
@@ -213,7 +216,8 @@ class _Run:
 @contextmanager
 def _running(work: list[Coroutine[Any, Any, None]]) -> Iterator[list[asyncio.Task[None]]]:
     """Run coroutines as tasks; what still runs at the end is cancelled, an error is raised."""
-    tasks = [asyncio.get_running_loop().create_task(one) for one in work]
+    loop = asyncio.get_running_loop()
+    tasks = [loop.create_task(one, name=getattr(one, "__qualname__", None)) for one in work]
     try:
         yield tasks
     finally:

@@ -58,7 +58,7 @@ class ControlFile:
         temporary.replace(self._path)
 
     def fired(self) -> int:
-        """Return how many calls have failed by a fault so far."""
+        """Return how many calls have failed, or were slow, by a fault so far."""
         return len(self._fired.read_bytes().splitlines()) if self._fired.exists() else 0
 
 
@@ -149,7 +149,9 @@ class FaultyFile:
 
     def fdatasync(self) -> None:
         """Sync late, or fail; then the kernel may have dropped what was not on disk yet."""
-        time.sleep(self._faults.now().slow_s)
+        if slow_s := self._faults.now().slow_s:
+            self._faults.note(f"slow {self._path}")
+            time.sleep(slow_s)
         failing = self._faults.fails(SYNC, self._path)
         if failing is None:
             self._inner.fdatasync()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from e2e.chaos.episodes import Class
 from e2e.chaos.history import Event, Kind, Operation, Outcome, Seen, Write
-from e2e.chaos.linearizability import Verdict, check_keys
+from e2e.chaos.linearizability import Judgement, Verdict, check_keys
 from e2e.chaos.log_checker import LogEntry, Queues, check_entries, check_messages
 from e2e.chaos.nemesis import Played
 from e2e.chaos.register_checker import check_registers
@@ -31,16 +31,24 @@ class Report:
     """Everything that a run found.
 
     Attributes:
-        problems: One sentence for each thing that is wrong; a run without any has passed.
+        problems: One sentence for each thing that is wrong.
+        unmeasured: One for each thing that the run should have shown and did not try. A run with
+            neither of them has passed.
         findings: How many findings of which kind each checker has.
         counts: How much was done.
         classes: One row of figures for each class of faults.
     """
 
     problems: Sequence[str]
+    unmeasured: Sequence[str]
     findings: Mapping[str, Mapping[str, int]]
     counts: Mapping[str, int]
     classes: Sequence[Mapping[str, Any]]
+
+    @property
+    def exit_code(self) -> int:
+        """0 if it has passed, 1 if something is wrong, 2 if nothing is but not all was tried."""
+        return 1 if self.problems else 2 if self.unmeasured else 0
 
 
 def judge(
@@ -49,6 +57,7 @@ def judge(
     played: Sequence[Played],
     *,
     leader_limit_s: float,
+    asked: Collection[Class] = (),
     problems: Sequence[str] = (),
 ) -> Report:
     """Run all checkers.
@@ -58,6 +67,7 @@ def judge(
         audit: What the nodes held.
         played: The episodes.
         leader_limit_s: The longest time without a leader that is no problem.
+        asked: The classes of faults that the run was to try.
         problems: What went wrong already.
     """
     writes = [e for e in events if isinstance(e, Write)]
@@ -67,6 +77,7 @@ def judge(
     registers = check_registers(o for o in operations if o.key.startswith(_CHAIN))
     judgements = check_keys(o for o in operations if not o.key.startswith(_CHAIN))
     violations = [j for j in judgements if j.verdict is Verdict.VIOLATION]
+    counts = _counts(writes, seen, operations, audit, len(played))
     return Report(
         problems=[
             *problems,
@@ -76,14 +87,61 @@ def judge(
             *(f"register {j.key}: not linearizable: {j.text}" for j in violations),
             *_late(played, leader_limit_s),
         ],
+        unmeasured=[
+            *_idle(counts),
+            *_unseen(audit),
+            *_untried(asked, played),
+            *_undecided(judgements),
+        ],
         findings={
             "log": dict(Counter(f.fault.value for f in messages)),
             "registers": dict(Counter(f.fault.value for f in registers)),
             "linearizability": dict(Counter(j.verdict.value for j in judgements)),
         },
-        counts=_counts(writes, seen, operations, audit, len(played)),
+        counts=counts,
         classes=[_row(fault, played) for fault in Class if any(_of(fault, played))],
     )
+
+
+def _idle(counts: Mapping[str, int]) -> list[str]:
+    """Find what was not done once: its checker had nothing to find anything in."""
+    needed = {
+        "episodes": "no episode was played",
+        "messagesAcknowledged": "no message was acknowledged",
+        "messagesSeen": "no reader saw a message",
+        "registerAnswers": "no register operation was answered",
+        "entries": "nothing is known to be committed",
+    }
+    return [text for name, text in needed.items() if not counts[name]]
+
+
+def _unseen(audit: Audit) -> Iterator[str]:
+    """Find nodes whose queues or log nobody could compare with anything."""
+    nodes = sorted({*audit.queues, *audit.logs})
+    if not nodes:
+        yield "no node was audited"
+    for node in nodes:
+        if not any(audit.queues.get(node, {}).values()):
+            yield f"{node} showed no message at the end"
+        if not audit.logs.get(node):
+            yield f"{node} showed no log at the end"
+
+
+def _untried(asked: Collection[Class], played: Sequence[Played]) -> list[str]:
+    """Find classes of faults of which none is known to have hit."""
+    hit = {one.episode.fault for one in played if one.fired}
+    tried = {one.episode.fault for one in played}
+    return [
+        f"{fault.value}: {'no episode of it has hit' if fault in tried else 'time was up before'}"
+        for fault in asked
+        if fault not in hit
+    ]
+
+
+def _undecided(judgements: Sequence[Judgement]) -> list[str]:
+    """Find a search that gave up everywhere; here and there it may."""
+    decided = any(j.verdict is not Verdict.UNKNOWN for j in judgements)
+    return [] if decided else ["linearizability: no register was judged"]
 
 
 def _refusals(writes: Sequence[Write]) -> list[str]:
@@ -121,6 +179,7 @@ def _counts(
         "messagesRefused": outcomes[Outcome.REFUSED],
         "messagesSeen": len(seen),
         "registerOperations": len(operations),
+        "registerAnswers": sum(o.outcome is not Outcome.UNKNOWN for o in operations),
         "registerUnknown": sum(o.outcome is Outcome.UNKNOWN for o in operations),
         "registerSwaps": sum(o.outcome is Outcome.OK and o.kind is Kind.CAS for o in operations),
         "entries": audit.commit_index,

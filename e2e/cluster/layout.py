@@ -121,6 +121,11 @@ class Layout:
         """The record of Debian packages that we installed, for ``purge``."""
         return self.cache / "apt-installed.json"
 
+    @property
+    def kernel_settings(self) -> Path:
+        """The machine's settings from before the kubelets changed them, for ``down``."""
+        return self.cache / "kernel-settings.json"
+
     def log(self, component: str) -> Path:
         """The log file of one component."""
         return self.logs / f"{component}.log"

@@ -20,6 +20,7 @@ from e2e.cluster import (
     contents,
     files,
     golang,
+    kernel,
     lock,
     mounts,
     network,
@@ -128,6 +129,7 @@ class LocalCluster(KubernetesTools):
     def _start(self) -> None:
         with self._steps.step("write keys and configuration"):
             files.write(self.layout, self.nodes, system_image(self.layout, golang.PAUSE)[0])
+        kernel.remember(self.layout)
         with self._steps.step("network and cgroups"):
             network.build(self.nodes)
             cgroups.create(self.nodes)
@@ -271,6 +273,7 @@ class LocalCluster(KubernetesTools):
             with self._steps.step("take the cluster down"):
                 network.lay_blackholes()
                 teardown.take_down(self.layout, self.nodes)
+                kernel.restore(self.layout)
 
     def purge(self) -> None:
         """Leave nothing: the cluster, the cache, the packages we installed, the routes."""
@@ -279,6 +282,7 @@ class LocalCluster(KubernetesTools):
             self._require_unused()
             with self._steps.step("take the cluster down"):
                 teardown.take_down(self.layout, self.nodes)
+                kernel.restore(self.layout)
             packages.remove(self.layout, self._steps)
             with self._steps.step(f"delete {self.layout.cache}"):
                 base.forget()

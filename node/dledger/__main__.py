@@ -34,7 +34,8 @@ examples:
   dledger log verify ./data/node-0
 
 exit codes: 0 done, 1 refused, 2 wrong usage or configuration, 3 the data directory is refused,
-4 the group cannot be reached
+4 the group cannot be reached, 5 a newer version of dledger is needed; of a node: 1 it ended itself
+for a fault, 4 its watchdog ended it
 """
 
 
@@ -172,8 +173,12 @@ def _status(args: argparse.Namespace) -> int:
         print(f"{status.name} ({status.node_id}) of group {status.group} {status.group_id or '-'}")
         print(f"  {status.role}, term {status.term}, {ready}")
         print(f"  commit {status.commit_index}, applied {status.applied_index}")
+        print(f"  version {status.version}, feature level {status.feature_level}")
         for row in status.members:
-            print(f"  {row.member.name:20} {row.role:10} match {row.match_index} lag {row.lag}")
+            # Only a leader knows how far the others are.
+            far = f" match {row.match_index} lag {row.lag}" if status.role == "leader" else ""
+            level = row.feature_level or "unknown"
+            print(f"  {row.member.name:20} {row.role:10}{far} level {level}")
         if status.last_failover is not None:
             print(f"  {failover_line(status.last_failover)}")
         return _EXIT_OK

@@ -158,6 +158,7 @@ def _status(response: pb.StatusResponse) -> NodeStatus:
         writes_refused_reason=response.writes_refused_reason,
         recovered_to=response.recovered_to,
         faulty_entries=response.faulty_entries,
+        feature_level=response.feature_level,
     )
 
 
@@ -169,6 +170,7 @@ def _member_status(status: pb.MemberStatus) -> MemberStatus:
         lag=status.lag,
         connected=status.connected,
         voter=status.voter,
+        feature_level=status.feature_level,
     )
 
 

@@ -12,29 +12,34 @@ import logging
 import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import cycle, islice
 from types import TracebackType
 from typing import Final, Self
 
-import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
 from dledger.broker.message import Columns
 from dledger.broker.produce import NO_QUEUE, encode_produce
-from dledger.byte_window import ByteWindow
-from dledger.channel import OPTIONS, leader_address, nodes_of, outcome_of
-from dledger.errors import DledgerError, InvalidArgument, NotLeader, Refused, Unavailable
+from dledger.channel import leader_address, nodes_of, nothing_taken, outcome_of
+from dledger.errors import (
+    DiskFull,
+    DledgerError,
+    InvalidArgument,
+    NotLeader,
+    Refused,
+    Unavailable,
+)
 from dledger.message_ids import MessageIds
+from dledger.produce_call import Connect, GrpcConnection
 from dledger.records import Appended, Record
 from dledger.rpc.cancelled import is_cancelled
+from dledger.rpc.limits import MAX_MESSAGES_UNDER_WAY
 from dledger.rpc.pb import dledger_pb2 as pb
-from dledger.rpc.wire import length_prefix
+from dledger.unanswered import Batch, Unanswered
 
 logger = logging.getLogger(__name__)
 
-_METHOD: Final = "/dledger.v1.Ledger/Produce"
 _RETRY_S: Final = 0.05
 _RETRY_MAX_S: Final = 1.0
 _PATIENCE: Final = 4
@@ -44,29 +49,6 @@ _MAX_BATCHES: Final = 64
 """A message that has so much takes no more: the leader's event loop takes it in one go."""
 _SILENCE_S: Final = 0.4
 """How long the leader may owe an answer until the other nodes are asked whether it still leads."""
-
-
-@dataclass(slots=True)
-class _Batch:
-    """A batch that is not answered: its id, what is sent, and the future of where it went."""
-
-    id: int
-    command: bytes
-    count: int
-    appended: asyncio.Future[Appended]
-
-    @property
-    def size_bytes(self) -> int:
-        """What it takes of the window."""
-        return len(self.command)
-
-    def parts(self) -> tuple[bytes, bytes, bytes]:
-        """Return the pieces of its field in a `ProduceBatches`; the command is not copied."""
-        head = pb.ProduceBatch(id=self.id).SerializeToString()
-        head += length_prefix(pb.ProduceBatch.COMMAND_FIELD_NUMBER, len(self.command))
-        size_bytes = len(head) + len(self.command)
-        field = length_prefix(pb.ProduceBatches.BATCHES_FIELD_NUMBER, size_bytes)
-        return field, head, self.command
 
 
 class _Foreign(Exception):
@@ -81,9 +63,12 @@ class AppendStream:
         client_id: Scope of the idempotency keys; made up if empty.
         max_bytes: What may be unanswered; beyond that `append` waits.
         timeout_s: How long a batch may stay unanswered.
+        max_messages: How many messages of a topic may be; at most 32,768, or a failover could
+            store them twice (docs/message-format.md).
+        connect: How a node is reached.
 
     Raises:
-        InvalidArgument: There is no address.
+        InvalidArgument: There is no address, or *max_messages* is out of bounds.
     """
 
     def __init__(
@@ -93,14 +78,21 @@ class AppendStream:
         client_id: str = "",
         max_bytes: int = 32 << 20,
         timeout_s: float = 30.0,
+        max_messages: int = MAX_MESSAGES_UNDER_WAY,
+        connect: Connect = GrpcConnection,
     ) -> None:
+        if not 1 <= max_messages <= MAX_MESSAGES_UNDER_WAY:
+            raise InvalidArgument(
+                f"1 to {MAX_MESSAGES_UNDER_WAY} messages may be unanswered, not {max_messages}"
+            )
         self._addresses = nodes_of(addresses, for_what="stream")
         self.client_id = client_id or f"dledger-py-{uuid.uuid4()}"
         self._ids = MessageIds()
         self._timeout_s = timeout_s
-        self._window = ByteWindow(max_bytes)
-        self._unsent: deque[_Batch] = deque()
-        self._sent: deque[_Batch] = deque()
+        self._connect = connect
+        self._window = Unanswered(max_bytes=max_bytes, max_messages=max_messages)
+        self._unsent: deque[Batch] = deque()
+        self._sent: deque[Batch] = deque()
         self._batches = self._streams = self._answers = 0
         self._leaderless = ""
         self._arrived = asyncio.Event()
@@ -120,7 +112,7 @@ class AppendStream:
         await self.close()
 
     async def close(self) -> None:
-        """End the stream; batches that are not answered fail, their outcome unknown."""
+        """End the stream; batches that are not answered fail, by `OutcomeUnknown` if sent."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
@@ -135,7 +127,7 @@ class AppendStream:
     @property
     def unanswered_bytes(self) -> int:
         """What waits for its answer, as bytes of batches; at most *max_bytes*, or one batch."""
-        return self._window.taken
+        return self._window.taken_bytes
 
     async def append(
         self, topic: str, records: Iterable[Record | bytes], *, queue_id: int = NO_QUEUE
@@ -147,30 +139,32 @@ class AppendStream:
 
         Raises:
             Refused: The batch is at fault; nothing of it is stored.
-            DiskFull: The group's disks are full.
-            Unavailable: No leader answered within the timeout, or the stream ended; the text says
-                whether it may be stored.
+            DiskFull: The group's disks are full; nothing of it is stored.
+            OutcomeUnknown: No leader answered within the timeout, the stream ended, or the group
+                takes nothing more; the batch may be stored, or may be yet.
+            Unavailable: Likewise, but the batch was not sent: it is not stored.
         """
         columns = _columns(records, self._ids)
         command = encode_produce(columns, client_id=self.client_id, topic=topic, queue_id=queue_id)
+        appended: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        batch = Batch(topic, command, len(columns.bodies), appended)
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await self._queued(command, len(columns.bodies))
+                return await self._queued(batch)
         except TimeoutError:
-            raise Unavailable(
-                f"no answer within {self._timeout_s:g} s; the batch may be stored"
-            ) from None
+            error = Unavailable(f"no answer within {self._timeout_s:g} s")
+            raise batch.failure(error) from None
 
-    async def _queued(self, command: bytes, count: int) -> Appended:
-        await self._window.take(len(command))
+    async def _queued(self, batch: Batch) -> Appended:
+        await self._window.take(batch)
         if self._task is not None and self._task.done():
-            self._window.give(len(command))
+            self._window.give(batch)
             raise Unavailable("the stream is over; the batch was not sent")
         self._batches += 1
-        appended: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        self._unsent.append(_Batch(self._batches, command, count, appended))
+        batch.id = self._batches
+        self._unsent.append(batch)
         self._arrived.set()
-        return await appended
+        return await batch.appended
 
     # -- the stream ------------------------------------------------------------------------------
 
@@ -202,9 +196,9 @@ class AppendStream:
 
     async def _one_stream(self, address: str) -> str:
         """Hold one stream until it ends; return the leader's address if the node knew one."""
-        async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
+        async with self._connect(address) as connection:
             self._streams += 1
-            call = channel.stream_stream(_METHOD)(self._requests(self._streams))
+            call = connection.produce(self._requests(self._streams))
             moved = asyncio.ensure_future(self._leader_elsewhere(address))
             moved.add_done_callback(lambda _: call.cancel())
             try:
@@ -217,7 +211,7 @@ class AppendStream:
                 return moved.result() if moved.done() else ""
             except grpc.aio.AioRpcError as error:
                 outcome, leader = outcome_of(error, address), leader_address(error)
-                self._note(outcome)
+                self._note(outcome, harmless=int(nothing_taken(error)))
                 if isinstance(outcome, NotLeader) and not leader:
                     self._leaderless = address
                 return leader
@@ -242,7 +236,7 @@ class AppendStream:
             await asyncio.sleep(_SILENCE_S)
             if oldest is None or not self._sent or self._sent[0] is not oldest:
                 continue
-            leader = await _leader_at(next(others))
+            leader = await _leader_at(next(others), self._connect)
             if leader not in ("", address):
                 return leader
 
@@ -264,8 +258,9 @@ class AppendStream:
         while self._unsent and count < _MAX_BATCHES and size_bytes < _ENOUGH_BYTES:
             batch = self._unsent.popleft()
             if batch.appended.done():
-                self._window.give(batch.size_bytes)  # its caller has given up
+                self._window.give(batch)  # its caller has given up
                 continue
+            batch.streams += 1
             self._sent.append(batch)
             parts += batch.parts()
             count += 1
@@ -276,8 +271,12 @@ class AppendStream:
         if not self._sent or self._sent[0].id != answer.id:
             raise _Foreign(f"an answer to batch {answer.id}, which is not the next one")
         self._answers += 1
+        if answer.disk_full:
+            self._streams += 1  # what is appended from now on goes on the next one
+            self._fail_all(DiskFull(answer.disk_full), harmless=1)
+            return
         batch = self._sent.popleft()
-        self._window.give(batch.size_bytes)
+        self._window.give(batch)
         if batch.appended.done():
             return
         if answer.refused:
@@ -285,29 +284,32 @@ class AppendStream:
         else:
             batch.appended.set_result(_appended(answer, batch.count))
 
-    def _note(self, error: DledgerError) -> None:
-        """Fail everybody if it is no use to try again."""
+    def _note(self, error: DledgerError, *, harmless: int) -> None:
+        """Fail everybody if it is no use to try again; *harmless* as for `_fail_all`."""
         if isinstance(error, Unavailable):
             logger.debug("stream ended: %s", error)
+            for batch in self._sent:
+                batch.streams -= harmless
         else:
-            self._unsent.extendleft(reversed(self._sent))
-            self._sent.clear()
-            self._fail_all(error)
+            self._fail_all(error, harmless=harmless)
 
-    def _fail_all(self, error: DledgerError) -> None:
-        for batch in (*self._sent, *self._unsent):
-            if not batch.appended.done():
-                batch.appended.set_exception(error)
-            self._window.give(batch.size_bytes)
+    def _fail_all(self, error: DledgerError, *, harmless: int = 0) -> None:
+        """Fail every batch; *harmless* is 1 if the present stream stored nothing unanswered."""
+        failures = [(batch, batch.failure(error, harmless=harmless)) for batch in self._sent]
+        failures += [(batch, batch.failure(error)) for batch in self._unsent]
         self._sent.clear()
         self._unsent.clear()
+        for batch, failure in failures:
+            if not batch.appended.done():
+                batch.appended.set_exception(failure)
+            self._window.give(batch)
 
 
-async def _leader_at(address: str) -> str:
+async def _leader_at(address: str, connect: Connect = GrpcConnection) -> str:
     """Return the address of the leader as the node at *address* knows it; empty if it does not."""
-    async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
+    async with connect(address) as connection:
         try:
-            async for _ in channel.stream_stream(_METHOD)(iter(()), timeout=_SILENCE_S):
+            async for _ in connection.produce(_nothing(), timeout_s=_SILENCE_S):
                 pass
         except grpc.aio.AioRpcError as error:
             return leader_address(error)
@@ -316,6 +318,12 @@ async def _leader_at(address: str) -> str:
                 raise
             return ""
     return address  # it takes batches
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    """Yield no request."""
+    for request in tuple[bytes, ...]():
+        yield request
 
 
 def _columns(records: Iterable[Record | bytes], ids: MessageIds) -> Columns:

@@ -16,11 +16,12 @@ from typing import Final, Self
 from dledger.append_stream import AppendStream
 from dledger.broker.produce import NO_QUEUE
 from dledger.broker.topics import check_name
-from dledger.byte_window import ByteWindow
-from dledger.errors import DledgerError, Unavailable
+from dledger.errors import DledgerError, OutcomeUnknown
+from dledger.produce_call import Connect, GrpcConnection
 from dledger.records import Record
 from dledger.rpc.checks import check_record
-from dledger.rpc.limits import MAX_MESSAGES
+from dledger.rpc.limits import MAX_MESSAGES, MAX_MESSAGES_UNDER_WAY
+from dledger.window import Window
 
 _UNDER_WAY: Final = 2
 """Batches of one queue that are under way at once: one is synced while the next one travels."""
@@ -42,11 +43,11 @@ class _Lane:
         self.waiting: deque[tuple[Record, asyncio.Future[Sent]]] = deque()
         self.under_way = 0
 
-    def take(self, max_bytes: int) -> list[tuple[Record, asyncio.Future[Sent]]]:
+    def take(self, max_bytes: int, max_messages: int) -> list[tuple[Record, asyncio.Future[Sent]]]:
         """Remove and return what makes the next batch: one message, and what fits beside it."""
         batch = [self.waiting.popleft()]
         size_bytes = len(batch[0][0].body)
-        while self.waiting and len(batch) < MAX_MESSAGES:
+        while self.waiting and len(batch) < max_messages:
             size_bytes += len(self.waiting[0][0].body)
             if size_bytes > max_bytes:
                 break
@@ -66,9 +67,11 @@ class BatchingProducer:
         max_bytes: Bodies that may be unanswered; beyond that `send` waits.
         batch_bytes: Bodies of one batch; a larger message makes a batch of its own.
         timeout_s: How long a batch may stay unanswered.
+        max_messages: As for `AppendStream`: how many messages of a topic may be under way.
+        connect: How a node is reached.
 
     Raises:
-        InvalidArgument: There is no address.
+        InvalidArgument: There is no address, or *max_messages* is out of bounds.
     """
 
     def __init__(
@@ -79,11 +82,19 @@ class BatchingProducer:
         max_bytes: int = 32 << 20,
         batch_bytes: int = 256 << 10,
         timeout_s: float = 30.0,
+        max_messages: int = MAX_MESSAGES_UNDER_WAY,
+        connect: Connect = GrpcConnection,
     ) -> None:
         self._stream = AppendStream(
-            addresses, client_id=client_id, max_bytes=2 * max_bytes, timeout_s=timeout_s
+            addresses,
+            client_id=client_id,
+            max_bytes=2 * max_bytes,
+            timeout_s=timeout_s,
+            max_messages=max_messages,
+            connect=connect,
         )
-        self._window, self._batch_bytes = ByteWindow(max_bytes), batch_bytes
+        self._window, self._batch_bytes = Window(max_bytes), batch_bytes
+        self._batch_messages = min(MAX_MESSAGES, max_messages)
         self._lanes: dict[tuple[str, int], _Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -122,8 +133,10 @@ class BatchingProducer:
 
         Raises:
             Refused: The message is at fault; it is not stored.
-            DiskFull: The group's disks are full.
-            Unavailable: No leader answered within the timeout; it may be stored.
+            DiskFull: The group's disks are full; it is not stored.
+            OutcomeUnknown: No leader answered within the timeout, or the group takes nothing more;
+                it may be stored, or may be yet.
+            Unavailable: Likewise, but it was not sent: it is not stored.
         """
         message = Record(body=record) if isinstance(record, bytes) else record
         check_name("topic", topic)
@@ -147,7 +160,7 @@ class BatchingProducer:
         """Send the next batch of a lane, if it is its turn; drop a lane that has nothing left."""
         if lane.waiting and lane.under_way < _UNDER_WAY:
             lane.under_way += 1
-            batch = lane.take(self._batch_bytes)
+            batch = lane.take(self._batch_bytes, self._batch_messages)
             task = asyncio.ensure_future(self._append(topic, queue_id, lane, batch))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -168,7 +181,7 @@ class BatchingProducer:
         except DledgerError as error:
             _fail(batch, error)
         except asyncio.CancelledError:
-            _fail(batch, Unavailable("the producer was closed before the group had answered"))
+            _fail(batch, OutcomeUnknown("ended before the group had answered; it may be stored"))
             raise
         else:
             for (_, sent), offset in zip(batch, appended.offsets, strict=True):

@@ -16,10 +16,12 @@ from dledger.errors import (
     AlreadyBootstrapped,
     DiskFull,
     DledgerError,
+    FeatureNotReady,
     InvalidArgument,
     LimitReached,
     NotJoined,
     NotLeader,
+    OutcomeUnknown,
     Overloaded,
     Refused,
     Unavailable,
@@ -30,6 +32,8 @@ from dledger.types import NodeId
 
 LEADER_KEY: Final = "dledger-leader"
 """Trailing metadata: the leader's client address, where a caller has to go there by itself."""
+NOTHING_TAKEN_KEY: Final = "dledger-nothing-taken"
+"""Trailing metadata: of what came with a stream of batches, nothing came into the log."""
 OPTIONS: Final = (
     ("grpc.max_send_message_length", 64 << 20),
     ("grpc.max_receive_message_length", 64 << 20),
@@ -79,7 +83,16 @@ class Channel:
 
 _BY_NAME: Final[dict[str, type[DledgerError]]] = {
     cls.__name__: cls
-    for cls in (Refused, InvalidArgument, LimitReached, Unavailable, Overloaded, DiskFull)
+    for cls in (
+        Refused,
+        InvalidArgument,
+        LimitReached,
+        Unavailable,
+        OutcomeUnknown,
+        Overloaded,
+        DiskFull,
+        FeatureNotReady,
+    )
 }
 
 
@@ -118,6 +131,11 @@ def outcome_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:
 def leader_address(error: grpc.aio.AioRpcError) -> str:
     """Return the leader's client address that a node named with its refusal; empty if none."""
     return str(by_key(error.trailing_metadata()).get(LEADER_KEY, ""))
+
+
+def nothing_taken(error: grpc.aio.AioRpcError) -> bool:
+    """Whether a node says that it has stored nothing of a stream, nor will."""
+    return NOTHING_TAKEN_KEY in by_key(error.trailing_metadata())
 
 
 def _by_code(code: grpc.StatusCode, text: str) -> DledgerError:

@@ -33,7 +33,7 @@ _POLL_S: Final = 0.2
 _RESTART_S: Final = 0.1
 _WRITABLE_DEADLINE_S: Final = 60.0
 _STOP_DEADLINE_S: Final = 15.0
-_HOPELESS_EXITS: Final = frozenset({2, 3})
+_HOPELESS_EXITS: Final = frozenset({2, 3, 5})
 
 
 class DevError(Exception):

@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from dledger.errors import DiskFull
 from dledger.metrics import NodeMetrics
@@ -40,11 +40,22 @@ class DiskEvents(Protocol):
     def entries_durable(self, term: int, index: int) -> None:
         """Note that all entries written up to this one are on disk."""
 
+    def cut_durable(self) -> None:
+        """Note that the disk has let go of what the core let go of."""
+
     def disk_full(self, error: DiskFull) -> None:
         """Note that entries wait for room; the write is tried again by itself."""
 
     def disk_failed(self, error: BaseException) -> None:
         """Stop: what the disk holds is unknown."""
+
+
+class _Batch(NamedTuple):
+    """What one Ready asks of the log: behind which index to cut it, if at all, and what to add."""
+
+    sequence: int
+    cut_behind: int | None
+    entries: tuple[Entry, ...]
 
 
 class Disk:
@@ -74,8 +85,8 @@ class Disk:
         self._hard_states: deque[tuple[int, HardState]] = deque(maxlen=1)  # the newest covers all
         self._hard_state_busy = False
         self._hard_state_durable = 0
-        self._batches: list[tuple[int, tuple[Entry, ...]]] = []
-        self._log_durable = 0
+        self._batches: list[_Batch] = []
+        self._log_durable = self._newest_cut = 0
         self._votes: deque[tuple[int, tuple[Message, ...]]] = deque(maxlen=MAX_HELD)
         self._acks: deque[tuple[int, tuple[AppendResponse, ...]]] = deque(maxlen=MAX_HELD)
         self._drained: asyncio.Future[None] | None = None
@@ -84,7 +95,7 @@ class Disk:
 
     @property
     def idle(self) -> bool:
-        """Whether no entries are being written or wait to be."""
+        """Whether nothing of the log is being written or waits to be."""
         return self.busy_since_s is None and not self._batches
 
     async def drained(self) -> bool:
@@ -102,9 +113,13 @@ class Disk:
         if ready.hard_state is not None:
             self._hard_states.append((self._sequence, ready.hard_state))
             self._write_hard_state()
+        if ready.cut_behind is not None:
+            self._withdraw_acks(ready.cut_behind + 1)
+            self._newest_cut = self._sequence
         if ready.entries:
             self._withdraw_acks(ready.entries[0].index)
-            self._batches.append((self._sequence, ready.entries))
+        if ready.entries or ready.cut_behind is not None:
+            self._batches.append(_Batch(self._sequence, ready.cut_behind, ready.entries))
             self._write_log()
         for message in ready.messages:
             self._send(message)
@@ -163,13 +178,11 @@ class Disk:
         batches, self._batches = self._batches, []
         self.busy_since_s = self._now_s()
         self._log_writer.run(
-            partial(_append_and_sync, self._log, [entries for _, entries in batches]),
+            partial(_write_and_sync, self._log, batches),
             lambda error: self._log_done(error, batches),
         )
 
-    def _log_done(
-        self, error: BaseException | None, batches: list[tuple[int, tuple[Entry, ...]]]
-    ) -> None:
+    def _log_done(self, error: BaseException | None, batches: list[_Batch]) -> None:
         if isinstance(error, DiskFull):
             self._keep_for_retry(error, batches)
             return
@@ -178,10 +191,13 @@ class Disk:
             return
         started_s, self.busy_since_s = self.busy_since_s, None
         self._metrics.sync_seconds.observe(self._now_s() - (started_s or 0.0))
-        self._metrics.sync_bytes.inc(sum(e.size_bytes for _, entries in batches for e in entries))
-        self._log_durable = batches[-1][0]
-        for _, entries in batches:  # each by itself: the same entry may be among them twice
-            self._events.entries_durable(entries[-1].term, entries[-1].index)
+        self._metrics.sync_bytes.inc(sum(e.size_bytes for one in batches for e in one.entries))
+        self._log_durable = batches[-1].sequence
+        for one in batches:  # each by itself: the same entry may be among them twice
+            if one.cut_behind is not None:
+                self._events.cut_durable()
+            if one.entries:
+                self._events.entries_durable(one.entries[-1].term, one.entries[-1].index)
         self._write_log()
         self._release()
         self._tell_drained()
@@ -191,9 +207,7 @@ class Disk:
         if done is not None and not done.done():
             done.set_result(None)
 
-    def _keep_for_retry(
-        self, error: DiskFull, batches: list[tuple[int, tuple[Entry, ...]]]
-    ) -> None:
+    def _keep_for_retry(self, error: DiskFull, batches: list[_Batch]) -> None:
         """Nothing of it counts; all of it is tried again until there is room."""
         self._batches[:0] = batches
         self.retrying = True
@@ -208,20 +222,26 @@ class Disk:
     # -- speaking -------------------------------------------------------------------------------
 
     def _release(self) -> None:
-        """Send what rests on writes that are durable by now."""
+        """Send what rests on writes that are durable by now.
+
+        A vote rests on the hard state alone; but behind a cut it is one of a log without what was
+        cut, which must not come back.
+        """
         votes_up_to = self._durable_up_to(
             clean=not self._hard_state_busy and not self._hard_states,
             durable=self._hard_state_durable,
         )
-        self._send_held(self._votes, votes_up_to)
         log_up_to = self._durable_up_to(clean=self.idle, durable=self._log_durable)
-        self._send_held(self._acks, min(votes_up_to, log_up_to))
+        acks_up_to = min(votes_up_to, log_up_to)
+        is_cut = log_up_to >= self._newest_cut
+        self._send_held(self._votes, votes_up_to if is_cut else acks_up_to)
+        self._send_held(self._acks, acks_up_to)
 
     def _durable_up_to(self, *, clean: bool, durable: int) -> int:
         return self._sequence if clean else durable
 
     def _withdraw_acks(self, first: int) -> None:
-        """Drop acks for entries at *first* and above, which are replaced now.
+        """Drop acks for entries at *first* and above, which are replaced now or go.
 
         They may go down in one sync with what replaces them, and so never be on disk themselves.
         """
@@ -240,13 +260,16 @@ class Disk:
             self._events.disk_failed(error)
 
 
-def _append_and_sync(log: CommitLog, batches: Sequence[tuple[Entry, ...]]) -> None:
-    """Write what follows on in one go, overlaps one by one, then sync once."""
+def _write_and_sync(log: CommitLog, batches: Sequence[_Batch]) -> None:
+    """Write what follows on in one go, cuts and overlaps one by one, then sync once."""
     run: list[Entry] = []
-    for entries in batches:
-        if run and entries[0].index != run[-1].index + 1:
+    for _, cut_behind, entries in batches:
+        if run and (cut_behind is not None or entries[0].index != run[-1].index + 1):
             log.append(run)
             run = []
+        if cut_behind is not None:
+            log.cut_behind(cut_behind)
         run.extend(entries)
-    log.append(run)
+    if run:
+        log.append(run)
     log.sync()

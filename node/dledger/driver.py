@@ -17,7 +17,7 @@ from typing import Protocol
 from dledger.disk import Disk
 from dledger.disk_room import DiskRoom
 from dledger.disk_stall import StallLimits, StallWatch
-from dledger.errors import DiskFull, DledgerError, NotLeader
+from dledger.errors import DiskFull, DledgerError, NewerCommand, NotLeader
 from dledger.failover import FailoverRecord
 from dledger.installation import Installation
 from dledger.last_words import last_words
@@ -25,10 +25,10 @@ from dledger.log_clock import Clock, LogClock
 from dledger.log_view import LogView
 from dledger.metrics import NodeMetrics
 from dledger.proposals import Command
-from dledger.proposing import Proposing
+from dledger.proposing import EntrySizes, Proposing
 from dledger.raft.config import RaftConfig
 from dledger.raft.core import Raft
-from dledger.raft.messages import DisownResponse, InstallSnapshotRequest, Message
+from dledger.raft.messages import InstallSnapshotRequest, Message
 from dledger.raft.ready import Ready, RoleChange
 from dledger.reads import AppliedWaiters, PendingReads
 from dledger.refetch import first_needed, is_stuck_behind
@@ -67,13 +67,15 @@ class DriverConfig:
     stall: StallLimits = field(default_factory=StallLimits)
     max_queued_bytes: int = 64 << 20
     min_free_bytes: int = 64 << 20
+    entries: EntrySizes = field(default_factory=EntrySizes)
 
 
 class Driver:
     """Runs one Raft core on one commit log.
 
     It calls *on_fatal* when nothing it says can be trusted any more, and *on_removed*, once and
-    with the entry's index, when a committed change has removed this node from its group.
+    with the entry's index, when a committed change has removed this node from its group. *admit*
+    raises FeatureNotReady for a command that a member of the group would not know.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class Driver:
         metrics: NodeMetrics,
         snapshots: Snapshots | None = None,
         on_removed: Callable[[int], None] = lambda _: None,
+        admit: Callable[[Command, Membership], None] = lambda _, __: None,
         thread: Callable[[str], Worker] = WorkThread,
     ) -> None:
         self._config = config
@@ -100,6 +103,7 @@ class Driver:
         self._send = send
         self._on_membership = on_membership
         self._on_fatal = on_fatal
+        self._admit = admit
         self._on_removed: Callable[[int], None] | None = on_removed
         self._clock = clock
         self._rng = rng
@@ -116,7 +120,7 @@ class Driver:
                 on_loaded=self._entries_loaded,
                 on_error=self.disk_failed,
             )
-            self._applied_index = min(snapshots.index, log.last_index)
+            self._applied_index = snapshots.logged_index
         self.core = Raft(
             raft,
             hard_state=hard_state,
@@ -137,6 +141,7 @@ class Driver:
             log_clock=self._log_clock,
             metrics=metrics,
             max_queued_bytes=config.max_queued_bytes,
+            sizes=config.entries,
         )
         self._roles = RoleWatch(self.core, clock=clock, log_clock=self._log_clock, metrics=metrics)
         self._room = DiskRoom(config.min_free_bytes)
@@ -238,9 +243,9 @@ class Driver:
     def submit(self, command: Command, *, grows: bool) -> asyncio.Future[object]:
         """Queue one framed command; the future gives what applying it gave.
 
-        Commands enter the log in the order of submission. The future may also raise
-        LeadershipLost (outcome unknown; retry with the same idempotency key), NotLeader, DiskFull,
-        and what applying the command refused.
+        Commands enter the log in the order of submission. The future may also raise NotLeader (it
+        did not enter the log, nor did any that was submitted behind it by then), LeadershipLost
+        (outcome unknown; retry with the same idempotency key), and what applying it refused.
 
         Args:
             command: A framed command (`broker.commands`), or one that is open until its turn.
@@ -250,8 +255,10 @@ class Driver:
             NotLeader: This node does not lead.
             Overloaded: A bounded queue is full.
             DiskFull: The disk has no room for more user data.
+            FeatureNotReady: Not every member knows such a command yet.
         """
         self.check(grows=grows)
+        self._admit(command, self.core.membership)
         result = self._proposing.push(command)
         self._wake()
         return result
@@ -296,8 +303,6 @@ class Driver:
             return
         self._roles.receiving(message)
         self.core.step(message)
-        if isinstance(message, DisownResponse):
-            self.core.log_repaired(whole=self._is_whole())
         self._wake()
 
     @property
@@ -386,6 +391,8 @@ class Driver:
         self._wake_scheduled = False
         try:
             self._advance()
+        except NewerCommand as error:
+            self.outdated(error)
         except Exception as error:
             logger.critical("a fault of this program", exc_info=error)
             self._fail("cannot go on behind a step that was half done", error)
@@ -424,6 +431,10 @@ class Driver:
         self.core.persisted(term=term, index=index)
         self._wake()
 
+    def cut_durable(self) -> None:
+        """Look whether the log is whole, without what the core let go of; then we may campaign."""
+        self.log_repaired(())
+
     def disk_full(self, error: DiskFull) -> None:
         """Refuse writes; what waits is written when there is room.
 
@@ -443,6 +454,10 @@ class Driver:
         """
         self._fail("storage failed", error)
 
+    def outdated(self, error: NewerCommand) -> None:
+        """Stop: the group's log holds what this version does not know. Nothing is skipped."""
+        self._fail("this version is too old for its group", error)
+
     def _fail(self, why: str, error: BaseException) -> None:
         if self._running:
             self._running = False
@@ -460,14 +475,9 @@ class Driver:
         if self._installation is not None and self._installation.replaces_log:
             asyncio.get_running_loop().call_later(self._config.tick_s, self.log_repaired, entries)
         elif self._running:
-            self.core.log_repaired(entries, whole=self._is_whole())
+            self.core.log_repaired(entries, whole=self._log.is_whole)
             self._note_membership()
             self._wake()
-
-    def _is_whole(self) -> bool:
-        """Whether all that the core counts as its log can be read; it may have let go of more."""
-        last_index = self.core.last_index
-        return self._log.is_whole or all(each.start > last_index for each in self._log.faulty)
 
     def entries_lost(self, damaged: Sequence[range]) -> None:
         """Ask the leader for a snapshot, if it has dropped an entry of these that we wait for.
@@ -525,7 +535,10 @@ class Driver:
             self._applied.applied(info.last_index)
             self._log_clock.applied(self._snapshots.now_ms)
         self.core.snapshot_finished(
-            info, installed=memberships is not None, memberships=memberships or ()
+            info,
+            installed=memberships is not None,
+            memberships=memberships or (),
+            last_index=self._log.last_index,
         )
         self.core.log_repaired(whole=self._log.is_whole)
         for listener in self._applied_listeners:

@@ -16,12 +16,16 @@
     │   ├── NotLeader           (carries the leader, if known)
     │   ├── NotJoined
     │   ├── LeadershipLost      (outcome unknown: retry with the same key)
+    │   ├── OutcomeUnknown      (a client's word: the write may be stored, or may be yet)
     │   ├── Overloaded
     │   ├── FaultyEntry         (damaged on this node's disk; being fetched from its peers)
     │   └── SpoolFull           (no room on a producer's local disk, and no group to take writes)
     ├── DiskFull                writes are refused until space returns; reads go on
+    ├── FeatureNotReady         held back until every member knows it; nothing was stored
+    ├── NewerCommand            this node is older than what its group wrote: it must be upgraded
     └── StorageError            this node's disk is at fault; the node must not vote
         ├── CorruptRecord / CorruptFile
+        ├── NewerFormat         (a newer version wrote it; the node is upgraded)
         ├── CorruptSpool        (reported, not raised: what is whole is replayed)
         ├── WrongIdentity
         ├── NodeRemoved         (its group removed this node; the disk must be formatted)
@@ -29,6 +33,8 @@
 """
 
 from __future__ import annotations
+
+from typing import Self
 
 from dledger.types import NodeId
 
@@ -161,6 +167,14 @@ class LeadershipLost(Unavailable):
     """Leadership ended before the outcome was known: it may or may not commit."""
 
 
+class OutcomeUnknown(Unavailable):
+    """A write was sent and not answered: it may be stored, or may be yet.
+
+    Sending the same messages again is safe with the same client id and message ids only: as new
+    ones they would be stored a second time.
+    """
+
+
 class Overloaded(Unavailable):
     """A bounded queue is full; back off and retry."""
 
@@ -183,8 +197,73 @@ class DiskFull(DledgerError):
     """The disk has no room for more; reads go on, writes resume when space returns."""
 
 
+class FeatureNotReady(DledgerError):
+    """Not every member knows this command yet; it works once all run a version that does.
+
+    Attributes:
+        needed: The feature level that it takes; 0 where a client was only told the sentence.
+        member: The name of a member that holds it back.
+        told: That member's level; None: it was not heard from since the leader started.
+    """
+
+    def __init__(
+        self, sentence: str, *, needed: int = 0, member: str = "", told: int | None = None
+    ) -> None:
+        super().__init__(sentence)
+        self.needed, self.member, self.told = needed, member, told
+
+    @classmethod
+    def held_back(cls, command: str, *, needed: int, member: str, told: int | None) -> Self:
+        """Return that *member* holds a command back."""
+        known = "has not told its level yet" if told is None else f"is of level {told}"
+        return cls(
+            f"{command} needs feature level {needed}, and member {member} {known}: it is held back "
+            "until every member runs a version that knows it; nothing was stored",
+            needed=needed,
+            member=member,
+            told=told,
+        )
+
+
+class NewerCommand(DledgerError):
+    """An entry of the group's log holds what this version does not know; this node must stop.
+
+    Attributes:
+        index: The entry. Neither it nor a later one was applied.
+        what: The part that is unknown.
+    """
+
+    def __init__(self, index: int, *, what: str, level: int) -> None:
+        super().__init__(
+            f"entry {index} is of a newer version: {what} is unknown to this one (feature level "
+            f"{level}). Nothing of it was applied and the disk is good: upgrade this node's image "
+            "to the version that its group runs"
+        )
+        self.index, self.what = index, what
+
+
 class StorageError(DledgerError):
     """This node's own disk is at fault."""
+
+
+class NewerFormat(StorageError):
+    """What is on the disk, or came from the leader, is whole, but this version cannot read it.
+
+    Attributes:
+        found, known: Which format it has, and the newest that this version reads.
+    """
+
+    def __init__(self, what: str, *, found: str, known: str) -> None:
+        super().__init__(
+            f"{what} is of a newer version: {found}, and this one reads up to {known}. Nothing is "
+            "damaged or was changed: upgrade this node's image to the version that wrote it"
+        )
+        self.found, self.known = found, known
+
+    @classmethod
+    def number(cls, what: str, *, found: int, known: int) -> Self:
+        """Return that *what* has format number *found*, and the newest known is *known*."""
+        return cls(what, found=f"format {found}", known=f"format {known}")
 
 
 class CorruptRecord(StorageError):

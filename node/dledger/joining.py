@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from dledger.errors import AlreadyBootstrapped, NodeRemoved
+from dledger.features import FEATURE_LEVEL
 from dledger.founding import Founding, FoundingFile, check_founding
 from dledger.raft.view import RaftView
 from dledger.rpc.hello import Hello, NodeAddress, check
@@ -35,6 +36,7 @@ class Joining:
     """The identity of one disk, formatted if it was empty; it joins one group, once.
 
     Args:
+        feature_level: What this node tells its peers that it knows.
         on_joined: Called when the disk has come to belong to a group.
     """
 
@@ -46,6 +48,7 @@ class Joining:
         group: str,
         name: str,
         address: NodeAddress,
+        feature_level: int = FEATURE_LEVEL,
         on_joined: Callable[[], Awaitable[None]],
     ) -> None:
         """Load or write the identity.
@@ -58,6 +61,7 @@ class Joining:
         self._directory = directory
         self._name = name
         self._address = address
+        self._feature_level = feature_level
         self._on_joined = on_joined
         self._lock = asyncio.Lock()
         self._founding = FoundingFile(files, directory)
@@ -110,6 +114,7 @@ class Joining:
             sender_name=self._name,
             recipient_id=member.id,
             endpoint=self._address,
+            feature_level=self._feature_level,
         )
 
     async def accept(self, hello: Hello, view: Callable[[], RaftView | None]) -> None:

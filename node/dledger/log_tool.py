@@ -1,5 +1,7 @@
 """``dledger log verify|dump DIR``: read a commit log offline, without changing a byte.
 
+(``dledger log discard`` is `discard_tool`.)
+
 DIR is a node's data directory, or its ``log`` directory alone. A log in use may be read too: its
 tail above the watermark is then still being written, and is reported as such, not as damage.
 """
@@ -10,9 +12,12 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
+from dledger import discard_tool
 from dledger.errors import DledgerError
+from dledger.store.discards import Discard, load_discards
 from dledger.store.files import Files, Mode, RealFiles
 from dledger.store.format import decode_index
 from dledger.store.identity import LOG_DIRECTORY, Identity, load_identity
@@ -32,6 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     verify = actions.add_parser("verify", help="check every byte that counts")
     dump = actions.add_parser("dump", help="print one JSON line for each entry")
+    discard = actions.add_parser("discard", help="a group of one: give up what rotted, by name")
+    discard_tool.add_arguments(discard)
     for action in (verify, dump):
         action.add_argument("directory", type=Path, metavar="DIR", help="a node's data directory")
     dump.add_argument("--first", type=int, default=1, metavar="INDEX", help="begin here")
@@ -42,10 +49,14 @@ def run(args: argparse.Namespace) -> int:
     """Do what was asked; return 0, or 1 if the log is damaged or cannot be read."""
     files = RealFiles()
     try:
+        if args.action == "discard":
+            return discard_tool.run(args)
         found = _survey(files, args.directory, full=args.action == "verify")
         if args.action == "verify":
             for line in _report(files, found):
                 print(line)
+            for act in load_discards(files, args.directory):
+                print(_told(act))
         else:
             for line in _dump(files, found, args.first, args.last):
                 print(line)
@@ -89,6 +100,12 @@ def _report(files: Files, found: Survey) -> Iterator[str]:
         f"entries [{first}, {found.last_index}], synced up to {mark.index}, "
         f"last chain CRC {found.last_chain:#010x}"
     )
+
+
+def _told(act: Discard) -> str:
+    when = datetime.fromtimestamp(act.at_ms / 1000, UTC).isoformat(timespec="seconds")
+    gone = ", ".join(each.strip() for each in act.lost) or "no message"
+    return f"given up on {when}, entries {[list(pair) for pair in act.damaged]} damaged: {gone}"
 
 
 def _index_state(files: Files, segment: Segment, found: Survey) -> str:

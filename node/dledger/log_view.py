@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from typing import Final
 
@@ -45,16 +45,11 @@ class LogView:
         self._sweeping = False
         self._loading: dict[int, asyncio.Future[tuple[Entry, ...]]] = {}
         self._truncations = log.truncations
-        self._hidden_before = 0
 
     @property
     def first_index(self) -> int:
-        """The oldest index that is kept."""
-        return max(self._log.first_index, self._log.needed_from, self._hidden_before)
-
-    def hide_before(self, index: int) -> None:
-        """Say that the log begins with *index*, before a thread drops what is below."""
-        self._hidden_before = max(self._hidden_before, index)
+        """The oldest index that is kept: what a snapshot covers, a thread may drop any moment."""
+        return max(self._log.first_index, self._log.needed_from)
 
     @property
     def last_index(self) -> int:
@@ -64,6 +59,10 @@ class LogView:
     def term(self, index: int) -> int:
         """Return the term at *index* (0 at index 0). Raises OffsetOutOfRange outside the log."""
         return self._log.term(index)
+
+    def membership_indexes(self) -> Collection[int]:
+        """Return where the log has memberships of the group, those too that are damaged."""
+        return self._log.membership_indexes()
 
     def entries(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...] | None:
         """Return entries of [first, last] from memory, or None and start loading them.

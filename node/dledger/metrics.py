@@ -23,6 +23,10 @@ from prometheus_client.registry import Collector
 from dledger.failover import CAUSES, FailoverRecord
 
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+_TURN_SECONDS: Final = (
+    *(0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.125, 0.15, 0.2, 0.3, 0.5, 0.75, 1),
+    *(1.5, 2, 3, 5, 10),
+)
 _PHASE_SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 _COMMANDS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _BYTES: Final = tuple(1 << power for power in range(10, 24, 2))
@@ -71,6 +75,12 @@ class Sample:
     held_request_bytes: int = _gauge("Bytes of client requests under way or held at this node")
     waiting_polls: int = _gauge("Consumers' polls that wait at this node for a message")
     telemetry_streams: int = _gauge("Telemetry streams open here: one for each client's connection")
+    remembered_message_ids: int = _gauge(
+        "Message ids of all clients by which a retry is recognised"
+    )
+    remembered_message_ids_limit: int = _gauge(
+        "How many are kept; beyond it the least recent clients are forgotten"
+    )
 
 
 class NodeMetrics:
@@ -113,6 +123,12 @@ class NodeMetrics:
         ).labels(**own)
         self.batch_bytes = Histogram(
             "dledger_batch_bytes", "Bytes of one entry's commands", buckets=_BYTES, **make
+        ).labels(**own)
+        self.loop_turn_seconds = Histogram(
+            "dledger_loop_turn_cpu_seconds",
+            "CPU time of the event loop between two beats, 20 ms apart: a long one is a turn",
+            buckets=_TURN_SECONDS,
+            **make,
         ).labels(**own)
         self.requests = Requests(
             Counter(

@@ -19,10 +19,12 @@ from dledger.broker.state import BrokerState
 from dledger.config import Settings
 from dledger.driver import Driver
 from dledger.engine import NodeEngine
-from dledger.errors import DiskFull, MemberRemoved, NotJoined, StorageError
+from dledger.errors import DiskFull, MemberRemoved, NewerCommand, NotJoined, StorageError
+from dledger.features import FEATURES, Features, MemberLevels
 from dledger.http import HealthServer
 from dledger.joining import Joining
 from dledger.log_clock import RealClock
+from dledger.loop_turns import LoopTurns
 from dledger.member_change import Changed, MemberChange, carry_out
 from dledger.metrics import NodeMetrics
 from dledger.node_sample import node_sample
@@ -43,6 +45,7 @@ from dledger.store.files import DiskUsage, RealFiles
 from dledger.store.identity import lock_directory
 from dledger.types import Member, NodeId, Role
 from dledger.version import VERSION
+from dledger.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 
@@ -56,25 +59,38 @@ _CALLS_GRACE_S: Final = 1.0
 class Node:
     """A node process from start to stop. Implements `PeerEvents` and `AdminBackend`."""
 
-    def __init__(self, settings: Settings, *, on_fatal: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        on_fatal: Callable[[BaseException], None],
+        features: Features = FEATURES,
+        state: BrokerState | None = None,
+        watchdog: Watchdog | None = None,
+    ) -> None:
         """Open (or format) the data directory.
 
         Args:
             settings: Checked settings.
-            on_fatal: Called once when storage fails while running, or when the group has removed
-                this node (NodeRemoved); the process must end.
+            on_fatal: Called once when storage fails while running, when the group has removed
+                this node (NodeRemoved), or when this version is too old for it (NewerCommand,
+                NewerFormat); the process must end.
+            features: What this version knows.
+            state: An empty state that knows as much; one of this version by default.
+            watchdog: The process's, which the caller starts; without one nobody watches.
 
         Raises:
             StorageError: The directory is locked, foreign or corrupt.
         """
         self._settings = settings
         self._on_fatal = on_fatal
+        self._watchdog = watchdog or Watchdog()
         self._clock = RealClock()
         self._files = RealFiles()
         self._directory = settings.data_dir
         self._lock = lock_directory(self._files, self._directory)
         self._replica: Replica | None = None
-        self._state = BrokerState()
+        self._state = state if state is not None else BrokerState(features=features)
         self._metrics = NodeMetrics(settings.group, settings.name)
         self._address = NodeAddress(
             host=settings.advertise_host,
@@ -89,9 +105,11 @@ class Node:
             group=settings.group,
             name=settings.name,
             address=self._address,
+            feature_level=features.level,
             on_joined=self._start_replica,
         )
-        self._peers = Peers(self.node_id, self)
+        self._levels = MemberLevels(self.node_id, features)
+        self._peers = Peers(self.node_id, self, self._levels)
         self.engine = NodeEngine(
             group=settings.group,
             name=settings.name,
@@ -104,6 +122,7 @@ class Node:
         self._burial: asyncio.Task[None] | None = None
         self._usage = shutil.disk_usage(self._directory)
         self._tasks: list[asyncio.Task[None]] = []
+        self._loop_turns = LoopTurns(self._metrics.loop_turn_seconds.observe)
         self._health = HealthServer(
             (settings.listen_host, settings.http_port),
             live=self._live_problem,
@@ -149,6 +168,7 @@ class Node:
         loop = asyncio.get_running_loop()
         duties = (self._keep_house(), self._keep_log_short(), self._show())
         self._tasks += [loop.create_task(duty) for duty in duties]
+        self._loop_turns.start()
         self._health.start()
         self._gateway.start()
         await self._peers.replication.start()
@@ -162,6 +182,7 @@ class Node:
         await self._servers.stop(_CALLS_GRACE_S)
         await self._gateway.close()
         await self._peers.close()
+        self._loop_turns.stop()
         for task in self._tasks:
             task.cancel()
         if self._replica is not None:
@@ -190,6 +211,8 @@ class Node:
             state=self._state,
             metrics=self._metrics,
             clock=self._clock,
+            levels=self._levels,
+            watchdog=self._watchdog,
             on_fatal=self._on_fatal,
             on_removed=self.removed,
         )
@@ -246,6 +269,11 @@ class Node:
         if self._driver is not None:
             self._driver.receive(message)
 
+    def outdated(self, error: NewerCommand) -> None:
+        """Stop: a peer sent an entry that this version does not know."""
+        if self._driver is not None:
+            self._driver.outdated(error)
+
     def peer_disconnected(self, peer: NodeId) -> None:
         """Pass on that a peer's stream broke."""
         if self._driver is not None and not self._stopping:
@@ -301,13 +329,14 @@ class Node:
             storage_used_bytes=self._usage.used,
             storage_capacity_bytes=self._usage.total,
             recovered_to=self._joining.identity.recovered_to,
+            feature_level=self._levels.own,
         )
-        return node_status(facts, self._driver, self._log, self._peers.connected)
+        return node_status(facts, self._driver, self._log, self._peers)
 
     def _live_problem(self) -> str:
         """Say why the process should be restarted; called from the health thread."""
         driver = self._driver
-        if driver is None or self._stopping:
+        if driver is None or self._stopping or self._watchdog.is_patient:
             return ""
         stalled_s = self._clock.monotonic_s() - driver.last_tick_s
         return f"the event loop has not run for {stalled_s:.1f} s" if stalled_s > _STALLED_S else ""
@@ -339,6 +368,13 @@ class Node:
         """Publish gauges every second, also while the disk keeps housekeeping waiting."""
         while True:
             status, load, free = self.status(), self._gateway.load(), self._usage.free
-            sample = node_sample(status, self._driver, self._log, load, free_bytes=free)
+            sample = node_sample(
+                status,
+                self._driver,
+                self._log,
+                load,
+                free_bytes=free,
+                remembered_ids=self.engine.state.topics.remembered_ids,
+            )
             self._metrics.publish(sample)
             await asyncio.sleep(_PUBLISH_S)

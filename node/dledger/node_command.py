@@ -20,7 +20,7 @@ import uvloop
 
 from dledger import config
 from dledger.config import ConfigError, Settings
-from dledger.errors import NodeRemoved, StorageError
+from dledger.errors import NewerCommand, NewerFormat, NodeRemoved, StorageError
 from dledger.memory import give_back_now_and_then, keep_blocks
 from dledger.node import Node
 from dledger.watchdog import Watchdog
@@ -36,6 +36,7 @@ _RESOLVE_WAIT_S: Final = 60.0
 EXIT_FATAL: Final = 1
 _EXIT_CONFIG: Final = 2
 _EXIT_DATA: Final = 3
+EXIT_TOO_OLD: Final = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,42 +72,51 @@ def run(args: argparse.Namespace) -> int:
         format=f"%(asctime)s %(levelname)s {settings.group} %(name)s: %(message)s",
     )
     try:
-        return uvloop.run(_serve(settings))
-    except StorageError as error:
-        logger.critical("refusing to start: %s", error)
-        return _EXIT_DATA
-    except OSError as error:
-        logger.critical("cannot start: %s", error)
+        ended_by = uvloop.run(_serve(settings))
+    except StorageError as refused:
+        logger.critical("refusing to start: %s", refused)
+        return _last_word(refused, _EXIT_DATA)
+    except OSError as failed:
+        logger.critical("cannot start: %s", failed)
         return _EXIT_CONFIG
+    return _last_word(ended_by, EXIT_FATAL) if ended_by is not None else 0
 
 
-def _exit_code(error: BaseException) -> int:
-    """Return how the process ends; a removed node's directory is of no use to the next start."""
-    return _EXIT_DATA if isinstance(error, NodeRemoved) else EXIT_FATAL
+def _last_word(error: BaseException, otherwise: int) -> int:
+    """Say why this process is to end, as far as someone has to act; return its exit code.
+
+    The last line is what Kubernetes keeps as the container's termination message. No further start
+    helps a node whose version is too old, or whose directory is of no use.
+    """
+    if isinstance(error, NewerCommand | NewerFormat):
+        print(f"dledger node: {error}", file=sys.stderr)
+        return EXIT_TOO_OLD
+    return _EXIT_DATA if isinstance(error, NodeRemoved) else otherwise
 
 
-async def _serve(settings: Settings) -> int:
+async def _serve(settings: Settings) -> BaseException | None:
+    """Run until a signal comes, or until this node cannot go on; return why, then."""
     loop = asyncio.get_running_loop()
-    ended: asyncio.Future[int] = loop.create_future()
+    ended: asyncio.Future[BaseException | None] = loop.create_future()
 
-    def end(code: int) -> None:
+    def end(error: BaseException | None) -> None:
         if not ended.done():
-            ended.set_result(code)
+            ended.set_result(error)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, end, 0)
+        loop.add_signal_handler(number, end, None)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    node = Node(settings, on_fatal=lambda error: end(_exit_code(error)))
     watchdog = Watchdog()
+    node = Node(settings, on_fatal=end, watchdog=watchdog)
     await node.start()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     watchdog.start()
     give_back_now_and_then()
-    code = await ended
+    error = await ended
     await stop_within(settings.shutdown_grace_s, node.stop)
     watchdog.stop()
-    return code
+    return error
 
 
 async def stop_within(grace_s: float, stop: Callable[[], Awaitable[None]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dledger.broker.dedupe import MAX_IDS
 from dledger.driver import Driver
 from dledger.metrics import Sample
 from dledger.raft import quorum
@@ -13,7 +14,13 @@ from dledger.types import Role
 
 
 def node_sample(
-    status: NodeStatus, driver: Driver | None, log: CommitLog | None, load: Load, *, free_bytes: int
+    status: NodeStatus,
+    driver: Driver | None,
+    log: CommitLog | None,
+    load: Load,
+    *,
+    free_bytes: int,
+    remembered_ids: int,
 ) -> Sample:
     """Return a node's state as gauges; positions are 0 while it is Unjoined."""
     core = driver.core if driver else None
@@ -42,6 +49,8 @@ def node_sample(
         held_request_bytes=load.held_request_bytes,
         waiting_polls=load.waiting_polls,
         telemetry_streams=load.telemetry_streams,
+        remembered_message_ids=remembered_ids,
+        remembered_message_ids_limit=MAX_IDS,
     )
 
 

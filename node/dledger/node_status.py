@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from dledger.driver import Driver
+from dledger.features import MemberLevels
 from dledger.raft.core import Raft
 from dledger.status import MemberStatus, NodeStatus
 from dledger.store.commit_log import CommitLog
@@ -25,13 +26,25 @@ class Facts:
     storage_used_bytes: int
     storage_capacity_bytes: int
     recovered_to: int = 0
+    feature_level: int = 0
+
+
+class PeerView(Protocol):
+    """What is known of the other members beside what Raft knows; see `rpc.peers.Peers`."""
+
+    @property
+    def levels(self) -> MemberLevels:
+        """Their feature levels."""
+
+    def connected(self, node_id: NodeId) -> bool:
+        """Whether the link to a member is up."""
 
 
 def node_status(
     facts: Facts,
     driver: Driver | None,
     log: CommitLog | None,
-    connected: Callable[[NodeId], bool],
+    peers: PeerView,
 ) -> NodeStatus:
     """Return the status of a node; positions are 0 while it is Unjoined."""
     core = driver.core if driver else None
@@ -50,7 +63,7 @@ def node_status(
         synced_index=log.synced_index if log else 0,
         ready=not facts.not_ready_reason,
         not_ready_reason=facts.not_ready_reason,
-        members=_members(driver, facts.node_id, connected) if driver else (),
+        members=_members(driver, facts.node_id, peers) if driver else (),
         last_failover=driver.last_failover if driver else None,
         version=facts.version,
         storage_used_bytes=facts.storage_used_bytes,
@@ -58,18 +71,17 @@ def node_status(
         writes_refused_reason=str(refused) if refused else "",
         recovered_to=facts.recovered_to,
         faulty_entries=log.faulty_count if log else 0,
+        feature_level=facts.feature_level,
     )
 
 
-def _members(
-    driver: Driver, own_id: NodeId, connected: Callable[[NodeId], bool]
-) -> tuple[MemberStatus, ...]:
+def _members(driver: Driver, own_id: NodeId, peers: PeerView) -> tuple[MemberStatus, ...]:
     core = driver.core
     match = {node: progress.match_index for node, progress in core.progress().items()}
     match[own_id] = core.last_index if core.role is Role.LEADER else 0
 
     def row(member: Member) -> MemberStatus:
-        up = member.id == own_id or connected(member.id)
+        up = member.id == own_id or peers.connected(member.id)
         leads = core.role is Role.LEADER
         return MemberStatus(
             member=member,
@@ -78,6 +90,7 @@ def _members(
             lag=core.last_index - match.get(member.id, 0) if leads else 0,
             connected=up,
             voter=member.id not in core.membership.learner_ids,
+            feature_level=peers.levels.get(member.id) or 0,
         )
 
     return tuple(row(member) for member in core.membership.members)

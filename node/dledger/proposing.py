@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from crc32c import crc32c
@@ -17,14 +18,33 @@ from crc32c import crc32c
 from dledger.errors import DledgerError
 from dledger.log_clock import Clock, LogClock
 from dledger.metrics import NodeMetrics
-from dledger.proposals import Command, Proposal, ProposalQueue, Waiters, closed
+from dledger.proposals import (
+    MAX_ENTRY_BYTES,
+    Command,
+    Proposal,
+    ProposalQueue,
+    Waiters,
+    closed,
+)
 from dledger.raft.core import Raft
 from dledger.types import EntryKind
 
 _PIPELINE_ENTRIES: Final = 4
-_EARLY_BATCH_BYTES: Final = 256 << 10
-_WORTH_BYTES: Final = 64 << 10
-"""From here on an entry costs by its bytes, below by being one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntrySizes:
+    """How large an entry becomes.
+
+    Attributes:
+        worth_bytes: From here on one costs by its bytes, below by being one.
+        early_bytes: One that has so much does not wait for the sync before it.
+        max_bytes: Nothing is joined to one beyond this; a larger command goes alone.
+    """
+
+    worth_bytes: int = 64 << 10
+    early_bytes: int = 256 << 10
+    max_bytes: int = MAX_ENTRY_BYTES
 
 
 class Proposing:
@@ -38,9 +58,11 @@ class Proposing:
         log_clock: LogClock,
         metrics: NodeMetrics,
         max_queued_bytes: int,
+        sizes: EntrySizes = EntrySizes(),
     ) -> None:
         self._core, self._clock, self._log_clock, self._metrics = core, clock, log_clock, metrics
-        self._queue = ProposalQueue(max_queued_bytes)
+        self._sizes = sizes
+        self._queue = ProposalQueue(max_queued_bytes, max_entry_bytes=sizes.max_bytes)
         self._waiters = Waiters(self._answered)
 
     @property
@@ -55,37 +77,36 @@ class Proposing:
         return result
 
     def propose(self, *, disk_idle: bool) -> None:
-        """Make entries of what is queued, as far as it is their turn."""
+        """Make entries of what is queued, as far as it is their turn and there is room for them.
+
+        What has left the queue is in the log. A batch that was refused here would be overtaken by
+        those behind it, which go as soon as there is room: one producer's batches out of order.
+        """
         while self._queue and self._may_propose(disk_idle=disk_idle):
             batch = self._queue.take_batch()
-            if batch and not self._propose(batch):
-                return
+            if batch:
+                self._propose(batch)
 
-    def _propose(self, batch: Sequence[Proposal]) -> bool:
+    def _propose(self, batch: Sequence[Proposal]) -> None:
         data = b"".join([closed(proposal.command) for proposal in batch])
-        try:
-            term, index = self._core.propose(
-                kind=EntryKind.DATA,
-                data=data,
-                crc32c=crc32c(data),
-                timestamp_ms=self._log_clock.now_ms(),
-            )
-        except DledgerError as error:
-            for proposal in batch:
-                if not proposal.result.done():
-                    proposal.result.set_exception(error)
-            return False
+        term, index = self._core.propose(
+            kind=EntryKind.DATA,
+            data=data,
+            crc32c=crc32c(data),
+            timestamp_ms=self._log_clock.now_ms(),
+        )
         self._waiters.add(term, index, batch)
         self._metrics.batch(len(batch), len(data))
-        return True
 
     def _may_propose(self, *, disk_idle: bool) -> bool:
-        if self._core.transfer_target is not None:
-            return False
+        if not self._core.has_room:
+            return False  # a commit, a sync, or the end of a hand-over or of our lead: all wake us
         size_bytes, ahead = self._queue.size_bytes, len(self._waiters)
         if disk_idle:
-            return (not ahead or size_bytes >= _WORTH_BYTES) and not self._core.has_ready()
-        return size_bytes >= _EARLY_BATCH_BYTES and ahead < _PIPELINE_ENTRIES
+            return (
+                not ahead or size_bytes >= self._sizes.worth_bytes
+            ) and not self._core.has_ready()
+        return size_bytes >= self._sizes.early_bytes and ahead < _PIPELINE_ENTRIES
 
     def applied(self, term: int, index: int, results: Sequence[object]) -> None:
         """Hand out an applied entry's results, one a command."""

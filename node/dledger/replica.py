@@ -16,6 +16,7 @@ from dledger.broker.state import BrokerState
 from dledger.config import Settings
 from dledger.driver import Driver, DriverConfig
 from dledger.errors import StorageError
+from dledger.features import MemberLevels
 from dledger.founding import Founding
 from dledger.joining import Joining
 from dledger.log_clock import Clock
@@ -34,6 +35,7 @@ from dledger.store.identity import LOG_DIRECTORY
 from dledger.store.snapshot_files import SNAPSHOT_DIRECTORY, SnapshotFiles
 from dledger.types import HardState
 from dledger.upkeep import SnapshotPolicy, Upkeep
+from dledger.watchdog import Watchdog
 
 _RESERVE_BYTES: Final = 16 << 20
 """Free space that segments never take, so that hard state can always be saved."""
@@ -46,7 +48,9 @@ class Surroundings:
     """What a replica is given.
 
     Attributes:
+        watchdog: Of the process; told of work that takes long.
         on_fatal: Called when nothing this node says can be trusted any more.
+        levels: What each member knows; nothing above that is let into the log.
         on_removed: Called with the index of the entry that removed this node from its group.
     """
 
@@ -58,6 +62,8 @@ class Surroundings:
     state: BrokerState
     metrics: NodeMetrics
     clock: Clock
+    levels: MemberLevels
+    watchdog: Watchdog
     on_fatal: Callable[[BaseException], None]
     on_removed: Callable[[int], None]
 
@@ -152,7 +158,13 @@ def _snapshots(given: Surroundings, log: CommitLog) -> Snapshots:
     files = SnapshotFiles(
         given.files, given.directory / SNAPSHOT_DIRECTORY, reserve_bytes=_RESERVE_BYTES
     )
-    return Snapshots(files, group_id=given.joining.group_id, log=log, state=given.state)
+    return Snapshots(
+        files,
+        group_id=given.joining.group_id,
+        log=log,
+        state=given.state,
+        watchdog=given.watchdog,
+    )
 
 
 def _driver(
@@ -183,6 +195,7 @@ def _driver(
         state=given.state,
         send=given.peers.send,
         on_membership=given.peers.connect,
+        admit=given.levels.admit,
         on_removed=given.on_removed,
         on_fatal=given.on_fatal,
         clock=given.clock,
@@ -207,4 +220,5 @@ def _upkeep(given: Surroundings, driver: Driver, log: CommitLog, snapshots: Snap
         policy=SnapshotPolicy(
             size_bytes=settings.snapshot_bytes, entries=settings.snapshot_entries
         ),
+        now_s=given.clock.monotonic_s,
     )

@@ -30,9 +30,9 @@ class RetentionPolicy:
     disk_watermark_percent: int
     group_hours: int = 0
 
-    def unused_before_ms(self, now_ms: int) -> int:
+    def unused_before_ms(self, active_ms: int) -> int:
         """Return when a group that goes was used last at the latest; 0: none goes."""
-        return max(0, now_ms - self.group_hours * _HOUR_MS) if self.group_hours else 0
+        return max(0, active_ms - self.group_hours * _HOUR_MS) if self.group_hours else 0
 
     def excess_bytes(self, *, used_bytes: int, total_bytes: int) -> int:
         """Return by how much the disk is fuller than it may be; 0 if it is not."""

@@ -15,9 +15,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
+from dledger import snapshot_care
 from dledger.broker.columns import MalformedStateError
 from dledger.broker.state import BrokerState, FrozenState
 from dledger.errors import CorruptFile, DiskFull, OffsetOutOfRange, StorageError
@@ -28,6 +29,7 @@ from dledger.store.format import Base
 from dledger.store.snapshot_file import Snapshot
 from dledger.store.snapshot_files import SnapshotFiles
 from dledger.types import Membership, SnapshotInfo
+from dledger.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 
@@ -56,14 +58,23 @@ class Snapshots:
     """
 
     def __init__(
-        self, files: SnapshotFiles, *, group_id: str, log: CommitLog, state: BrokerState
+        self,
+        files: SnapshotFiles,
+        *,
+        group_id: str,
+        log: CommitLog,
+        state: BrokerState,
+        watchdog: Watchdog | None = None,
     ) -> None:
         """Take what `load` recovers into *state*; call that before anything else."""
         self._files = files
         self._group_id = group_id
         self._log = log
         self._state = state
-        self._older: tuple[tuple[int, Membership], ...] = ()
+        self._watchdog = watchdog or Watchdog()
+        self._covered = Snapshot(
+            group_id=group_id, applied=Base(), base=Base(), memberships=(), body=b""
+        )
         self._thread = ThreadPoolExecutor(1, "snapshots")
         self._busy = asyncio.Lock()
         self._pieces: OrderedDict[tuple[SnapshotInfo, int], bytes] = OrderedDict()
@@ -102,6 +113,12 @@ class Snapshots:
             StorageError: The disk failed.
         """
         found = self._files.load(self._group_id)
+        if self.unfinished:
+            logger.warning(
+                "this node ended in the middle of taking a snapshot, %d times in a row: the next "
+                "one waits, is a follower's if it can be, and has more time",
+                self.unfinished,
+            )
         if found:
             self._recover(found[-1])
         elif self._log.first_index > 1:
@@ -156,16 +173,35 @@ class Snapshots:
 
     def _covers(self, snapshot: Snapshot) -> None:
         """Rely on a durable snapshot from now on."""
-        self._older = snapshot.memberships
+        self._covered = replace(snapshot, body=b"")
         self.index, self.first_index = snapshot.applied.index, snapshot.base.index + 1
         self._log.need_from(self.first_index)
 
     def memberships(self) -> list[tuple[int, Membership]]:
-        """Return all memberships known, as (index, membership), oldest first."""
-        kept = self._log.memberships()
-        first_index = max(self._log.first_index, self.first_index)
-        known = {index: one for index, one in self._older if index < first_index}
-        return sorted({**known, **dict(kept)}.items(), key=lambda pair: pair[0])
+        """Return all memberships of the log that are known, as (index, membership), oldest first.
+
+        A snapshot has them all, those too that are damaged in the log. But what of it our log has
+        still to get, or has something else in place of, is not in force here.
+        """
+        logged = self.logged_index
+        known = {index: one for index, one in self._covered.memberships if index <= logged}
+        return sorted({**known, **dict(self._log.memberships())}.items())
+
+    @property
+    def logged_index(self) -> int:
+        """The newest entry of the log that the snapshot shows to be committed.
+
+        The one that it is of, if the log has that very entry. If not, the log has still to get
+        it, or ends in entries of a leader that was overruled; what is sure is the base then.
+        """
+        applied, base = self._covered.applied, self._covered.base
+        has_applied = applied.index <= self._log.last_index and self._continues(applied)
+        return applied.index if has_applied else max(base.index, self._log.first_index - 1)
+
+    @property
+    def unfinished(self) -> int:
+        """In the middle of how many snapshots in a row this node has ended."""
+        return self._files.unfinished
 
     @property
     def now_ms(self) -> int:
@@ -182,20 +218,18 @@ class Snapshots:
             StorageError: The disk failed.
         """
         async with self._busy:
-            applied_index = self._applied_index()
-            if applied_index > self.index:
-                await self._take(self._describe(applied_index))
+            if self._applied_index() > self.index:
+                await self._run_or_fail(self._files.begin)
+                await self._take(self._describe(self._applied_index()))
             return self.index
 
     async def _take(self, snapshot: Snapshot) -> None:
         began_s = time.perf_counter()
-        frozen = self._state.freeze()
+        work = f"freeze the state at entry {snapshot.applied.index} for a snapshot"
+        with self._watchdog.during(work, looks=snapshot_care.looks(self.unfinished)):
+            frozen = self._state.freeze()
         frozen_s = time.perf_counter()
-        try:
-            size_bytes = await self._run(self._save, snapshot, frozen)
-        except StorageError as error:
-            self._on_error(error)
-            raise
+        size_bytes = await self._run_or_fail(self._save, snapshot, frozen)
         self._covers(snapshot)
         logger.info(
             "snapshot of entry %d: %d bytes, frozen in %.0f ms, durable after %.0f ms",
@@ -204,6 +238,13 @@ class Snapshots:
             (frozen_s - began_s) * 1000,
             (time.perf_counter() - began_s) * 1000,
         )
+
+    async def _run_or_fail(self, work: Callable[..., _T], *arguments: object) -> _T:
+        try:
+            return await self._run(work, *arguments)
+        except StorageError as error:
+            self._on_error(error)
+            raise
 
     def _describe(self, applied_index: int) -> Snapshot:
         base_index = max(self._state.first_index, self._log.first_index) - 1
@@ -220,6 +261,21 @@ class Snapshots:
 
     def _save(self, snapshot: Snapshot, state: FrozenState) -> int:
         return self._files.save(snapshot, state.pieces(in_short_turns))
+
+    def forget_before(self, index: int) -> None:
+        """Let the messages in entries below *index* go, in the newest snapshot too. Blocks.
+
+        For a stopped node: while it runs, this is what a RETAIN in the log does, on all nodes.
+
+        Raises:
+            DiskFull: There is no room.
+            StorageError: The disk failed.
+        """
+        self._state.forget_before(index)
+        base = self._place(index - 1)
+        snapshot = replace(self._covered, base=base)
+        self._save(snapshot, self._state.freeze())
+        self._covers(snapshot)
 
     # -- sending ---------------------------------------------------------------------------------
 
@@ -302,7 +358,8 @@ class Snapshots:
     async def install(self, received: Received) -> Memberships:
         """Replace log and state by what was received; return the memberships known then.
 
-        A log that has the very entry in which the snapshot ends stays as it is.
+        A log that has the very entry in which the snapshot ends stays as it is; but if another
+        entry than the committed one is where the state is, it ends before that.
 
         No write of the log may be under way, and nobody may ask it until this returns.
 
@@ -316,10 +373,17 @@ class Snapshots:
             return self.memberships()
 
     def _install(self, received: Received) -> None:
-        """In this order: the snapshot is durable, then the log begins behind its base."""
-        self._files.install(received.info, received.snapshot)
-        if not self._continues(received.snapshot.base):
-            self._restart(received.snapshot)
+        """In this order: the snapshot is durable, then the log begins behind its base.
+
+        What it overrules goes before: a start takes a log that contradicts its snapshot for damage.
+        """
+        snapshot = received.snapshot
+        applied, is_kept = snapshot.applied, self._continues(snapshot.base)
+        if is_kept and not self._continues(applied):
+            self._log.cut_behind(applied.index - 1)
+        self._files.install(received.info, snapshot)
+        if not is_kept:
+            self._restart(snapshot)
 
     async def _run(self, work: Callable[..., _T], *arguments: object) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)

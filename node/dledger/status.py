@@ -15,7 +15,10 @@ quorum's margin."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberStatus:
-    """One member as the asked node sees it; *match_index* and *lag* only on the leader."""
+    """One member as the asked node sees it; *match_index* and *lag* only on the leader.
+
+    *feature_level* is 0 where the member has not told it since the asked node started.
+    """
 
     member: Member
     role: str
@@ -23,6 +26,7 @@ class MemberStatus:
     lag: int
     connected: bool
     voter: bool = True
+    feature_level: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,3 +54,4 @@ class NodeStatus:
     writes_refused_reason: str
     recovered_to: int = 0
     faulty_entries: int = 0
+    feature_level: int = 0

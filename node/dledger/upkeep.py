@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from dledger import snapshot_care
 from dledger.broker.commands import ExpireGroups, Retain
 from dledger.broker.state import BrokerState
 from dledger.driver import Driver
@@ -57,6 +61,7 @@ class Upkeep:
         *,
         retention: RetentionPolicy,
         policy: SnapshotPolicy,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._driver = driver
         self._log = log
@@ -64,6 +69,10 @@ class Upkeep:
         self._snapshots = snapshots
         self._retention = retention
         self._policy = policy
+        self._now_s = now_s
+        wait_s = snapshot_care.wait_s(snapshots.unfinished, random.random())
+        self._not_before_s = now_s() + wait_s
+        self._transfers = 0
         self._laggards = Laggards()
         self._bytes_at_snapshot = 0
         self._rounds = policy.rest_rounds
@@ -79,7 +88,7 @@ class Upkeep:
             followers = self._driver.core.progress()
             if self._laggards.get_on(followers, self._state.first_index):
                 return
-            if self._is_snapshot_due():
+            if self._is_snapshot_due() and not self._should_wait():
                 await self.take_snapshot()
             await self._drop()
         except StorageError:
@@ -96,6 +105,25 @@ class Upkeep:
         self._bytes_at_snapshot, self._rounds = applied_bytes, 0
         return index
 
+    def _should_wait(self) -> bool:
+        """Whether a snapshot is put off because this node ended in the middle of the last ones."""
+        if not self._snapshots.unfinished:
+            return False
+        return self._now_s() < self._not_before_s or self._hands_over()
+
+    def _hands_over(self) -> bool:
+        """Let another lead before the loop may stand still; False when nobody takes over."""
+        if not self._driver.is_serving_leader() or self._transfers == snapshot_care.MOST_TRANSFERS:
+            return False
+        self._transfers += 1
+        try:
+            heir = self._driver.transfer_leadership(None)
+        except DledgerError as error:
+            logger.info("a snapshot is taken while leading: %s", error)
+            return False
+        logger.info("handing leadership to %s before a snapshot, in which this node has died", heir)
+        return True
+
     def _is_snapshot_due(self) -> bool:
         applied = self._driver.applied_index - self._snapshots.index
         size_bytes = self._driver.applied_bytes - self._bytes_at_snapshot
@@ -110,7 +138,6 @@ class Upkeep:
     async def _drop(self) -> None:
         first_index = first_index_without(self._log.sealed(), self._snapshots.first_index)
         if first_index > self._log.first_index:
-            self._driver.view.hide_before(first_index)
             await asyncio.to_thread(self._log.drop_before, first_index)
             logger.info("dropped the log below entry %d", first_index)
 
@@ -128,7 +155,7 @@ class Upkeep:
             self._rounds_until_look -= 1
             return
         self._rounds_until_look = _ROUNDS_BETWEEN_LOOKS
-        before_ms = self._retention.unused_before_ms(self._state.now_ms)
+        before_ms = self._retention.unused_before_ms(self._state.groups.active_ms)
         if before_ms and self._state.groups.any_unused(before_ms):
             logger.info("consumer groups that were used last before %d are let go", before_ms)
             await self._driver.propose(ExpireGroups(before_ms=before_ms).encode(), grows=False)

@@ -2,7 +2,10 @@
 
 A failing run prints the command that replays it. ``--shrink`` turns its faults off one by one
 first, and prints the command for what is left. ``--keep-going`` runs the other seeds as well.
+``--core --seed N`` replays a run of the older simulator, which has the Raft core only.
 Every few seconds a line says how far it is; the last one says what all of them did.
+
+exit codes: 0 nothing broke, 1 a seed failed, 2 nothing was checked, or wrong usage
 """
 
 from __future__ import annotations
@@ -12,17 +15,25 @@ import os
 import sys
 import time
 
+from dledger_sim import simulator
 from dledger_sim.options import FAULTS
 from dledger_sim.run import Outcome, Run
 from dledger_sim.seeds import Failure, options_of, run_seeds, shrunk, silence, try_seed
+from dledger_sim.stalls import ended_by_force
 
 _REPORT_EVERY_S = 10.0
+_NOTHING_CHECKED = 2
 
 
 def main() -> int:
-    """Run seeds; returns the exit code: 0 when nothing broke."""
+    """Run seeds; returns the exit code: 0 when something was checked and nothing broke."""
     arguments = _arguments()
+    if not __debug__:
+        print("nothing can be checked: this interpreter runs without assertions (python -O)")
+        return _NOTHING_CHECKED
     off = tuple(filter(None, arguments.off.split(",")))
+    if arguments.core:
+        return _core(arguments)
     if arguments.seed is not None:
         return _one(arguments, off)
     seeds = range(arguments.first, arguments.first + arguments.seeds)
@@ -35,7 +46,7 @@ def main() -> int:
             break
         tally.report_if_due()
     print(tally.total(), flush=True)
-    return int(bool(tally.failed))
+    return tally.exit_code()
 
 
 class _Tally:
@@ -44,6 +55,7 @@ class _Tally:
     def __init__(self, seeds: int) -> None:
         self.failed: list[int] = []
         self._seeds = seeds
+        self._mixed = self._stood_still = 0
         self._ok = self._events = self._terms = self._committed = self._acknowledged = 0
         self._began_s = self._reported_s = time.monotonic()
 
@@ -52,6 +64,8 @@ class _Tally:
             self.failed.append(result.seed)
             return
         self._ok += 1
+        self._mixed += result.mixed
+        self._stood_still += result.lost_entry is not None
         self._events += result.steps
         self._terms += result.terms
         self._committed += result.committed
@@ -76,11 +90,29 @@ class _Tally:
         return (
             f"{self._counts()} in {time.monotonic() - self._began_s:.0f} s{which}: "
             f"{self._events:,} events, {self._terms:,} terms, "
-            f"{self._committed:,} entries committed, {self._acknowledged:,} messages acknowledged"
+            f"{self._committed:,} entries committed, {self._acknowledged:,} messages acknowledged; "
+            f"{self._mixed:,} with damaged disks and changes of members, "
+            f"{self._stood_still:,} stood still for want of a whole copy"
         )
+
+    def exit_code(self) -> int:
+        """Return 1 if a seed failed; 2 if no promise was made in all of them: none was kept."""
+        if self.failed:
+            return 1
+        if self._acknowledged:
+            return 0
+        print("no message was acknowledged in any run: nothing was checked")
+        return _NOTHING_CHECKED
 
     def _counts(self) -> str:
         return f"{self._ok:,} seeds ok, {len(self.failed):,} failed"
+
+
+def _core(arguments: argparse.Namespace) -> int:
+    """Run one seed of `simulator`; what breaks is raised."""
+    options = simulator.Options(trace=print if arguments.trace else None)
+    print(simulator.Simulation(arguments.seed, options).run())
+    return 0
 
 
 def _one(arguments: argparse.Namespace, off: tuple[str, ...]) -> int:
@@ -88,7 +120,8 @@ def _one(arguments: argparse.Namespace, off: tuple[str, ...]) -> int:
         silence()
         options = options_of(arguments.seed, off)
         print(f"{options}")
-        print(Run(arguments.seed, options, tell=print).run())
+        with ended_by_force():
+            print(Run(arguments.seed, options, tell=print).run())
         return 0
     result = try_seed(arguments.seed, off)
     if isinstance(result, Failure):
@@ -99,17 +132,25 @@ def _one(arguments: argparse.Namespace, off: tuple[str, ...]) -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m dledger_sim", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m dledger_sim",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--seeds", type=int, default=300, help="how many seeds to run")
     parser.add_argument("--first", type=int, default=1, help="the first of them")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--twice", action="store_true", help="run each twice, and compare")
     parser.add_argument("--keep-going", action="store_true", help="do not end with a failure")
     parser.add_argument("--seed", type=int, help="run this one only")
+    parser.add_argument("--core", action="store_true", help="with --seed: of the core's simulator")
     parser.add_argument("--off", default="", help=f"faults to turn off: {','.join(FAULTS)}")
     parser.add_argument("--shrink", action="store_true", help="find which faults a failure needs")
     parser.add_argument("--trace", action="store_true", help="with --seed: tell what happens")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.core and arguments.seed is None:
+        parser.error("--core replays one run: name it with --seed")
+    return arguments
 
 
 def _tell(failure: Failure, *, shrinks: bool) -> None:

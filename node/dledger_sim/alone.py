@@ -26,6 +26,7 @@ from dledger.raft.snapshots import SnapshotReader
 from dledger.types import Entry, EntryKind, HardState, NodeId, SnapshotInfo
 from dledger_sim.disk import ModelDisk, Reader
 from dledger_sim.scenario import founding_entry, members
+from dledger_sim.stalls import while_true
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
@@ -156,21 +157,28 @@ class Alone:
 
     def sync(self) -> None:
         """Let the oldest log write under way end."""
-        while not self._taken[0].entries:
+        while not self._changes_log(self._taken[0]):
             self._taken.popleft()
-        entries = self._taken.popleft().entries
-        self.disk.write(entries)
-        self.do(lambda raft: raft.persisted(term=entries[-1].term, index=entries[-1].index))
+        ready = self._taken.popleft()
+        if ready.cut_behind is not None:
+            self.disk.cut_behind(ready.cut_behind)
+        if ready.entries:
+            self.disk.write(ready.entries)
+            term, index = ready.entries[-1].term, ready.entries[-1].index
+            self.do(lambda raft: raft.persisted(term=term, index=index))
+
+    def _changes_log(self, ready: Ready) -> bool:
+        return bool(ready.entries) or ready.cut_behind is not None
 
     def settle(self) -> list[Message]:
         """Take everything and let every write end; return all messages, oldest first."""
         sent: list[Message] = []
-        while self.raft.has_ready():
+        for _ in while_true(self.raft.has_ready):
             ready = self.take()
             sent += [*ready.messages, *ready.after_hard_state, *ready.after_entries]
             if ready.hard_state is not None:
                 self._saved(ready.hard_state)
-            if ready.entries:
+            if self._changes_log(ready):
                 self.sync()
         self.sent += sent
         return sent

@@ -8,7 +8,7 @@ from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.produce import ProduceFrame
 from dledger.errors import DledgerError
 from dledger.types import Entry
-from dledger_sim.checkers import ViolationError
+from dledger_sim.checkers import StuckError, ViolationError
 from dledger_sim.process import Process
 from dledger_sim.producers import TOPIC, Producer
 
@@ -69,7 +69,7 @@ def _entries(processes: Sequence[Process]) -> dict[int, Entry]:
     while first <= last:
         found = next(filter(None, (_read(one, first, last) for one in processes)), ())
         if not found:
-            raise ViolationError(f"no node can read entry {first}")
+            raise StuckError(f"no node can read entry {first}")
         entries.update((entry.index, entry) for entry in found)
         first = found[-1].index + 1
     return entries

@@ -21,6 +21,10 @@ class ViolationError(AssertionError):
     """A promise of Raft is broken."""
 
 
+class StuckError(ViolationError):
+    """Nothing is lost, but nothing goes on; with what is left of the disks it should."""
+
+
 class ElectionSafety:
     """At most one leader in a term."""
 

@@ -19,6 +19,8 @@ from dledger_sim.clock import Clock
 from dledger_sim.group_checkers import (
     Commitment,
     ElectionSafety,
+    LogTime,
+    MembershipHistory,
     OneHistory,
     check_said,
     check_step,
@@ -58,7 +60,9 @@ class Cluster:
         self.history = OneHistory()
         self.processes: dict[NodeId, Process] = {}
         self._ever: list[Process] = []
-        self.commitment = Commitment(self._ever)
+        self.memberships_ever = MembershipHistory()
+        self.commitment = Commitment(self._ever, self.memberships_ever)
+        self.log_time = LogTime()
         self._found()
         self.producers = [
             Producer(f"client-{n}", self, options, self.random(f"client {n}"))
@@ -74,6 +78,7 @@ class Cluster:
     def _found(self) -> None:
         membership = replace(members(self.options.nodes), group_id=GROUP)
         founding = founding_entry(membership)
+        self.memberships_ever.appended([founding])
         founders = membership.voters[: self._crashes.choice((1, None))]
         for one in membership.voters:
             rng = self.random(f"node {one.id}")
@@ -157,6 +162,30 @@ class Cluster:
             for one in self.memberships()
         )
 
+    def lost_entry(self) -> int | None:
+        """Return a committed entry that a member needs, and of which no member has a whole copy.
+
+        What is left on the disks of those who were removed is asked of nobody: the group rightly
+        stands still.
+        """
+        last = self.commitment.last_index
+        needed = (index for one in self.known_members() for r in one.log.faulty for index in r)
+        return next((each for each in needed if each <= last and self._is_lost(each)), None)
+
+    def _is_lost(self, index: int) -> bool:
+        there = (one for one in self.known_members() if not one.retired)
+        return not any(self.commitment.is_here(one, index) for one in there)
+
+    def is_settled(self) -> bool:
+        """Whether one membership decides, and no change of it is under way."""
+        now, *newer = self.memberships()
+        return not newer and not now.is_joint
+
+    def known_members(self) -> list[Process]:
+        """Return the nodes of all memberships that may decide."""
+        ids = {member.id for one in self.memberships() for member in one.members}
+        return [one for one in self.processes.values() if one.id in ids]
+
     def members(self) -> list[Process]:
         """Return the nodes of the membership that the leader goes by; learners included."""
         ids = [one.id for one in self._newest_membership().members]
@@ -221,6 +250,8 @@ class Cluster:
     def send(self, message: Message) -> None:
         """Carry a message, or lose it."""
         check_said(self.processes.get(message.sender), message)
+        if isinstance(message, AppendRequest):
+            self.memberships_ever.appended(e for e in message.entries if e.term == message.term)
         for delay_us in self.links.delays_us(message.sender, message.recipient):
             self.clock.after(delay_us, lambda: self._deliver(message))
 
@@ -285,6 +316,7 @@ class Cluster:
         """Check what is applied."""
         self.note(f"{process.id} applies {entry.index} of term {entry.term}")
         self.commitment.applied(process, entry, results)
+        self.log_time.applied(entry)
 
     def stepped(self, process: Process) -> None:
         """Check a process that has just done something."""
@@ -300,6 +332,7 @@ class Cluster:
                 self.crash_after(self._crashes.randint(1, 200 * MS), process)
         if now.applied_index > before.applied_index:
             self._advanced(process, before.applied_index, now.applied_index)
+        self.memberships_ever.check(process)
 
     def _advanced(self, process: Process, before: int, after: int) -> None:
         if after > self.commitment.last_index:

@@ -6,7 +6,7 @@ files in memory. A write is two steps, as in the driver: written, then synced.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from random import Random
 from typing import Protocol
@@ -48,6 +48,10 @@ class Disk(Protocol):
         """Return (index, membership) of the membership entries, ascending."""
         ...
 
+    def membership_indexes(self) -> Collection[int]:
+        """Return where they are, those too that are damaged."""
+        ...
+
     def load_hard_state(self) -> HardState:
         """Return the durable term and vote."""
         ...
@@ -58,6 +62,10 @@ class Disk(Protocol):
 
     def write(self, entries: Sequence[Entry]) -> None:
         """Write entries, truncating at the first; they are durable only after `sync`."""
+        ...
+
+    def cut_behind(self, last: int) -> None:
+        """Remove what is behind *last*, durably."""
         ...
 
     def sync(self) -> None:
@@ -98,11 +106,18 @@ class Reader:
         """Return entries from [first, last], or None if they are not in memory."""
         return self._disk.entries(first, last, max_bytes) if self._in_memory() else None
 
+    def membership_indexes(self) -> Collection[int]:
+        """Return where the memberships are, those too that are damaged."""
+        return self._disk.membership_indexes()
+
 
 class ModelDisk:
     """The obvious disk: a list of entries, and the list of writes since the last sync.
 
     It may begin behind a snapshot; the memberships that this holds are kept beside the list.
+
+    Attributes:
+        unreadable: The indexes of memberships that are damaged.
     """
 
     def __init__(self, entries: Sequence[Entry] = (), hard_state: HardState | None = None) -> None:
@@ -112,6 +127,7 @@ class ModelDisk:
         self._hard_state = hard_state or HardState()
         self._base_index = self._base_term = 0
         self._base_memberships: list[tuple[int, Membership]] = []
+        self.unreadable: set[int] = set()
 
     @property
     def first_index(self) -> int:
@@ -152,7 +168,12 @@ class ModelDisk:
 
     def memberships(self) -> Sequence[tuple[int, Membership]]:
         """Return (index, membership) of the membership entries, ascending."""
-        return [*self._base_memberships, *memberships_in(self._entries)]
+        known = (*self._base_memberships, *memberships_in(self._entries))
+        return [pair for pair in known if pair[0] not in self.unreadable]
+
+    def membership_indexes(self) -> Collection[int]:
+        """Return where they are, those too that are damaged."""
+        return {index for index, _ in self.memberships()} | self.unreadable
 
     def load_hard_state(self) -> HardState:
         """Return the durable term and vote."""
@@ -166,6 +187,11 @@ class ModelDisk:
         """Write entries, truncating at the first; they are durable only after `sync`."""
         self._unsynced.append(tuple(entries))
         _overwrite(self._entries, entries, self._base_index)
+
+    def cut_behind(self, last: int) -> None:
+        """Remove what is behind *last*, durably; what was written before it is, too."""
+        self.sync()
+        del self._entries[last - self._base_index :], self._durable[last - self._base_index :]
 
     def sync(self) -> None:
         """Make everything written durable."""
@@ -222,6 +248,10 @@ class StoreDisk:
         """Return (index, membership) of the membership entries, ascending."""
         return self._log.memberships()
 
+    def membership_indexes(self) -> Collection[int]:
+        """Return where they are, those too that are damaged."""
+        return self._log.membership_indexes()
+
     def load_hard_state(self) -> HardState:
         """Return the durable term and vote."""
         return self._hard_state_file.load()
@@ -233,6 +263,10 @@ class StoreDisk:
     def write(self, entries: Sequence[Entry]) -> None:
         """Write entries, truncating at the first; they are durable only after `sync`."""
         self._log.append(entries)
+
+    def cut_behind(self, last: int) -> None:
+        """Remove what is behind *last*, durably."""
+        self._log.cut_behind(last)
 
     def sync(self) -> None:
         """Make everything written durable."""

@@ -6,16 +6,17 @@ checker is told what happens and raises `ViolationError`; none looks at what it 
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
+from dledger.errors import OffsetOutOfRange
 from dledger.raft import invariants
 from dledger.raft.membership import memberships_in
 from dledger.raft.messages import Message, VoteResponse
 from dledger.raft.quorum import Electorate
-from dledger.types import Entry, HardState, Membership, NodeId, Role
+from dledger.types import Entry, EntryKind, HardState, Membership, NodeId, Role
 from dledger_sim.checkers import ViolationError
 from dledger_sim.process import Process
 
@@ -44,6 +45,81 @@ class OneHistory:
             raise ViolationError(f"entry {index} of term {term} has another past at {process.id}")
 
 
+class LogTime:
+    """The times of committed DATA entries never fall, whatever the wall clocks do."""
+
+    def __init__(self) -> None:
+        self._newest = (0, 0)
+
+    def applied(self, entry: Entry) -> None:
+        """Check a DATA entry that is applied, for the first time or again."""
+        index, time_ms = self._newest
+        if entry.index <= index:
+            return
+        if entry.timestamp_ms < time_ms:
+            raise ViolationError(
+                f"entry {entry.index} is of {entry.timestamp_ms} ms, "
+                f"and entry {index} before it of {time_ms} ms"
+            )
+        self._newest = (entry.index, entry.timestamp_ms)
+
+
+class MembershipHistory:
+    """A node goes by no membership but one that a leader appended, is in its log, and is newest."""
+
+    def __init__(self) -> None:
+        self._appended: dict[tuple[int, int], Membership] = {}
+        self._committed: list[int] = []
+
+    def appended(self, entries: Iterable[Entry]) -> None:
+        """Take note of what the leader of these entries' term has appended, or who founds."""
+        for entry in entries:
+            if entry.kind is EntryKind.MEMBERSHIP:
+                key = (entry.index, entry.term)
+                self._appended.setdefault(key, Membership.decode(entry.data))
+
+    def committed(self, index: int, term: int) -> Membership | None:
+        """Take note of a committed entry; returns its membership if it is one."""
+        found = self._appended.get((index, term))
+        if found is not None:
+            self._committed.append(index)
+        return found
+
+    def check(self, process: Process) -> None:
+        """Check which membership a node goes by."""
+        core = process.driver.core
+        index, membership = core.membership_index, core.membership
+        if index > core.last_index:
+            raise ViolationError(f"{process.id} goes by the membership {index} behind its log")
+        sure = min(core.applied_index, process.snapshots.index)  # a repair is heard of later
+        newest = bisect_right(self._committed, sure)
+        if newest and index < self._committed[newest - 1]:
+            raise ViolationError(
+                f"{process.id} goes by the membership {index}, and its snapshot "
+                f"has that of {self._committed[newest - 1]}"
+            )
+        term = _term_at(process, index)
+        if core.role is Role.LEADER and term == core.term:
+            self._appended.setdefault((index, term), membership)
+        if index and not self._is_known(index, term, membership):
+            raise ViolationError(
+                f"{process.id} goes by the membership {index}, which no leader appended"
+            )
+
+    def _is_known(self, index: int, term: int | None, membership: Membership) -> bool:
+        if term is not None:
+            return self._appended.get((index, term)) == membership
+        return any(at == index and one == membership for (at, _), one in self._appended.items())
+
+
+def _term_at(process: Process, index: int) -> int | None:
+    """Return the term of an entry; None if a snapshot stands for it, or is just taking over."""
+    try:
+        return process.driver.core.term_at(index) if index >= process.log.first_index else None
+    except OffsetOutOfRange:
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class _Slot:
     term: int
@@ -55,8 +131,9 @@ class _Slot:
 class Commitment:
     """State machine safety, leader completeness, and durability of what is committed."""
 
-    def __init__(self, processes: Collection[Process]) -> None:
+    def __init__(self, processes: Collection[Process], memberships: MembershipHistory) -> None:
         self._processes = processes
+        self._memberships = memberships
         self._slots: list[_Slot] = []
         self._results: dict[int, tuple[int, int]] = {}
         self._electorates: set[Electorate] = set()
@@ -88,8 +165,9 @@ class Commitment:
         highest = max([term, *(slot.committed_in for slot in self._slots[-1:])])
         for index in range(len(self._slots) + 1, after + 1):
             self._slots.append(_Slot(log.term(index), log.chain(index), highest))
-        known = [pair for pair in log.memberships() if pair[0] <= after]
-        self.membership = max([self.membership, *known[-1:]], key=lambda pair: pair[0])
+            membership = self._memberships.committed(index, log.term(index))
+            if membership is not None:
+                self.membership = (index, membership)
         self._on_disks(after)
 
     def _same(self, process: Process, index: int) -> None:
@@ -98,6 +176,17 @@ class Commitment:
             return
         if (process.log.term(index), process.log.chain(index)) != (slot.term, slot.chain):
             raise ViolationError(f"{process.id} applies another entry {index} than others did")
+
+    def is_here(self, process: Process, index: int) -> bool:
+        """Whether a node's disk can give a committed entry, or needs it no more."""
+        log, slot = process.log, self._slots[index - 1]
+        if index < log.first_index:
+            return True
+        there = index <= log.last_index and (log.term(index), log.chain(index)) == (
+            slot.term,
+            slot.chain,
+        )
+        return there and not log.is_faulty(index)
 
     def _on_disks(self, index: int) -> None:
         """Check that a quorum's disks held an entry when it is applied for the first time.

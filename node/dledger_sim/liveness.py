@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from dledger.raft.quorum import Electorate
 from dledger.types import NodeId
-from dledger_sim.checkers import ViolationError
+from dledger_sim.checkers import StuckError
 from dledger_sim.cluster import MS, Cluster, S
 from dledger_sim.links import draw_partition
 from dledger_sim.process import Process
@@ -22,6 +23,9 @@ _SETTLED_US: Final = S
 """Whoever does not hear the leader has campaigned by then, and in vain."""
 _LONGEST_US: Final = PROGRESS_US + S
 _LOOK_US: Final = 50 * MS
+CHANGE_US: Final = 10 * S
+_MAX_DRAWS: Final = 1000
+"""Every other partition, about, leaves a hub."""
 
 
 class LeaderWatch:
@@ -38,7 +42,7 @@ class LeaderWatch:
         It is once it has served for 1 s, undisturbed, and something was committed in that time.
 
         Raises:
-            ViolationError: There could be a leader, or progress, for too long without one.
+            StuckError: There could be a leader, or progress, for too long without one.
         """
         clock = self._cluster.clock
         end_us = clock.now_us + _LONGEST_US
@@ -55,7 +59,7 @@ class LeaderWatch:
 
     def _look(self) -> None:
         now_us = self._cluster.clock.now_us
-        if not any(self._is_electable(one) for one in self._cluster.members()):
+        if not any(self._is_electable(one) for one in self._cluster.known_members()):
             self._leader, self._since_us = None, now_us
             self._cluster.last_commit_us = now_us
             return
@@ -63,16 +67,22 @@ class LeaderWatch:
         if leader != self._leader:
             self._leader, self._since_us = leader, now_us
         if leader is None and now_us - self._since_us > LEADER_US:
-            raise ViolationError(f"no leader for {LEADER_US / S} s though there is a hub")
+            raise StuckError(f"no leader for {LEADER_US / S} s though there is a hub")
         if now_us - self._cluster.last_commit_us > PROGRESS_US:
-            raise ViolationError(
-                f"nothing is committed for {PROGRESS_US / S} s though there is a hub"
-            )
+            raise StuckError(f"nothing is committed for {PROGRESS_US / S} s though there is a hub")
 
     def _serving_hub(self) -> tuple[NodeId, int] | None:
-        """Return a leader, and its term, that serves clients and talks with a majority."""
-        hubs = (one for one in self._cluster.serving() if self._is_hub(one))
-        return next(((one.id, one.driver.core.term) for one in hubs), None)
+        """Return a leader, and its term, that serves clients and talks with a majority.
+
+        By its own membership: of one that it overrules, the rest may be cut off and not know.
+        """
+        leaders = (one for one in self._cluster.serving() if self._talks_with_own_quorum(one))
+        return next(((one.id, one.driver.core.term) for one in leaders), None)
+
+    def _talks_with_own_quorum(self, leader: Process) -> bool:
+        own = leader.driver.core.membership
+        heard = {one.id for one in self._heard(leader)}
+        return Electorate(own.voter_ids, own.outgoing_ids).is_quorum(heard)
 
     def _is_hub(self, process: Process) -> bool:
         return process.is_up and self._cluster.is_quorum(self._heard(process))
@@ -89,13 +99,13 @@ class LeaderWatch:
         links = self._cluster.links
         return [
             one
-            for one in self._cluster.members()
+            for one in self._cluster.known_members()
             if one.is_up and (one is process or links.talks(process.id, one.id))
         ]
 
     def has_hub(self) -> bool:
         """Whether some node can talk both ways with a majority."""
-        return any(self._is_hub(one) for one in self._cluster.members())
+        return any(self._is_hub(one) for one in self._cluster.known_members())
 
 
 def _log_end(process: Process) -> tuple[int, int]:
@@ -104,12 +114,24 @@ def _log_end(process: Process) -> tuple[int, int]:
 
 
 def partition_with_hub(cluster: Cluster, watch: LeaderWatch) -> str:
-    """Cut a healed group so that there is still a hub; returns how."""
+    """Cut a healed group so that there is still a hub; returns how.
+
+    A change of members that is under way ends first, as it does under any leader: whom it takes
+    away is cut off from nobody else, and who counts would change under our eyes.
+
+    Raises:
+        StuckError: The change does not end; or there is no hub, wherever the group is cut.
+    """
+    cluster.links.heal()
+    end_us = cluster.clock.now_us + CHANGE_US
+    if not (cluster.is_settled() or cluster.clock.run_until(end_us, cluster.is_settled)):
+        raise StuckError(f"a change of members does not end within {CHANGE_US / S} s")
     nodes = [one.id for one in cluster.members()]
     rng = cluster.random(f"hub {cluster.clock.now_us}")
-    while True:
+    for _ in range(_MAX_DRAWS):
         shape, paths = draw_partition(nodes, rng)
         cluster.links.heal()
         cluster.links.cut(paths)
         if watch.has_hub():
             return shape
+    raise StuckError(f"{_MAX_DRAWS} partitions of {', '.join(nodes)} leave no hub")

@@ -60,8 +60,8 @@ class Members:
         """Wipe a voter's disk, if the others can spare it, and have it replaced."""
         cluster = self._cluster
         voters = cluster.memberships()[0].voter_ids
-        if len(cluster.memberships()) > 1 or len(voters) < _LEAST_FOR_WIPES or cluster.replacing:
-            return
+        if not cluster.is_settled() or len(voters) < _LEAST_FOR_WIPES or cluster.replacing:
+            return  # of a group that shrinks, the old half may be two, which cannot spare one
         lost = cluster.processes.get(self._rng.choice(sorted(voters)))
         if lost is None or lost.retired:
             return

@@ -19,8 +19,12 @@ from dledger.raft.ready import ConfirmedRead
 from dledger.types import Entry, HardState, NodeId, SnapshotInfo
 from dledger_sim.disk import Disk, ModelDisk, Reader
 from dledger_sim.snapshots import ModelSnapshots
+from dledger_sim.stalls import while_true
 
 T = TypeVar("T")
+
+_Write = tuple[int | None, tuple[Entry, ...]]
+"""Behind which index the log is cut, if at all, and what is added."""
 
 
 class Bug(Enum):
@@ -95,8 +99,9 @@ class SimNode:
         """Start the process from what the disk holds."""
         self._hard_states: deque[HardState] = deque()
         self._saving: HardState | None = None
-        self._writes: deque[tuple[Entry, ...]] = deque()
-        self._writing: list[tuple[Entry, ...]] = []
+        self._writes: deque[_Write] = deque()
+        self._writing: list[_Write] = []
+        self._newest_cut = 0
         self._held: tuple[deque[_Held], deque[_Held]] = (deque(), deque())
         self._queued = [0, 0]
         self._done = [0, 0]
@@ -127,7 +132,7 @@ class SimNode:
             return action(raft)
         finally:
             self._check()
-            while raft.has_ready():
+            for _ in while_true(raft.has_ready):
                 self._take_up(raft.ready())
                 self._check()
 
@@ -164,10 +169,12 @@ class SimNode:
         self.disk.sync()
         self._writing = []
         self._done[1] += len(written)
-        last = written[-1][-1]
-        self.do(lambda raft: raft.persisted(term=last.term, index=last.index))
+        entries = tuple(entry for _, added in written for entry in added)
+        if entries:
+            term, index = entries[-1].term, entries[-1].index
+            self.do(lambda raft: raft.persisted(term=term, index=index))
         self._after_write()
-        return tuple(entry for batch in written for entry in batch)
+        return entries
 
     @property
     def is_installing(self) -> bool:
@@ -198,9 +205,12 @@ class SimNode:
         if ready.hard_state is not None:
             self._queued[0] += 1
             self._hard_states.append(ready.hard_state)
-        if ready.entries:
+        if ready.entries or ready.cut_behind is not None:
             self._queued[1] += 1
-            self._writes.append(ready.entries)
+            self._writes.append((ready.cut_behind, ready.entries))
+        if ready.cut_behind is not None:
+            self._newest_cut = self._queued[1]
+        if ready.entries:
             self._world.wrote(self, ready.entries)
         if ready.role_change is not None:
             self._world.role_changed(self, ready.role_change)
@@ -223,7 +233,7 @@ class SimNode:
         if self._bug is Bug.ACK_BEFORE_SYNC:
             writes = 0
         if ready.after_hard_state:
-            self._held[0].append(_Held(hard_states, 0, ready.after_hard_state))
+            self._held[0].append(_Held(hard_states, self._newest_cut, ready.after_hard_state))
         if ready.after_entries:
             self._held[1].append(_Held(hard_states, writes, ready.after_entries))
 
@@ -238,8 +248,11 @@ class SimNode:
         if self._writes and not self._writing:
             self._writing = list(self._writes)
             self._writes.clear()
-            for entries in self._writing:
-                self.disk.write(entries)
+            for cut_behind, entries in self._writing:
+                if cut_behind is not None:
+                    self.disk.cut_behind(cut_behind)
+                if entries:
+                    self.disk.write(entries)
             self._world.log_write_started(self)
 
     def _send(self, messages: Sequence[Message]) -> None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields, replace
 from random import Random
 from typing import Any, Final
 
+_DAMAGE: Final = ("rot_s", "misdirect_s", "lie_s")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
@@ -21,6 +23,12 @@ class Options:
         think_ms: The longest pause of a client between requests.
         snapshot_entries: Entries behind which a snapshot is due.
         kept_kib: How much of the log retention keeps; 0: all.
+        queue_kib: Commands that wait to become entries; 0: as *tight* says.
+        uncommitted_kib: Entries that wait to be committed; 0: likewise.
+        entry_kib: The largest entry; those that are worth one and those that go early are as much
+            smaller than the shipped ones. 0: the shipped sizes.
+        remembered_ids: Message ids of a client that are remembered; 0: the shipped number. Only
+            without snapshots: what reads one goes by the shipped number.
         faulty_s: How long there are faults.
         delay_ms: The longest ordinary delay of a message.
         sync_ms: The longest ordinary job on a disk.
@@ -59,6 +67,10 @@ class Options:
     think_ms: int = 50
     snapshot_entries: int = 1 << 20
     kept_kib: int = 0
+    queue_kib: int = 0
+    uncommitted_kib: int = 0
+    entry_kib: int = 0
+    remembered_ids: int = 0
     faulty_s: int = 8
     delay_ms: int = 5
     sync_ms: int = 10
@@ -91,13 +103,22 @@ class Options:
     def draw(cls, rng: Random) -> Options:
         """Draw a mix: each kind of fault is absent, rare or frequent.
 
-        Disks are damaged, or members come and go, not both: a copy lost with a disk and one lost
-        to rot may be all that there were.
+        In a third of the runs disks are damaged, in a third members come and go, in a third both.
+        But none is wiped where others are damaged: those two copies may be all that there were.
         """
         drawn = cls._draw(rng)
-        damage = ("rot_s", "misdirect_s", "lie_s")
-        change = ("change_s", "wipe_s")
-        return drawn.without(*(damage if rng.random() < 0.5 else change))
+        which = rng.random()
+        if which < 1 / 3:
+            return drawn.without(*_DAMAGE)
+        if which >= 2 / 3:
+            return drawn.without("change_s", "wipe_s")
+        rot_s, change_s = rng.choice((2.0, 0.5)), rng.choice((3.0, 1.0))
+        return replace(
+            drawn,
+            rot_s=drawn.rot_s if drawn.damages else rot_s,
+            change_s=drawn.change_s or change_s,
+            wipe_s=0.0,
+        )
 
     @classmethod
     def _draw(cls, rng: Random) -> Options:
@@ -154,7 +175,12 @@ class Options:
     @property
     def damages(self) -> bool:
         """Whether disks lose what they had synced."""
-        return bool(self.rot_s or self.misdirect_s or self.lie_s)
+        return any(getattr(self, name) for name in _DAMAGE)
+
+    @property
+    def mixes(self) -> bool:
+        """Whether disks are damaged while members come and go."""
+        return self.damages and bool(self.change_s)
 
     def active(self) -> tuple[str, ...]:
         """Return the names of the faults that may happen."""

@@ -29,10 +29,10 @@ class PeerRecords:
         self._clock = clock
 
     def peers(self) -> Sequence[NodeId]:
-        """Return who can be asked now."""
-        return [
-            one.id for one in self._processes.values() if one is not self._process and one.is_up
-        ]
+        """Return who can be asked now: there is no link to those who were removed."""
+        removed = self._process.driver.core.removal_index
+        others = (one for one in self._processes.values() if one is not self._process)
+        return [one.id for one in others if one.is_up and removed(one.id) is None]
 
     async def fetch(self, peer: NodeId, first: int, last: int) -> tuple[Entry, ...]:
         """Return entries of [first, last], as far as the peer has them; Unavailable, if lost."""

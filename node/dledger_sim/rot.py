@@ -1,21 +1,23 @@
 """Damage to what disks hold, and the atlas that keeps it repairable.
 
-A record may be damaged on a minority of the disks only; which minority is drawn for each stretch of
-the log (after TigerBeetle's fault atlas). So of every committed entry a whole copy survives. Until
-the first one is committed nothing is damaged: the founder's disk may hold the only copy. What is
-damaged was synced: flipped bits, a write that went to another place, or a sync that lied, so
-that the power takes what it should have kept.
+A record may be damaged on a minority of the disks only; which minority comes out for each stretch
+of the log by who is damaged there first (after TigerBeetle's fault atlas). It is a minority of the
+smallest electorate that counts then, of the halves of each membership that may decide: a quorum of
+it may be all who have the entry. So of every committed entry a whole copy survives, as long as no
+voters leave. A group that shrinks afterwards may be left with damaged copies alone; then it stands
+still, rightly (`Cluster.lost_entry`). Until the first entry is committed nothing is damaged: the
+founder's disk may hold the only copy. What is damaged was synced: flipped bits, a write that went
+to another place, or a sync that lied, so that the power takes what it should have kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from random import Random
 from typing import Final
 
 from dledger.errors import DledgerError
-from dledger.types import NodeId
+from dledger.types import Membership, NodeId
 from dledger_sim.cluster import Cluster
 from dledger_sim.process import LOG, Process
 
@@ -27,20 +29,27 @@ Place = tuple[Path, int, int]
 
 
 class Atlas:
-    """Which disks may lose which entries."""
+    """Which disks have lost something of which stretch of the log; a repair does not count."""
 
-    def __init__(self, nodes: Sequence[NodeId], rng: Random) -> None:
-        self._nodes = nodes
-        self._rng = rng
-        self._damageable: dict[int, frozenset[NodeId]] = {}
+    def __init__(self) -> None:
+        self._damaged: dict[int, set[NodeId]] = {}
 
-    def allows(self, node: NodeId, index: int) -> bool:
-        """Whether this node's copy of this entry may be damaged."""
-        stretch = index // _STRETCH
-        if stretch not in self._damageable:
-            minority = self._rng.sample(self._nodes, (len(self._nodes) - 1) // 2)
-            self._damageable[stretch] = frozenset(minority)
-        return node in self._damageable[stretch]
+    def allows(self, node: NodeId, index: int, memberships: Sequence[Membership]) -> bool:
+        """Whether this node's copy of this entry may be damaged; if so, it is, from now on.
+
+        Args:
+            node: Whose.
+            index: Which.
+            memberships: Those that may decide. Learners count, who may become voters as they are.
+        """
+        damaged = self._damaged.setdefault(index // _STRETCH, set())
+        present = {node, *(member.id for one in memberships for member in one.members)}
+        halves = [half for one in memberships for half in (one.voter_ids, one.outgoing_ids) if half]
+        smallest = min(map(len, halves), default=0)
+        allowed = len((damaged | {node}) & present) <= (smallest - 1) // 2
+        if allowed:
+            damaged.add(node)
+        return allowed
 
 
 class Rot:
@@ -49,7 +58,7 @@ class Rot:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._rng = cluster.random("rot")
-        self._atlas = Atlas(list(cluster.processes), cluster.random("atlas"))
+        self._atlas = Atlas()
 
     def flip(self, process: Process) -> None:
         """Flip a bit of one record."""
@@ -88,12 +97,15 @@ class Rot:
         if not process.is_up or not self._cluster.commitment.last_index:
             return []
         places: list[Place] = []
+        memberships = self._cluster.memberships()
         for index in indexes:
-            if index < process.log.first_index or not self._atlas.allows(process.id, index):
+            if index < process.log.first_index:
                 continue
             try:
                 extent, _ = process.log.read_extent(index, index, 1)
             except (DledgerError, OSError):
+                continue
+            if not self._atlas.allows(process.id, index, memberships):
                 continue
             self._cluster.note(f"{process.id} loses its copy of {index}")
             places.append((LOG / extent.segment.name, extent.offset, extent.size_bytes))

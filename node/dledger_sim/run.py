@@ -9,7 +9,7 @@ from random import Random
 
 from dledger.types import NodeId
 from dledger_sim.audit import audit
-from dledger_sim.checkers import ViolationError
+from dledger_sim.checkers import StuckError
 from dledger_sim.cluster import Cluster, S
 from dledger_sim.liveness import LeaderWatch, partition_with_hub
 from dledger_sim.nemesis import Nemesis
@@ -29,7 +29,14 @@ _PARTIAL_PARTITIONS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a run that broke nothing came to; *acknowledged* counts messages."""
+    """What a run that broke nothing came to.
+
+    Attributes:
+        acknowledged: Messages.
+        mixed: Whether disks were damaged while members came and went.
+        lost_entry: A committed entry that the faults left no whole copy of, so that the group
+            rightly stood still, and the run ended there; None: it went to its end.
+    """
 
     seed: int
     trace_hash: int
@@ -39,6 +46,8 @@ class Outcome:
     committed: int
     acknowledged: int
     reads: int
+    mixed: bool
+    lost_entry: int | None
 
 
 class Run:
@@ -68,11 +77,7 @@ class Run:
         reader.start()
         Nemesis(cluster).start()
         cluster.clock.run_until(self.options.faulty_s * S)
-        self._heal_quorum()
-        self._heal_all()
-        self._partition_partly()
-        self._finish()
-        self._cut_power()
+        lost_entry = self._recover()
         return Outcome(
             seed=cluster.seed,
             trace_hash=cluster.trace_hash,
@@ -82,7 +87,25 @@ class Run:
             committed=cluster.commitment.last_index,
             acknowledged=sum(one.messages_acknowledged for one in cluster.producers),
             reads=reader.answered,
+            mixed=self.options.mixes,
+            lost_entry=lost_entry,
         )
+
+    def _recover(self) -> int | None:
+        """Demand that a healed group goes on; returns the entry for which it rightly cannot."""
+        try:
+            self._heal_quorum()
+            self._heal_all()
+            self._partition_partly()
+            self._finish()
+            self._cut_power()
+        except StuckError:
+            lost_entry = self.cluster.lost_entry() if self.options.mixes else None
+            if lost_entry is None:
+                raise
+            self.cluster.note(f"stands still: no whole copy of {lost_entry} is left")
+            return lost_entry
+        return None
 
     def _heal_quorum(self) -> None:
         """Heal just a quorum; the others stay down or cut off. A leader, then progress."""
@@ -221,7 +244,7 @@ class Run:
         clock = self.cluster.clock
         if reached() or clock.run_until(clock.now_us + seconds * S, reached):
             return
-        raise ViolationError(f"{what} within {seconds} s")
+        raise StuckError(f"{what} within {seconds} s")
 
 
 def _revive(cluster: Cluster, process: Process) -> None:

@@ -6,6 +6,7 @@ import logging
 import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -14,6 +15,7 @@ from random import Random
 from dledger_sim.options import Options
 from dledger_sim.run import Outcome, run_seed
 from dledger_sim.shrink import shrink
+from dledger_sim.stalls import StalledError, ended_by_force
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,9 @@ def try_seed(seed: int, off: tuple[str, ...] = ()) -> Outcome | Failure:
     """Run one seed; whatever breaks becomes a value."""
     silence()
     try:
-        return run_seed(seed, options_of(seed, off))
-    except Exception:  # noqa: BLE001 - whatever broke, the seed must be told
+        with ended_by_force():
+            return run_seed(seed, options_of(seed, off))
+    except (Exception, StalledError):  # noqa: BLE001 - whatever broke, the seed must be told
         return Failure(seed, off, traceback.format_exc())
 
 
@@ -79,12 +82,15 @@ def run_seeds(
         for one in executors:
             stack.callback(one.shutdown, cancel_futures=True)
         futures = [[one.submit(try_seed, seed) for one in executors] for seed in seeds]
-        for runs in futures:
-            yield _same(runs)
+        for seed, runs in zip(seeds, futures, strict=True):
+            yield _same(seed, runs)
 
 
-def _same(runs: Sequence[Future[Outcome | Failure]]) -> Outcome | Failure:
-    first, *others = [run.result() for run in runs]
+def _same(seed: int, runs: Sequence[Future[Outcome | Failure]]) -> Outcome | Failure:
+    try:
+        first, *others = [run.result() for run in runs]
+    except BrokenProcessPool as error:
+        return Failure(seed, (), f"a process died in this seed or one soon behind it: {error}\n")
     for other in others:
         if isinstance(first, Outcome) and first != other:
             text = f"two runs of one seed differ:\n{first}\n{other}\n"

@@ -154,19 +154,26 @@ class Operator:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the operator; the exit code is 0 after SIGTERM, 2 for broken options."""
+    """Run the operator; the exit code is 0 after SIGTERM, 2 for broken options.
+
+    Options are broken, too, that lead to no cluster.
+    """
     options = parse(sys.argv[1:] if argv is None else argv)
     logging.basicConfig(
         level=options.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
     logging.getLogger("kopf").setLevel(max(logging.getLogger().level, logging.WARNING))
-    asyncio.run(_main(options))
-    return 0
+    return asyncio.run(_main(options))
 
 
-async def _main(options: Options) -> None:
-    api = await Api.connect(options.kubeconfig)
+async def _main(options: Options) -> int:
+    try:
+        api = await Api.connect(options.kubeconfig)
+    except ApiError as error:
+        print(f"dledger-operator: {error}", file=sys.stderr)
+        return 2
     await Operator(options, api).run()
+    return 0
 
 
 if __name__ == "__main__":

@@ -65,12 +65,22 @@ class Api:
 
     @classmethod
     async def connect(cls, kubeconfig: str) -> Self:
-        """Connect by a kubeconfig file, or as the pod's service account if it is empty."""
+        """Connect by a kubeconfig file, or as the pod's service account if it is empty.
+
+        Raises:
+            ApiError: There is no such file, no use can be made of it, or this is no pod.
+        """
         settings = client.Configuration()
-        if kubeconfig:
-            await _config.load_kube_config(config_file=kubeconfig, client_configuration=settings)
-        else:
-            _config.load_incluster_config(client_configuration=settings)
+        try:
+            if kubeconfig:
+                await _config.load_kube_config(
+                    config_file=kubeconfig, client_configuration=settings
+                )
+            else:
+                _config.load_incluster_config(client_configuration=settings)
+        except (_config.ConfigException, OSError) as error:
+            where = f"kubeconfig {kubeconfig}" if kubeconfig else "no --kubeconfig, and in no pod"
+            raise ApiError(0, f"{where}: {error}") from error
         return cls(client.ApiClient(settings))
 
     @property

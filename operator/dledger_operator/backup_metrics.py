@@ -44,7 +44,7 @@ class BackupMetrics:
         )
         self._failures = Counter(
             "dledger_backup_failures_total",
-            "Backups that came to nothing.",
+            "Backups that failed.",
             _GROUP,
             registry=registry,
         )
@@ -64,7 +64,7 @@ class BackupMetrics:
         self._age.labels(*key).set_function(partial(self._since, since_s))
 
     def failed(self, namespace: str, group: str) -> None:
-        """Count a backup that came to nothing, of a group that there is."""
+        """Count a backup that failed, of a group that there is."""
         self._shown.add((namespace, group))
         self._failures.labels(namespace, group).inc()
 

@@ -144,7 +144,7 @@ def _progressing(facts: _Facts) -> Finding:
         return "True", Reason.CREATING, "to be created: " + ", ".join(absent)
     if not facts.group.founded and not _followed_leader(facts):
         return "True", Reason.FOUNDING, _waiting_sentence(facts)
-    return _settling(facts) or ("False", Reason.COMPLETE, "everything is as the spec wants it")
+    return _settling(facts) or ("False", Reason.COMPLETE, "all that the spec asks for was made")
 
 
 def _absent(facts: _Facts) -> list[str]:
@@ -179,6 +179,9 @@ def _degraded(facts: _Facts) -> Finding:
         return "True", Reason.RECOVERY_FAILED, _recovery_sentence(facts)
     if found := _broken_founding(facts):
         return found
+    if too_old := sorted(p.name for p in facts.observed.pods.values() if p.too_old):
+        said = (f"{name}: {facts.observed.pods[name].too_old}" for name in too_old)
+        return "True", Reason.MEMBER_TOO_OLD, "; ".join(said)
     if refusals := facts.observed.refusals:
         topics_only = all(kind == "Topic" for kind, _ in refusals)
         reason = Reason.TOPIC_REFUSED if topics_only else Reason.APPLY_REFUSED

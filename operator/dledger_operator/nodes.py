@@ -234,6 +234,7 @@ def view_of(said: NodeStatus) -> NodeView:
                 match_index=row.match_index,
                 lag=row.lag,
                 connected=row.connected,
+                feature_level=row.feature_level,
             )
             for row in said.members
         ),
@@ -253,6 +254,7 @@ def view_of(said: NodeStatus) -> NodeView:
         storage_capacity_bytes=said.storage_capacity_bytes,
         writes_refused_reason=said.writes_refused_reason,
         recovered_to=said.recovered_to,
+        feature_level=said.feature_level,
     )
 
 

@@ -34,6 +34,8 @@ class Pod:
         revision: Which version of the StatefulSet's template it was made from.
         terminating: It is being deleted.
         trouble: Why it does not run, in Kubernetes' words; empty when nothing is known.
+        too_old: The node's last words, if it ended because its image is older than what its group
+            wrote; else empty.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Pod:
     revision: str = ""
     terminating: bool = False
     trouble: str = ""
+    too_old: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +65,7 @@ class Volume:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberView:
-    """A member as a node sees it; indexes only from the leader."""
+    """A member as a node sees it; indexes only from the leader, a level of 0 is not known."""
 
     id: str
     name: str
@@ -70,6 +73,7 @@ class MemberView:
     match_index: int = 0
     lag: int = 0
     connected: bool = True
+    feature_level: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +103,7 @@ class NodeView:
         members: The membership it knows; empty while unjoined.
         writes_refused_reason: Such as a full disk; empty when writes are taken.
         recovered_to: The last index of a log that a backup left on its disk; 0 without one.
+        feature_level: What its version knows of the log.
     """
 
     node_id: str
@@ -116,6 +121,7 @@ class NodeView:
     storage_capacity_bytes: int = 0
     writes_refused_reason: str = ""
     recovered_to: int = 0
+    feature_level: int = 0
 
     @property
     def joined(self) -> bool:

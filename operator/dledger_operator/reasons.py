@@ -35,6 +35,7 @@ class Reason(StrEnum):
     AS_EXPECTED = "AsExpected"
     MEMBER_REPLACED_BY_EMPTY_DISK = "MemberReplacedByEmptyDisk"
     MEMBER_NOT_CONNECTED = "MemberNotConnected"
+    MEMBER_TOO_OLD = "MemberTooOld"
     ALL_DISKS_EMPTY = "AllDisksEmpty"
     DUPLICATE_NODE_ID = "DuplicateNodeId"
     APPLY_REFUSED = "ApplyRefused"
@@ -146,21 +147,32 @@ CATALOGUE: Final[Mapping[Reason, Explanation]] = MappingProxyType(
         ),
         Reason.BLOCKED: Explanation(
             "Progressing=False",
-            "The operator is held up by what SpecValid, Degraded or GroupIDConsistent say.",
+            "The operator is waiting: SpecValid, Degraded or GroupIDConsistent say for what.",
             "See those conditions.",
         ),
-        Reason.COMPLETE: Explanation("Progressing=False", "Everything is as the spec wants it."),
+        Reason.COMPLETE: Explanation(
+            "Progressing=False",
+            "All that the spec asks for was made; see Ready for whether it runs.",
+        ),
         Reason.AS_EXPECTED: Explanation("Degraded=False", "Nothing is known to be wrong."),
         Reason.MEMBER_REPLACED_BY_EMPTY_DISK: Explanation(
             "Degraded=True",
             "The named pods came up with an empty disk under the name of a member. They take no "
             "part, so that they cannot vote as if they remembered.",
-            "Bring the old volume back. Replacing a member is not implemented yet.",
+            "Bring the old volume back. If it is lost for good, replace the member with "
+            "`dledger member add --replace`: see docs/runbooks.md.",
         ),
         Reason.MEMBER_NOT_CONNECTED: Explanation(
             "Degraded=True",
             "The leader has no connection to the named members.",
             "See the named pods and the network between the nodes.",
+        ),
+        Reason.MEMBER_TOO_OLD: Explanation(
+            "Degraded=True",
+            "The named pods' image is older than what their group or their disk holds: the node "
+            "stopped rather than skip what it does not know. The message has its last words; its "
+            "disk is good.",
+            "Set spec.image to the version that the group runs, and delete the named pods.",
         ),
         Reason.ALL_DISKS_EMPTY: Explanation(
             "Available=False, Degraded=True",
@@ -220,7 +232,7 @@ CATALOGUE: Final[Mapping[Reason, Explanation]] = MappingProxyType(
         ),
         Reason.RECOVERY_FAILED: Explanation(
             "Degraded=True",
-            "The Job that restores the first volume came to nothing; the message has the error in "
+            "The Job that restores the first volume failed; the message has the error in "
             "the pipeline's words. No node is started and no empty group is founded.",
             "Put right what the message names, then delete the Job: the operator makes it again. "
             "If the spec is wrong, delete the BrokerGroup and apply it corrected.",
@@ -248,7 +260,7 @@ CATALOGUE: Final[Mapping[Reason, Explanation]] = MappingProxyType(
         ),
         Reason.BACKUP_FAILED: Explanation(
             "BackupReady=False; Complete=False of a BrokerBackup",
-            "The newest backup came to nothing; the message has the error in the pipeline's words. "
+            "The newest backup failed; the message has the error in the pipeline's words. "
             "Nothing was published, and earlier backups are untouched.",
             "Put right what the message names and create another BrokerBackup.",
         ),
@@ -327,6 +339,6 @@ EVENTS: Final[Mapping[EventReason, str]] = MappingProxyType(
         EventReason.BACKUP_SCHEDULED: "A BrokerBackup was created as the schedule says.",
         EventReason.BACKUP_STARTED: "On a BrokerBackup: its Job was created.",
         EventReason.BACKUP_COMPLETED: "On a BrokerBackup: it is whole and published.",
-        EventReason.BACKUP_FAILED: "On a BrokerBackup: it came to nothing; the message says why.",
+        EventReason.BACKUP_FAILED: "On a BrokerBackup: it failed; the message says why.",
     }
 )

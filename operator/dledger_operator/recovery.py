@@ -47,7 +47,7 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class RestoreFailed:
-    """The Job came to nothing; *error* is in the pipeline's words."""
+    """The Job failed; *error* is in the pipeline's words."""
 
     error: str
 

@@ -132,9 +132,16 @@ def _member(name: str, member: MemberView | None, before: Json, observed: Observ
         "role": node.role if node else "unknown",
         "matchIndex": counted.match_index if counted else before.get("matchIndex", 0),
         "lag": counted.lag if counted else before.get("lag", 0),
+        "featureLevel": _feature_level(node, member) or before.get("featureLevel", 0),
         "zone": pod.zone if pod else before.get("zone", ""),
         "storage": _storage(node) if node else before.get("storage", {}),
     }
+
+
+def _feature_level(node: NodeView | None, member: MemberView | None) -> int:
+    """Return what a node says of itself, or else what another heard of it; 0: not known now."""
+    said = node.feature_level if node else 0
+    return said or (member.feature_level if member else 0)
 
 
 def _storage(node: NodeView) -> Manifest:

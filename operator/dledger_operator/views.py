@@ -5,10 +5,15 @@ Called by the watches' indexes, so that an index holds little more than what is 
 
 from __future__ import annotations
 
+from typing import Final
+
 from dledger_operator import names
 from dledger_operator.observed import Pod, Volume
 from dledger_operator.spec import Json
 from dledger_operator.work import WorkerPod
+
+_EXIT_TOO_OLD: Final = 5
+"""Of `dledger node`; see docs/runbooks.md."""
 
 
 def group_of(manifest: Json) -> tuple[str, str]:
@@ -31,6 +36,7 @@ def pod_of(manifest: Json) -> Pod:
         revision=labels.get(names.REVISION_LABEL, ""),
         terminating="deletionTimestamp" in metadata,
         trouble=_trouble(status),
+        too_old="" if ready.get("status") == "True" else _too_old(status),
     )
 
 
@@ -86,6 +92,17 @@ def _terminated(status: Json) -> Json:
     if status.get("phase") == "Failed":
         return {"exitCode": 128, "reason": status.get("reason"), "message": status.get("message")}
     return {}
+
+
+def _too_old(status: Json) -> str:
+    """Return the last words of a node that ended, now or before, for want of a newer version."""
+    for container in status.get("containerStatuses") or []:
+        for state in ("state", "lastState"):
+            ended = (container.get(state) or {}).get("terminated") or {}
+            if ended.get("exitCode") == _EXIT_TOO_OLD:
+                lines = str(ended.get("message") or "").strip().splitlines()
+                return lines[-1] if lines else f"exit code {_EXIT_TOO_OLD}"
+    return ""
 
 
 def _condition(status: Json, kind: str) -> Json:

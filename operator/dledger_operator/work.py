@@ -60,7 +60,7 @@ class Succeeded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broken:
-    """It is over and came to nothing; *error* is ``Type: sentence`` where the pipeline told it."""
+    """It is over and failed; *error* is ``Type: sentence`` where the pipeline told it."""
 
     error: str
     started_at: str = ""

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dledger.broker.produce import VERSION
+from dledger.broker.produce import FLAGS, VERSION
 from dledger_pipeline.errors import MalformedMessage
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -106,6 +106,7 @@ class Payloads:
         self._flags = numbers.u8(start + 1)
         self.count = numbers.u32(start + 12)
         self.check(numbers.u8(start) == VERSION, "unknown PRODUCE version")
+        self.check(self._flags & ~FLAGS == 0, "unknown PRODUCE flags")
         self.check(self.count >= 1, "PRODUCE without messages")
         self.check(9 * self.count <= end - start, "PRODUCE payload is too short for its messages")
         self._at = start + _HEADER_BYTES

@@ -66,6 +66,36 @@ def test_the_best_window_of_each_is_compared() -> None:
     assert _goal("beside etcd").verdict(run) == "not measured"
 
 
+def test_what_failed_or_is_no_number_is_not_called_kept() -> None:
+    """The p99 of what was answered says nothing of what was not."""
+    row = Row(kind="latency", system=OURS, name="at 50%", figures={"p99_ms": 1.0, "failures": 0.0})
+    failed = replace(row, figures={"p99_ms": 1.0, "failures": 3.0})
+    nonsense = replace(row, figures={"p99_ms": float("nan")})
+
+    verdicts = [_goal("p99 at half load").verdict(_run(one)) for one in (row, failed, nonsense)]
+
+    assert verdicts == ["aim", "not measured", "not measured"]
+    assert "p99 at half load" in report.figures_text(_run(nonsense))
+
+
+def test_the_page_says_what_is_left_out_on_purpose() -> None:
+    """By how much it is missed here, and why; without a run, that nobody has measured it."""
+    course = {"busy_p99_ms": 30.0, "calm_p99_ms": 10.0}
+    catch_up = Row(kind="catch-up", system=OURS, name="leader at 50% load", figures=course)
+    grown = Row(kind="soak", system=OURS, name="70% load", figures={"growth_percent": 8.0})
+    flood = Row(kind="overload", system=OURS, name="10x the rate", figures={"untyped": 1234.0})
+    bodies = replace(flood, name="4 MiB bodies")
+
+    text = report.left_out(_run(catch_up), [_run(grown), _run(flood, bodies)])
+
+    assert "| the leader's p99 meanwhile, times the p99 before, at 50% load | 2 x | 3 x |" in text
+    assert "before, at 17,500 a second | 2 x | not measured |" in text
+    assert "| growth of memory, worst process, percent | 5 | 8 |" in text
+    assert "| 10x the rate: errors without a name | 0 | 1,234 |" in text
+    assert "4 MiB" not in text
+    assert "50% load | 2 x | not measured |" in report.left_out(None, [])
+
+
 def test_batch_push_counts_for_javas_very_best_only() -> None:
     """A setting that is off by default is not what its client gets."""
     run = _run(
@@ -231,7 +261,7 @@ def test_the_page_and_its_plots_are_those_of_the_results() -> None:
 
 
 def test_the_newest_soak_and_overload_are_judged_beside_the_newest_bench() -> None:
-    """Each is a run of its own; what was not measured is no failure."""
+    """Each is a run of its own; what was not measured is not called kept."""
     soak = Row(
         kind="soak",
         system=OURS,
@@ -247,6 +277,7 @@ def test_the_newest_soak_and_overload_are_judged_beside_the_newest_bench() -> No
     assert "| 70% load | elections without a cause | 0 | 1 | no |" in text
     assert "| 70% load | most memory of a node, MB | 300 | 250 | yes |" in text
     assert (
-        "| 70% load | growth of memory, worst process, percent | 5 | not measured | yes |" in text
+        "| 70% load | growth of memory, worst process, percent | 5 | not measured | not measured |"
+        in text
     )
     assert text.endswith("### Too much of everything\n\nNo run is kept yet.\n")

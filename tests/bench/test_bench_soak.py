@@ -13,6 +13,7 @@ from e2e.bench.elections import Made, elections, lines_between
 from e2e.bench.flatness import Life
 from e2e.bench.numbered import Audit, Found, numbered
 from e2e.bench.soak import Course, verdict
+from e2e.bench.verdicts import Verdict
 
 
 def read(audit: Audit, *numbers: int, queue_id: int = 0) -> None:
@@ -161,11 +162,11 @@ def test_a_run_that_was_offered_more_than_it_took_says_so() -> None:
         overrun.acked = 80 * at_s
         overrun.looked(at_s)
 
-    assert kept.behind_percent() == 10
-    assert overrun.behind_percent() == 80
+    assert kept.behind() == {"behind_percent": 10}
+    assert overrun.behind() == {"behind_percent": 80}
     assert [_falls_short(course) for course in (kept, overrun)] == [[], ["looks with 5 s of load"]]
 
 
 def _falls_short(course: Course) -> list[str]:
-    lines = verdict({"behind_percent": course.behind_percent()})
-    return [line.what.partition(" waiting")[0] for line in lines if not line.holds]
+    broken = [line for line in verdict(course.behind()) if line.verdict is Verdict.BROKEN]
+    return [line.what.partition(" waiting")[0] for line in broken]

@@ -228,7 +228,7 @@ def test_a_state_that_becomes_another_goes_on_as_that_one() -> None:
     log.append(Retain(before_index=20).encode())
 
     assert state.digest() == log.state.digest()
-    assert ("t", 0) in state.take_changed()
+    assert ("t", 0) in state.take_changes().arrived
 
 
 def test_a_text_that_is_not_unicode_survives() -> None:

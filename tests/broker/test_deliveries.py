@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dledger.broker import deliveries as deliveries_module
 from dledger.broker.commands import ChangeInvisible, LeaseRef, Release, Renew
 from dledger.broker.consume_queue import ConsumeQueue, Payload
-from dledger.broker.deliveries import QueueDeliveries
+from dledger.broker.deliveries import Lease, QueueDeliveries
 from dledger.broker.filters import tag_code
 from dledger.broker.results import Received
 from dledger.errors import InvalidReceiptHandle
@@ -262,7 +264,7 @@ def test_a_receive_passes_over_a_bounded_number_of_messages(
         log.produce(str(n), tag="wanted" if n == 4 else f"tag-{n}")
 
     assert offsets(log.receive(1, tags=("wanted",))) == []
-    assert log.state.groups.available("g", "t", [0], log.now_ms) == 2
+    assert log.state.groups.available("g", "t", [0], log.now_ms, enough=9) == 2
     assert offsets(log.receive(1, tags=("wanted",))) == [4]
 
 
@@ -272,7 +274,7 @@ def test_unacked_messages_are_bounded(log: Log, monkeypatch: pytest.MonkeyPatch)
 
     received = log.receive(9)
     assert offsets(received) == [0, 1]
-    assert log.state.groups.available("g", "t", [0], log.now_ms) == 0
+    assert log.state.groups.available("g", "t", [0], log.now_ms, enough=9) == 0
     log.ack(received, 0)
     assert offsets(log.receive(9)) == [2]
 
@@ -300,17 +302,25 @@ def test_expiry_says_when_a_waiting_reader_should_look_again(log: Log) -> None:
 
 
 @dataclass
+class _Held:
+    receive_id: int
+    until_ms: int
+    attempt: int
+    client_id: str
+
+
+@dataclass
 class _Model:
     """The slow, obvious version: one row a message."""
 
     tags: list[str] = field(default_factory=list)
     next_offset: int = 0
-    held: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    held: dict[int, _Held] = field(default_factory=dict)
 
     def take(
-        self, limit: int, tags: set[str] | None, now_ms: int, until_ms: int, receive_id: int
+        self, limit: int, tags: set[str] | None, now_ms: int, until_ms: int, by: tuple[int, str]
     ) -> list[int]:
-        due = sorted((until, o) for o, (_, until, _) in self.held.items() if until <= now_ms)
+        due = sorted((x.until_ms, o) for o, x in self.held.items() if x.until_ms <= now_ms)
         taken: list[int] = []
         for _, offset in due:
             if len(taken) == limit:
@@ -318,88 +328,231 @@ class _Model:
             if tags is not None and self.tags[offset] not in tags:
                 del self.held[offset]
                 continue
-            self.held[offset] = (receive_id, until_ms, self.held[offset][2] + 1)
+            attempt = self.held[offset].attempt + 1
+            self.held[offset] = _Held(by[0], until_ms, attempt, by[1])
             taken.append(offset)
         while len(taken) < limit and self.next_offset < len(self.tags):
             offset = self.next_offset
             self.next_offset += 1
             if tags is None or self.tags[offset] in tags:
-                self.held[offset] = (receive_id, until_ms, 1)
+                self.held[offset] = _Held(by[0], until_ms, 1, by[1])
                 taken.append(offset)
         return taken
 
+    def current(self, offset: int, receive_id: int) -> bool:
+        held = self.held.get(offset)
+        return held is not None and held.receive_id == receive_id
+
     def available(self, now_ms: int) -> int:
-        due = sum(until <= now_ms for _, until, _ in self.held.values())
+        due = sum(x.until_ms <= now_ms for x in self.held.values())
         return len(self.tags) - self.next_offset + due
 
 
+class _Pair:
+    """The shipped deliveries and the model, which are told the same."""
+
+    def __init__(self) -> None:
+        self.queue, self.found, self.model = ConsumeQueue(), QueueDeliveries(), _Model()
+        self.now_ms = self.receive_id = self.entries = 0
+
+    def add(self, tags: list[str]) -> None:
+        self.entries += 1
+        payload = Payload(self.entries, 0, 1)
+        self.queue.append(payload, range(len(tags)), [tag.encode() for tag in tags])
+        self.model.tags += tags
+
+    def take(self, limit: int, wanted: str | None, invisible_ms: int, client_id: str) -> None:
+        self.receive_id += 1
+        until_ms = self.now_ms + invisible_ms + 1
+        codes = None if wanted is None else frozenset(tag_code(t.encode()) for t in wanted)
+        got = self.found.take(
+            self.queue,
+            limit=limit,
+            codes=codes,
+            now_ms=self.now_ms,
+            lease_until_ms=until_ms,
+            receive_id=self.receive_id,
+            client_id=client_id,
+        )
+        tags = None if wanted is None else set(wanted)
+        by = (self.receive_id, client_id)
+        assert got == self.model.take(limit, tags, self.now_ms, until_ms, by)
+
+    def ack(self, offset: int, age: int) -> None:
+        receive_id = self.receive_id - age
+        current = self.model.current(offset, receive_id)
+        done = offset not in self.model.held and offset < self.model.next_offset
+        assert self.found.ack(offset, receive_id) == (current or done)
+        if current:
+            del self.model.held[offset]
+
+    def extend(self, offset: int, age: int, delay_ms: int, gives_back: bool) -> None:
+        receive_id, until_ms = self.receive_id - age, self.now_ms + delay_ms
+        change = self.found.give_back if gives_back else self.found.extend
+        current = self.model.current(offset, receive_id)
+        assert change(offset, receive_id, until_ms) == current
+        if current:
+            held = self.model.held[offset]
+            held.until_ms = until_ms
+            held.client_id = "" if gives_back else held.client_id
+
+    def release(self, client_id: str) -> None:
+        mine = [held for held in self.model.held.values() if held.client_id == client_id]
+        assert self.found.release(client_id, self.now_ms) == len(mine)
+        for held in mine:
+            held.until_ms = self.now_ms
+
+    def look(self, enough: int, ago_ms: int) -> None:
+        """Look; the clock of another leader may be a little behind."""
+        now_ms = max(self.now_ms - ago_ms, 0)
+        seen = self.found.available(self.queue.end, now_ms, enough=enough)
+        assert min(seen, enough) == min(self.model.available(now_ms), enough)
+
+    def wait(self, ms: int) -> None:
+        self.now_ms += ms
+
+    def assert_equal(self) -> None:
+        found, held = self.found, self.model.held
+        assert found.next_offset == self.model.next_offset
+        assert found.committed == min(held, default=self.model.next_offset)
+        assert found.next_expiry() == min((x.until_ms for x in held.values()), default=_NEVER)
+        assert {
+            o: _Held(x.receive_id, x.visible_at_ms, x.attempt, x.client_id)
+            for o, x in found.leases.items()
+        } == held
+
+
+_NEVER = float("inf")
+_OFFSET, _AGE, _CLIENT = st.integers(0, 12), st.integers(0, 4), st.sampled_from(["", "c", "d"])
+_TAGS = st.lists(st.sampled_from("abc"), min_size=1, max_size=4)
+_DELAY_MS, _WANTED = st.integers(0, 6), st.sampled_from([None, None, "a", "ab"])
 _STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("add"), st.lists(st.sampled_from("abc"), min_size=1, max_size=4)),
-        st.tuples(
-            st.just("take"),
-            st.integers(1, 4),
-            st.sampled_from([None, "a", "ab"]),
-            st.integers(0, 20),
-        ),
-        st.tuples(st.just("ack"), st.integers(0, 12), st.integers(0, 8)),
-        st.tuples(st.just("extend"), st.integers(0, 12), st.integers(0, 8), st.integers(0, 20)),
-        st.tuples(st.just("wait"), st.integers(0, 15)),
+        st.tuples(st.just("add"), _TAGS),
+        st.tuples(st.just("take"), st.integers(1, 4), _WANTED, st.integers(0, 8), _CLIENT),
+        st.tuples(st.just("ack"), _OFFSET, _AGE),
+        st.tuples(st.just("extend"), _OFFSET, _AGE, _DELAY_MS, st.booleans()),
+        st.tuples(st.just("release"), st.sampled_from("cd")),
+        st.tuples(st.just("look"), st.integers(1, 12), st.sampled_from([0, 0, 0, 3])),
+        st.tuples(st.just("wait"), st.integers(0, 6)),
     ),
-    max_size=40,
+    max_size=60,
 )
 
 
+@settings(max_examples=400)
 @given(_STEPS)
-def test_deliveries_are_those_of_the_obvious_model(steps: list[tuple[object, ...]]) -> None:
-    """Any sequence of batches, receives, acks, changes and waits gives the same answers."""
-    queue, found, model = ConsumeQueue(), QueueDeliveries(), _Model()
-    now_ms, receive_id, entries = 0, 0, 0
+def test_deliveries_are_those_of_the_obvious_model(steps: list[tuple[Any, ...]]) -> None:
+    """Any sequence of batches, receives, acks, changes, looks and waits gives the same answers."""
+    pair = _Pair()
 
-    for step in steps:
-        match step:
-            case ("add", list() as tags):
-                entries += 1
-                queue.append(
-                    Payload(entries, 0, 1), range(len(tags)), [tag.encode() for tag in tags]
-                )
-                model.tags += tags
-            case ("take", int(limit), wanted, int(invisible_ms)):
-                receive_id += 1
-                until_ms = now_ms + invisible_ms + 1
-                tags_set = None if wanted is None else set(str(wanted))
-                codes = (
-                    None if wanted is None else frozenset(tag_code(t.encode()) for t in str(wanted))
-                )
-                got = found.take(
-                    queue,
-                    limit=limit,
-                    codes=codes,
-                    now_ms=now_ms,
-                    lease_until_ms=until_ms,
-                    receive_id=receive_id,
-                    client_id="",
-                )
-                assert got == model.take(limit, tags_set, now_ms, until_ms, receive_id)
-            case ("ack", int(offset), int(age)):
-                held = model.held.get(offset)
-                current = held is not None and held[0] == receive_id - age
-                done = held is None and offset < model.next_offset
-                assert found.ack(offset, receive_id - age) == (current or done)
-                if current:
-                    del model.held[offset]
-            case ("extend", int(offset), int(age), int(delay_ms)):
-                held = model.held.get(offset)
-                current = held is not None and held[0] == receive_id - age
-                assert found.extend(offset, receive_id - age, now_ms + delay_ms) == current
-                if current and held is not None:
-                    model.held[offset] = (held[0], now_ms + delay_ms, held[2])
-            case ("wait", int(ms)):
-                now_ms += ms
-        assert found.available(queue.end, now_ms) == model.available(now_ms)
-        assert found.next_offset == model.next_offset
-        assert found.committed == min(model.held, default=model.next_offset)
-        expected = {o: (lease, until, n) for o, (lease, until, n) in model.held.items()}
-        assert {
-            o: (x.receive_id, x.visible_at_ms, x.attempt) for o, x in found.leases.items()
-        } == expected
+    for name, *arguments in steps:
+        getattr(pair, name)(*arguments)
+
+        pair.assert_equal()
+
+
+def test_what_was_given_back_is_its_clients_no_more() -> None:
+    """A client that parts ends what it holds, not what it gave back for a time that it chose."""
+    pair = _Pair()
+    pair.add(["a"] * 2)
+    pair.take(2, None, 4, "c")
+
+    pair.extend(0, 0, 50, True)
+    pair.release("c")
+
+    pair.assert_equal()
+    assert pair.found.leases[0].visible_at_ms == 50
+
+
+def test_a_leaders_looks_do_not_change_what_is_handed_out() -> None:
+    """What ended first comes first, also if only what ended later was looked at: as elsewhere."""
+    looked, other = _Pair(), _Pair()
+    for pair in (looked, other):
+        pair.add(["a"] * 3)
+        pair.take(2, None, 9, "")
+        pair.take(1, None, 20, "")
+    looked.wait(15)
+    looked.look(2, 0)
+
+    for pair in (looked, other):
+        pair.now_ms = 10
+        pair.extend(2, 0, -5, False)
+        pair.now_ms = 15
+        pair.take(3, None, 9, "")
+        pair.assert_equal()
+
+
+def test_a_look_may_be_behind_an_earlier_one() -> None:
+    """A node that leads again may have a clock behind the one of its first time: it is no error."""
+    pair = _Pair()
+    pair.add(["a"] * 3)
+    pair.take(2, None, 4, "")
+    pair.wait(5)
+    pair.look(9, 0)
+
+    pair.look(9, 3)
+    pair.extend(0, 0, 1, False)
+    pair.look(9, 0)
+
+
+class _Unwalked(dict[int, Lease]):
+    """Leases that nobody may go through."""
+
+    def __iter__(self) -> Iterator[int]:
+        raise AssertionError("walks all leases")
+
+    keys = values = items = __iter__  # type: ignore[assignment]
+
+
+def _many_leases(*clients: str) -> QueueDeliveries:
+    queue, found, total = ConsumeQueue(), QueueDeliveries(), 1_000 * len(clients)
+    queue.append(Payload(1, 0, 1), range(total), [b""] * total)
+    for number, client_id in enumerate(clients):
+        found.take(
+            queue,
+            limit=1_000,
+            codes=None,
+            now_ms=0,
+            lease_until_ms=10,
+            receive_id=number,
+            client_id=client_id,
+        )
+    found.leases = _Unwalked(found.leases)
+    return found
+
+
+def test_a_look_counts_what_ended_no_further_than_it_is_asked() -> None:
+    """A thousand leases end at once: a look that asks for five touches five."""
+    found = _many_leases("")
+    end = found.next_offset
+
+    seen = [found.available(end, 10, enough=enough) for enough in (5, 5, 7)]
+
+    assert seen == [5, 5, 7]
+    assert len(found._counted) == 7
+
+
+def test_a_parting_client_costs_what_it_held() -> None:
+    """Not what all others hold; and who looks for renewals passes over what no client keeps."""
+    found = _many_leases("", "")
+    assert found.release("nobody", 5) == 0
+    assert list(found.renewable(1_000)) == []
+
+    found = _many_leases("one", "other")
+    assert found.release("one", 5) == 1_000
+    assert found.available(found.next_offset, 5, enough=3_000) == 1_000
+
+
+def test_ends_that_are_none_any_more_do_not_pile_up() -> None:
+    """Leases that are renewed for ever, and then acked, leave nothing behind to pass over."""
+    found = _many_leases("c")
+    for until_ms in range(20, 40):
+        for offset in range(1_000):
+            found.renew(offset, 0, until_ms)
+    renewed = len(found._expiry) + len(found._ended)
+    for offset in range(1_000):
+        found.ack(offset, 0)
+
+    assert renewed <= 3_000
+    assert len(found._expiry) + len(found._ended) <= 64

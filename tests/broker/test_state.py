@@ -8,6 +8,7 @@ import time
 import pytest
 
 from dledger.broker import topic_store
+from dledger.broker.changes import Changes
 from dledger.broker.commands import (
     ChangeInvisible,
     CreateGroup,
@@ -212,7 +213,7 @@ def test_broken_commands_are_refused_and_change_nothing() -> None:
     before = log.state.digest()
 
     results = log.append(
-        frame(CommandType.PRODUCE, b"junk"),
+        frame(CommandType.PRODUCE, b"\1\0unk"),
         frame(CommandType.ACK, b"junk"),
         b"\xff\xff\xff\xff\x01",
     )
@@ -244,20 +245,23 @@ def test_entries_are_applied_once_and_in_order() -> None:
         log.state.apply(log.entries[0])
 
 
-def test_changed_queues_are_reported_once() -> None:
-    """Readers are woken for queues that got messages or whose leases moved."""
+def test_what_changed_is_reported_once() -> None:
+    """Readers are woken for queues that got messages, and a group's for its leases that moved."""
     log = Log()
     log.create(queues=2)
     log.produce("a", "b", queue_id=1)
-    assert log.state.take_changed() == {("t", 1)}
+    assert log.state.take_changes() == Changes(arrived={("t", 1)})
 
-    received = log.receive(2, queue_id=1, client_id="c")
-    assert log.state.take_changed() == set()
+    received = log.receive(2, queue_id=1, client_id="c", attempt_id="x")
+    key, attempt = ("g", "t", 1), ("g", "t", "x")
+    assert log.state.take_changes() == Changes(leases={key}, attempts={attempt})
     lease = LeaseRef(1, 0, received.receive_id)
     log.append(ChangeInvisible(group="g", topic="t", lease=lease, invisible_ms=1).encode())
-    assert log.state.take_changed() == {("t", 1)}
+    assert log.state.take_changes() == Changes(leases={key})
     log.append(Release(group="g", client_id="c").encode())
-    assert log.state.take_changed() == {("t", 1)}
+    assert log.state.take_changes() == Changes(leases={key})
+    assert log.ack(received, 1) == (True,)
+    assert log.state.take_changes() == Changes()
 
 
 def test_the_same_log_gives_the_same_state() -> None:

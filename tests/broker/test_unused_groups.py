@@ -15,12 +15,13 @@ from dledger.broker.commands import (
     Release,
     Renew,
 )
+from dledger.broker.consumption import MAX_GAP_MS
 from dledger.broker.results import GroupsExpired
 from dledger.broker.state import BrokerState
 from dledger.errors import InvalidArgument, UnknownGroup
 from tests.broker.log import Log, offsets
 
-_HOUR_MS = 3_600_000
+_TIME_MS = 600_000
 _LEASE = LeaseRef(0, 0, 1)
 _USES: list[Callable[[Log], object]] = [
     lambda log: log.append(CreateGroup(name="g").encode()),
@@ -35,8 +36,14 @@ _USES: list[Callable[[Log], object]] = [
 
 
 def _expire(log: Log, *, unused_ms: int) -> object:
-    (result,) = log.append(ExpireGroups(before_ms=log.now_ms - unused_ms).encode())
+    (result,) = log.append(ExpireGroups(before_ms=_active_ms(log) - unused_ms).encode())
     return result
+
+
+def _active_ms(log: Log) -> int:
+    """Return what the log's time without gaps is now."""
+    log.retain(1)
+    return log.state.groups.active_ms
 
 
 def test_a_group_that_nobody_used_goes_and_comes_back_as_a_new_one() -> None:
@@ -45,10 +52,10 @@ def test_a_group_that_nobody_used_goes_and_comes_back_as_a_new_one() -> None:
     log.create()
     log.produce("a", "b")
     log.ack(log.receive())
-    log.now_ms += _HOUR_MS + 1
+    log.now_ms += _TIME_MS + 1
 
-    assert log.state.groups.any_unused(log.now_ms - _HOUR_MS)
-    assert _expire(log, unused_ms=_HOUR_MS) == GroupsExpired(1)
+    assert log.state.groups.any_unused(_active_ms(log) - _TIME_MS)
+    assert _expire(log, unused_ms=_TIME_MS) == GroupsExpired(1)
     (refused,) = log.append(Ack(group="g", topic="t", leases=(_LEASE,)).encode())
     assert isinstance(refused, UnknownGroup)
     log.create()
@@ -62,13 +69,22 @@ def test_whatever_a_member_asks_for_is_a_use(use: Callable[[Log], object]) -> No
     log.create()
     log.produce("a")
     log.receive(1, invisible_ms=1)
-    log.now_ms += _HOUR_MS
+    log.now_ms += _TIME_MS
     use(log)
-    log.now_ms += _HOUR_MS
+    log.now_ms += _TIME_MS
 
-    assert _expire(log, unused_ms=_HOUR_MS) == GroupsExpired(0)
+    assert _expire(log, unused_ms=_TIME_MS) == GroupsExpired(0)
     log.now_ms += 1
-    assert _expire(log, unused_ms=_HOUR_MS) == GroupsExpired(1)
+    assert _expire(log, unused_ms=_TIME_MS) == GroupsExpired(1)
+
+
+def test_a_month_in_which_nobody_could_ask_is_none() -> None:
+    """A group that was down, or has a new leader whose wall clock is ahead: its consumers stay."""
+    log = Log()
+    log.create()
+    log.now_ms += 31 * 24 * 3_600_000
+
+    assert _expire(log, unused_ms=MAX_GAP_MS) == GroupsExpired(0)
 
 
 def test_retention_is_no_use() -> None:
@@ -76,10 +92,10 @@ def test_retention_is_no_use() -> None:
     log = Log()
     log.create()
     log.produce("a")
-    log.now_ms += _HOUR_MS + 1
+    log.now_ms += _TIME_MS + 1
     log.retain(len(log.entries))
 
-    assert _expire(log, unused_ms=_HOUR_MS) == GroupsExpired(1)
+    assert _expire(log, unused_ms=_TIME_MS) == GroupsExpired(1)
 
 
 def test_a_group_with_a_message_on_loan_stays() -> None:
@@ -87,10 +103,10 @@ def test_a_group_with_a_message_on_loan_stays() -> None:
     log = Log()
     log.create()
     log.produce("a")
-    held = log.receive(1, invisible_ms=3 * _HOUR_MS)
-    log.now_ms += 2 * _HOUR_MS
+    held = log.receive(1, invisible_ms=3 * _TIME_MS)
+    log.now_ms += 2 * _TIME_MS
 
-    assert _expire(log, unused_ms=_HOUR_MS) == GroupsExpired(0)
+    assert _expire(log, unused_ms=_TIME_MS) == GroupsExpired(0)
     assert log.ack(held) == (True,)
 
 
@@ -107,12 +123,12 @@ def test_when_a_group_was_used_is_in_a_snapshot() -> None:
     """A node that was restarted lets the same groups go."""
     log = Log()
     log.create(group="old")
-    log.now_ms += _HOUR_MS
+    log.now_ms += _TIME_MS
     log.create(group="new")
     twin = Log(BrokerState.decode(log.state.encode()), list(log.entries), log.now_ms)
 
     for each in (log, twin):
-        assert _expire(each, unused_ms=_HOUR_MS - 1) == GroupsExpired(1)
+        assert _expire(each, unused_ms=_TIME_MS - 1) == GroupsExpired(1)
 
     assert twin.state.digest() == log.state.digest() == log.replay().digest()
     assert twin.state.groups.exists("new")

@@ -143,3 +143,30 @@ async def test_a_delayed_direction_delivers_late_and_in_order() -> None:
         assert answers == [b"0", b"1", b"2", b"3", b"4"]
         assert loop.time() - started_s >= 0.6
         line.writer.close()
+
+
+@pytest.mark.parametrize("reset", [False, True])
+async def test_a_fault_of_the_network_is_counted_where_it_hits(reset: bool) -> None:
+    """Bytes held back, connections broken and refused; not a direction that nobody takes."""
+    async with echo_network() as network:
+        line = await Line.dial(network, "a")
+        line.send(b"one")
+        await line.answer()
+        network.cut([("b", "a")], reset=reset)
+        assert network.hits == 0
+
+        network.cut([("a", "b")], reset=reset)
+        line.send(b"two")
+        async with asyncio.timeout(30):
+            while not network.hits:  # noqa: ASYNC110 - bytes are on their way
+                await asyncio.sleep(0.01)
+
+        before = network.hits
+        network.heal()
+        other = await Line.dial(network, "a")
+        network.delay(0.01, 0.0)
+        other.send(b"three")
+        assert await other.answer(30) == b"three"
+        assert network.hits > before
+        for each in (line, other):
+            each.writer.close()

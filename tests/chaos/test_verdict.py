@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from e2e.chaos.episodes import Class, Episode, Target
-from e2e.chaos.history import Event
+from e2e.chaos.history import Event, Seen
 from e2e.chaos.log_checker import LogEntry
 from e2e.chaos.nemesis import Played
 from e2e.chaos.verdict import Audit, Report, judge, table
 from tests.chaos.messages import GOOD, WRITES, everywhere, queues, refused, stored
 from tests.chaos.registers import cas, read, write
 
+CHAIN = cas(0, 1, 0, 5, key="chain-0")
+SEARCH = read(2, 3, 0, key="small-0")
+SEEN = Seen(node="a", queue=0, offset=0, message_id="m1", digest="d1", at_s=2.0)
 LOG = [LogEntry(1, 1, 1000, "", "c1"), LogEntry(2, 1, 1001, "", "c2")]
 AUDIT = Audit(2, everywhere(GOOD), {"a": LOG, "b": LOG})
 PLAYED = Played(
@@ -80,6 +84,63 @@ def test_a_recovery_that_fails_is_a_problem() -> None:
     assert judged([], AUDIT, stuck).problems == [
         "episode 7 (bridge): waited 60 s for all nodes to be whole"
     ]
+
+
+WHOLE = replace(AUDIT, logs=dict.fromkeys(AUDIT.queues, LOG))
+
+
+def whole(audit: Audit = WHOLE, played: Sequence[Played] = (PLAYED,)) -> Report:
+    """Return the report on a run in which everything was done that there is to do."""
+    done = [*WRITES, CHAIN, SEARCH, SEEN]
+    return judge(done, audit, played, leader_limit_s=3.0, asked=[Class.BRIDGE])
+
+
+def test_a_run_has_passed_only_if_everything_was_tried() -> None:
+    """Then, and only then, the exit code is 0."""
+    report = whole()
+
+    assert (report.problems, report.unmeasured, report.exit_code) == ([], [], 0)
+
+
+def test_a_run_in_which_nothing_was_done_has_not_passed() -> None:
+    """No episode, no message, no register, no node: no checker had anything to find a fault in."""
+    report = judge([], Audit(0, {}, {}), [], leader_limit_s=3.0, asked=[Class.BRIDGE])
+
+    assert (report.problems, report.exit_code) == ([], 2)
+    assert report.unmeasured == [
+        "no episode was played",
+        "no message was acknowledged",
+        "no reader saw a message",
+        "no register operation was answered",
+        "nothing is known to be committed",
+        "no node was audited",
+        "bridge: time was up before",
+        "linearizability: no register was judged",
+    ]
+
+
+def test_a_fault_that_did_not_hit_was_not_tried() -> None:
+    """An I/O error that nothing ran into; one of several is enough."""
+    missed = replace(PLAYED, fired=False)
+
+    assert whole(played=[missed]).unmeasured == ["bridge: no episode of it has hit"]
+    assert whole(played=[missed, PLAYED]).unmeasured == []
+
+
+def test_a_node_that_showed_nothing_at_the_end_was_not_compared() -> None:
+    """Nothing differs from an empty log."""
+    blank = Audit(2, {"a": AUDIT.queues["a"], "b": {}}, {"a": LOG, "b": []})
+
+    unmeasured = whole(audit=blank).unmeasured
+
+    assert unmeasured == ["b showed no message at the end", "b showed no log at the end"]
+
+
+def test_what_is_wrong_goes_before_what_was_not_tried() -> None:
+    """Exit code 1, whatever else."""
+    stuck = replace(PLAYED, problem="waited 60 s for all nodes to be whole", fired=False)
+
+    assert judged([], AUDIT, stuck).exit_code == 1
 
 
 def test_each_class_that_was_played_has_a_row() -> None:

@@ -101,6 +101,31 @@ def test_every_field_of_the_crd_is_described() -> None:
     assert list(undescribed(SCHEMA["properties"]["spec"], Spec, "spec")) == []
 
 
+def test_the_crd_says_which_fields_nothing_acts_on() -> None:
+    """`kubectl explain` is read before the documentation."""
+    acted_on = {path: says.startswith("yes") for path, (_, says) in _documented().items()}
+
+    for path, description in _descriptions(SCHEMA["properties"]["spec"], Spec):
+        if not acted_on[path]:
+            assert "cted on yet" in description, path
+        else:
+            assert "Not acted on yet" not in description, path
+
+
+def _descriptions(schema: dict[str, Any], known: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield path and description of each leaf."""
+    hints = get_type_hints(known)
+    for field in fields(known):
+        key, kind = camel(field.name), hints[field.name]
+        inner, item = schema["properties"][key], next(iter(get_args(kind)), None)
+        if is_dataclass(kind):
+            yield from _descriptions(inner, kind, f"{path}{key}.")
+        elif is_dataclass(item):
+            yield from _descriptions(inner["items"], item, f"{path}{key}[].")
+        else:
+            yield f"{path}{key}", inner["description"]
+
+
 def test_every_string_is_bounded() -> None:
     """An unbounded one makes the CEL rules too costly, and the object too large."""
 
@@ -135,6 +160,12 @@ def test_the_documentation_lists_every_reason() -> None:
         assert f"{row}{explanation.remedy} |" in DOCS, reason
     for event, meaning in EVENTS.items():
         assert f"| `{event}` | {meaning} |" in DOCS, event
+
+
+def test_each_crd_is_a_document_of_its_own() -> None:
+    """`helm show crds` joins the files as they are, and kubectl would read one object."""
+    for path in (ROOT / "crds").iterdir():
+        assert path.read_text("utf-8").startswith("---\n"), path.name
 
 
 def test_the_chart_installs_this_crd() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -35,6 +36,15 @@ def test_every_make_target_has_a_line_in_help() -> None:
     ]
 
     assert undocumented == []
+
+
+def test_every_make_target_is_made_in_one_way() -> None:
+    """Of two recipes make takes the later one and says so in a warning that nobody reads."""
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+
+    made = re.findall(r"^([a-z][a-z0-9-]*):[^=\n]*## ", makefile, re.MULTILINE)
+
+    assert [target for target in {*made} if made.count(target) > 1] == []
 
 
 def test_make_test_runs_what_runs_alone_wherever_it_is() -> None:
@@ -82,3 +92,30 @@ def test_every_promise_names_tests_that_exist() -> None:
 
     assert [promise for promise, _ in rows] == [f"P{number}" for number in range(1, 13)]
     assert wrong == []
+
+
+def test_every_promise_is_tested_by_make_test() -> None:
+    """Whose only tests take over 20 s would be broken in CI without a word."""
+    rows = re.findall(
+        r"^\| (P\d+) \|(.*)$", (ROOT / "docs/promises.md").read_text("utf-8"), re.MULTILINE
+    )
+
+    left_out = []
+    for promise, row in rows:
+        named = re.findall(r"`((?:tests|e2e)/[\w/]+\.py)(?:::(\w+))?`", row)
+        short = [name for path, test in named for name in _short_tests(path) if test in {"", name}]
+        left_out += [] if short else [promise]
+
+    assert left_out == []
+
+
+def _short_tests(path: str) -> set[str]:
+    """Return the tests of a file that are not marked `long` as a whole."""
+    tree = ast.parse((ROOT / path).read_text("utf-8"))
+    return {
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.startswith("test_")
+        and "pytest.mark.long" not in map(ast.unparse, node.decorator_list)
+    }

@@ -156,15 +156,15 @@ def test_panels_have_ids_and_places_of_their_own() -> None:
 
 
 def test_every_alert_has_a_runbook() -> None:
-    """What it means, whose fault it is, what to do; and no runbook is left without its alert."""
+    """Its meaning, its likely cause and what to do; no runbook is left without its alert."""
     flags = re.MULTILINE | re.DOTALL
     sections = dict(re.findall(r"^## (Dledger\w+)\n(.*?)(?=^## |\Z)", RUNBOOKS, flags))
 
     assert set(sections) == set(ALERTS)
     for name, rule in ALERTS.items():
         url = rule["annotations"]["runbook_url"]
-        assert url == f"https://dledger.io/docs/runbooks.md#{name.lower()}"
-        for heading in ("**What it means.**", "**Whose fault.**", "**What to do.**"):
+        assert url == f"docs/runbooks.md#{name.lower()}"
+        for heading in ("**What it means.**", "**Likely cause.**", "**What to do.**"):
             assert heading in sections[name], (name, heading)
 
 

@@ -91,7 +91,7 @@ def test_monitors_carry_the_labels_that_prometheus_selects_them_by() -> None:
     [
         "dashboards.enable=true",
         "monitoring.podMonitor.interval=often",
-        "monitoring.prometheusRule.runbooks=docs/runbooks.md",
+        "monitoring.prometheusRule.runbooks=wiki/runbooks.md",
     ],
 )
 def test_a_broken_value_is_refused_by_name(value: str) -> None:

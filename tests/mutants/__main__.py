@@ -1,4 +1,7 @@
-"""``make mutants``: plant each bug, and show which check caught it. Exit code 1 if one survives."""
+"""``make mutants``: plant each bug, and show which check caught it.
+
+exit codes: 0 all were caught, 1 one survived or a check fails anyway, 2 none was planted
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,9 @@ def main() -> int:
     """Judge all mutants, or those whose names contain a given text."""
     arguments = _arguments()
     mutants = [one for one in MUTANTS if arguments.only in one.name]
+    if not mutants:
+        print(f"no mutant's name contains {arguments.only!r}: nothing was planted")
+        return 2
     checks = sorted({check for one in mutants for check in one.checks})
     started_s = time.monotonic()
     survived = 0

@@ -19,6 +19,7 @@ PACKAGES = ("operator", "pipeline", ".")
 SEEDS = 200
 CHECK_TIMEOUT_S = 300
 SEEDS_TIMEOUT_S = 900
+TIMED_OUT = "(ran into the time limit)"
 _FAILED_SEED = re.compile(r"^seed (\d+) failed", re.MULTILINE)
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
@@ -79,6 +80,8 @@ def judge(mutant: Mutant, *, seeds: int = SEEDS) -> Verdict:
         path = mutant.path(node)
         path.write_text(mutant.planted(path.read_text("utf-8")), "utf-8")
         caught_by = failing_test(node, mutant.checks) or _by_a_seed(node, seeds)
+    if caught_by.endswith(TIMED_OUT):
+        _not_without_the_bug(mutant.checks)
     return Verdict(mutant=mutant, caught_by=caught_by, elapsed_s=time.monotonic() - started_s)
 
 
@@ -97,13 +100,20 @@ def failing_test(node: Path, checks: tuple[str, ...], timeout_s: int = CHECK_TIM
     options = ["-q", "-x", "--tb=no", "-p", "no:cacheprovider", "-o", f"pythonpath={paths}"]
     result = _run([sys.executable, "-m", "pytest", *options, *checks], node, timeout_s)
     if result is None:
-        return f"{checks[0]} (ran into the time limit)"
+        return f"{checks[0]} {TIMED_OUT}"
     if result.returncode == 0:
         return ""
     failed = _FAILED.search(result.stdout)
     if not failed:
         raise RuntimeError(f"pytest ended with {result.returncode}:\n{result.stdout}")
     return failed[1]
+
+
+def _not_without_the_bug(checks: tuple[str, ...]) -> None:
+    """Make sure that it is the bug that takes so long. Raises RuntimeError: it is the machine."""
+    with copy_of_node() as harmless:
+        if failed := failing_test(harmless, checks):
+            raise RuntimeError(f"without any planted bug as well: {failed}")
 
 
 def _by_a_seed(node: Path, seeds: int) -> str:

@@ -10,6 +10,8 @@ _STALE = "tests/node/test_stale_completion.py"
 _JOINING = "tests/node/test_joining.py"
 _ATTEMPTS = "tests/broker/test_attempts.py"
 _DEDUPE = "tests/broker/test_dedupe.py"
+_FEATURES = "tests/broker/test_features.py"
+_MIXED = "tests/node/test_mixed_versions.py"
 _UNUSED_GROUPS = "tests/broker/test_unused_groups.py"
 _SNAPSHOTS = "tests/broker/test_broker_snapshots.py"
 
@@ -33,17 +35,16 @@ NODE_MUTANTS = (
     Mutant(
         name="ack what is about to be replaced",
         file="disk.py",
-        old="            self._withdraw_acks(ready.entries[0].index)\n",
-        new="",
+        old="self._withdraw_acks(ready.entries[0].index)",
+        new="pass",
         why="an ack leaves for an entry that was never on disk",
         checks=(_DISK, _DRIVER, _STALE),
     ),
     Mutant(
         name="one completion for all batches of a sync",
         file="disk.py",
-        old="        for _, entries in batches:  # each by itself: "
-        "the same entry may be among them twice\n",
-        new="        for _, entries in batches[:1]:\n",
+        old="for one in batches:  # each by itself:",
+        new="for one in batches[:1]:  # each by itself:",
         why="the core waits for ever for writes that are done, or takes one for another",
         checks=(_DISK, _DRIVER, _STALE),
     ),
@@ -98,10 +99,18 @@ NODE_MUTANTS = (
     Mutant(
         name="forget a client before its hour is over",
         file="broker/dedupe.py",
-        old="            if oldest.used_ms + SILENCE_MS > now_ms:\n",
-        new="            if oldest.used_ms + SILENCE_MS > now_ms + 1:\n",
+        old="oldest.used_ms + SILENCE_MS > self._time.ms:",
+        new="oldest.used_ms + SILENCE_MS > self._time.ms + 1:",
         why="a retry within the hour is stored a second time",
         checks=(_DEDUPE,),
+    ),
+    Mutant(
+        name="an outage is an hour of silence",
+        file="broker/active_time.py",
+        old="max(min(log_ms - self._log_ms, self._max_step_ms), 0)",
+        new="max(log_ms - self._log_ms, 0)",
+        why="after an outage, or with a leader whose wall clock is ahead, retries are stored twice",
+        checks=(_DEDUPE, _UNUSED_GROUPS),
     ),
     Mutant(
         name="who is silent goes, however few they are",
@@ -193,6 +202,51 @@ NODE_MUTANTS = (
         checks=("tests/broker/test_state.py",),
     ),
     Mutant(
+        name="refuse a batch that has left the queue",
+        file="proposing.py",
+        old="""        if not self._core.has_room:
+            return False""",
+        new="""        if not self._core.has_room and self._queue.size_bytes:
+            batch = self._queue.take_batch()
+            for proposal in batch:
+                proposal.result.set_exception(__import__("dledger.errors").errors.Overloaded("full"))
+            return False""",
+        why="a batch is sent again and stored behind those that stood behind it",
+        checks=("tests/node/test_proposing.py",),
+    ),
+    Mutant(
+        name="more small messages under way than are remembered",
+        file="unanswered.py",
+        old="await messages.take(batch.count)",
+        new="messages.taken += batch.count",
+        why="a failover stores all of them twice",
+        checks=("tests/rpc/test_produce_stream.py",),
+    ),
+    Mutant(
+        name="take from a stream without a bound in number",
+        file="rpc/producing.py",
+        old="or self._messages + messages > bounds.max_messages",
+        new="or self._messages + messages < 0",
+        why="a producer without a bound of its own has its messages stored twice",
+        checks=("tests/rpc/test_produce_stream.py",),
+    ),
+    Mutant(
+        name="go on behind a lost batch until its answer is due",
+        file="rpc/producing.py",
+        old="            self._error = self._reason(error)\n            self._close()\n",
+        new="            self._error = self._reason(error)\n",
+        why="later batches are stored in front of the one that is sent again",
+        checks=("tests/rpc/test_produce_stream.py",),
+    ),
+    Mutant(
+        name="a full disk is told of what may be stored",
+        file="unanswered.py",
+        old="if self.streams <= harmless:",
+        new="if self.streams <= harmless or type(error).__name__ == 'DiskFull':",
+        why="its caller appends the batch anew, and it is stored twice",
+        checks=("tests/rpc/test_produce_stream.py",),
+    ),
+    Mutant(
         name="a group goes though a message of it is on loan",
         file="broker/groups.py",
         old="            lease.visible_at_ms > now_ms\n",
@@ -203,8 +257,8 @@ NODE_MUTANTS = (
     Mutant(
         name="only receiving is using",
         file="broker/consumption.py",
-        old="        group.used_ms = self.now_ms\n",
-        new="        group.used_ms = self.now_ms if not group.used_ms else group.used_ms\n",
+        old="        group.used_ms = self.active_ms\n",
+        new="        group.used_ms = group.used_ms or self.active_ms\n",
         why="a group that is in use loses its place",
         checks=(_UNUSED_GROUPS,),
     ),
@@ -239,5 +293,78 @@ NODE_MUTANTS = (
         new="now_s - busy_since_s >=",
         why="disks that hung together cost the group its leader when one of them comes back first",
         checks=("tests/node/test_disk_stall.py",),
+    ),
+    Mutant(
+        name="skip a command that is not known",
+        file="broker/state.py",
+        old="        except UnknownCommandError:\n            raise\n        except Malformed",
+        new="        except Malformed",
+        why="the older replicas part from the newer ones during the rollout of a new command",
+        checks=(_FEATURES,),
+    ),
+    Mutant(
+        name="pass over a field that is not known",
+        file="broker/commands.py",
+        old="if isinstance(row, dict) and (unknown := form.unknown(row.keys())):",
+        new="if isinstance(row, list) and (unknown := form.unknown(row)):",
+        why="an older replica does less than the command says, and parts from the newer ones",
+        checks=(_FEATURES,),
+    ),
+    Mutant(
+        name="pass over a column that is not known",
+        file="broker/produce.py",
+        old="and (more := data[start + 1] & ~FLAGS):",
+        new="and (more := data[start + 1] & ~FLAGS & 0):",
+        why="an older replica takes a column for the next one, or refuses what others store",
+        checks=(_FEATURES,),
+    ),
+    Mutant(
+        name="count an entry that is not known as applied",
+        file="broker/state.py",
+        old="        found = self._read(entry)\n        self.applied_index = entry.index\n",
+        new="        self.applied_index = entry.index\n        found = self._read(entry)\n",
+        why="a node that is upgraded goes on behind an entry that it never applied",
+        checks=(_FEATURES, _MIXED),
+    ),
+    Mutant(
+        name="a leader that asks nobody what they know",
+        file="driver.py",
+        old="        self._admit(command, self.core.membership)\n",
+        new="",
+        why="the first new command of a rollout stops every member that is not upgraded yet",
+        checks=(_MIXED,),
+    ),
+    Mutant(
+        name="a member that was not heard from knows everything",
+        file="features.py",
+        old="if (LOWEST_LEVEL if told is None else told) < needed:",
+        new="if (needed if told is None else told) < needed:",
+        why="a new leader proposes what a member does not know before it has told so",
+        checks=(_FEATURES,),
+    ),
+    Mutant(
+        name="a greeting that is refused for a field more",
+        file="rpc/hello.py",
+        old="return {each.name: said[each.name] for each in fields(kind) if each.name in said}",
+        new="return dict(said)",
+        why="a newer node never comes into its group, and the rollout stands still",
+        checks=("tests/rpc/test_hello.py",),
+    ),
+    Mutant(
+        name="a connection that ends at a message to come",
+        file="rpc/peers.py",
+        old="        except peer_codec.UnknownMessage as error:\n"
+        "            self._drop_unknown(hello, error)\n",
+        new="",
+        why="a newer peer cuts itself off from the older ones with each such message",
+        checks=("tests/rpc/test_peer_links.py",),
+    ),
+    Mutant(
+        name="go on behind a command that is not known",
+        file="driver.py",
+        old="        except NewerCommand as error:\n            self.outdated(error)\n",
+        new="        except NewerCommand:\n            self._wake()\n",
+        why="a node that cannot apply its log votes and leads, and nobody hears of it",
+        checks=(_MIXED,),
     ),
 )

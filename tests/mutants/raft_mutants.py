@@ -47,6 +47,15 @@ RAFT_MUTANTS = (
         checks=(_ORDER,),
     ),
     Mutant(
+        name="skip the write of a vote in a term already entered",
+        file="raft/standing.py",
+        old="        self._handed = self.hard_state\n        return self.hard_state\n",
+        new="        handed, self._handed = self._handed, self.hard_state\n"
+        "        return self.hard_state if self.hard_state.term != handed.term else None\n",
+        why="the vote is forgotten by a power cut and given again (5.2)",
+        checks=(_ORDER,),
+    ),
+    Mutant(
         name="count the own vote before it is durable",
         file="raft/elections.py",
         old="self._votes = {}\n        self._out.after_hard_state.extend(",
@@ -241,8 +250,8 @@ RAFT_MUTANTS = (
     Mutant(
         name="proposals without bound",
         file="raft/leading.py",
-        old="if self._unsettled and self._unsettled_bytes + size_bytes > limit:",
-        new="if self._unsettled and limit < 0:",
+        old="        if held >= limit:\n",
+        new="        if held < 0:\n",
         why="memory grows without bound while followers are away",
         checks=(_CORE,),
     ),
@@ -266,9 +275,17 @@ RAFT_MUTANTS = (
         name="disown an entry in a term that nobody has entered",
         file="raft/disowning.py",
         old="self._begin(asked.index, firm=True)",
-        new="self._truncate(asked.index)",
+        new="self._discard(asked.index)",
         why="a leader of the present term may still commit it",
         checks=(_DISOWNING,),
+    ),
+    Mutant(
+        name="ask those whom the entry itself made voters",
+        file="raft/membership.py",
+        old="reversed(self._stack) if at < index)",
+        new="reversed(self._stack) if at <= index)",
+        why="who decided about a membership are those before it",
+        checks=(_MEMBERSHIP,),
     ),
     Mutant(
         name="lack what a snapshot took in",

@@ -9,6 +9,7 @@ _FAULTS = "tests/store/test_faults.py"
 _FAULTY = "tests/store/test_faulty_slots.py"
 _DROPPING = "tests/store/test_dropping.py"
 _FORMAT = "tests/store/test_format.py"
+_SCRUBBING = "tests/store/test_scrubbing.py"
 
 STORE_MUTANTS = (
     Mutant(
@@ -165,5 +166,37 @@ STORE_MUTANTS = (
         new='    raise ValueError("rot")\n',
         why="rot shortens a log, and the node votes and acks as if it had never had the entry",
         checks=(_FAULTY, _FAULTS),
+    ),
+    Mutant(
+        name="no identity rows behind a restart within the old log",
+        file="store/commit_log.py",
+        old="                self._rows_index = index\n",
+        new="",
+        why="one rotten record there, and the node refuses to start (M56)",
+        checks=(_FAULTY,),
+    ),
+    Mutant(
+        name="scrub what is not synced",
+        file="store/log_scrubbing.py",
+        old="self._index.segment_of(index), min(self._synced_index, self.last_index)\n",
+        new="self._index.segment_of(index), self.last_index\n",
+        why="what the disk does not have yet is called rot",
+        checks=(_SCRUBBING,),
+    ),
+    Mutant(
+        name="take a record of a newer version for a torn tail",
+        file="store/format.py",
+        old="    if kind not in _KINDS:  # under a chain value that fits it is no damage\n",
+        new="    if kind not in _KINDS:\n        raise ValueError\n    if kind not in _KINDS:\n",
+        why="an older image cuts what the newer one acknowledged",
+        checks=("tests/store/test_newer_formats.py",),
+    ),
+    Mutant(
+        name="take a slot of a newer version for a damaged one",
+        file="store/format.py",
+        old="    if version > FORMAT_VERSION:\n",
+        new="    if version > FORMAT_VERSION + 9:\n",
+        why="the slot before counts, and what was promised since is cut",
+        checks=("tests/store/test_newer_formats.py",),
     ),
 )

@@ -17,13 +17,17 @@ from dledger.node import Node
 from dledger.status import MemberStatus, NodeStatus
 from dledger.types import Member, NodeId
 from e2e.devgroup import free_port_range
+from tests.broker.next_version import NEXT, NextState
 
 GROUP_ID = "11111111-2222-3333-4444-555555555555"
 T = TypeVar("T")
 
 
 class LiveNodes:
-    """Nodes by name (``orders-0`` …), each on the ports and the directory of its number."""
+    """Nodes by name (``orders-0`` …), each on the ports and the directory of its number.
+
+    Those that are *newer* when they start are of a made-up next version.
+    """
 
     def __init__(self, directory: Path, **settings: Any) -> None:
         self._directory = directory
@@ -31,6 +35,12 @@ class LiveNodes:
         self._port = free_port_range()
         self.nodes: dict[int, Node] = {}
         self.ended: dict[int, BaseException] = {}
+        self.newer: set[int] = set()
+
+    def where(self, **settings: Any) -> LiveNodes:
+        """Return these nodes, none of them started yet, with other settings."""
+        self._settings |= settings
+        return self
 
     def settings(self, number: int) -> Settings:
         settings = Settings(
@@ -53,6 +63,11 @@ class LiveNodes:
     def data(self, number: int) -> Path:
         return self._directory / f"orders-{number}"
 
+    @property
+    def client_addresses(self) -> list[str]:
+        """Return where clients reach the running nodes, by number."""
+        return [f"127.0.0.1:{self._port + number}" for number in sorted(self.nodes)]
+
     def client(self, number: int, timeout_s: float = 10) -> Client:
         return Client(f"127.0.0.1:{self._port + number}", timeout_s=timeout_s)
 
@@ -70,7 +85,10 @@ class LiveNodes:
     async def start(self, *numbers: int) -> None:
         for number in numbers:
             on_fatal = lambda error, number=number: self.ended.__setitem__(number, error)  # noqa: E731
-            node = Node(self.settings(number), on_fatal=on_fatal)
+            version: dict[str, Any] = (
+                {"features": NEXT, "state": NextState()} if number in self.newer else {}
+            )
+            node = Node(self.settings(number), on_fatal=on_fatal, **version)
             self.nodes[number] = node
             await node.start()
 

@@ -42,7 +42,7 @@ class GatedStore:
         self.log_gate, self.state_gate = threading.Event(), threading.Event()
         self.saved: list[HardState] = []
         self.failure: OSError | None = None
-        self.last_index = 0
+        self.calls: list[str] = []
 
     def save(self, state: HardState) -> None:
         """Write term and vote once the gate is open."""
@@ -53,7 +53,11 @@ class GatedStore:
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Take entries."""
-        self.last_index = entries[-1].index
+        self.calls.append(f"append to {entries[-1].index}")
+
+    def cut_behind(self, last: int) -> None:
+        """Let go of what is behind it."""
+        self.calls.append(f"cut behind {last}")
 
     def sync(self) -> None:
         """End once the gate is open."""
@@ -66,6 +70,7 @@ class Told:
     def __init__(self) -> None:
         self.states: list[HardState] = []
         self.entries: list[tuple[int, int]] = []
+        self.cuts = 0
         self.failed: list[BaseException] = []
 
     def hard_state_durable(self, hard_state: HardState) -> None:
@@ -75,6 +80,10 @@ class Told:
     def entries_durable(self, term: int, index: int) -> None:
         """Note it."""
         self.entries.append((term, index))
+
+    def cut_durable(self) -> None:
+        """Note it."""
+        self.cuts += 1
 
     def disk_full(self, error: DiskFull) -> None:
         """There is room."""
@@ -158,6 +167,56 @@ async def test_each_batch_of_a_sync_is_reported(bench: Bench) -> None:
     await eventually(lambda: bench.disk.idle)
 
     assert bench.told.entries == [(2, 1), (2, 2), (3, 2), (2, 2)]
+
+
+async def test_behind_a_cut_a_vote_waits_for_the_log(bench: Bench) -> None:
+    """It is one of a log that has let go of entries: they must not come back after a restart."""
+    bench.store.state_gate.set()
+    bench.disk.submit(Ready(cut_behind=3))
+
+    bench.disk.submit(Ready(hard_state=STATE, after_hard_state=(VOTE,)))
+    await eventually(lambda: bench.told.states == [STATE])
+    assert bench.sent == []
+
+    bench.store.log_gate.set()
+    await eventually(lambda: bench.sent == [VOTE])
+    assert (bench.told.cuts, bench.told.entries) == (1, [])
+    bench.store.log_gate.clear()
+    bench.disk.submit(Ready(entries=(one(4),)))
+    bench.disk.submit(Ready(after_hard_state=(VOTE,)))
+    assert bench.sent == [VOTE, VOTE]
+
+
+async def test_cuts_and_entries_reach_the_log_in_their_order(bench: Bench) -> None:
+    """Whatever goes down in one sync."""
+    bench.disk.submit(Ready(entries=(one(1),)))
+    bench.disk.submit(Ready(entries=(one(2), one(3))))
+    bench.disk.submit(Ready(cut_behind=2))
+    bench.disk.submit(Ready(cut_behind=1, entries=(one(2), one(3))))
+    bench.disk.submit(Ready(entries=(one(4),)))
+
+    bench.store.log_gate.set()
+    await eventually(lambda: bench.disk.idle)
+
+    assert bench.store.calls == [
+        "append to 1",
+        "append to 3",
+        "cut behind 2",
+        "cut behind 1",
+        "append to 4",
+    ]
+
+
+async def test_a_cut_withdraws_what_would_be_said_of_its_entries(bench: Bench) -> None:
+    """An ack that waits for their write would be one for what is not there."""
+    bench.store.state_gate.set()
+    bench.disk.submit(Ready(entries=(one(1),), after_entries=(ACK,)))
+    bench.disk.submit(Ready(cut_behind=0))
+
+    bench.store.log_gate.set()
+    await eventually(lambda: bench.disk.idle)
+
+    assert bench.sent == []
 
 
 async def test_a_disk_that_failed_says_nothing_more(bench: Bench) -> None:

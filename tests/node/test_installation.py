@@ -89,6 +89,8 @@ class Bench:
     def entries_durable(self, term: int, index: int) -> None:
         self.events.append(f"entry {index} durable")
 
+    def cut_durable(self) -> None: ...
+
     def disk_full(self, error: DiskFull) -> None: ...
 
     def disk_failed(self, error: BaseException) -> None:

@@ -193,3 +193,31 @@ async def test_a_reader_that_walks_the_log_does_not_wait_for_each_piece() -> Non
 
     assert walked == [1, 2, 3, 4]
     assert viewed.terms(5, 20) is not None
+
+
+async def test_a_chunk_that_was_read_before_a_truncation_is_not_kept_for_later() -> None:
+    """Also if somebody asked for other entries in between, who saw that the log was cut."""
+    viewed = Viewed()
+    viewed.write(1, 1, 4)
+    assert viewed.terms(2, 4) is None
+    viewed.executor.run_unheard()
+    viewed.write(2, 3, 4)
+    assert viewed.terms(4, 4) is None
+
+    await hear()
+    assert viewed.terms(2, 4) is None
+    await viewed.executor.run_next()
+    await viewed.executor.run_next()
+
+    assert viewed.terms(2, 4) == [1, 2, 2]
+
+
+async def test_the_log_begins_where_no_snapshot_covers_it() -> None:
+    """A thread removes what is before at any moment; nobody is to begin to read there."""
+    viewed = Viewed()
+    viewed.write(1, 1, 4)
+
+    viewed.log.need_from(3)
+
+    assert viewed.log.first_index == 1
+    assert viewed.view.first_index == 3

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from dledger.errors import InvalidArgument, Refused
-from dledger.member_change import MemberChange, Wanted, plan
-from dledger.types import Member, Membership, NodeId
+from dledger.errors import InvalidArgument, LeadershipLost, Refused, Unavailable
+from dledger.member_change import Changed, MemberChange, Wanted, carry_out, plan
+from dledger.types import Member, Membership, NodeId, Role
+from tests.node.group import eventually
 
 
 def member(number: int, *, disk: str = "") -> Member:
@@ -104,3 +109,72 @@ def test_a_change_is_done_when_the_membership_is_final_and_as_asked() -> None:
     assert not change.is_done(Membership.of([A, B], "g", outgoing=[A, B, C], learners=[D, E]))
     assert not change.is_done(Membership.of([A, B], "g", learners=[D]))
     assert not change.is_done(Membership.of([A, B, C], "g", learners=[D, E]))
+
+
+class Leader:
+    """A driver that leads, whose core appends at once; a test says when it commits."""
+
+    def __init__(self) -> None:
+        self.core = SimpleNamespace(
+            membership=CURRENT,
+            membership_index=1,
+            commit_index=1,
+            role=Role.LEADER,
+            term=3,
+            leader=A.id,
+            config=SimpleNamespace(group_id="g"),
+            was_member=lambda _: True,
+        )
+        self.looks = 0
+
+    def is_serving_leader(self) -> bool:
+        return True
+
+    def change_membership(self, *, voters: Any, learners: Any) -> tuple[int, int]:
+        """Append the change: it is in force, and on no other disk."""
+        self.core.membership = Membership.of(voters, "g", learners=learners)
+        self.core.membership_index = 7
+        return 3, 7
+
+    async def wait_change(self, timeout_s: float) -> None:
+        self.looks += 1
+        await asyncio.sleep(0)
+
+
+async def looked(leader: Any) -> None:
+    """Wait until somebody has looked at the leader a few times more."""
+    enough = leader.looks + 3
+    await eventually(lambda: leader.looks >= enough)
+
+
+async def test_a_change_is_done_once_it_is_committed() -> None:
+    """In force is not enough: until then the members before may decide without it."""
+    leader: Any = Leader()
+    change = asyncio.create_task(carry_out(leader, MemberChange(remove=(D.id,)), timeout_s=60))
+    await looked(leader)
+    assert not change.done()
+
+    leader.core.commit_index = 7
+
+    assert await change == Changed(membership=Membership.of([A, B, C], "g"), index=7)
+
+
+async def test_a_change_is_not_done_when_leadership_ends_before_its_commit() -> None:
+    """The next leader may never have had it."""
+    leader: Any = Leader()
+    change = asyncio.create_task(carry_out(leader, MemberChange(remove=(D.id,)), timeout_s=60))
+    await looked(leader)
+
+    leader.core.role, leader.core.term = Role.FOLLOWER, 4
+
+    with pytest.raises(LeadershipLost, match="before entry 7 was known to be committed"):
+        await change
+
+
+async def test_a_change_that_is_so_already_still_waits_for_its_commit() -> None:
+    """Repeating a request tells the same as the first one would have."""
+    leader: Any = Leader()
+    leader.change_membership(voters=[A, B, C], learners=[])
+
+    with pytest.raises(Unavailable, match="entry 7 began is still under way"):
+        await carry_out(leader, MemberChange(remove=(D.id,)), timeout_s=0)

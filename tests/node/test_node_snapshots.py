@@ -484,3 +484,77 @@ async def test_a_young_log_is_kept(tmp_path: Path) -> None:
     assert leader.log.first_index == 1
     assert _state(leader).first_index == 1
     await group.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_snapshot_keeps_the_memberships_that_the_log_has_dropped(tmp_path: Path) -> None:
+    """The next one too, and what a node starts with: else it would know nobody to ask for votes."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    stored = await _produce(leader, *range(12))
+    await _shorten(group, stored[6].index)
+    assert leader.log.first_index > 1
+    founding = [(1, leader.driver.core.membership)]
+    await _produce(leader, 12)
+    await _snapshots(leader).take()
+    assert _snapshots(leader).memberships() == founding
+
+    await group.stop(leader.id)
+    group.start(leader.id)
+
+    assert _snapshots(group.nodes[leader.id]).memberships() == founding
+    await group.stop()
+
+
+@pytest.mark.asyncio
+async def test_the_log_keeps_what_the_snapshot_on_disk_needs(tmp_path: Path) -> None:
+    """More may be let go while it is written; that goes after the next one."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    stored = await _produce(leader, *range(20))
+    snapshots, take = _snapshots(leader), _snapshots(leader).take
+
+    async def overtaken() -> int:
+        index = await take()
+        await leader.driver.propose(Retain(before_index=stored[14].index).encode(), grows=False)
+        return index
+
+    snapshots.take = overtaken  # type: ignore[method-assign]
+    await leader.driver.propose(Retain(before_index=stored[6].index).encode(), grows=False)
+    await _digests_agree(group)
+    await _upkeep(leader).run(_ROOMY)
+
+    assert _state(leader).first_index == stored[14].index
+    assert snapshots.first_index == stored[6].index
+    assert 1 < leader.log.first_index <= snapshots.first_index
+    await group.stop()
+
+
+@pytest.mark.asyncio
+async def test_the_log_clock_does_not_go_back_behind_a_snapshot(tmp_path: Path) -> None:
+    """Nothing is applied again after the start; only the snapshot tells what time it was."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    await _produce(leader, 0)
+    await _digests_agree(group)
+    for node in group.nodes.values():
+        await _snapshots(node).take()
+    before_ms = _state(leader).now_ms
+    await group.stop()
+
+    group.start()
+    for node in group.nodes.values():
+        node.clock.jump_ms = -3_600_000
+    again = await group.leader()
+    (stored,) = await _produce(again, 1)
+
+    entry = await again.driver.view.entry(stored.index)
+    assert before_ms > 0
+    assert entry.timestamp_ms >= before_ms
+    await group.stop()

@@ -10,8 +10,9 @@ import pytest
 from dledger import refetch
 from dledger.errors import StorageError, Unavailable
 from dledger.metrics import NodeMetrics
-from dledger.refetch import Refetcher, first_needed
+from dledger.refetch import Refetcher, first_needed, is_stuck_behind, whole_entries
 from dledger.types import Entry, NodeId
+from dledger_sim.alone import Alone
 from tests.store.harness import Disk, entries, everything
 
 PEERS = [NodeId("a"), NodeId("b"), NodeId("c")]
@@ -162,6 +163,26 @@ def test_only_what_is_still_to_be_applied_is_asked_for(
     assert first_needed(damaged, applied) == needed
 
 
+@pytest.mark.parametrize(
+    ("damaged", "is_stuck"),
+    [
+        ((), False),
+        ((range(2, 3),), False),
+        ((range(4, 5),), True),
+        ((range(2, 3), range(4, 5)), True),
+    ],
+)
+def test_a_leader_is_stuck_behind_any_damage_that_no_voter_has_got_past(
+    damaged: tuple[range, ...], is_stuck: bool
+) -> None:
+    """Older damage, which they have, makes no difference."""
+    leader = Alone(terms=(1, 1, 1))
+    leader.become_leader()
+    leader.ack(3)
+
+    assert is_stuck_behind(damaged, leader.raft) is is_stuck
+
+
 async def test_what_a_snapshot_covers_is_not_asked_for() -> None:
     """Damage below it is no loss, and the log counts as whole."""
     damaged = Damaged(3, 7)
@@ -215,3 +236,18 @@ async def test_a_log_made_whole_by_dropping_does_not_wait_for_the_next_attempt()
     await asyncio.wait_for(pause, 10)
 
     assert damaged.log.is_whole
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "given"),
+    [(1, 40, range(1, 3)), (3, 40, range(5, 9)), (4, 6, range(5, 7)), (3, 4, range(0)), (9, 9, ())],
+)
+def test_a_peer_gives_what_is_whole_behind_its_own_damage(
+    first: int, last: int, given: Sequence[int]
+) -> None:
+    """Two nodes with damage in one place help each other with the rest of it."""
+    log = Damaged(3, 4, 9).log
+
+    found = whole_entries(log, first, last, 1 << 20)
+
+    assert [entry.index for entry in found] == list(given)

@@ -48,6 +48,8 @@ def test_what_goes_for_its_age_counts_for_the_disk() -> None:
 def test_nothing_above_what_is_applied_goes() -> None:
     """Not even on a full disk."""
     assert _keep_from(excess_bytes=1_000, applied_index=25) == 21
+    assert _keep_from(excess_bytes=1_000, applied_index=29) == 21
+    assert _keep_from(excess_bytes=1_000, applied_index=31) == 31
 
 
 def test_the_watermark_is_a_part_of_the_disk() -> None:

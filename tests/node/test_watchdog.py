@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import threading
 
@@ -40,7 +41,7 @@ def test_a_process_that_was_frozen_is_not_stuck() -> None:
 async def test_a_loop_that_is_blocked_is_found_out() -> None:
     """By a thread: the loop itself does nothing any more."""
     found = threading.Event()
-    watchdog = Watchdog(found.set, look_s=0.005, looks=3)
+    watchdog = Watchdog(lambda *_: found.set(), look_s=0.005, looks=3)
 
     watchdog.start()
     blocked_until_found = found.wait(20)
@@ -49,10 +50,39 @@ async def test_a_loop_that_is_blocked_is_found_out() -> None:
     watchdog.stop()
 
 
+async def test_a_loop_at_work_that_takes_long_is_borne_with_for_longer() -> None:
+    """For as many looks as it was given, and no longer; then it is said what it was at."""
+    said: list[tuple[str, float]] = []
+    found, looks = threading.Event(), itertools.count()
+
+    def stuck(doing: str, still_s: float) -> None:
+        said.append((doing, still_s))
+        found.set()
+
+    watchdog = Watchdog(stuck, look_s=0.005, looks=3)
+    seen = watchdog._stillness.look
+    watchdog._stillness.look = lambda beat: (next(looks), seen(beat))[1]  # type: ignore[method-assign]
+    watchdog.start()
+
+    with watchdog.during("think", looks=50):
+        assert watchdog.is_patient
+        while next(looks) < 60:  # counted here, too: some twenty looks of the watchdog
+            threading.Event().wait(0.005)
+    judged_at_once = seen(watchdog._beat)
+    assert not judged_at_once
+    assert said == []
+    assert not watchdog.is_patient
+    with watchdog.during("think again", looks=5):
+        assert found.wait(20)
+
+    assert said == [(", while it was to think again", 0.025)]
+    watchdog.stop()
+
+
 async def test_a_watchdog_that_was_stopped_says_nothing() -> None:
     """A loop that has ended does not beat either."""
     found = threading.Event()
-    watchdog = Watchdog(found.set, look_s=0.005, looks=1)
+    watchdog = Watchdog(lambda *_: found.set(), look_s=0.005, looks=1)
 
     watchdog.start()
     watchdog.stop()
@@ -67,7 +97,7 @@ def test_a_stuck_process_says_where_it_stands(
     codes: list[int] = []
     monkeypatch.setattr(os, "_exit", codes.append)
 
-    end_process()
+    end_process(", while it was to think", 10)
 
     assert codes == [EXIT_STUCK]
     assert "end_process" in capfd.readouterr().err

@@ -83,7 +83,7 @@ def completed(name: str = "first", *, ended_at: str = ENDED, **more: Any) -> Bro
 
 
 def failed(name: str = "first", **more: Any) -> BrokerBackup:
-    """Return a backup that came to nothing."""
+    """Return a backup that failed."""
     status = {"phase": "Failed", "message": "StoreDenied: no", "completedAt": NOW}
     return backup(name=name, status=status, **more)
 

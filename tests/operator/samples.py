@@ -58,6 +58,7 @@ def _joined(ordinal: int, leader: int | None, changes: dict[str, Any]) -> NodeVi
         members=members(0, 1, 2, leader=leader),
         storage_used_bytes=3 << 30,
         storage_capacity_bytes=10 << 30,
+        feature_level=3,
     )
     return replace(node, **changes)
 

@@ -62,6 +62,33 @@ def test_a_pods_trouble_is_told_in_kubernetes_words(status: dict[str, Any], trou
     assert pod_of(_pod(**status)).trouble == trouble
 
 
+def _ended(exit_code: int, message: str) -> dict[str, Any]:
+    return {"terminated": {"exitCode": exit_code, "reason": "Error", "message": message}}
+
+
+@pytest.mark.parametrize(
+    ("container", "ready", "too_old"),
+    [
+        ({"state": _ended(5, "logs\ndledger node: upgrade\n")}, False, "dledger node: upgrade"),
+        (_waiting("CrashLoopBackOff") | {"lastState": _ended(5, "upgrade")}, False, "upgrade"),
+        ({"state": {"running": {}}, "lastState": _ended(5, "upgrade")}, False, "upgrade"),
+        ({"state": {"running": {}}, "lastState": _ended(5, "upgrade")}, True, ""),
+        ({"state": _ended(5, "")}, False, "exit code 5"),
+        ({"state": _ended(1, "a bug")}, False, ""),
+        ({"state": {"running": {}}}, False, ""),
+    ],
+)
+def test_the_last_words_of_a_node_that_is_too_old_are_read(
+    container: dict[str, Any], ready: bool, too_old: str
+) -> None:
+    """By its exit code, while it is down or on its way up; what is over is not told again."""
+    condition = {"type": "Ready", "status": str(ready)}
+
+    pod = pod_of(_pod(containerStatuses=[container], conditions=[condition]))
+
+    assert pod.too_old == too_old
+
+
 def test_a_claim_is_read() -> None:
     """What was asked for, not what was given."""
     claim = {

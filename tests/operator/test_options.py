@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dledger_operator.__main__ import main
 from dledger_operator.options import parse
 
 
@@ -54,3 +55,22 @@ def test_help_names_each_option_and_its_variable(capsys: pytest.CaptureFixture[s
     text = capsys.readouterr().out
     for name in ("IMAGE", "NAMESPACES", "NAMESPACE", "LEASE_NAME", "IDENTITY", "LISTEN"):
         assert f"DLEDGER_OPERATOR_{name}" in text
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--kubeconfig", "/nonexistent"], "kubeconfig /nonexistent: "),
+        ([], "no --kubeconfig, and in no pod: "),
+    ],
+)
+def test_without_a_cluster_it_ends_with_2_and_one_sentence(
+    argv: list[str], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when it is started by hand."""
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+
+    code = main(["--image", "a", *argv])
+
+    assert code == 2
+    assert capsys.readouterr().err.startswith(f"dledger-operator: {words}")

@@ -10,7 +10,7 @@ import pytest
 from dledger_operator.observed import Failover, MemberView, NodeView, Observed, Pod
 from dledger_operator.reasons import CATALOGUE, EventReason, Reason
 from dledger_operator.spec import BrokerGroup
-from dledger_operator.status import events, status, worth_writing
+from dledger_operator.status import Event, events, status, worth_writing
 from tests.operator.samples import (
     GROUP_ID,
     NOW,
@@ -157,9 +157,46 @@ def test_the_status_tells_who_leads_and_how_far_everyone_is() -> None:
         "role": "follower",
         "matchIndex": 7,
         "lag": 0,
+        "featureLevel": 3,
         "zone": "",
         "storage": {"usedPercent": 30, "capacityBytes": 10 << 30},
     }
+
+
+def test_a_members_level_is_its_own_word_or_else_what_was_heard_of_it() -> None:
+    """Of one that does not answer, what the leader heard; of one unheard, what was recorded."""
+    heard = tuple(replace(member, feature_level=2) for member in members(0, 1))
+    unheard = members(0, 1, 2)[2]
+    nodes = joined(0, members=(*heard, unheard))
+    recorded = replace(
+        founded(),
+        status={
+            **founded().status,
+            "members": [{"name": f"orders-{n}", "featureLevel": 1} for n in range(3)],
+        },
+    )
+
+    said = _status(recorded, _seen(nodes=nodes))
+
+    assert [member["featureLevel"] for member in said["members"]] == [3, 2, 1]
+
+
+def test_a_node_that_is_too_old_is_told_with_its_last_words() -> None:
+    """As an Event, too: someone has to upgrade it."""
+    last_words = "dledger node: entry 7 is of a newer version"
+    broken = {**pods(0, 1), "orders-2": Pod(name="orders-2", too_old=last_words)}
+    before = _status(founded(), WELL)
+
+    after = _status(founded(), _seen(pods=broken))
+
+    assert _condition(founded(), _seen(pods=broken), "Degraded") == (
+        "True",
+        Reason.MEMBER_TOO_OLD,
+        f"orders-2: {last_words}",
+    )
+    assert Event(EventReason.DEGRADED, f"orders-2: {last_words}", warning=True) in events(
+        before, after
+    )
 
 
 def test_the_selector_finds_the_pods() -> None:

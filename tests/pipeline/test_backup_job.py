@@ -125,8 +125,14 @@ def test_a_backup_killed_in_the_middle_is_not_there_and_runs_again_to_the_same_o
         *("--endpoint", ",".join(group.admins), "--last-index", str(group.last_index)),
         *("--store", store.url, "--target-mib", "1"),
     ]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as driver:
-        eventually("an object is written", lambda: list(data.glob("*.parquet")), 300)
+    said = tmp_path / "driver.log"
+    with said.open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as driver:
+
+        def written() -> bool:
+            assert driver.poll() is None, said.read_text("utf-8")
+            return any(data.glob("*.parquet"))
+
+        eventually("an object is written", written, 300)
         os.kill(driver.pid, signal.SIGKILL)
         driver.wait()
 

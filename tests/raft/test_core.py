@@ -219,13 +219,15 @@ def test_too_much_uncommitted_data_is_overload() -> None:
     """Memory is bounded; room returns with the commit."""
     node = leading(max_uncommitted_bytes=100)
     node.propose(b"x" * 60)
-
-    with pytest.raises(Overloaded):
-        node.propose(b"x" * 41)
     node.propose(b"x" * 40)
+
+    assert not node.raft.has_room
+    with pytest.raises(Overloaded, match="100 bytes wait for commit"):
+        node.propose(b"x")
     node.settle()
     node.ack(node.raft.last_index)
 
+    assert node.raft.has_room
     node.propose(b"x" * 100)
 
 
@@ -259,9 +261,11 @@ def test_too_many_uncommitted_entries_are_overload() -> None:
     node.propose(b"")
 
 
-def test_one_large_proposal_is_let_in_alone() -> None:
-    """The bound is on what waits, not on one entry."""
+def test_the_proposal_that_crosses_the_bound_is_let_in() -> None:
+    """Whoever asked for room before it knew the size must not be refused with it."""
     node = leading(max_uncommitted_bytes=100)
+    node.propose(b"x" * 99)
+    assert node.raft.has_room
 
     node.propose(b"x" * 1000)
 
@@ -515,6 +519,7 @@ def test_proposals_are_refused_while_leadership_is_handed_over() -> None:
     node = leading()
     node.do(lambda raft: raft.transfer_leadership(NodeId("2")))
 
+    assert not node.raft.has_room
     with pytest.raises(Overloaded, match="handed over"):
         node.propose()
 

@@ -17,6 +17,7 @@ from dledger.raft.messages import (
 from dledger.raft.progress import ProgressState
 from dledger.types import NodeId, Role, SnapshotInfo
 from dledger_sim.alone import Alone
+from dledger_sim.scenario import members
 from dledger_sim.snapshots import ModelSnapshots
 
 MEMBERSHIPS = Alone().disk.memberships()
@@ -101,6 +102,33 @@ def test_a_snapshot_in_place_of_a_lost_entry_leaves_the_log_as_it_is() -> None:
     assert (node.raft.applied_index, node.raft.last_index, node.raft.durable_index) == (3, 5, 5)
     node.append(after=(1, 5), term=1)
     assert [m.match_index for m in node.settle() if isinstance(m, AppendResponse)] == [5]
+
+
+def test_a_membership_beyond_the_log_is_not_in_force_with_a_snapshot() -> None:
+    """In force is the newest in the log (Raft 6), whatever else is known of."""
+    node = waiting(lost=2)
+    info, _ = offer(node, 3)
+    beyond = [*MEMBERSHIPS, (6, members(4))]
+
+    node.do(lambda raft: raft.snapshot_finished(info, installed=True, memberships=beyond))
+
+    assert (node.raft.membership_index, len(node.raft.membership.voters)) == (1, 3)
+
+
+def test_entries_that_a_snapshot_overrules_go_with_it() -> None:
+    """Where its state is, another entry was committed: ours, and what is behind it, are dead."""
+    node = waiting(lost=2)
+    info, _ = offer(node, 3)
+    node.disk.cut_behind(4)
+
+    node.do(
+        lambda raft: raft.snapshot_finished(
+            info, installed=True, memberships=MEMBERSHIPS, last_index=4
+        )
+    )
+
+    assert (node.raft.last_index, node.raft.durable_index, node.raft.applied_index) == (4, 4, 3)
+    assert node.take().cut_behind is None
 
 
 def test_nothing_is_applied_while_a_snapshot_replaces_a_lost_entry() -> None:

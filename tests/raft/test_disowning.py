@@ -16,7 +16,7 @@ from dledger.raft.messages import (
     Message,
     VoteRequest,
 )
-from dledger.types import EntryKind, HardState, NodeId, Role
+from dledger.types import EntryKind, HardState, Membership, NodeId, Role
 from dledger_sim.alone import Alone, data_entry
 from dledger_sim.scenario import members
 from dledger_sim.snapshots import ModelSnapshots
@@ -284,6 +284,66 @@ def test_a_membership_behind_the_entry_has_no_say_and_goes_with_it() -> None:
 
     assert node.raft.last_index == 2
     assert len(node.raft.membership.voters) == 3
+
+
+def test_nobody_is_asked_while_a_membership_before_the_entry_is_unknown() -> None:
+    """Who decided about the entry is not known then, and too few may be asked."""
+    node = damaged()
+    node.disk.unreadable.add(2)
+
+    node.do(lambda raft: raft.disown(LOST))
+    assert asked(node) == []
+    _repaired(node, members(5))
+    node.do(lambda raft: raft.disown(LOST))
+
+    assert [recipient for recipient, _, _ in asked(node)] == ["2", "3", "4", "5"]
+
+
+def test_a_damaged_membership_can_be_the_entry_itself() -> None:
+    """A majority of those before it would have it, whatever it says."""
+    node = damaged()
+    node.disk.unreadable.add(LOST)
+
+    node.do(lambda raft: raft.disown(LOST))
+
+    assert asked(node) == [("2", 3, False), ("3", 3, False)]
+
+
+@pytest.mark.parametrize("firm", [False, True])
+def test_a_question_is_void_once_others_turn_out_to_have_decided(firm: bool) -> None:
+    """A repair brings a membership between question and answer: it is asked anew."""
+    node = asked_firmly() if firm else damaged()
+    if not firm:
+        node.do(lambda raft: raft.disown(LOST))
+    node.settle()
+    _repaired(node, members(5))
+
+    answer(node, "2", firm=firm)
+    answer(node, "3", firm=firm)
+
+    assert (node.raft.last_index, node.raft.term) == (4, 3 if firm else 2)
+    assert asked(node) == []
+
+
+def _repaired(node: Alone, membership: Membership) -> None:
+    """Let entry 2 of the log turn out to be a membership."""
+    entry = replace(data_entry(1, 2, membership.encode()), kind=EntryKind.MEMBERSHIP)
+    node.do(lambda raft: raft.log_repaired([entry], whole=False))
+
+
+def test_storage_lets_go_with_the_core() -> None:
+    """Else a restart, or a snapshot, would bring back what was discarded."""
+    node = asked_firmly()
+    node.settle()
+    answer(node, "2", firm=True)
+    answer(node, "3", firm=True)
+
+    ready = node.take()
+    node.sync()
+
+    assert (ready.cut_behind, ready.entries) == (LOST - 1, ())
+    assert node.disk.last_index == LOST - 1
+    assert node.take().cut_behind is None
 
 
 def _responses(messages: Sequence[Message]) -> list[DisownResponse]:

@@ -525,3 +525,13 @@ def test_member_that_an_uncommitted_change_adds_campaigns_by_that_change() -> No
 
     assert stack.may_campaign(NodeId("2"), 3)
     assert not stack.may_campaign(NodeId("3"), 3)
+
+
+def test_those_before_an_entry_decided_about_it_also_where_it_is_a_membership() -> None:
+    """A membership rests on a majority of those before (ADR 14); where none is known, on nobody."""
+    three, five = (Membership.of(member(n) for n in names) for names in ("123", "12345"))
+    stack = rules.MembershipStack([(1, three), (5, five)], "")
+
+    before = [stack.electorate_before(index) for index in (1, 2, 5, 6)]
+
+    assert [len(one.everyone) for one in before] == [0, 3, 3, 5]

@@ -37,6 +37,17 @@ def test_vote_that_is_durable_already_is_not_written_again() -> None:
     assert [m.granted for m in ready.after_hard_state if isinstance(m, VoteResponse)] == [True]
 
 
+def test_vote_in_a_term_that_is_durable_already_is_written_before_it_leaves() -> None:
+    """The term was entered without one: after a restart it would be given a second time."""
+    node = Alone(term=2)
+
+    node.hear(VoteRequest, term=2, last_index=1, last_term=1)
+
+    ready = node.take()
+    assert ready.hard_state == HardState(2, NodeId("2"))
+    assert [m.granted for m in ready.after_hard_state if isinstance(m, VoteResponse)] == [True]
+
+
 def test_refused_vote_leaves_only_after_the_term_is_durable() -> None:
     """It speaks for a term that must not be forgotten."""
     node = Alone(terms=(1,))

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from dledger.rpc import forward
 from tests.rpc.memory_group import MemoryGroup, memory_group
 from tests.rpc.rocketmq_client import RocketClient
 
@@ -15,6 +16,20 @@ async def group() -> AsyncIterator[MemoryGroup]:
     """One node, which leads."""
     async with memory_group() as group:
         yield group
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The waits, in seconds, of requests that found no leader, each from when it begins."""
+    waits: list[float] = []
+    pause = forward.Relay.pause
+
+    async def noted(relay: forward.Relay, caller: forward.Caller, wait_s: float) -> None:
+        waits.append(wait_s)
+        await pause(relay, caller, wait_s)
+
+    monkeypatch.setattr(forward.Relay, "pause", noted)
+    return waits
 
 
 @pytest.fixture

@@ -24,7 +24,16 @@ from dledger.rpc.engine import ClientEndpoint
 from dledger.rpc.gateway import Gateway, GatewayConfig
 from dledger.types import Entry, EntryKind, Member, NodeId
 
+WAIT_S = 30.0
+"""For what should come at once: far more than it takes, so that only what never comes fails."""
 OPTIONS = (("grpc.max_receive_message_length", 64 << 20), ("grpc.so_reuseport", 0))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Return when *condition* holds."""
+    async with asyncio.timeout(WAIT_S):
+        while not condition():  # noqa: ASYNC110, what is waited for gives no event
+            await asyncio.sleep(0.005)
 
 
 class MemoryEngine:
@@ -65,6 +74,8 @@ class MemoryEngine:
     def submit(self, command: Command) -> asyncio.Future[object]:
         if not self.is_leader():
             raise NotLeader(None)
+        if self._members.refuse is not None:
+            raise self._members.refuse
         self.proposals += 1
         return asyncio.ensure_future(self._committed(command))
 
@@ -156,6 +167,11 @@ class MemoryGroup:
         async with Client(self.addresses[0]) as client:
             return [stored.record.body async for stored in client.read(topic, queue_id)]
 
+    async def polls(self, count: int = 1, *, at: int | None = None) -> None:
+        """Return when that many consumers and readers wait for a message, at one node or any."""
+        nodes = self.nodes if at is None else [self.nodes[at]]
+        await until(lambda: sum(node.gateway.load().waiting_polls for node in nodes) == count)
+
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000 + self.clock_skew_ms
 
@@ -166,8 +182,6 @@ class MemoryGroup:
             node.engine.leader_changed()
 
     async def commit(self, command: Command) -> object:
-        if self.refuse is not None:
-            raise self.refuse
         result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         if not self._batch:
             asyncio.get_running_loop().call_soon(self._commit_batch)

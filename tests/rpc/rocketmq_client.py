@@ -16,7 +16,7 @@ ONE_WAY_STREAM = {"ReceiveMessage", "PullMessage"}
 class RocketClient:
     """Calls one address; every method takes protocol fields by name."""
 
-    def __init__(self, port: int, client_id: str = "client-1", timeout_s: float = 3.0) -> None:
+    def __init__(self, port: int, client_id: str = "client-1", timeout_s: float = 60.0) -> None:
         self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
         self.metadata: tuple[tuple[str, str], ...] = (
             ("x-mq-client-id", client_id),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from dledger.errors import InvalidArgument, MemberRemoved, Refused, WrongGroup
+from dledger.features import LOWEST_LEVEL
 from dledger.rpc.hello import Hello, NodeAddress, check
+from dledger.rpc.replication_port import Ticket
 from dledger.types import Member, Membership, NodeId
 
 A, B = NodeId("uuid-a"), NodeId("uuid-b")
@@ -26,6 +29,47 @@ HELLO = Hello(
 def test_a_greeting_comes_out_as_it_went_in() -> None:
     """Through gRPC metadata."""
     assert Hello.decode(HELLO.encode()) == HELLO
+
+
+def test_a_greeting_of_a_newer_version_is_understood() -> None:
+    """What it says more is passed over, at both depths; else no rollout would get far."""
+    said = json.loads(replace(HELLO, feature_level=7).encode())
+    said |= {"motto": "forward", "endpoint": said["endpoint"] | {"quic_port": 4}}
+
+    assert Hello.decode(json.dumps(said)) == replace(HELLO, feature_level=7)
+
+
+def test_a_greeting_without_a_level_is_of_the_lowest() -> None:
+    """As those of the version before levels were."""
+    said = json.loads(replace(HELLO, feature_level=7).encode())
+    del said["feature_level"]
+
+    assert Hello.decode(json.dumps(said)).feature_level == LOWEST_LEVEL
+
+
+@pytest.mark.parametrize("level", [0, -1, "2", True, 1.5, None])
+def test_a_level_that_is_none_is_refused(level: object) -> None:
+    """It decides what goes into the log."""
+    said = json.loads(HELLO.encode()) | {"feature_level": level}
+
+    with pytest.raises(InvalidArgument):
+        Hello.decode(json.dumps(said))
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [("7:" + "ab" * 16, 1), ("7:" + "ab" * 16 + ":3", 3), ("7:" + "ab" * 16 + ":3:more:x", 3)],
+)
+def test_a_ticket_of_another_version_is_understood(text: str, level: int) -> None:
+    """It lets its holder in at the byte streams; more than this version knows is passed over."""
+    assert Ticket.decode(text) == Ticket(7, bytes.fromhex("ab" * 16), level)
+
+
+@pytest.mark.parametrize("text", ["", "7", "7:ab", ":" + "ab" * 16, "7:" + "ab" * 16 + ":0"])
+def test_other_text_is_no_ticket(text: str) -> None:
+    """It is input."""
+    with pytest.raises(InvalidArgument):
+        Ticket.decode(text)
 
 
 @pytest.mark.parametrize("text", ["", "x", "{}", "[]", '{"endpoint": {}}', "null"])

@@ -20,7 +20,7 @@ from dledger.errors import (
 )
 from dledger.rpc.gateway import GatewayConfig
 from dledger.rpc.pb import dledger_pb2 as pb
-from tests.rpc.memory_group import MemoryGroup, memory_group
+from tests.rpc.memory_group import WAIT_S, MemoryGroup, memory_group, until
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ async def group() -> AsyncIterator[MemoryGroup]:
 async def client(group: MemoryGroup, request: pytest.FixtureRequest) -> AsyncIterator[Client]:
     """A client of the leader, and of a follower."""
     address = f"127.0.0.1:{group.nodes[request.param].port}"
-    async with Client(address, timeout_s=3.0) as client:
+    async with Client(address, timeout_s=WAIT_S) as client:
         yield client
 
 
@@ -98,17 +98,17 @@ async def test_large_batches_are_read_in_bounded_answers(
     assert max(sizes) < 2 << 20
 
 
-async def test_following_yields_what_comes_later(client: Client) -> None:
+async def test_following_yields_what_comes_later(group: MemoryGroup, client: Client) -> None:
     """Without asking again."""
     await client.append("orders", [b"early"], queue_id=0)
     reader = client.read("orders", 0, follow=True)
     assert (await anext(reader)).record.body == b"early"
     later = asyncio.ensure_future(anext(reader))
-    await asyncio.sleep(0.2)
+    await group.polls()
 
     await client.append("orders", [b"late"], queue_id=0)
 
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(WAIT_S):
         assert (await later).record.body == b"late"
     await reader.aclose()  # type: ignore[attr-defined]
 
@@ -119,7 +119,7 @@ async def test_following_ends_when_the_node_closes(group: MemoryGroup, client: C
     reader = client.read("orders", 0, follow=True)
     await anext(reader)
     later = asyncio.ensure_future(anext(reader))
-    await asyncio.sleep(0.2)
+    await group.polls()
 
     for node in group.nodes:
         node.gateway.drain()
@@ -206,12 +206,14 @@ async def test_a_full_disk_has_its_own_error(group: MemoryGroup, client: Client)
         await client.append("orders", [b"x"])
 
 
-async def test_an_append_waits_for_the_next_leader(group: MemoryGroup, client: Client) -> None:
+async def test_an_append_waits_for_the_next_leader(
+    group: MemoryGroup, client: Client, pauses: list[float]
+) -> None:
     """And is stored once, though the first outcome was lost."""
     await client.create_topic("orders")
     group.elect(None)
     append = asyncio.create_task(client.append("orders", [b"x"]))
-    await asyncio.sleep(0.3)
+    await until(lambda: bool(pauses))
     group.lose_outcomes = 1
 
     group.elect(2)

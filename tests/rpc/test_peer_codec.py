@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
+from typing import cast
 
 import pytest
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dledger.errors import NewerCommand
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
@@ -28,6 +31,7 @@ from dledger.raft.messages import (
 from dledger.rpc.peer_codec import (
     BadFrame,
     Encoder,
+    UnknownMessage,
     decode,
     decode_entries,
     encode,
@@ -98,8 +102,8 @@ def test_every_message_comes_out_as_it_went_in(
 
 @given(st.binary(max_size=200))
 def test_other_bytes_are_refused(frame: bytes) -> None:
-    """No bytes from a peer crash a node: a message comes out, or BadFrame."""
-    with contextlib.suppress(BadFrame):
+    """No bytes from a peer crash a node: a message comes out, or one of two errors."""
+    with contextlib.suppress(BadFrame, UnknownMessage):
         decode(frame, **ENDS)
 
 
@@ -169,6 +173,41 @@ def test_entries_alone_come_back_and_damage_is_refused() -> None:
     for damaged in (frame[:-1], frame[:2], frame + b"x", frame[:-1] + b"?"):
         with pytest.raises(BadFrame):
             decode_entries(damaged)
+
+
+def test_a_message_of_a_type_to_come_is_no_damage() -> None:
+    """Its sender is newer; the stream goes on without it."""
+    frame = bytearray(encode(TimeoutNow(**ENDS, term=3)))
+    frame[0] = 99
+
+    with pytest.raises(UnknownMessage, match="type 99"):
+        decode(bytes(frame), **ENDS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "what"),
+    [
+        (7, b"", "an entry of type 7"),
+        (1, b'{"group":"g","voters":[],"witnesses":[]}', "a membership with 'witnesses'"),
+        (1, b'{"group":"g","voters":[{"id":"a","zone":"z"}]}', "a membership with 'zone'"),
+    ],
+)
+def test_an_entry_that_consensus_does_not_know_is_never_taken(
+    kind: int, data: bytes, what: str
+) -> None:
+    """A membership is in force before it is committed: the node stops before it counts."""
+    odd = replace(entry(8, data), kind=cast("EntryKind", kind))
+
+    with pytest.raises(NewerCommand, match=f"entry 8 is of a newer version: {what} is unknown"):
+        decode(encode(append((odd,), recipient="b")), **ENDS)
+
+
+@pytest.mark.parametrize("data", [b"", b"null", b"[]", b'{"group":"g","voters":3}', b"[" * 9999])
+def test_a_membership_that_no_version_reads_is_no_newer_one(data: bytes) -> None:
+    """The core ignores it, as it does in all versions."""
+    odd = replace(entry(8, data), kind=EntryKind.MEMBERSHIP)
+
+    decode(encode(append((odd,), recipient="b")), **ENDS)
 
 
 def test_an_append_to_several_followers_is_encoded_once() -> None:

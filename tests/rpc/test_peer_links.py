@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import grpc.aio
 import pytest
 
-from dledger.errors import MemberRemoved
-from dledger.raft.messages import Message, VoteResponse
+from dledger.errors import MemberRemoved, NewerCommand
+from dledger.features import FEATURES, Features, MemberLevels
+from dledger.raft.messages import AppendRequest, Message, VoteResponse
 from dledger.rpc import frame_stream, peer_link
 from dledger.rpc.hello import Hello, NodeAddress
+from dledger.rpc.peer_codec import encode
 from dledger.rpc.peers import Peers
-from dledger.types import Member, Membership, NodeId
+from dledger.types import Entry, EntryKind, Member, Membership, NodeId
 
 OPTIONS = (("grpc.so_reuseport", 0),)
 
@@ -23,9 +26,10 @@ OPTIONS = (("grpc.so_reuseport", 0),)
 class End:
     """One node's end: its links, its port, and what it is told. Implements `PeerEvents`."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, features: Features = FEATURES) -> None:
         self.id = NodeId(name)
-        self.peers = Peers(self.id, self)
+        self.features = features
+        self.peers = Peers(self.id, self, MemberLevels(self.id, features))
         self.peers.replication.bind("127.0.0.1", 0)
         self.port = 0
         self.callers: set[str] = set()
@@ -33,6 +37,7 @@ class End:
         self.greeted_frames: list[bytes] = []
         self.refuses: NodeId | None = None
         self.removed_by: list[int] = []
+        self.outdated_by: list[NewerCommand] = []
         self._server: grpc.aio.Server | None = None
 
     async def listen(self) -> None:
@@ -59,6 +64,7 @@ class End:
             endpoint=NodeAddress(
                 host=host, peer_host=host, client_port=1, client_tls_port=0, peer_port=self.port
             ),
+            feature_level=self.features.level,
         )
 
     async def hello_from(self, hello: Hello) -> None:
@@ -76,6 +82,9 @@ class End:
 
     def removed(self, index: int) -> None:
         self.removed_by.append(index)
+
+    def outdated(self, error: NewerCommand) -> None:
+        self.outdated_by.append(error)
 
 
 class _Observed(grpc.aio.ServerInterceptor):  # type: ignore[misc]
@@ -102,8 +111,8 @@ class _Observed(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
 @pytest.fixture
 async def ends() -> AsyncIterator[tuple[End, End]]:
-    """Two nodes that listen and have not met."""
-    pair = (End("a"), End("b"))
+    """Two nodes that listen and have not met; the first one's version is newer."""
+    pair = (End("a", replace(FEATURES, level=5)), End("b"))
     for end in pair:
         await end.peers.replication.start()
         await end.listen()
@@ -204,6 +213,58 @@ async def test_a_removed_member_that_votes_by_tcp_is_told_why_nobody_hears_it(
             await asyncio.sleep(0.05)
 
     assert set(one.removed_by) == {7}
+    assert not other.received
+
+
+async def test_both_ends_learn_the_others_feature_level(ends: tuple[End, End]) -> None:
+    """The caller from the answer, the called from the greeting: one connection tells both."""
+    one, other = ends
+    assert one.peers.levels.get(other.id) is None
+
+    one.peers.connect(Membership.of([other.member]))
+
+    await _until(lambda: one.peers.levels.get(other.id) == FEATURES.level)
+    assert other.peers.levels.get(one.id) == 5
+
+
+async def test_a_message_that_only_a_newer_version_knows_costs_no_connection(
+    ends: tuple[End, End], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is dropped, as if lost, and said once; what follows on the same stream arrives."""
+    one, other = ends
+    await _meet(one, other)
+    control = one.peers._links[other.id]._control
+    unknown = bytes([99]) + encode(_vote(one, other, term=1))[1:]
+
+    for frame in (unknown, unknown, encode(_vote(one, other, term=2))):
+        control.send(frame)
+
+    await _until(lambda: bool(other.received))
+    assert other.received == [_vote(one, other, term=2)]
+    assert control.connected
+    assert len([each for each in caplog.messages if "type 99" in each]) == 1
+
+
+async def test_an_entry_that_consensus_does_not_know_stops_the_node(ends: tuple[End, End]) -> None:
+    """It is told why, and takes nothing of the message."""
+    one, other = ends
+    await _meet(one, other)
+    odd = Entry(term=1, index=1, kind=cast("EntryKind", 9), timestamp_ms=0, crc32c=0, data=b"")
+
+    one.peers.send(
+        AppendRequest(
+            sender=one.id,
+            recipient=other.id,
+            term=1,
+            previous_index=0,
+            previous_term=0,
+            commit_index=0,
+            entries=(odd,),
+        )
+    )
+
+    await _until(lambda: bool(other.outdated_by))
+    assert "an entry of type 9" in str(other.outdated_by[0])
     assert not other.received
 
 

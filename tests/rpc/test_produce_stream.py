@@ -3,24 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Any, cast
 
 import grpc.aio
 import pytest
 from grpc.aio import _call
 
 from dledger import append_stream
+from dledger.broker.dedupe import MAX_IDS_OF_CLIENT
 from dledger.broker.frames import CommandType, frame
 from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
-from dledger.client import AppendStream, Client, Record
-from dledger.errors import DiskFull, InvalidArgument, Refused, Unavailable
+from dledger.broker.results import Produced
+from dledger.client import Appended, AppendStream, Client, OutcomeUnknown, Record
+from dledger.errors import (
+    DiskFull,
+    FeatureNotReady,
+    InvalidArgument,
+    LeadershipLost,
+    NotLeader,
+    Overloaded,
+    Refused,
+    Unavailable,
+)
 from dledger.metadata import by_key
+from dledger.produce_call import Connect
+from dledger.proposals import Command
 from dledger.rpc import producing
 from dledger.rpc.batches import checked_batch
+from dledger.rpc.gateway import GatewayConfig
+from dledger.rpc.limits import MAX_MESSAGES, MAX_MESSAGES_UNDER_WAY
 from dledger.rpc.pb import dledger_pb2 as pb
-from tests.rpc.memory_group import MemoryGroup, memory_group
+from dledger.rpc.producing import Producing, StreamBounds
+from dledger.spool.gate import BATCH_RECORDS
+from tests.rpc.memory_group import MemoryGroup, memory_group, until
 
 TOPIC = "orders"
 
@@ -49,6 +67,12 @@ async def group() -> AsyncIterator[MemoryGroup]:
         async with Client(f"127.0.0.1:{group.nodes[0].port}") as client:
             await client.create_topic(TOPIC, queues=2)
         yield group
+
+
+def bound(group: MemoryGroup, **bounds: int) -> None:
+    """Let the nodes have so little of a stream under way."""
+    for node in group.nodes:
+        node.gateway.config = GatewayConfig(streams=StreamBounds(**bounds))
 
 
 async def test_a_batch_lies_in_the_log_as_it_was_encoded(group: MemoryGroup) -> None:
@@ -168,6 +192,66 @@ async def test_a_full_disk_is_its_own_error(group: MemoryGroup) -> None:
             await stream.append(TOPIC, [b"a"], queue_id=0)
 
 
+async def test_a_full_disk_is_told_of_what_was_not_stored_and_of_nothing_else(
+    group: MemoryGroup,
+) -> None:
+    """What was taken before is answered; those behind are told at once, and are not stored."""
+    engine = group.nodes[0].engine
+    submit = engine.submit
+
+    def fill(command: bytes) -> asyncio.Future[object]:
+        result = submit(command)
+        group.refuse = DiskFull("no room")
+        return result
+
+    engine.submit = fill  # type: ignore[method-assign, assignment]
+
+    async with AppendStream(group.addresses) as stream:
+        outcomes = await asyncio.gather(
+            *(stream.append(TOPIC, [b"%d" % n], queue_id=0) for n in range(3)),
+            return_exceptions=True,
+        )
+
+    assert [type(outcome) for outcome in outcomes] == [Appended, DiskFull, DiskFull]
+    assert await group.bodies(TOPIC) == [b"0"]
+
+
+async def test_a_full_disk_is_not_told_of_a_batch_that_was_sent_before(
+    group: MemoryGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken for not stored it would be appended anew, with other ids, and stored twice."""
+    commit = group.commit
+
+    async def lose(command: Command) -> object:
+        await commit(command)
+        group.refuse = DiskFull("no room")
+        raise LeadershipLost("by the test")
+
+    monkeypatch.setattr(group, "commit", lose)
+
+    async with AppendStream(group.addresses) as stream:
+        with pytest.raises(OutcomeUnknown, match=r"no room.*may be stored"):
+            await stream.append(TOPIC, [b"a"], queue_id=0)
+        with pytest.raises(DiskFull):
+            await stream.append(TOPIC, [b"b"], queue_id=0)
+
+    assert await group.bodies(TOPIC) == [b"a"]
+
+
+async def test_what_was_not_sent_is_not_of_unknown_outcome(group: MemoryGroup) -> None:
+    """A batch that found no room in time is not stored, and its caller may know."""
+    group.elect(None)
+
+    async with AppendStream(group.addresses, timeout_s=0.3, max_messages=2) as stream:
+        sent, waited = await asyncio.gather(
+            stream.append(TOPIC, [b"a"] * 2),
+            stream.append(TOPIC, [b"b"]),
+            return_exceptions=True,
+        )
+
+    assert (type(sent), type(waited)) == (OutcomeUnknown, Unavailable)
+
+
 async def test_without_a_leader_the_outcome_is_unknown_after_the_timeout(
     group: MemoryGroup,
 ) -> None:
@@ -189,10 +273,11 @@ async def test_a_stream_to_a_new_leader_waits_until_that_serves(group: MemoryGro
 
     async with AppendStream(group.addresses[1]) as stream:
         append = asyncio.ensure_future(stream.append(TOPIC, [b"a"], queue_id=0))
-        await asyncio.sleep(0.2)
-        assert (append.done(), stream._streams) == (False, 1)
+        await until(lambda: stream._streams == 1)
+        assert not append.done()
         group.elect(1)
         await append
+        assert stream._streams == 1
 
     assert await group.bodies(TOPIC) == [b"a"]
 
@@ -262,11 +347,11 @@ async def test_a_stream_to_a_frozen_leader_moves_when_others_name_another(
 ) -> None:
     """A frozen node breaks no connection, and says nothing of its successor."""
     monkeypatch.setattr(append_stream, "_SILENCE_S", 0.05)
-    _freeze(group, 0)
+    asked = _freeze(group, 0)
 
     async with AppendStream(group.addresses) as stream:
         append = asyncio.ensure_future(stream.append(TOPIC, [b"a"], queue_id=0))
-        await asyncio.sleep(0.2)
+        await asked.wait()
         assert not append.done()
         group.elect(2)
         await append
@@ -283,11 +368,11 @@ async def test_a_stream_to_a_slow_leader_stays(
     often = asyncio.Event()
     leader_at = append_stream._leader_at
 
-    async def noted(address: str) -> str:
+    async def noted(address: str, connect: Connect) -> str:
         asked.append(address)
         if len(asked) == 6:
             often.set()
-        return await leader_at(address)
+        return await leader_at(address, connect)
 
     monkeypatch.setattr(append_stream, "_leader_at", noted)
     _freeze(group, 0)
@@ -381,7 +466,7 @@ async def test_a_stream_that_is_over_takes_nothing(group: MemoryGroup) -> None:
 
     outcomes = await asyncio.gather(*appends, return_exceptions=True)
 
-    assert [type(outcome) for outcome in outcomes] == [Unavailable] * 3
+    assert [type(outcome) for outcome in outcomes] == [OutcomeUnknown, Unavailable, Unavailable]
     assert stream.unanswered_bytes == 0
     with pytest.raises(Unavailable, match="is over"):
         await stream.append(TOPIC, [b"b"])
@@ -393,11 +478,16 @@ async def test_a_follower_refuses_a_stream_before_anything_is_sent(group: Memory
     assert await append_stream._leader_at(group.addresses[0]) == group.addresses[0]
 
 
-def _freeze(group: MemoryGroup, number: int) -> None:
-    """Let a node take commands and never answer."""
-    loop = asyncio.get_running_loop()
-    engine = group.nodes[number].engine
-    engine.submit = lambda _: loop.create_future()  # type: ignore[method-assign]
+def _freeze(group: MemoryGroup, number: int) -> asyncio.Event:
+    """Let a node take commands and never answer; return what is set when it has taken one."""
+    loop, asked = asyncio.get_running_loop(), asyncio.Event()
+
+    def submit(_: Command) -> asyncio.Future[object]:
+        asked.set()
+        return loop.create_future()
+
+    group.nodes[number].engine.submit = submit  # type: ignore[method-assign]
+    return asked
 
 
 async def test_closing_tells_those_who_wait(group: MemoryGroup) -> None:
@@ -427,10 +517,39 @@ async def test_what_is_unanswered_is_bounded_at_the_client(group: MemoryGroup) -
         await asyncio.gather(*appends)
 
 
+async def test_what_is_unanswered_is_bounded_at_the_client_by_number(group: MemoryGroup) -> None:
+    """Of a topic: what is sent again must be remembered, however small it is (promise P4)."""
+    group.elect(None)
+    async with AppendStream(group.addresses, max_messages=10) as stream:
+        held = [asyncio.ensure_future(stream.append(TOPIC, [b"x"] * 4)) for _ in range(4)]
+        other = asyncio.ensure_future(stream.append("another", [b"x"] * 10))
+        await asyncio.sleep(0.05)
+        under_way = (*stream._sent, *stream._unsent)
+        assert sorted((each.topic, each.count) for each in under_way) == [
+            ("another", 10),
+            (TOPIC, 4),
+            (TOPIC, 4),
+        ]
+
+        group.elect(0)
+        await asyncio.gather(*held, other)
+        await stream.append(TOPIC, [b"x"] * 11)  # alone
+
+    with pytest.raises(InvalidArgument, match="1 to 32768 messages"):
+        AppendStream(group.addresses, max_messages=MAX_MESSAGES_UNDER_WAY + 1)
+
+
+def test_what_may_be_under_way_is_half_of_what_is_remembered() -> None:
+    """Whatever is sent again finds itself in the window, also if two streams share a client id."""
+    assert 2 * MAX_MESSAGES_UNDER_WAY <= MAX_IDS_OF_CLIENT
+    assert StreamBounds().max_messages == MAX_MESSAGES_UNDER_WAY
+    assert max(MAX_MESSAGES, BATCH_RECORDS) <= MAX_MESSAGES_UNDER_WAY
+
+
 async def test_batches_that_wait_for_room_keep_their_order(group: MemoryGroup) -> None:
     """A backlog, as after a failover, must not let later batches overtake earlier ones."""
     sent: list[asyncio.Task[object]] = []
-    async with AppendStream(group.addresses, max_bytes=2000) as stream:
+    async with AppendStream(group.addresses, max_bytes=2000, max_messages=5) as stream:
         for number in range(300):
             body = b"%03d" % number + bytes(number % 7 * 100)
             sent.append(asyncio.create_task(stream.append(TOPIC, [body], queue_id=0)))
@@ -445,7 +564,7 @@ async def test_what_is_under_way_is_bounded_at_the_node(
     group: MemoryGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stream that is not answered is not read on."""
-    monkeypatch.setattr(producing, "MAX_BATCHES_UNDER_WAY", 4)
+    bound(group, max_batches=4)
     engine = group.nodes[0].engine
     submitted: list[asyncio.Future[object]] = []
     full = asyncio.Event()
@@ -467,6 +586,132 @@ async def test_what_is_under_way_is_bounded_at_the_node(
         assert len(submitted) == 4
 
     await asyncio.gather(*appends, return_exceptions=True)
+
+
+async def test_what_is_under_way_is_bounded_at_the_node_by_number(group: MemoryGroup) -> None:
+    """Small messages fill the dedupe window long before they are many bytes (promise P4)."""
+    bound(group, max_messages=5)
+    submitted = _hold(group)
+    requests = _Requests((1, batch([b"a"] * 2)), (2, batch([b"b"] * 3)), (3, batch([b"c"])))
+    requests.put((4, batch([b"d"] * 9)))
+
+    async with aclosing(_answers_of(group, requests)) as answers:
+        for number, under_way in enumerate((2, 3, 3, 4)):  # one beyond the bound goes alone
+            answer = asyncio.ensure_future(anext(answers))
+            await _turns()
+            assert len(submitted) == under_way
+            submitted[number].set_result(_stored(number))
+            await answer
+
+
+async def test_a_stream_that_nobody_reads_submits_nothing_behind_a_lost_batch(
+    group: MemoryGroup,
+) -> None:
+    """Stored now, it would lie in front of what is sent again."""
+    submitted = _hold(group)
+    requests = _Requests((1, batch()), (2, batch()))
+
+    async with aclosing(_answers_of(group, requests)) as answers:
+        answer = asyncio.ensure_future(anext(answers))
+        await _turns()
+        submitted[0].set_result(_stored(0))
+        await answer  # and the next one is not asked for
+        submitted[1].set_exception(LeadershipLost("by the test"))
+        requests.put((3, batch()))
+        await _turns()
+
+        assert len(submitted) == 2
+        with pytest.raises(NotLeader):
+            await anext(answers)
+
+
+async def test_a_batch_that_waits_for_room_is_not_submitted_behind_a_lost_one(
+    group: MemoryGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither one that the queue did not take, nor one that has no room on the stream."""
+    monkeypatch.setattr(producing, "_OVERLOAD_PAUSE_S", 0.0)
+    for bounds in ({}, {"max_batches": 1}):
+        bound(group, **bounds)
+        submitted = _hold(group, room_for=1)
+        requests = _Requests((1, batch()), (2, batch()))
+
+        async with aclosing(_answers_of(group, requests)) as answers:
+            answer = asyncio.ensure_future(anext(answers))
+            await _turns()
+            submitted[0].set_exception(LeadershipLost("by the test"))
+            await asyncio.sleep(
+                0
+            )  # the turn in which it is told, as by a driver that loses its lead
+            behind = _hold(group)
+            with pytest.raises(NotLeader):
+                await answer
+            await _turns()
+
+        assert (len(submitted), behind) == (1, [])
+
+
+async def test_a_refusal_at_the_door_does_not_hide_that_an_outcome_is_unknown(
+    group: MemoryGroup,
+) -> None:
+    """The batch before may be stored: its producer must not hear that the disk is full."""
+    submitted = _hold(group, room_for=1, then=DiskFull("no room"))
+    requests = _Requests((1, batch()), (2, batch()))
+
+    async with aclosing(_answers_of(group, requests)) as answers:
+        answer = asyncio.ensure_future(anext(answers))
+        await _turns()
+        submitted[0].set_exception(LeadershipLost("by the test"))
+        with pytest.raises(NotLeader):
+            await answer
+
+
+class _Requests:
+    """A stream of requests that a test adds to."""
+
+    def __init__(self, *batches: tuple[int, bytes]) -> None:
+        self._queue: asyncio.Queue[bytes] = asyncio.Queue()
+        self.put(*batches)
+
+    def put(self, *batches: tuple[int, bytes]) -> None:
+        self._queue.put_nowait(message(*batches))
+
+    def __aiter__(self) -> _Requests:
+        return self
+
+    async def __anext__(self) -> bytes:
+        return await self._queue.get()
+
+
+def _answers_of(group: MemoryGroup, requests: _Requests) -> AsyncGenerator[bytes]:
+    """Return the answers of a stream at the leader, without gRPC between."""
+    stream = Producing(group.nodes[0].gateway, lambda _: None)
+    return cast("AsyncGenerator[bytes]", stream.answers(requests))
+
+
+def _hold(
+    group: MemoryGroup, room_for: int = 1 << 30, then: Exception | None = None
+) -> list[asyncio.Future[object]]:
+    """Let the leader take so many commands, and leave their outcome to the test."""
+    submitted: list[asyncio.Future[object]] = []
+
+    def submit(_: object) -> asyncio.Future[object]:
+        if len(submitted) >= room_for:
+            raise then or Overloaded("by the test")
+        submitted.append(asyncio.get_running_loop().create_future())
+        return submitted[-1]
+
+    group.nodes[0].engine.submit = submit  # type: ignore[method-assign]
+    return submitted
+
+
+def _stored(first: int) -> Produced:
+    return Produced(topic=TOPIC, queue_ids=(0,), offsets=range(first, first + 1), index=1, stored=1)
+
+
+async def _turns() -> None:
+    """Let everything happen that waits for nobody."""
+    for _ in range(50):
+        await asyncio.sleep(0)
 
 
 async def test_a_refused_batch_of_a_message_is_answered_in_its_turn(group: MemoryGroup) -> None:
@@ -543,7 +788,7 @@ def test_any_damage_of_a_batch_is_refused_or_read_whole() -> None:
             damaged[at] ^= flip
             try:
                 checked = checked_batch(bytes(damaged))
-            except Refused:
+            except (Refused, FeatureNotReady):
                 continue
             assert all(checked.message(row).body for row in range(checked.count))
 

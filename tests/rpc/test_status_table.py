@@ -28,6 +28,7 @@ _ERRORS: list[DledgerError] = [
     errors.Overloaded("full"),
     errors.LimitReached("there are 10000 groups already"),
     errors.DiskFull("0 bytes"),
+    errors.FeatureNotReady("not yet"),
 ]
 
 

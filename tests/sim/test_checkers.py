@@ -1,6 +1,10 @@
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from dledger.types import Membership, NodeId
+from dledger.types import Membership, NodeId, Role
 from dledger_sim.alone import data_entry
 from dledger_sim.checkers import (
     Acknowledgements,
@@ -10,7 +14,9 @@ from dledger_sim.checkers import (
     ViolationError,
 )
 from dledger_sim.disk import ModelDisk
-from dledger_sim.scenario import founding_entry, member
+from dledger_sim.group_checkers import LogTime, MembershipHistory
+from dledger_sim.rot import Atlas
+from dledger_sim.scenario import founding_entry, member, members
 
 A, B, C = (NodeId(name) for name in "abc")
 
@@ -105,3 +111,96 @@ def test_lost_and_doubled_acknowledged_entries_are_violations() -> None:
         checker.check([data_entry(1, 1, b"y")])
     with pytest.raises(ViolationError, match="twice"):
         checker.check([data_entry(1, 1, b"x"), data_entry(1, 2, b"x")])
+
+
+def test_an_entry_of_an_earlier_time_than_the_one_before_is_a_violation() -> None:
+    """The log's clock never goes back; an entry that is applied again is no news."""
+    checker = LogTime()
+    checker.applied(replace(data_entry(1, 5), timestamp_ms=100))
+    checker.applied(replace(data_entry(2, 7), timestamp_ms=100))
+    checker.applied(replace(data_entry(1, 5), timestamp_ms=100))
+
+    with pytest.raises(ViolationError, match="entry 8 is of 99 ms, and entry 7 before it of 100"):
+        checker.applied(replace(data_entry(2, 8), timestamp_ms=99))
+
+
+FOUNDING = founding_entry(members(3))
+GROWN = replace(FOUNDING, index=5, term=2, data=members(5).encode())
+
+
+def goes_by(entry: Any, *, log_terms: dict[int, int], snapshot_index: int = 0, **core: Any) -> Any:
+    """Return a node that goes by the membership in *entry*; its log has these terms."""
+    state = {"role": Role.FOLLOWER, "term": 2, "applied_index": 0, "last_index": max(log_terms)}
+    return SimpleNamespace(
+        id="1",
+        log=SimpleNamespace(first_index=1),
+        snapshots=SimpleNamespace(index=snapshot_index),
+        driver=SimpleNamespace(
+            core=SimpleNamespace(
+                **state | core,
+                membership_index=entry.index,
+                membership=Membership.decode(entry.data),
+                term_at=log_terms.__getitem__,
+            )
+        ),
+    )
+
+
+def history() -> MembershipHistory:
+    """Return a checker that knows the founding and a later membership, committed both."""
+    checker = MembershipHistory()
+    checker.appended([FOUNDING, data_entry(1, 2), GROWN])
+    assert checker.committed(1, 1) == Membership.decode(FOUNDING.data)
+    assert checker.committed(2, 1) is None
+    assert checker.committed(5, 2) == Membership.decode(GROWN.data)
+    return checker
+
+
+def test_a_membership_that_a_leader_appended_may_be_in_force() -> None:
+    """Committed or not; a leader's own is known from then on."""
+    other = replace(GROWN, index=7, data=members(4).encode())
+    checker = history()
+
+    checker.check(goes_by(GROWN, log_terms={5: 2}))
+    checker.check(goes_by(other, log_terms={7: 2}, role=Role.LEADER))
+    checker.check(goes_by(other, log_terms={7: 2}))
+
+
+def test_a_membership_that_no_leader_appended_is_a_violation() -> None:
+    """Nor of its term: another entry took its place since."""
+    other = replace(GROWN, data=members(4).encode())
+    checker = history()
+
+    with pytest.raises(ViolationError, match="goes by the membership 5, which no leader appended"):
+        checker.check(goes_by(other, log_terms={5: 2}))
+    with pytest.raises(ViolationError, match="goes by the membership 5, which no leader appended"):
+        checker.check(goes_by(GROWN, log_terms={5: 3}, term=3))
+
+
+def test_a_membership_behind_the_end_of_the_log_is_a_violation() -> None:
+    """What was let go of came back into force."""
+    with pytest.raises(ViolationError, match="goes by the membership 5 behind its log"):
+        history().check(goes_by(GROWN, log_terms={4: 1}))
+
+
+def test_a_membership_older_than_that_of_the_own_snapshot_is_a_violation() -> None:
+    """Whoever asks for votes by it asks the wrong ones; what rotted behind it comes by repair."""
+    checker, terms = history(), {1: 1, 9: 2}
+    checker.check(goes_by(FOUNDING, log_terms=terms, applied_index=9, snapshot_index=4))
+    checker.check(goes_by(FOUNDING, log_terms=terms, applied_index=4, snapshot_index=9))
+
+    with pytest.raises(ViolationError, match="membership 1, and its snapshot has that of 5"):
+        checker.check(goes_by(FOUNDING, log_terms=terms, applied_index=5, snapshot_index=5))
+
+
+def test_the_atlas_damages_a_minority_of_the_smallest_electorate() -> None:
+    """Of three at a time that decide with five, one; of two or one, none."""
+    five, three = members(5), members(3)
+    joint = Membership.of(three.voters, outgoing=five.voters)
+    atlas = Atlas()
+
+    assert [atlas.allows(NodeId(n), 3, [five]) for n in "123"] == [True, True, False]
+    assert [atlas.allows(NodeId(n), 10, [joint]) for n in "451"] == [True, False, False]
+    assert [atlas.allows(NodeId(n), 20, [three, five]) for n in "12"] == [True, False]
+    assert not atlas.allows(NodeId("1"), 30, [members(2)])
+    assert atlas.allows(NodeId("4"), 3, [three]) is False  # two of these three are damaged already

@@ -1,7 +1,11 @@
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -13,32 +17,161 @@ from dledger.broker.state import BrokerState
 from dledger.disk import Disk
 from dledger.errors import StorageError
 from dledger.raft.leading import Leadership
+from dledger.types import Membership
 from dledger_sim import __main__ as command_line
 from dledger_sim import seeds as many
 from dledger_sim.audit import audit
-from dledger_sim.checkers import ViolationError
+from dledger_sim.checkers import StuckError, ViolationError
 from dledger_sim.clock import Clock
+from dledger_sim.liveness import LeaderWatch, partition_with_hub
 from dledger_sim.loop import ProcessLoop
+from dledger_sim.members import Members
 from dledger_sim.options import Options
 from dledger_sim.producers import TOPIC
 from dledger_sim.run import Outcome, Run, run_seed
 from dledger_sim.seeds import Failure, run_seeds, try_seed
 from dledger_sim.shrink import shrink
+from dledger_sim.stalls import ended_by_force
 from tests.store.harness import Disk as LogDisk
 
 ROOT = Path(__file__).parents[2]
 SEEDS = int(os.environ.get("SIM_SEEDS", "300"))
+FIRST_SEEDS = 40
 JOBS = 2
 
 
-def test_no_seed_breaks_a_promise_and_each_is_the_same_run_twice() -> None:
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        pytest.param(range(1, FIRST_SEEDS + 1), id="first"),
+        pytest.param(range(FIRST_SEEDS + 1, SEEDS + 1), id="others", marks=pytest.mark.long),
+    ],
+)
+def test_no_seed_breaks_a_promise_and_each_is_the_same_run_twice(seeds: range) -> None:
     """Safety at every event, progress of a healed quorum, nothing acknowledged is lost."""
     acknowledged = 0
-    for result in run_seeds(range(1, SEEDS + 1), jobs=JOBS, twice=True):
+    for result in run_seeds(seeds, jobs=JOBS, twice=True):
         assert isinstance(result, Outcome), f"{result.text}replay: {result.replay}"
         acknowledged += result.acknowledged
 
-    assert acknowledged > 500 * SEEDS
+    assert acknowledged > 500 * len(seeds)
+
+
+def test_a_change_in_its_last_step_ends_before_the_group_is_cut() -> None:
+    """Else who is cut off from whom would be drawn among too few, in vain and for ever."""
+    run = Run(3, Options())
+    cluster = run.cluster
+    cluster.begin()
+    cluster.calm = cluster.links.calm = True
+    cluster.clock.run_until(3_000_000)
+    (leader,) = cluster.leaders()
+    stay = leader.driver.core.membership.voters[:2]
+    leader.loop.run(lambda: leader.driver.change_membership(voters=stay, learners=()))
+    assert not cluster.is_settled()
+
+    partition_with_hub(cluster, LeaderWatch(cluster))
+
+    assert cluster.is_settled()
+    assert len(cluster.members()) == 2
+
+
+def test_a_group_that_no_partition_leaves_a_hub_is_stuck_not_drawn_again_for_ever() -> None:
+    """Seed 9400457 hung there."""
+    cluster = Run(3, Options()).cluster
+    cluster.begin()
+    cluster.clock.run_until(3_000_000)
+    watch: Any = SimpleNamespace(has_hub=lambda: False)
+
+    with pytest.raises(StuckError, match="leave no hub"):
+        partition_with_hub(cluster, watch)
+
+
+def test_a_run_in_which_time_stands_still_ends_with_its_seed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Callbacks that call each other at one moment for ever."""
+
+    def spin(self: Run) -> Outcome:
+        def again() -> None:
+            self.cluster.clock.after(0, again)
+
+        again()
+        self.cluster.clock.run_until(1_000_000)
+        raise AssertionError
+
+    monkeypatch.setattr(Run, "run", spin)
+
+    failure = try_seed(7)
+
+    assert isinstance(failure, Failure)
+    assert "StalledError: 100000 actions, and it is still 0 us" in failure.text
+    assert failure.replay == "python -m dledger_sim --seed 7 --trace"
+
+
+@pytest.mark.parametrize("limit", [{"cpu_s": 0.1}, {"wall_s": 0.1}])
+def test_a_run_that_asks_no_clock_is_ended_by_force(
+    monkeypatch: pytest.MonkeyPatch, limit: dict[str, float]
+) -> None:
+    """Whatever it catches: a loop of Python's own, in a node or in the simulator."""
+
+    def spin(self: Run) -> Outcome:
+        while True:
+            with suppress(Exception):
+                sum(range(1000))
+
+    monkeypatch.setattr(Run, "run", spin)
+    monkeypatch.setattr(many, "ended_by_force", partial(ended_by_force, **limit))
+
+    failure = try_seed(7)
+
+    assert isinstance(failure, Failure)
+    assert "StalledError: the run has not ended after" in failure.text
+    assert signal.getitimer(signal.ITIMER_PROF) == signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+def test_disks_rot_while_members_change_in_a_third_of_the_runs() -> None:
+    """But none is wiped there: the copies on two disks may be all that there were."""
+    drawn = [Options.draw(Random(f"{seed}/options")) for seed in range(600)]
+    mixed = [one for one in drawn if one.mixes]
+
+    assert 160 < len(mixed) < 240
+    assert not any(one.wipe_s for one in drawn if one.damages)
+
+
+def test_a_group_whose_last_copy_is_damaged_rightly_stands_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is told as such; with a whole copy anywhere it is a violation."""
+    run = Run(3, Options(change_s=1.0, rot_s=1.0))
+    cluster = run.cluster
+    cluster.begin()
+    cluster.clock.run_until(3_000_000)
+    damaged, *others = cluster.processes.values()
+    damaged.log.mark_faulty(2, 2, "planted")
+    monkeypatch.setattr(run, "_heal_all", mock.Mock(side_effect=StuckError("planted")))
+    with pytest.raises(StuckError, match="planted"):
+        run._recover()
+
+    for one in others:
+        one.log.mark_faulty(2, 2, "planted")
+
+    assert cluster.lost_entry() == 2
+    assert run._recover() == 2
+
+
+def test_a_wiped_disk_is_one_that_both_halves_of_a_change_can_spare() -> None:
+    """Seed 9700066 wiped one of two, of a group that shrank from three."""
+    cluster = Run(3, Options()).cluster
+    cluster.begin()
+    cluster.clock.run_until(3_000_000)
+    (leader,) = cluster.leaders()
+    three = leader.driver.core.membership
+    joint = Membership.of(three.voters, three.group_id, outgoing=three.voters[:2])
+    cluster.commitment.membership = (leader.driver.core.membership_index, joint)
+
+    Members(cluster).wipe()
+
+    assert not cluster.replacing
 
 
 @pytest.mark.parametrize("seed", [14624, 14864])

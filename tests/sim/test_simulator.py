@@ -1,6 +1,9 @@
+import sys
+
 import pytest
 
 from dledger.raft.leading import Leadership
+from dledger_sim import __main__ as command_line
 from dledger_sim.checkers import ViolationError
 from dledger_sim.faults import Faults
 from dledger_sim.node import Bug
@@ -14,8 +17,22 @@ def test_no_seed_breaks_a_promise(first: int) -> None:
         try:
             Simulation(seed).run()
         except Exception as error:
-            error.add_note(f"replay: python -m dledger_sim --seed {seed} --trace")
+            error.add_note(f"replay: python -m dledger_sim --core --seed {seed} --trace")
             raise
+
+
+def test_the_replay_command_runs_this_simulator(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There are two: the same seed is another run in that of the whole node."""
+    monkeypatch.setattr(sys, "argv", ["dledger_sim", "--core", "--seed", "5", "--trace"])
+
+    code = command_line.main()
+
+    told = capsys.readouterr().out.splitlines()
+    assert code == 0
+    assert told[-1] == str(Simulation(5).run())
+    assert len(told) > 1000
 
 
 def test_same_seed_is_the_same_run() -> None:
@@ -62,6 +79,7 @@ def test_vote_before_sync_is_caught_by_what_the_group_does() -> None:
     assert broken_seeds(options, 40)
 
 
+@pytest.mark.long
 def test_ack_before_sync_is_caught_by_what_the_group_does() -> None:
     """An acknowledged entry is forgotten."""
     options = Options(

@@ -216,6 +216,14 @@ class Node:
         self.process.log.append(entries)
         self._is(target)
 
+    def cut_behind(self, last: int) -> None:
+        """Let go of what is behind *last*."""
+        target = self.log.cut(last)
+        self.synced = min(self.synced, last)
+        self._may_become(target)
+        self.process.log.cut_behind(last)
+        self._is(target)
+
     def drop_before(self, index: int) -> None:
         """Drop what is below *index*, as whole segments allow."""
         self._may_become(*(self.log.behind(base) for base in range(self.log.base, index)))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
-from dledger.errors import NotJoined, OffsetOutOfRange, StorageError
+from dledger.errors import DiskFull, NotJoined, OffsetOutOfRange, StorageError
 from dledger.store.commit_log import CommitLog
 from dledger.store.files import File
 from dledger.store.identity import load_or_format
-from dledger.store.memory_files import MemoryFiles
+from dledger.store.memory_files import Fault, MemoryFiles
 from dledger.store.segment import Segment
 from dledger.types import EntryKind, Member, Membership, NodeId
 from tests.store.harness import DATA, LOG, Disk, entries, entry, everything
@@ -140,6 +142,40 @@ def test_truncation_can_remove_everything() -> None:
     assert everything(log) == [entry(1, term=3)]
     assert len(disk.names(".seg")) == 1
     assert log.synced_index == 0
+
+
+def test_a_cut_ends_the_log_where_it_is_asked_to() -> None:
+    """With its memberships and its damage; behind the end there is nothing to cut."""
+    disk = Disk()
+    members = membership("a", "b").encode()
+    log = disk.with_entries(entries(1, 40, size=300))
+    log.append([entry(41, data=members, kind=EntryKind.MEMBERSHIP)])
+    log.sync()
+    log.mark_faulty(39, 41, "test")
+
+    log.cut_behind(50)
+    assert log.last_index == 41
+    log.cut_behind(38)
+
+    assert (log.last_index, log.is_whole, log.membership_indexes()) == (38, True, [])
+    log.append([entry(39, term=2)])
+    log.sync()
+    assert disk.open().term(39) == 2
+    with pytest.raises(ValueError, match="the log begins behind 0, not -1"):
+        log.cut_behind(-1)
+
+
+def test_a_cut_without_room_can_be_tried_again() -> None:
+    """A file system that copies on write needs room for zeros; until then nothing is on top."""
+    disk = Disk()
+    log = disk.with_entries(entries(1, 10))
+    disk.files.inject(Fault("pwritev", errno.ENOSPC, ".seg"))
+
+    with pytest.raises(DiskFull):
+        log.cut_behind(5)
+    log.cut_behind(5)
+
+    assert everything(disk.crash()) == entries(1, 5)
 
 
 def test_gap_is_refused() -> None:

@@ -85,6 +85,20 @@ def truncate_segments(node: Node) -> None:
     node.sync()
 
 
+def cut(node: Node) -> None:
+    """Nothing takes the place of what goes, synced or not, within a segment or with whole ones."""
+    node.join()
+    node.append(entries(1, 4, size=900))
+    node.sync()
+    node.append(entries(5, 6, size=300))
+    node.cut_behind(5)
+    node.sync()
+    node.cut_behind(2)
+    node.cut_behind(2)
+    node.append(entries(3, 3, size=900))
+    node.sync()
+
+
 def vote_beside_the_log(node: Node) -> None:
     """Hard state and log are saved side by side; neither may spoil the other."""
     node.join()
@@ -143,6 +157,7 @@ HISTORIES = [
     (truncate_what_was_not_synced, Shape()),
     (fill_segments, Shape()),
     (truncate_segments, Shape()),
+    (cut, Shape()),
     (vote_beside_the_log, Shape()),
     (restart, Shape()),
     (drop_and_restart_behind, Shape()),

@@ -435,7 +435,7 @@ def test_sealed_segment_that_became_short_is_faulty_where_it_is() -> None:
 
 @pytest.mark.parametrize(
     ("at", "value", "message"),
-    [(8, 2, "version 2, this node reads 1"), (0, 0, "magic"), (12, 7, "header says 7")],
+    [(8, 0, "version 0, this node reads 1"), (0, 0, "magic"), (12, 7, "header says 7")],
 )
 def test_hard_state_of_another_format_is_refused(at: int, value: int, message: str) -> None:
     """A vote is not guessed at, though the CRC fits."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -13,7 +14,7 @@ from dledger.errors import CorruptRecord, DiskFull, FaultyEntry, StorageError
 from dledger.store.fault_set import FaultSet
 from dledger.store.memory_files import Fault, MemoryFile
 from dledger.types import EntryKind, Member, Membership, NodeId
-from tests.store.harness import LOG, Disk, entries, entry, everything
+from tests.store.harness import GROUP, LOG, Disk, entries, entry, everything
 
 
 def rot(disk: Disk, log_index: int, *, byte: int = 16) -> None:
@@ -176,6 +177,35 @@ def test_faulty_membership_is_unknown_until_it_is_repaired() -> None:
     log.repair([founding])
 
     assert log.memberships() == [(1, members)] == disk.open().memberships()
+
+
+def test_it_is_known_where_memberships_are_that_cannot_be_read() -> None:
+    """Who asks others about an entry must know who had a say; a restored log's have none."""
+    disk = Disk()
+    data = Membership.of([Member(id=NodeId("a"), name="a", address="a")], GROUP).encode()
+    disk.with_entries([entry(1, data=data, kind=EntryKind.MEMBERSHIP), entry(2)])
+    rot(disk, 1)
+
+    assert (disk.open().memberships(), disk.open().membership_indexes()) == ([], [1])
+
+    disk.identity = replace(disk.identity, recovered_from=GROUP, recovered_to=1)
+    assert disk.open().membership_indexes() == []
+
+
+@pytest.mark.found
+def test_a_faulty_slot_behind_a_snapshot_within_the_old_log_is_known() -> None:
+    """M56: identity rows are written from where the log restarts, though it had been longer."""
+    disk = Disk()
+    log = disk.with_entries(entries(1, 20))
+    log.restart_behind(index=15, term=2, chain=12345)
+    log.append(entries(16, 18, term=2))
+    log.sync()
+    segment = log._index.segment_of(17)
+    disk.contents(segment.name)[segment.position(17) + 2] ^= 1  # `rot` opens: that writes rows
+
+    found = disk.open()
+
+    assert (found.faulty, found.last_index) == ((range(17, 18),), 18)
 
 
 def test_rot_while_the_log_is_open_is_noted_when_it_is_read() -> None:

@@ -116,6 +116,19 @@ def test_truncated_entries_never_come_back(seed: int) -> None:
     assert len(everything(disk.crash(seed))) in {29, 30}
 
 
+@pytest.mark.parametrize("last", [29, 58])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_was_cut_never_comes_back(seed: int, last: int) -> None:
+    """Rule 6, where nothing is written in place of it: a cut is durable when it returns."""
+    disk = Disk()
+    log = disk.with_entries(entries(1, 60, size=150))
+
+    log.cut_behind(last)
+
+    assert (log.last_index, log.synced_index) == (last, last)
+    assert everything(disk.crash(seed)) == entries(1, last, size=150)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_truncated_segments_never_come_back(seed: int) -> None:
     """Rule 6, where whole files go: their removal is durable before append() returns."""

@@ -258,3 +258,16 @@ def test_a_segment_that_cannot_be_opened_is_a_failed_disk() -> None:
         log._scrub_records(1, 0)
     with pytest.raises(StorageError, match="cannot open segment"):
         log.read(1, 1, 0)
+
+
+def test_what_is_not_synced_is_no_rot() -> None:
+    """The disk need not have it yet: a round ends with what `sync` has vouched for."""
+    disk, log = filled()
+    log.append(entries(101, 103, size=150))
+    segment = log._index.segment_of(102)
+    disk.contents(segment.name)[segment.position(102) + 70] ^= 1
+
+    scrub(log)
+
+    assert log.is_whole
+    assert log.scrub(101, 2000).next_index == 0

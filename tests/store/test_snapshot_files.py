@@ -11,7 +11,7 @@ import pytest
 from crc32c import crc32c
 
 from dledger.errors import CorruptFile, DiskFull, OffsetOutOfRange, StorageError
-from dledger.store.files import Buffer
+from dledger.store.files import Buffer, Mode
 from dledger.store.format import Base
 from dledger.store.memory_files import Fault, MemoryFile, MemoryFiles
 from dledger.store.snapshot_file import Snapshot, decode_snapshot, encode_snapshot
@@ -296,3 +296,52 @@ def test_a_large_snapshot_is_written_in_steps(monkeypatch: pytest.MonkeyPatch) -
     assert max(unsynced) <= 4 << 20
     assert unsynced[-1] == 0
     assert snapshots.load(GROUP) == [snapshot]
+
+
+def test_a_try_that_did_not_end_leaves_a_mark_that_counts() -> None:
+    """Also over a power cut; one that ended takes all marks away, for good."""
+    files = MemoryFiles()
+    for tries in (1, 2, 3):
+        snapshots = _open(files)
+        snapshots.load(GROUP)
+        assert snapshots.unfinished == tries - 1
+        snapshots.begin()
+        files.crash(Random(tries))
+
+    snapshots = _open(files)
+    snapshots.load(GROUP)
+    snapshots.begin()
+    snapshots.save(_snapshot(8))
+
+    assert snapshots.unfinished == 0
+    again = _open(files)
+    assert [found.applied.index for found in again.load(GROUP)] == [8]
+    assert again.unfinished == 0
+
+
+def test_a_mark_that_cannot_be_read_is_one_try() -> None:
+    """Better one wait in vain than one death more."""
+    files = MemoryFiles()
+    snapshots = _open(files)
+    snapshots.begin()
+    files.open(_DIRECTORY / "taking", Mode.CREATE).pwritev([b"?"], 0)
+
+    snapshots = _open(files)
+    snapshots.load(GROUP)
+
+    assert snapshots.unfinished == 1
+
+
+def test_a_disk_without_room_is_no_death() -> None:
+    """It has a name of its own, and the node lives on: no mark stays behind."""
+    files = MemoryFiles()
+    snapshots = _open(files)
+    snapshots.begin()
+    files.inject(Fault("pwritev", errno.ENOSPC, suffix=".snap.new"))
+
+    with pytest.raises(DiskFull):
+        snapshots.save(_snapshot(8))
+
+    again = _open(files)
+    again.load(GROUP)
+    assert again.unfinished == 0

@@ -77,7 +77,7 @@ def group(tmp_path: Path) -> Iterator[DevGroup]:
 
 @pytest.mark.alone
 @pytest.mark.slow
-@pytest.mark.parametrize("consumer", ["push", "simple"])
+@pytest.mark.parametrize("consumer", ["push", pytest.param("simple", marks=pytest.mark.long)])
 def test_nothing_is_lost_or_doubled_over_ten_kills_of_the_leader(
     group: DevGroup, tmp_path: Path, consumer: str
 ) -> None:
@@ -99,7 +99,6 @@ def test_nothing_is_lost_or_doubled_over_ten_kills_of_the_leader(
     summary = lines.summary()
 
     assert (summary["lost"], summary["duplicates"], summary["outOfOrder"]) == (0, 0, 0), summary
-    assert summary["gapMs"] < 2000, summary
 
 
 @pytest.mark.slow

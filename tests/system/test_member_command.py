@@ -77,3 +77,17 @@ async def test_nobody_at_the_endpoint_is_exit_code_4(capsys: pytest.CaptureFixtu
     assert await run("list", "--endpoint", "127.0.0.1:1", "--timeout", "1") == 4
 
     assert "127.0.0.1:1" in capsys.readouterr().err
+
+
+async def test_only_a_leader_says_how_far_the_others_are(
+    live: LiveNodes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A follower does not know; zeros would read as "nothing is replicated"."""
+    leader = await live.leader()
+    asked = {}
+    for number in range(3):
+        words = ["status", "--endpoint", live.peer_address(number)]
+        assert await asyncio.to_thread(command_line.main, words) == 0
+        asked[number] = capsys.readouterr().out
+
+    assert {number for number, said in asked.items() if " lag " in said} == {leader}

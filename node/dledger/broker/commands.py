@@ -11,7 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn, TypeAlias
 
-from dledger.broker.frames import CommandType, MalformedCommandError, frame
+from dledger.broker.frames import (
+    CommandType,
+    MalformedCommandError,
+    UnknownCommandError,
+    frame,
+)
+from dledger.features import FEATURES, Features
 
 _Json: TypeAlias = Mapping[str, object]
 _NUMBER_BOUND: Final = 1 << 62
@@ -179,7 +185,10 @@ class Retain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpireGroups:
-    """Consumer groups that were used last before *before_ms*, by the log's time, are let go."""
+    """Consumer groups that were used last before *before_ms* are let go.
+
+    By the log's time without its gaps (`active_time`): `Consumption.active_ms` goes by it.
+    """
 
     before_ms: int
 
@@ -201,16 +210,35 @@ Command: TypeAlias = (
 )
 
 
-def decode(kind: int, payload: bytes) -> Command:
+def decode(
+    kind: int,
+    payload: bytes,
+    *,
+    features: Features = FEATURES,
+    decoders: Decoders | None = None,
+) -> object:
     """Parse the payload of a frame of type *kind* (any but PRODUCE).
 
+    Args:
+        kind: The type byte.
+        payload: What is behind it.
+        features: What is known; what is not is never passed over.
+        decoders: How each type that is known is read; those of this module by default.
+
     Raises:
-        MalformedCommandError: Unknown type, not JSON, or a field is missing or of the wrong type.
+        UnknownCommandError: The type, or a field, is of a newer version.
+        MalformedCommandError: Not JSON, or a field is missing or of the wrong type.
     """
+    form = features.commands.get(kind)
+    if form is None:
+        raise UnknownCommandError(f"a command of type {kind}")
     try:
-        read = _DECODERS[CommandType(kind)]
         row = json.loads(payload)
-        return read(row)
+        if isinstance(row, dict) and (unknown := form.unknown(row.keys())):
+            raise UnknownCommandError(f"{form.name} with {', '.join(map(repr, unknown))}")
+        return (DECODERS if decoders is None else decoders)[kind](row)
+    except UnknownCommandError:
+        raise
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise MalformedCommandError(f"command of type {kind}: {error}: {payload[:80]!r}") from error
 
@@ -275,7 +303,8 @@ def _expire_groups(row: _Json) -> ExpireGroups:
     return ExpireGroups(before_ms=_number(row["before_ms"]))
 
 
-_DECODERS: dict[CommandType, Callable[[_Json], Command]] = {
+Decoders: TypeAlias = Mapping[int, Callable[[_Json], object]]
+DECODERS: Final[Decoders] = {
     CommandType.CREATE_TOPIC: _create_topic,
     CommandType.CREATE_GROUP: _create_group,
     CommandType.RECEIVE: _receive,

@@ -6,6 +6,8 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import partial
 
 from dledger.broker import commands
+from dledger.broker.active_time import ActiveTime
+from dledger.broker.changes import Changes, QueueKey
 from dledger.broker.columns import Encoded, Reader, number, text
 from dledger.broker.commands import LeaseRef
 from dledger.broker.deliveries import Lease, QueueDeliveries
@@ -25,8 +27,8 @@ from dledger.broker.topic_store import TopicStore
 from dledger.broker.topics import check_name
 from dledger.errors import InvalidArgument, InvalidReceiptHandle, LimitReached, UnknownGroup
 
-QueueKey = tuple[str, str, int]
-"""(group, topic, queue id)."""
+MAX_GAP_MS = 3_600_000
+"""What a time without entries counts for groups that nobody uses, at most."""
 MAX_RECEIVE = 1_024
 """Messages that one RECEIVE may hand out."""
 
@@ -34,39 +36,58 @@ MAX_RECEIVE = 1_024
 class Consumption:
     """All consumer groups. Part of `state.BrokerState`, and as deterministic.
 
-    *changed* is where it notes the (topic, queue id) whose leases move.
+    *changes* is where it notes whose leases move.
 
     Attributes:
-        now_ms: The log's time, Unix milliseconds; set before each entry is applied.
+        now_ms: The log's time, Unix milliseconds.
     """
 
-    def __init__(self, topics: TopicStore, changed: set[tuple[str, int]], edition: Edition) -> None:
-        self._topics, self._changed, self._edition = topics, changed, edition
+    def __init__(self, topics: TopicStore, changes: Changes, edition: Edition) -> None:
+        self._topics, self._changes, self._edition = topics, changes, edition
         self._groups: dict[str, Group] = {}
         self._receives = 0
         self.now_ms = 0
+        self._active = ActiveTime(MAX_GAP_MS)
+
+    @property
+    def active_ms(self) -> int:
+        """The log's time without its gaps, by which unused groups go (`active_time`)."""
+        return self._active.ms
+
+    def advance(self, log_ms: int) -> None:
+        """Take an entry's timestamp, Unix milliseconds; comes before the entry is applied."""
+        self.now_ms = max(self.now_ms, log_ms)
+        self._active.advance(log_ms)
 
     def exists(self, name: str) -> bool:
         """Whether the consumer group exists."""
         return name in self._groups
 
-    def was_used(self, name: str, since_ms: int) -> bool:
-        """Whether the group exists, and the log says that it was in use at *since_ms* or later."""
+    def was_used(self, name: str, now_ms: int, *, within_ms: int) -> bool:
+        """Whether the group exists, and the log at *now_ms* says that it was used not long ago."""
         group = self._groups.get(name)
-        return group is not None and group.used_ms >= since_ms
+        return group is not None and self._active.at(now_ms) - group.used_ms <= within_ms
 
-    def available(self, group: str, topic: str, queue_ids: Sequence[int], now_ms: int) -> int:
+    def available(
+        self, group: str, topic: str, queue_ids: Sequence[int], now_ms: int, *, enough: int
+    ) -> int:
         """Return how many messages a RECEIVE could hand out at *now_ms*; filters may make it fewer.
 
-        Zero means that a RECEIVE is not worth proposing.
+        Zero means that a RECEIVE is not worth proposing. Counting stops at *enough*: an answer
+        that reaches it may be too low.
         """
-        queues = self._topics.queues(topic)
-        return sum(
-            found.available(queues[queue_id].end, now_ms)
-            if (found := self._peek(group, topic, queue_id))
-            else queues[queue_id].end - queues[queue_id].first
-            for queue_id in queue_ids
-        )
+        queues, found = self._topics.queues(topic), self._groups.get(group)
+        count = 0
+        for queue_id in queue_ids:
+            queue = queues[queue_id]
+            deliveries = found.peek(topic, queue_id) if found else None
+            if deliveries is None:
+                count += queue.end - queue.first
+            else:
+                count += deliveries.available(queue.end, now_ms, enough=enough - count)
+            if count >= enough:
+                break
+        return count
 
     def holds_attempt(self, group: str, topic: str, attempt_id: str) -> bool:
         """Whether this attempt was answered before and still holds some of what it was given."""
@@ -120,18 +141,24 @@ class Consumption:
         if earlier is not None:
             receive_id, places = earlier
             group.lease_anew(command.topic, receive_id, places, until)
+            self._note(group, command.topic, places)
         else:
             self._receives += 1
             receive_id = self._receives
             places = self._take(group, command, receive_id, until)
+            self._note(group, command.topic, places)
             if command.attempt_id and places:
                 group.remember(command.topic, command.attempt_id, receive_id, places)
+                self._changes.attempts.add((group.name, command.topic, command.attempt_id))
         return Received(
             topic=command.topic,
             receive_id=receive_id,
             visible_at_ms=until,
             deliveries=tuple(self._delivery(group, command.topic, place) for place in places),
         )
+
+    def _note(self, group: Group, topic: str, places: Sequence[tuple[int, int]]) -> None:
+        self._changes.leases.update((group.name, topic, queue_id) for queue_id, _ in places)
 
     def _take(
         self, group: Group, command: commands.Receive, receive_id: int, until: int
@@ -172,13 +199,15 @@ class Consumption:
     def ack(self, command: commands.Ack) -> Acked:
         """Mark messages as consumed."""
         group = self._used(command.group)
-        outcomes = tuple(
-            deliveries.ack(lease.offset, lease.receive_id)
-            if (deliveries := group.own(command.topic, lease.queue_id))
-            else False
-            for lease in command.leases
-        )
-        return Acked(outcomes)
+        return Acked(tuple(self._ack(group, command.topic, lease) for lease in command.leases))
+
+    def _ack(self, group: Group, topic: str, lease: LeaseRef) -> bool:
+        deliveries = group.own(topic, lease.queue_id)
+        if deliveries is None:
+            return False
+        if deliveries.lacks_room(self._topics.queues(topic)[lease.queue_id].end):
+            self._changes.leases.add((group.name, topic, lease.queue_id))
+        return deliveries.ack(lease.offset, lease.receive_id)
 
     def change_invisible(self, command: commands.ChangeInvisible) -> InvisibilityChanged:
         """Let one lease end at another time; raise InvalidReceiptHandle if it is stale."""
@@ -186,7 +215,7 @@ class Consumption:
         group = self._used(command.group)
         lease = command.lease
         deliveries = group.own(command.topic, lease.queue_id)
-        self._changed.add((command.topic, lease.queue_id))
+        self._changes.leases.add((group.name, command.topic, lease.queue_id))
         if not (deliveries and deliveries.give_back(lease.offset, lease.receive_id, until)):
             raise InvalidReceiptHandle(
                 f"the receipt handle for queue {lease.queue_id}, offset "
@@ -204,19 +233,18 @@ class Consumption:
 
     def _renew(self, group: Group, topic: str, lease: LeaseRef, until: int) -> bool:
         deliveries = group.own(topic, lease.queue_id)
-        self._changed.add((topic, lease.queue_id))
+        self._changes.leases.add((group.name, topic, lease.queue_id))
         return deliveries is not None and deliveries.renew(lease.offset, lease.receive_id, until)
 
     def release(self, command: commands.Release) -> Released:
         """End what was renewed for a client that is gone."""
         group = self._used(command.group)
         released = 0
-        for topic, queue_id, _ in group.all_deliveries():
-            deliveries = group.own(topic, queue_id)
-            count = deliveries.release(command.client_id, self.now_ms) if deliveries else 0
-            released += count
-            if count:
-                self._changed.add((topic, queue_id))
+        for topic, queue_id, found in group.all_deliveries():
+            if found.keeps_for(command.client_id):
+                deliveries = group.deliveries(topic, queue_id, first=found.next_offset)
+                released += deliveries.release(command.client_id, self.now_ms)
+                self._changes.leases.add((group.name, topic, queue_id))
         return Released(released)
 
     def expire(self, command: commands.ExpireGroups) -> GroupsExpired:
@@ -225,8 +253,8 @@ class Consumption:
         Raises:
             InvalidArgument: That time has not come.
         """
-        if command.before_ms > self.now_ms:
-            raise InvalidArgument(f"it is {self.now_ms}, before {command.before_ms}")
+        if command.before_ms > self.active_ms:
+            raise InvalidArgument(f"it is {self.active_ms}, before {command.before_ms}")
         gone = self._unused(command.before_ms)
         for name in gone:
             del self._groups[name]
@@ -246,12 +274,14 @@ class Consumption:
             for topic, queue_id, deliveries in group.all_deliveries():
                 first = self._topics.queue(topic, queue_id).first
                 if deliveries.reaches_below(first):
-                    self._own(name).deliveries(topic, queue_id, first=first).drop_before(first)
+                    own = self._own(name).deliveries(topic, queue_id, first=first)
+                    if own.drop_before(first):
+                        self._changes.leases.add((name, topic, queue_id))
 
     def _used(self, name: str) -> Group:
         """Return a group of which a member asks for something, to be changed."""
         group = self._own(name)
-        group.used_ms = self.now_ms
+        group.used_ms = self.active_ms
         return group
 
     def _own(self, name: str) -> Group:
@@ -274,11 +304,12 @@ class Consumption:
     def freeze(self) -> Encoded:
         """Return what makes everything as it is now."""
         groups = list(self._groups.values())
-        return partial(_encoded, self.now_ms, self._receives, groups)
+        return partial(_encoded, self.now_ms, self._active.encoded(), self._receives, groups)
 
     def read(self, source: Reader) -> None:
         """Take everything from a snapshot; nothing is here yet. Raises MalformedStateError."""
         self.now_ms = source.number()
+        self._active.read(source)
         self._receives = source.number()
         for _ in range(source.number(high=MAX_GROUPS)):
             name = source.text()
@@ -287,12 +318,12 @@ class Consumption:
     def canonical(self) -> list[object]:
         """Return everything as plain values, in one order on every node."""
         groups = [[name, group.canonical()] for name, group in sorted(self._groups.items())]
-        return [self.now_ms, self._receives, groups]
+        return [self.now_ms, self._active.canonical(), self._receives, groups]
 
 
-def _encoded(now_ms: int, receives: int, groups: list[Group]) -> Iterator[bytes]:
+def _encoded(now_ms: int, active: bytes, receives: int, groups: list[Group]) -> Iterator[bytes]:
     """Yield everything for a snapshot; groups by name."""
-    yield number(now_ms)
+    yield number(now_ms) + active
     yield number(receives)
     yield number(len(groups))
     for group in sorted(groups, key=lambda group: group.name):

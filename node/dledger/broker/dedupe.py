@@ -2,10 +2,11 @@
 
 A producer that got no answer sends again with the same id; the window answers with the place the
 first one got. Each client keeps its own newest ids per topic, so a busy client does not push out
-what a slow one may still repeat. Of clients that have sent nothing to a topic for an hour, by the
-log's time, only so many are remembered: no SDK retries that long, and ids that are new at each
-start would otherwise stay for ever. Some are, for a producer that comes back with its spool after
-an outage. The least recently used ones give way when the whole is full.
+what a slow one may still repeat. Of clients that have sent nothing to a topic for an hour, only so
+many are remembered: no SDK retries that long, and ids that are new at each start would otherwise
+stay for ever. Some are, for a producer that comes back with its spool. That hour is one of the
+log's time, without its gaps (`active_time`): in an outage no client could have sent. The least
+recently used ones give way when the whole is full.
 The usual batch has ids that count up (`id_runs`): it is one thing to remember and to look for,
 however many messages it has. Other ids cost two operations on whole sets for a batch.
 """
@@ -17,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Final
 
+from dledger.broker.active_time import ActiveTime
 from dledger.broker.client_ids import QUEUE_BITS, ClientIds, encoded, read_clients
 from dledger.broker.columns import Encoded, Reader, number
 from dledger.broker.editions import Edition
@@ -28,6 +30,8 @@ MAX_CLIENTS = 1 << 17
 """(client id, topic) pairs; some 140 MB."""
 SILENCE_MS = 3_600_000
 """How long a client may be silent before it may be forgotten."""
+MAX_STEP_MS = 60_000
+"""What the time between two PRODUCEs counts of that at most."""
 SILENT_KEPT = 1 << 14
 """How many clients there must be for that: some 16 MB."""
 FORGOTTEN_AT_ONCE = 64
@@ -46,8 +50,8 @@ class DedupeWindow:
         "_max_clients",
         "_max_ids",
         "_max_ids_of_client",
-        "_now_ms",
         "_silent_kept",
+        "_time",
         "_total",
         "edition",
     )
@@ -65,7 +69,8 @@ class DedupeWindow:
         self._clients: OrderedDict[tuple[str, str], ClientIds] = OrderedDict()
         self._max_ids, self._max_ids_of_client = max_ids, max_ids_of_client
         self._max_clients, self._silent_kept = max_clients, silent_kept
-        self._total = self._now_ms = 0
+        self._time = ActiveTime(MAX_STEP_MS)
+        self._total = 0
 
     def __len__(self) -> int:
         return self._total
@@ -75,12 +80,12 @@ class DedupeWindow:
 
         Comes before all else about a batch. *now_ms* is the log's time, and never goes back.
         """
-        self._now_ms = now_ms
+        self._time.advance(now_ms)
         if (client_id, topic) in self._clients:
             self._use((client_id, topic))
         for _ in range(min(FORGOTTEN_AT_ONCE, len(self._clients) - self._silent_kept)):
             oldest = next(iter(self._clients.values()))
-            if oldest.used_ms + SILENCE_MS > now_ms:
+            if oldest.used_ms + SILENCE_MS > self._time.ms:
                 break
             self._forget(oldest)
 
@@ -91,7 +96,7 @@ class DedupeWindow:
     def _use(self, key: tuple[str, str]) -> ClientIds:
         """Return a client's ids, to be changed; it is the most recently used one now."""
         client = self._own(key)
-        client.used_ms = self._now_ms
+        client.used_ms = self._time.ms
         self._clients.move_to_end(client.key)
         return client
 
@@ -135,10 +140,11 @@ class DedupeWindow:
 
     def freeze(self) -> Encoded:
         """Return what makes the window as it is now: clients from the least recently used on."""
-        return partial(_encoded, list(self._clients.values()))
+        return partial(_encoded, self._time.encoded(), list(self._clients.values()))
 
     def read(self, source: Reader) -> None:
         """Take the window from a snapshot; this one is empty. Raises MalformedStateError."""
+        self._time.read(source)
         left, used_ms = source.number(high=self._max_clients), 0
         while left > 0:
             for client in read_clients(source):
@@ -156,8 +162,8 @@ class DedupeWindow:
         return [[*key, *client.canonical()] for key, client in self._clients.items()]
 
 
-def _encoded(clients: list[ClientIds]) -> Iterator[bytes]:
-    yield number(len(clients))
+def _encoded(time: bytes, clients: list[ClientIds]) -> Iterator[bytes]:
+    yield time + number(len(clients))
     for some in _together(clients):
         yield from encoded(some)
 

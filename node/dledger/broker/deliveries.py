@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from copy import copy
 from heapq import heapify, heappop, heappush
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 from dledger.broker.columns import Reader, TypeCode, ascends, column, number, text
@@ -19,6 +20,9 @@ MAX_LEASES = 16_384
 """Messages of one queue that a group may hold unacked; more are handed out as these are acked."""
 MAX_RUNS_SCANNED = 4_096
 """Stretches that one RECEIVE may skip because of its filter, so that no command takes long."""
+
+_STALE_IN_A_ROW: Final = 64
+"""So many ends that are none any more, one behind the other: time to sort them out at once."""
 
 _LEASE_COLUMNS: Final[tuple[TypeCode, ...]] = ("Q", "q", "Q", "I")
 
@@ -45,9 +49,23 @@ class QueueDeliveries:
     """The deliveries of one (group, topic, queue id).
 
     Every offset below `next_offset` is either leased or done (acked, or passed by a filter).
+
+    A lease's end is in `_expiry` until a look counts it, then in `_ended`: so a look costs what
+    has ended since the one before, and counts no further than it is asked, however many leases
+    there are. Both hold ends that are none any more, which are passed over. Handing out goes by
+    the two together: a leader's looks do not change what any node hands out.
     """
 
-    __slots__ = ("_expiry", "edition", "leases", "next_offset")
+    __slots__ = (
+        "_counted",
+        "_ended",
+        "_expiry",
+        "_held",
+        "_looked_ms",
+        "edition",
+        "leases",
+        "next_offset",
+    )
 
     def __init__(self, first: int = 0, edition: int = 0) -> None:
         self.edition = edition
@@ -55,7 +73,13 @@ class QueueDeliveries:
         self.next_offset = first
         """The first offset that was never handed out; a new group starts at the oldest message."""
         self.leases: dict[int, Lease] = {}
+        """By offset, ascending: each offset is leased for the first time in order, and once done
+        it is never leased again."""
         self._expiry: list[tuple[int, int]] = []
+        self._ended: list[tuple[int, int]] = []
+        self._counted: set[int] = set()
+        self._looked_ms = 0
+        self._held: dict[str, set[int]] = {}
 
     def copy(self, edition: int) -> QueueDeliveries:
         """Return the same deliveries, to be changed while these only wait to be `encoded`.
@@ -69,28 +93,51 @@ class QueueDeliveries:
     @property
     def committed(self) -> int:
         """The lowest offset that is not done: everything before it never comes again."""
-        return min(self.leases, default=self.next_offset)
+        return next(iter(self.leases), self.next_offset)
 
-    def available(self, end: int, now_ms: int) -> int:
+    def available(self, end: int, now_ms: int, *, enough: int) -> int:
         """Return how many messages a RECEIVE at *now_ms* could hand out, before filters.
 
         Args:
             end: The queue's end offset.
             now_ms: The time that the RECEIVE would have.
+            enough: Counting stops here: an answer that reaches this may be too low.
         """
-        fresh = min(end - self.next_offset, MAX_LEASES - len(self.leases))
-        return max(fresh, 0) + self._expired_count(now_ms)
+        fresh = max(min(end - self.next_offset, MAX_LEASES - len(self.leases)), 0)
+        return fresh if fresh >= enough else fresh + self._count_ended(now_ms, enough - fresh)
 
-    def _expired_count(self, now_ms: int) -> int:
-        if self.next_expiry() > now_ms:
-            return 0
-        return sum(lease.visible_at_ms <= now_ms for lease in self.leases.values())
+    def lacks_room(self, end: int) -> bool:
+        """Whether messages wait in a queue that ends at *end* until others are acked."""
+        return MAX_LEASES - len(self.leases) < end - self.next_offset
+
+    def _count_ended(self, now_ms: int, enough: int) -> int:
+        while len(self._counted) < enough and self._first_of(self._expiry) <= now_ms:
+            visible_at_ms, offset = heappop(self._expiry)
+            heappush(self._ended, (visible_at_ms, offset))
+            self._counted.add(offset)
+        if now_ms >= self._looked_ms:
+            self._looked_ms = now_ms
+            return len(self._counted)
+        # The clock is behind an earlier look's, as after two changes of the leader.
+        return len({o for t, o in self._ended if t <= now_ms and self._is_current(t, o)})
 
     def next_expiry(self) -> float:
         """Return when the next lease ends, Unix milliseconds; infinity when there is none."""
-        while self._expiry and not self._is_current(*self._expiry[0]):
-            heappop(self._expiry)
-        return self._expiry[0][0] if self._expiry else float("inf")
+        return min(self._first_of(self._ended), self._first_of(self._expiry))
+
+    def _first_of(self, ends: list[tuple[int, int]]) -> float:
+        """Return the first time in a heap of ends that is still one; drop those before it."""
+        stale = 0
+        while ends and not self._is_current(*ends[0]):
+            heappop(ends)
+            stale += 1
+            if stale == _STALE_IN_A_ROW:
+                self._sort_out(ends)
+        return ends[0][0] if ends else float("inf")
+
+    def _sort_out(self, ends: list[tuple[int, int]]) -> None:
+        ends[:] = {(t, o) for t, o in ends if self._is_current(t, o)}
+        heapify(ends)
 
     def take(
         self,
@@ -110,9 +157,9 @@ class QueueDeliveries:
         """
         taken: list[int] = []
         while len(taken) < limit and self.next_expiry() <= now_ms:
-            _, offset = heappop(self._expiry)
+            offset = self._pop_end()
             if codes is not None and queue.code(offset) not in codes:
-                del self.leases[offset]
+                self._forget(offset)
                 continue
             taken.append(offset)
             self._grant(offset, receive_id, lease_until_ms, client_id)
@@ -122,13 +169,24 @@ class QueueDeliveries:
             self._grant(offset, receive_id, lease_until_ms, client_id)
         return taken + fresh
 
+    def _pop_end(self) -> int:
+        """Take the offset of the lease that ended first; there is one, as `next_expiry` found."""
+        ended, expiry = self._ended, self._expiry
+        in_ended = ended and (not expiry or ended[0] <= expiry[0])
+        _, offset = heappop(ended if in_ended else expiry)
+        return offset
+
     def _grant(self, offset: int, receive_id: int, until_ms: int, client_id: str) -> None:
         earlier = self.leases.get(offset)
-        attempt = earlier.attempt + 1 if earlier else 1
-        lease = Lease(
-            receive_id=receive_id, visible_at_ms=until_ms, attempt=attempt, client_id=client_id
+        if earlier is not None:
+            self._settle(offset, earlier)
+        lease = self.leases[offset] = Lease(
+            receive_id=receive_id,
+            visible_at_ms=until_ms,
+            attempt=earlier.attempt + 1 if earlier else 1,
+            client_id=client_id,
         )
-        self._lease(offset, lease)
+        self._follow(offset, lease)
 
     def _advance(self, queue: ConsumeQueue, room: int, codes: frozenset[int] | None) -> list[int]:
         """Move `next_offset` over up to *room* matching messages and return their offsets."""
@@ -155,7 +213,7 @@ class QueueDeliveries:
             return 0 <= offset < self.next_offset
         if lease.receive_id != receive_id:
             return False
-        del self.leases[offset]
+        self._forget(offset)
         return True
 
     def extend(self, offset: int, receive_id: int, visible_at_ms: int) -> bool:
@@ -163,7 +221,9 @@ class QueueDeliveries:
         lease = self.leases.get(offset)
         if lease is None or lease.receive_id != receive_id:
             return False
-        self._lease(offset, lease._replace(visible_at_ms=visible_at_ms))
+        self._settle(offset, lease)
+        later = self.leases[offset] = lease._replace(visible_at_ms=visible_at_ms)
+        self._follow(offset, later)
         return True
 
     def renew(self, offset: int, receive_id: int, visible_at_ms: int) -> bool:
@@ -186,38 +246,51 @@ class QueueDeliveries:
         """
         found = self.extend(offset, receive_id, visible_at_ms)
         if found:
-            self.leases[offset] = self.leases[offset]._replace(client_id="", arrived=False)
+            lease = self.leases[offset]
+            self._let_go(offset, lease)
+            self.leases[offset] = lease._replace(client_id="", arrived=False)
         return found
+
+    def keeps_for(self, client_id: str) -> bool:
+        """Whether `release` has anything to end."""
+        return client_id in self._held
 
     def release(self, client_id: str, now_ms: int) -> int:
         """End the leases that *client_id* kept; return how many."""
-        held = [o for o, lease in self.leases.items() if lease.client_id == client_id]
+        held = tuple(self._held.get(client_id, ()))
         for offset in held:
             self.extend(offset, self.leases[offset].receive_id, now_ms)
         return len(held)
 
     def renewable(self, before_ms: int) -> Iterator[tuple[int, Lease]]:
         """Yield the leases that some client keeps and that end before *before_ms*."""
-        if self.next_expiry() < before_ms:
-            for offset, lease in self.leases.items():
-                if lease.client_id and lease.arrived and lease.visible_at_ms < before_ms:
+        if self._held and self.next_expiry() < before_ms:
+            for offset, lease in self._kept_by_clients():
+                if lease.arrived and lease.visible_at_ms < before_ms:
                     yield offset, lease
 
     def handed_out(self, receive_ids: Container[int]) -> Iterator[tuple[int, Lease]]:
         """Yield what clients still hold of these RECEIVEs and was not renewed yet."""
-        for offset, lease in self.leases.items():
-            if lease.client_id and not lease.arrived and lease.receive_id in receive_ids:
+        for offset, lease in self._kept_by_clients():
+            if not lease.arrived and lease.receive_id in receive_ids:
                 yield offset, lease
+
+    def _kept_by_clients(self) -> Iterator[tuple[int, Lease]]:
+        for offsets in self._held.values():
+            for offset in offsets:
+                yield offset, self.leases[offset]
 
     def reaches_below(self, first: int) -> bool:
         """Whether `drop_before` has anything to forget."""
-        return self.next_offset < first or any(offset < first for offset in self.leases)
+        return self.committed < first
 
-    def drop_before(self, first: int) -> None:
-        """Forget what is below *first*: the queue does not keep it any longer."""
+    def drop_before(self, first: int) -> int:
+        """Forget what is below *first*, which the queue keeps no longer; return how many leases."""
         self.next_offset = max(self.next_offset, first)
-        for offset in [offset for offset in self.leases if offset < first]:
-            del self.leases[offset]
+        dropped = [*takewhile(lambda offset: offset < first, self.leases)]
+        for offset in dropped:
+            self._forget(offset)
+        return len(dropped)
 
     def encoded(self) -> Iterator[bytes]:
         """Yield everything for a snapshot; the leases by columns, ascending."""
@@ -253,16 +326,14 @@ class QueueDeliveries:
             raise source.malformed(f"a lease of another than {len(holders)} holders")
         for offset, receive_id, until_ms, attempt, holder in zip(offsets, *columns, strict=True):
             client_id, arrived = holders[holder]
-            found._lease(
-                offset,
-                Lease(
-                    receive_id=receive_id,
-                    visible_at_ms=until_ms,
-                    attempt=attempt,
-                    client_id=client_id,
-                    arrived=arrived,
-                ),
+            lease = found.leases[offset] = Lease(
+                receive_id=receive_id,
+                visible_at_ms=until_ms,
+                attempt=attempt,
+                client_id=client_id,
+                arrived=arrived,
             )
+            found._follow(offset, lease)
         return found
 
     def canonical(self) -> list[object]:
@@ -280,12 +351,38 @@ class QueueDeliveries:
         lease = self.leases.get(offset)
         return lease is not None and lease.visible_at_ms == visible_at_ms
 
-    def _lease(self, offset: int, lease: Lease) -> None:
-        self.leases[offset] = lease
+    def _follow(self, offset: int, lease: Lease) -> None:
+        """Note the end of a lease, and whose it is."""
         heappush(self._expiry, (lease.visible_at_ms, offset))
-        if len(self._expiry) > 2 * len(self.leases) + 64:
-            self._expiry = [(x.visible_at_ms, o) for o, x in self.leases.items()]
-            heapify(self._expiry)
+        if lease.client_id:
+            held = self._held.get(lease.client_id)
+            if held is None:
+                held = self._held[lease.client_id] = set()
+            held.add(offset)
+        self._sort_out_if_due()
+
+    def _settle(self, offset: int, lease: Lease) -> None:
+        """Take back what `_follow` noted; the end itself is stale once the lease has changed."""
+        self._counted.discard(offset)
+        self._let_go(offset, lease)
+
+    def _let_go(self, offset: int, lease: Lease) -> None:
+        held = self._held.get(lease.client_id)
+        if held is not None:
+            held.discard(offset)
+            if not held:
+                del self._held[lease.client_id]
+
+    def _forget(self, offset: int) -> None:
+        """The message is done."""
+        self._settle(offset, self.leases.pop(offset))
+        self._sort_out_if_due()
+
+    def _sort_out_if_due(self) -> None:
+        """Keep stale ends fewer than leases, so that none can pile up for one look to pass over."""
+        if len(self._expiry) + len(self._ended) > 2 * len(self.leases) + _STALE_IN_A_ROW:
+            self._sort_out(self._expiry)
+            self._sort_out(self._ended)
 
 
 def _holder(source: Reader) -> tuple[str, bool]:

@@ -41,6 +41,15 @@ class MalformedCommandError(ValueError):
     """The bytes are not a command; the message says which part and why."""
 
 
+class UnknownCommandError(MalformedCommandError):
+    """The bytes are a command that this version does not know, or not all of; a newer one does.
+
+    To a reader it is malformed; who applies the log stops (`state`).
+    Decided by type, field names, version byte and flags alone, before anything else of the content
+    is looked at: so all nodes of one level decide alike (`features`).
+    """
+
+
 def frame(kind: CommandType, *payload: bytes) -> bytes:
     """Return the parts of a payload, joined, with their header in front."""
     return b"".join((_HEADER.pack(sum(map(len, payload)), kind), *payload))

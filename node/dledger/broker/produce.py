@@ -37,7 +37,12 @@ from functools import lru_cache
 from itertools import accumulate, chain, pairwise, repeat
 from operator import sub
 
-from dledger.broker.frames import CommandType, MalformedCommandError, frame
+from dledger.broker.frames import (
+    CommandType,
+    MalformedCommandError,
+    UnknownCommandError,
+    frame,
+)
 from dledger.broker.id_runs import IdRun, Ids, run_from
 from dledger.broker.message import Columns, Encoding, Message
 
@@ -45,6 +50,7 @@ VERSION = 1
 NO_QUEUE = -1
 _HEADER = struct.Struct("<BBHHHiI")
 _HAS_ENCODINGS, _HAS_TAGS, _HAS_KEYS, _HAS_PROPERTIES, _HAS_TRACES = 1, 2, 4, 8, 16
+FLAGS = _HAS_ENCODINGS | _HAS_TAGS | _HAS_KEYS | _HAS_PROPERTIES | _HAS_TRACES
 _PAIR = struct.Struct("<2I")
 _U32 = struct.Struct("<I")
 _LONG_ID_BYTES = 64
@@ -239,8 +245,10 @@ class ProduceFrame:
         """Find the columns of the payload at ``[start, end)`` of *data*.
 
         Raises:
+            UnknownCommandError: A newer version wrote it: of its layout nothing else is known.
             MalformedCommandError: The columns do not fill the payload exactly.
         """
+        _check_known(data, start, end)
         if end - start < _HEADER.size:
             raise MalformedCommandError(f"PRODUCE payload of {end - start} bytes is too short")
         version, flags, client, topic, host, queue_id, count = _HEADER.unpack_from(data, start)
@@ -355,6 +363,14 @@ class ProduceFrame:
             return {}
         names = _texts(self._properties, row, 0)
         return dict(zip(names, _texts(self._properties, row, 1), strict=True))
+
+
+def _check_known(data: bytes, start: int, end: int) -> None:
+    """Look at version and flags alone: what they mean to a newer version is not known here."""
+    if start < end and data[start] > VERSION:
+        raise UnknownCommandError(f"PRODUCE of version {data[start]}")
+    if start + 1 < end and data[start] == VERSION and (more := data[start + 1] & ~FLAGS):
+        raise UnknownCommandError(f"PRODUCE with flags {more:#x}")
 
 
 def _texts(lists: _Lists, row: int, column: int) -> tuple[str, ...]:

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import blake2b
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from crc32c import crc32c
 
 from dledger.broker import commands
+from dledger.broker.changes import Changes
 from dledger.broker.columns import (
     FORMAT,
     Encoded,
@@ -30,17 +31,25 @@ from dledger.broker.consume_queue import Payload
 from dledger.broker.consumption import Consumption
 from dledger.broker.dedupe import DedupeWindow
 from dledger.broker.editions import Edition
-from dledger.broker.frames import CommandType, MalformedCommandError, split
+from dledger.broker.frames import (
+    CommandType,
+    MalformedCommandError,
+    UnknownCommandError,
+    split,
+)
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import Retained
 from dledger.broker.topic_store import TopicStore
-from dledger.errors import DledgerError, InvalidArgument
+from dledger.errors import DledgerError, InvalidArgument, NewerCommand, NewerFormat
+from dledger.features import FEATURES, Features
 from dledger.types import Entry, EntryKind
 
 _MAGIC: Final = b"DLGRBRK%d" % FORMAT
-"""What a state begins with; it names the format."""
+"""What a state begins with; it ends in the format, one digit."""
 _CRC: Final = struct.Struct("<I")
 Pace = Callable[[Iterable[bytes]], Iterable[bytes]]
+_Read: TypeAlias = tuple[int, int, object]
+"""Start and end of a command's payload, and the command; or why it is malformed."""
 
 
 class FrozenState:
@@ -79,13 +88,28 @@ class BrokerState:
         groups: Consumer groups and their deliveries; to be asked, not changed.
     """
 
-    def __init__(self, dedupe: DedupeWindow | None = None) -> None:
-        self._changed: set[tuple[str, int]] = set()
+    def __init__(
+        self,
+        dedupe: DedupeWindow | None = None,
+        *,
+        features: Features = FEATURES,
+        decoders: commands.Decoders = commands.DECODERS,
+    ) -> None:
+        """Begin before the first entry.
+
+        Args:
+            dedupe: Another than the usual window.
+            features: What is known of the log; the rest stops the node.
+            decoders: How each type of command but PRODUCE is read.
+        """
+        self._features, self._decoders = features, decoders
+        self._changes = Changes()
         self.applied_index = 0
         self.first_index = 1
         self._edition = Edition()
-        self.topics = TopicStore(dedupe or DedupeWindow(), self._changed, self._edition)
-        self.groups = Consumption(self.topics, self._changed, self._edition)
+        window = DedupeWindow() if dedupe is None else dedupe  # an empty one is false
+        self.topics = TopicStore(window, self._changes.arrived, self._edition)
+        self.groups = Consumption(self.topics, self._changes, self._edition)
         self._handlers = self._bound()
 
     def _bound(self) -> dict[type, Callable[[Any], object]]:
@@ -112,28 +136,55 @@ class BrokerState:
         Returns:
             One result for each command in the entry: a value of `results`, or the DledgerError
             that refused it. A refused command changes nothing.
+
+        Raises:
+            NewerCommand: This version does not know all of it. The state is as before, and no
+                later entry may be applied to it: this node has to be upgraded.
         """
         if entry.index <= self.applied_index:
             raise AssertionError(f"entry {entry.index} applied after {self.applied_index}")
+        found = self._read(entry)
         self.applied_index = entry.index
-        self.groups.now_ms = max(self.groups.now_ms, entry.timestamp_ms)
+        self.groups.advance(entry.timestamp_ms)
+        return [self._apply(one, entry.index) for one in found]
+
+    def _read(self, entry: Entry) -> list[_Read]:
+        """Return the commands of an entry, all read before the first of them changes anything.
+
+        Behind one that is cut short nothing more can be found; that is so in all versions.
+        """
+        found: list[_Read] = []
         if entry.kind is not EntryKind.DATA:
-            return []
-        results: list[object] = []
+            return found
         try:
             for kind, start, end in split(entry.data):
-                results.append(self._apply(kind, entry, start, end))
+                found.append((start, end, self._read_one(kind, entry.data, start, end)))
+        except UnknownCommandError as error:
+            raise NewerCommand(entry.index, what=str(error), level=self._features.level) from error
         except MalformedCommandError as error:
-            results.append(InvalidArgument(str(error)))
-        return results
+            found.append((0, 0, error))
+        return found
 
-    def _apply(self, kind: int, entry: Entry, start: int, end: int) -> object:
+    def _read_one(self, kind: int, data: bytes, start: int, end: int) -> object:
         try:
             if kind == CommandType.PRODUCE:
-                batch = ProduceFrame(entry.data, start, end)
-                payload = Payload(entry.index, start, end)
-                return self.topics.produce(batch, payload, self.groups.now_ms)
-            command = commands.decode(kind, entry.data[start:end])
+                return ProduceFrame(data, start, end)
+            return commands.decode(
+                kind, data[start:end], features=self._features, decoders=self._decoders
+            )
+        except UnknownCommandError:
+            raise
+        except MalformedCommandError as error:
+            return error
+
+    def _apply(self, found: _Read, index: int) -> object:
+        start, end, command = found
+        try:
+            if isinstance(command, ProduceFrame):
+                payload = Payload(index, start, end)
+                return self.topics.produce(command, payload, self.groups.now_ms)
+            if isinstance(command, MalformedCommandError):
+                raise command
             return self._handlers[type(command)](command)
         except DledgerError as error:
             return error
@@ -146,10 +197,15 @@ class BrokerState:
                 f"entries below {command.before_index} are not all committed, only those up to "
                 f"{self.applied_index}"
             )
-        self.first_index = max(self.first_index, command.before_index)
+        dropped = self.forget_before(command.before_index)
+        return Retained(first_index=self.first_index, dropped=dropped)
+
+    def forget_before(self, index: int) -> int:
+        """Let the messages in entries below *index* go; return how many there were."""
+        self.first_index = max(self.first_index, index)
         dropped = self.topics.drop_before(self.first_index)
         self.groups.drop_before_first_offsets()
-        return Retained(first_index=self.first_index, dropped=dropped)
+        return dropped
 
     def freeze(self) -> FrozenState:
         """Return the whole state as it is now, by references; this one goes on in copies."""
@@ -167,11 +223,16 @@ class BrokerState:
         """Return the state that `encode` was asked for.
 
         Raises:
+            NewerFormat: A newer version wrote it.
             MalformedStateError: The bytes are damaged, or are no state.
         """
-        view = memoryview(data)
-        body, end = view[len(_MAGIC) : -_CRC.size], view[-_CRC.size :]
-        if view[: len(_MAGIC)] != _MAGIC or end != _CRC.pack(crc32c(view[: -_CRC.size])):
+        view, size = memoryview(data), len(_MAGIC)
+        magic, body, end = bytes(view[:size]), view[size : -_CRC.size], view[-_CRC.size :]
+        found = int(magic[-1:]) if magic[-1:].isdigit() else 0
+        is_whole = magic[:-1] == _MAGIC[:-1] and end == _CRC.pack(crc32c(view[: -_CRC.size]))
+        if is_whole and found > FORMAT:
+            raise NewerFormat.number("the state in a snapshot", found=found, known=FORMAT)
+        if not is_whole or found != FORMAT:
             raise MalformedStateError(f"{len(data)} bytes are no broker state, or damaged")
         source, state = Reader(body), cls()
         state.applied_index = source.number()
@@ -184,23 +245,21 @@ class BrokerState:
     def replace(self, other: BrokerState) -> None:
         """Become *other*, which is given up: a snapshot replaces what was applied so far."""
         self.applied_index, self.first_index = other.applied_index, other.first_index
-        self.topics, self.groups, self._changed = other.topics, other.groups, other._changed
+        self.topics, self.groups, self._changes = other.topics, other.groups, other._changes
         self._edition = other._edition
         self._handlers = self._bound()
-        self._changed.update(
+        self._changes.arrived.update(
             (topic.name, queue_id)
             for topic in self.topics.all()
             for queue_id in range(topic.queues)
         )
 
-    def take_changed(self) -> set[tuple[str, int]]:
-        """Return the (topic, queue id) that got messages or whose leases changed since last asked.
+    def take_changes(self) -> Changes:
+        """Return what got messages and whose leases moved since last asked.
 
         For the one shell that wakes waiting readers; no part of the replicated state.
         """
-        changed = set(self._changed)
-        self._changed.clear()
-        return changed
+        return self._changes.take()
 
     def digest(self) -> str:
         """Return a hash of the whole state; equal on all nodes that applied the same entries.

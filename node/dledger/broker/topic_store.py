@@ -79,6 +79,11 @@ class TopicStore:
         """Return how many messages a topic keeps."""
         return sum(queue.end - queue.first for queue in self.queues(topic))
 
+    @property
+    def remembered_ids(self) -> int:
+        """Message ids of all clients that the dedupe window holds; at most `dedupe.MAX_IDS`."""
+        return len(self._dedupe)
+
     def create(self, command: commands.CreateTopic) -> TopicCreated:
         """Make a topic, or find it with the same settings.
 

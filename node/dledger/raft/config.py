@@ -23,7 +23,7 @@ class RaftConfig:
         max_catch_up_bytes: Committed entry data that a follower gets in a tick while others are
             committed without it; twice what clients write if that is more.
         max_uncommitted_bytes: Data of proposals that are not yet both committed and durable
-            here; beyond it, proposals are refused as Overloaded.
+            here; beyond it, proposals are refused as Overloaded. May be exceeded by one entry.
         max_uncommitted_entries: The same for the number of such entries.
         handicap_ticks: How much longer than others this node waits before it campaigns; its
             election priority, 0 is the highest. It decays by half with each wait in vain.

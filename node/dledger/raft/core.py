@@ -117,7 +117,7 @@ class Raft(RaftView):
             memberships=self._memberships,
             elections=self._elections,
             outbox=self._out,
-            truncate=self._following.truncate,
+            discard=self._following.discard,
         )
         self._handlers: dict[type[Message], Callable[[Any], None]] = {
             PreVoteRequest: self._elections.on_pre_vote_request,
@@ -178,7 +178,7 @@ class Raft(RaftView):
             raise NotLeader(self.leader)
         if kind == EntryKind.MEMBERSHIP:
             raise Refused("a membership is not proposed as an entry, but by change_membership")
-        leading.admit(len(data))
+        leading.admit()
         return self._append_own(
             leading, kind=kind, data=data, crc32c=crc32c, timestamp_ms=timestamp_ms
         )
@@ -206,7 +206,7 @@ class Raft(RaftView):
         following = leading.changes.requested(
             voters=voters, learners=learners, tick=leading.ticks, silent=leading.silent()
         )
-        leading.admit(len(following.encode()))
+        leading.admit()
         return self._append_membership(leading, following)
 
     def read_index(self, context: int) -> None:
@@ -248,17 +248,25 @@ class Raft(RaftView):
         *,
         installed: bool,
         memberships: Sequence[tuple[int, Membership]] = (),
+        last_index: int | None = None,
     ) -> None:
         """Take the end of the installation that `Ready.install` asked for.
 
         Args:
             info: The snapshot.
             installed: Whether log and state are the snapshot's now; if not, nothing changed.
-            memberships: Those it holds, as (index, membership), oldest first.
+            memberships: Those it holds and those of the log behind it, as (index, membership),
+                oldest first; none is in force before its entry is in our log.
+            last_index: Where the log ends now, if it stays as it was but for entries that the
+                snapshot overrules; None: where it ended.
         """
         self._installing.finished(info, installed=installed)
-        if installed:
-            self._memberships.replace(memberships)
+        if not installed:
+            return
+        if last_index is not None and last_index < self._log.last_index:
+            self._following.truncate(last_index + 1)
+        newest = self._log.last_index
+        self._memberships.replace(pair for pair in memberships if pair[0] <= newest)
 
     def campaign(self) -> None:
         """Start a pre-vote now, unless we lead or may not vote."""
@@ -339,9 +347,10 @@ class Raft(RaftView):
     def disown(self, index: int) -> None:
         """Discard our log from *index* on, if nobody leads and a majority of the others lacks that.
 
+        Nobody is asked while a membership before it is damaged and unknown.
+
         Args:
-            index: The first entry that is damaged here and still to be applied: no membership
-                before it may be unknown.
+            index: The first entry that is damaged here and still to be applied.
         """
         self._disowning.ask(index)
 
@@ -363,6 +372,7 @@ class Raft(RaftView):
             leading.pump()
         return self._out.take(
             hard_state=self._standing.take_hard_state(),
+            cut_behind=self._log.take_cut(),
             entries=self._log.take_writes(),
             committed=self._log.take_committed(self._config.max_apply_bytes),
         )

@@ -9,6 +9,10 @@ term, was not committed and is not going to be (Raft 5.4.3: whoever acknowledged
 have it still). We do not count among them: the entry may have been committed by us and the rest.
 So it is as if we had never had it. First it is asked without consequences, as in a pre-vote; then
 in a new term, which whoever answers has entered durably. Owned by one Raft. See docs/adr/0014.
+
+All of that rests on asking the right voters: those that counted when the entry was added. So
+nobody is asked while a membership before the entry is damaged and not known from elsewhere, and
+a question whose voters turn out to be others is void.
 """
 
 from __future__ import annotations
@@ -50,7 +54,7 @@ class Disowning:
     """Asks whether an entry can be discarded, and answers who asks.
 
     Args:
-        truncate: Lets go of our log from an index on.
+        discard: Lets go of our log from an index on, and has storage do so.
     """
 
     def __init__(
@@ -61,14 +65,14 @@ class Disowning:
         memberships: MembershipStack,
         elections: Elections,
         outbox: Outbox,
-        truncate: Callable[[int], None],
+        discard: Callable[[int], None],
     ) -> None:
         self._standing = standing
         self._log = log
         self._memberships = memberships
         self._elections = elections
         self._out = outbox
-        self._truncate = truncate
+        self._discard = discard
         self._round: _Round | None = None
         self._answers: dict[NodeId, bool] = {}
 
@@ -79,7 +83,13 @@ class Disowning:
 
     def _may_discard(self, index: int) -> bool:
         nobody_leads = self._standing.leader is None and self._standing.installing is None
-        return nobody_leads and self._log.commit_index < index <= self._log.last_index
+        is_open = self._log.commit_index < index <= self._log.last_index
+        return nobody_leads and is_open and self._knows_who_decided(index)
+
+    def _knows_who_decided(self, index: int) -> bool:
+        """Whether we know every membership before *index*: a damaged one may be in no list."""
+        before = (at for at in self._log.membership_indexes() if at < index)
+        return all(self._memberships.has(at) for at in before)
 
     def _begin(self, index: int, *, firm: bool) -> None:
         electorate = self._memberships.electorate_before(index)
@@ -140,12 +150,14 @@ class Disowning:
             self._count(asked, message)
 
     def _is_current(self, asked: _Round) -> bool:
-        """Whether we are where we were when we asked.
+        """Whether we are where we were when we asked, and others have no say in it.
 
         Not if the asked term has got a leader: what we acknowledged to it counts.
         """
         term = self._standing.term if asked.firm else self._standing.term + 1
         unchanged = term == asked.term and self._log.has(asked.index, asked.entry_term)
+        if asked.electorate != self._memberships.electorate_before(asked.index):
+            return False
         return unchanged and self._standing.led_term < asked.term and self._may_discard(asked.index)
 
     def _count(self, asked: _Round, message: DisownResponse) -> None:
@@ -155,6 +167,6 @@ class Disowning:
             return
         self._round = None
         if result is VoteResult.WON and asked.firm:
-            self._truncate(asked.index)
+            self._discard(asked.index)
         elif result is VoteResult.WON:
             self._begin(asked.index, firm=True)

@@ -98,8 +98,16 @@ class Following:
         return True
 
     def truncate(self, first: int) -> None:
-        """Let go of our log from *first* on; storage does when other entries take its place."""
+        """Let go of our log from *first* on; storage has, or does when others take its place."""
         self._log.truncate(first)
+        self._forget(first)
+
+    def discard(self, first: int) -> None:
+        """Let go of our log from *first* on, though nothing takes its place; storage does, too."""
+        self._log.discard(first)
+        self._forget(first)
+
+    def _forget(self, first: int) -> None:
         self._memberships.truncate(first)
         self._out.retract_acks(first)
 

@@ -130,20 +130,34 @@ class Leadership:
 
     # Proposals
 
-    def admit(self, size_bytes: int) -> None:
-        """Let a proposal of this size in, or not.
+    def has_room(self) -> bool:
+        """Whether a proposal would be let in now, whatever its size."""
+        return not self._refusal()
+
+    def admit(self) -> None:
+        """Let a proposal in, or not.
 
         Raises:
             Overloaded: Too much waits to be settled, or leadership is being handed over.
         """
+        if refusal := self._refusal():
+            raise Overloaded(refusal)
+
+    def _refusal(self) -> str:
+        """Say why no proposal is let in; empty if one is.
+
+        Its size does not matter, so that whoever asks before it takes a proposal off its queue
+        has the same answer as whoever proposes.
+        """
         if self.transfer_target is not None:
-            raise Overloaded("leadership is being handed over")
+            return "leadership is being handed over"
         count, most = len(self._unsettled), self._config.max_uncommitted_entries
         if count >= most:
-            raise Overloaded(f"{count} entries wait for commit; at most {most} may")
-        limit = self._config.max_uncommitted_bytes
-        if self._unsettled and self._unsettled_bytes + size_bytes > limit:
-            raise Overloaded(f"{self._unsettled_bytes} bytes wait for commit; at most {limit} may")
+            return f"{count} entries wait for commit; at most {most} may"
+        held, limit = self._unsettled_bytes, self._config.max_uncommitted_bytes
+        if held >= limit:
+            return f"{held} bytes wait for commit; behind {limit} nothing more is let in"
+        return ""
 
     def appended(self, entry: Entry) -> None:
         """Take note of an entry that we appended in this term."""

@@ -9,7 +9,7 @@ missed, only the newest do. Data is never copied.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -48,6 +48,10 @@ class LogReader(Protocol):
         """
         ...
 
+    def membership_indexes(self) -> Collection[int]:
+        """Return where the group's memberships are in the log, those too that are damaged."""
+        ...
+
 
 @dataclass(slots=True)
 class _Write:
@@ -83,11 +87,16 @@ class RaftLog:
         self._tail_first = self.last_index + 1
         self._next_write = self.last_index + 1
         self._writes: deque[_Write] = deque()
+        self._cut_behind: int | None = None
 
     @property
     def first_index(self) -> int:
         """The oldest index kept."""
         return self._reader.first_index
+
+    def membership_indexes(self) -> Collection[int]:
+        """Return where storage has memberships of the group, those too that are damaged."""
+        return self._reader.membership_indexes()
 
     def term(self, index: int) -> int:
         """Return the term at *index*; 0 for index 0.
@@ -166,6 +175,11 @@ class RaftLog:
         for write in self._writes:
             write.valid_to = min(write.valid_to, first - 1)
 
+    def discard(self, first: int) -> None:
+        """Drop [first, last], on the disk as well: nothing comes to take its place there."""
+        self.truncate(first)
+        self._cut_behind = first - 1
+
     def install(self, index: int, term: int) -> None:
         """Begin anew behind a snapshot that ends in (index, term); no write under way counts."""
         assert index > self.commit_index, "a snapshot never takes entries back"
@@ -199,8 +213,13 @@ class RaftLog:
 
     @property
     def has_writes(self) -> bool:
-        """Whether entries wait to be handed to storage."""
-        return self._next_write <= self.last_index
+        """Whether a cut or entries wait to be handed to storage."""
+        return self._cut_behind is not None or self._next_write <= self.last_index
+
+    def take_cut(self) -> int | None:
+        """Hand the index to storage behind which it has to let go, if there is one."""
+        cut_behind, self._cut_behind = self._cut_behind, None
+        return cut_behind
 
     def take_writes(self) -> tuple[Entry, ...]:
         """Hand the entries that storage has not been given yet to it."""

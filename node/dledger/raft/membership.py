@@ -44,6 +44,10 @@ class MembershipStack:
         """The index of the membership in force; 0 before the founding entry."""
         return self._stack[-1][0] if self._stack else 0
 
+    def has(self, index: int) -> bool:
+        """Whether the membership of the entry at *index* is known."""
+        return any(at == index for at, _ in self._stack)
+
     def append(self, memberships: Iterable[tuple[int, Membership]]) -> None:
         """Take the memberships of entries just appended."""
         self._stack += [item for item in memberships if item[1].group_id == self._group_id]
@@ -51,8 +55,7 @@ class MembershipStack:
 
     def insert(self, memberships: Iterable[tuple[int, Membership]]) -> None:
         """Take memberships that are in the log, but could not be read until now."""
-        known = {index for index, _ in self._stack}
-        found = [item for item in memberships if item[0] not in known]
+        found = [item for item in memberships if not self.has(item[0])]
         if found:
             self.append(found)
             self._stack.sort(key=lambda item: item[0])

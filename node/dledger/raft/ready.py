@@ -63,13 +63,14 @@ class Ready:
     """Work for the caller, who must take every Ready and keep their order.
 
     1. Make *hard_state* durable if there is one, then call `Raft.hard_state_persisted`.
-    2. Write and sync *entries* in order; a first index at or below an earlier last index
-       means: truncate there first. Then call `Raft.persisted` with the last one's term and
-       index. Completions come in the order of writing; several may be reported as the last, but
-       where the same term and index is among them twice, each is reported.
+    2. If *cut_behind* is given, remove what is behind that index, durably. Then write and sync
+       *entries* in order; a first index at or below an earlier last index means: truncate there
+       first. Then call `Raft.persisted` with the last one's term and index. Completions come in
+       the order of writing; several may be reported as the last, but where the same term and
+       index is among them twice, each is reported.
     3. Send *messages* now, without waiting for 1 and 2.
-    4. Send *after_hard_state* once this and every earlier Ready's hard state is durable.
-    5. Send *after_entries* once this and every earlier Ready's hard state and entries are.
+    4. Send *after_hard_state* once this and every earlier Ready's hard state and cut are durable.
+    5. Send *after_entries* once this and every earlier Ready's hard state, cut and entries are.
     6. Apply *committed* in order. They are committed and already durable here.
     7. Answer *reads*, each once its index is applied. Those that were asked before leadership
        ended are not confirmed any more.
@@ -82,6 +83,7 @@ class Ready:
     """
 
     hard_state: HardState | None = None
+    cut_behind: int | None = None
     entries: tuple[Entry, ...] = ()
     messages: tuple[Message, ...] = ()
     after_hard_state: tuple[Message, ...] = ()
@@ -135,12 +137,14 @@ class Outbox:
         self,
         *,
         hard_state: HardState | None,
+        cut_behind: int | None,
         entries: tuple[Entry, ...],
         committed: tuple[Entry, ...],
     ) -> Ready:
         """Return everything as a Ready, and start empty again."""
         ready = Ready(
             hard_state=hard_state,
+            cut_behind=cut_behind,
             entries=entries,
             messages=tuple(self.now),
             after_hard_state=tuple(self.after_hard_state),

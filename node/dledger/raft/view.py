@@ -80,6 +80,10 @@ class RaftView:
         """The newest entry's term."""
         return self._log.last_term
 
+    def term_at(self, index: int) -> int:
+        """Return the term of our entry at *index*, 0 at 0. Raises OffsetOutOfRange outside."""
+        return self._log.term(index)
+
     @property
     def membership(self) -> Membership:
         """The membership in force; empty before the founding entry arrived."""
@@ -119,6 +123,12 @@ class RaftView:
         """Whom we are handing leadership to, if anyone."""
         leading = self._standing.leading
         return leading.transfer_target if leading else None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether `Raft.propose` would take an entry now; not when not leading."""
+        leading = self._standing.leading
+        return leading is not None and leading.has_room()
 
     def heir(self) -> NodeId | None:
         """Return the other voter that holds most of our log; None if none, or when not leading."""

@@ -175,6 +175,7 @@ def status_response(status: NodeStatus) -> pb.StatusResponse:
         writes_refused_reason=status.writes_refused_reason,
         recovered_to=status.recovered_to,
         faulty_entries=status.faulty_entries,
+        feature_level=status.feature_level,
     )
     for row in status.members:
         response.members.add(
@@ -184,6 +185,7 @@ def status_response(status: NodeStatus) -> pb.StatusResponse:
             lag=row.lag,
             connected=row.connected,
             voter=row.voter,
+            feature_level=row.feature_level,
         )
     if status.last_failover is not None:
         record = status.last_failover

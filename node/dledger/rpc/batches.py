@@ -5,10 +5,16 @@ The rules are those of `checks`, which look at single messages; here each looks 
 
 from __future__ import annotations
 
-from dledger.broker.frames import CommandType, MalformedCommandError, split
+from dledger.broker.frames import (
+    CommandType,
+    MalformedCommandError,
+    UnknownCommandError,
+    split,
+)
 from dledger.broker.produce import NO_QUEUE, ProduceFrame
 from dledger.broker.topics import check_name
-from dledger.errors import InvalidArgument
+from dledger.errors import FeatureNotReady, InvalidArgument
+from dledger.features import FEATURES
 from dledger.rpc.checks import (
     check_body_sizes,
     check_properties,
@@ -23,6 +29,8 @@ def checked_batch(command: bytes) -> ProduceFrame:
 
     Raises:
         Refused: It is no such command, or a message in it breaks a rule; the text says which.
+        FeatureNotReady: A newer producer made it; this node does not know all of it, and so must
+            not let it into the log.
     """
     try:
         batch = _only_batch(command)
@@ -30,6 +38,12 @@ def checked_batch(command: bytes) -> ProduceFrame:
         _check_columns(batch)
         if not batch.is_plain:
             _check_each(batch)
+    except UnknownCommandError as error:
+        raise FeatureNotReady(
+            f"{error} is unknown to this node (feature level {FEATURES.level}): upgrade the group "
+            "before its producers; nothing was stored",
+            needed=FEATURES.level + 1,
+        ) from error
     except (MalformedCommandError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"this is no batch: {error}") from error
     return batch

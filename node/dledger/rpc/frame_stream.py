@@ -104,7 +104,9 @@ class _Sender(asyncio.Protocol):
         if self._paused:
             self._outbox.put(frame)
         else:
-            self._transport.writelines((prefix(frame), frame))
+            # Not writelines: asyncio's of 3.12 and 3.13.0 never pauses, and queues without bound.
+            self._transport.write(prefix(frame))
+            self._transport.write(frame)
 
     async def ended(self) -> None:
         await asyncio.shield(self._ended)

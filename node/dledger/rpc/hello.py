@@ -7,9 +7,12 @@ has another UUID and is refused until it is added to the group. Pure values and 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 from dledger.errors import InvalidArgument, MemberRemoved, Refused, WrongGroup
+from dledger.features import LOWEST_LEVEL
 from dledger.types import Membership, NodeId
 
 METADATA_KEY = "dledger-hello"
@@ -28,13 +31,20 @@ class NodeAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """Who calls whom, for which group."""
+    """Who calls whom, for which group.
+
+    A greeting may have more fields than these: those of a newer version, which this one ignores.
+
+    Attributes:
+        feature_level: What the caller knows (`features`); who does not say it is of the lowest.
+    """
 
     group_id: str
     sender_id: NodeId
     sender_name: str
     recipient_id: NodeId
     endpoint: NodeAddress
+    feature_level: int = LOWEST_LEVEL
 
     def encode(self) -> str:
         """Return the metadata value."""
@@ -48,11 +58,19 @@ class Hello:
             InvalidArgument: It is not a greeting.
         """
         try:
-            fields = json.loads(text)
-            endpoint = NodeAddress(**fields.pop("endpoint"))
-            return cls(endpoint=endpoint, **fields)
+            said = json.loads(text)
+            endpoint = NodeAddress(**_known(NodeAddress, said["endpoint"]))
+            hello = cls(**_known(cls, said) | {"endpoint": endpoint})
+            if type(hello.feature_level) is not int or hello.feature_level < LOWEST_LEVEL:
+                raise ValueError(f"feature level {hello.feature_level!r}")
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise InvalidArgument(f"not a peer greeting: {text[:120]!r}") from error
+        return hello
+
+
+def _known(kind: type[Hello] | type[NodeAddress], said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the fields that this version knows."""
+    return {each.name: said[each.name] for each in fields(kind) if each.name in said}
 
 
 def check(

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import grpc.aio
 
-from dledger.byte_window import ByteWindow
 from dledger.errors import InvalidArgument, Overloaded, Unavailable
+from dledger.window import Window
 
 MAX_BYTES: Final = 32 << 20
 """Requests under way at one node; each is in memory two or three times while it is served."""
@@ -35,7 +35,7 @@ class Intake:
     """The room for requests at one node, all ports together."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self.window = ByteWindow(max_bytes)
+        self.window = Window(max_bytes)
         self._largest = self._largest_before = _EXPECTED_BYTES
         self._since_s = 0.0
 

@@ -13,7 +13,7 @@ from dledger.broker.message import Columns
 from dledger.broker.produce import NO_QUEUE, encode_produce
 from dledger.broker.results import Produced
 from dledger.broker.topics import check_name
-from dledger.channel import LEADER_KEY
+from dledger.channel import LEADER_KEY, NOTHING_TAKEN_KEY
 from dledger.errors import DledgerError, InvalidArgument, NotLeader
 from dledger.rpc.batches import check_client_id
 from dledger.rpc.checks import (
@@ -29,6 +29,7 @@ from dledger.rpc.native import NativeHandlers, bug, parsed
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.producing import Producing
 from dledger.rpc.reading import BatchReading, Stretch, encoded
+from dledger.rpc.status import grpc_code_of
 
 logger = logging.getLogger(__name__)
 
@@ -74,16 +75,23 @@ class LedgerHandlers(NativeHandlers):
         )
 
     async def _produce(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        producing = Producing(self._gateway, self._answered_batch)
         try:
             await self._election_over()
             if not self._engine.is_leader():
                 leader = self._engine.leader()
                 raise NotLeader(leader.id if leader else None)
-            producing = Producing(self._gateway, lambda: self._answered(_PRODUCE))
             async for answers in producing.answers(requests):
                 yield answers
         except DledgerError as error:
-            await self._refuse(context, _PRODUCE, error, *self._leader_address())
+            said = self._leader_address()
+            if not producing.has_taken:
+                said = (*said, (NOTHING_TAKEN_KEY, "1"))
+            await self._refuse(context, _PRODUCE, error, *said)
+
+    def _answered_batch(self, error: DledgerError | None) -> None:
+        code = grpc.StatusCode.OK if error is None else grpc_code_of(error)
+        self._answered(_PRODUCE, code)
 
     async def _election_over(self) -> None:
         """Return when we serve or know who leads, or after a second."""

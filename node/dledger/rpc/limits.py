@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from dledger.broker.dedupe import MAX_IDS_OF_CLIENT
+
 MAX_BODY_BYTES: Final = 4 << 20
 MAX_REQUEST_BYTES: Final = 16 << 20
 """Bodies of one SendMessage or Append together; they become one command in one Raft entry."""
@@ -11,6 +13,13 @@ MAX_CLIENT_FRAME_BYTES: Final = MAX_REQUEST_BYTES + (4 << 20)
 """A request as it is on the wire: bodies, and what is said of each message."""
 MAX_PEER_FRAME_BYTES: Final = 64 << 20
 MAX_MESSAGES: Final = 4_096
+MAX_MESSAGES_UNDER_WAY: Final = MAX_IDS_OF_CLIENT // 2
+"""Unanswered messages of one client: of one topic at the client, of one stream at the node.
+
+What is sent again after a failover must still be remembered, all of it: each batch that is taken
+for a new one pushes out the next. Half of what is remembered, so that a client id that two streams
+have by mistake does not double messages yet.
+"""
 MAX_PROPERTIES: Final = 128
 MAX_PROPERTIES_BYTES: Final = 64 << 10
 MAX_ID_LENGTH: Final = 255

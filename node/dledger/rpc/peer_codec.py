@@ -7,6 +7,10 @@
     Install    := last_index u64 | last_term u64 | size_bytes u64 | crc32c u32 | offset u64 | data
     entry      := term u64 | index u64 | timestamp_ms i64 | crc32c u32 | kind u8 | length u32 | data
 
+A type's layout is fixed for good: what a newer version adds is a type of its own, which an older
+one drops as if it were lost on the way; Raft can do without any message. Entries are another
+matter: one that consensus here does not know stops the node (`features`).
+
 Sender and recipient are not in the frame: the stream's greeting names them once. Entry data is
 passed through as it was proposed; its CRC is checked once here, on the way in.
 """
@@ -20,6 +24,7 @@ from typing import Final
 
 from crc32c import crc32c
 
+from dledger.features import FEATURES
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
@@ -74,6 +79,18 @@ class BadFrame(ValueError):
     """A peer sent bytes that are not a Raft message; the stream is closed."""
 
 
+class UnknownMessage(ValueError):
+    """A peer of a newer version sent a message of a type that is not known; it is dropped.
+
+    Attributes:
+        number: Its type.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"a message of type {number}, which this version does not know")
+        self.number = number
+
+
 def encode(message: Message) -> bytes:
     """Return one frame."""
     if isinstance(message, AppendRequest):
@@ -120,7 +137,9 @@ def decode(frame: bytes | memoryview, *, sender: NodeId, recipient: NodeId) -> M
     """Parse one frame; nothing of the message refers to it.
 
     Raises:
-        BadFrame: It is truncated, of an unknown type, or an entry fails its CRC.
+        BadFrame: It is truncated, or an entry fails its CRC.
+        UnknownMessage: A newer version has such a message.
+        NewerCommand: An entry is one that consensus here does not know; this node must stop.
     """
     try:
         number, term = _HEAD.unpack_from(frame)
@@ -128,11 +147,13 @@ def decode(frame: bytes | memoryview, *, sender: NodeId, recipient: NodeId) -> M
             return _decode_append(frame, term, sender, recipient)
         if number == _INSTALL_TYPE:
             return _decode_install(frame, term, sender, recipient)
+        if number not in _BY_TYPE:
+            raise UnknownMessage(number)
         cls, form, names = _BY_TYPE[number]
         if len(frame) != _HEAD.size + form.size:
             raise BadFrame(f"{cls.__name__} of {len(frame)} bytes")
         values = dict(zip(names, form.unpack_from(frame, _HEAD.size), strict=True))
-    except (struct.error, KeyError) as error:
+    except struct.error as error:
         raise BadFrame(f"not a Raft message: {frame[:16].hex()}") from error
     build: Callable[..., Message] = cls
     return build(sender=sender, recipient=recipient, term=term, **values)
@@ -190,6 +211,7 @@ def decode_entries(frame: bytes) -> tuple[Entry, ...]:
 
     Raises:
         BadFrame: It is cut short or damaged.
+        NewerCommand: An entry is one that consensus here does not know.
     """
     try:
         (count,) = _COUNT.unpack_from(frame)
@@ -235,14 +257,11 @@ def _decode_entries(frame: bytes | memoryview, start: int, count: int) -> Iterab
         start += length
         if len(data) != length or crc32c(data) != crc:
             raise BadFrame(f"entry {index} (term {term}) fails its CRC32C")
-        try:
-            checked_kind = EntryKind(kind)
-        except ValueError as error:
-            raise BadFrame(f"entry {index} is of unknown kind {kind}") from error
+        FEATURES.check_entry(kind, index, data)
         yield Entry(
             term=term,
             index=index,
-            kind=checked_kind,
+            kind=EntryKind(kind),
             timestamp_ms=timestamp_ms,
             crc32c=crc,
             data=data,

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 import grpc
 import grpc.aio
 
-from dledger.errors import InvalidArgument, Unavailable
+from dledger.errors import InvalidArgument, NewerCommand, Unavailable
 from dledger.metadata import by_key
 from dledger.raft.messages import (
     AppendRequest,
@@ -86,6 +86,9 @@ class PeerEvents(Protocol):
 
     def removed(self, index: int) -> None:
         """Note that a peer refuses us: committed entry *index* removed this node."""
+
+    def outdated(self, error: NewerCommand) -> None:
+        """Stop this node: a peer sent what consensus must know and this version does not."""
 
 
 class _Admission:
@@ -187,6 +190,7 @@ class PeerLink:
         events: The node.
         encode: Makes a message a frame.
         replication_address: By (address, port of a ticket), the host and port to connect to.
+        told_level: Takes the peer's feature level, which its ticket says.
     """
 
     def __init__(
@@ -196,7 +200,10 @@ class PeerLink:
         events: PeerEvents,
         encode: Callable[[Message], bytes],
         replication_address: Callable[[str, int], tuple[str, int]],
+        *,
+        told_level: Callable[[NodeId, int], None],
     ) -> None:
+        self._told_level = told_level
         self.member = member
         self.address = address
         self._events = events
@@ -254,6 +261,7 @@ class PeerLink:
         await self._question_channel.close()
 
     def _accepted(self, ticket: Ticket) -> None:
+        self._told_level(self.member.id, ticket.feature_level)
         host, port = self._replication_address(self.address, ticket.port)
         for stream in (self._replication, self._control):
             stream.open(host, Ticket(port, ticket.token))

@@ -13,7 +13,8 @@ from typing import Final, NoReturn
 import grpc
 import grpc.aio
 
-from dledger.errors import DledgerError, MemberRemoved, Unavailable
+from dledger.errors import DledgerError, MemberRemoved, NewerCommand, Unavailable
+from dledger.features import FEATURES, MemberLevels
 from dledger.metadata import by_key
 from dledger.raft.messages import Message
 from dledger.rpc import peer_codec
@@ -33,7 +34,10 @@ _MAX_LINKS: Final = 64
 class Peers:
     """All links of a node, and the two ends that take the other nodes' streams."""
 
-    def __init__(self, node_id: NodeId, events: PeerEvents) -> None:
+    def __init__(
+        self, node_id: NodeId, events: PeerEvents, levels: MemberLevels | None = None
+    ) -> None:
+        """Connect to nobody yet; what peers say of their feature level goes to *levels*."""
         self._node_id = node_id
         self._events = events
         self._encoder = peer_codec.Encoder()
@@ -42,8 +46,12 @@ class Peers:
         self._farewells: dict[NodeId, asyncio.TimerHandle] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self.endpoints: dict[NodeId, NodeAddress] = {}
+        self.levels = levels or MemberLevels(node_id, FEATURES)
+        self._not_known: set[tuple[NodeId, int]] = set()
         self.replication = ReplicationPort(
-            self._take, lambda hello: events.peer_disconnected(hello.sender_id)
+            self._take,
+            lambda hello: events.peer_disconnected(hello.sender_id),
+            feature_level=self.levels.own,
         )
 
     def connect(self, membership: Membership) -> None:
@@ -119,7 +127,12 @@ class Peers:
                 return
             self._drop(member.id)
         self._links[member.id] = PeerLink(
-            member, address, self._events, self._encoder.encode, self.replication_address
+            member,
+            address,
+            self._events,
+            self._encoder.encode,
+            self.replication_address,
+            told_level=self.levels.told,
         )
 
     def _drop(self, node_id: NodeId) -> None:
@@ -136,6 +149,7 @@ class Peers:
     ) -> None:
         """Take one inbound greeted stream until it breaks; only a ticket ever flows back."""
         hello = await self._greet(context)
+        self.levels.told(hello.sender_id, hello.feature_level)
         with self.replication.admitted(hello) as ticket:
             await context.send_initial_metadata(((TICKET_KEY, ticket.encode()),))
             self._heard_from(hello)
@@ -145,18 +159,32 @@ class Peers:
             except peer_codec.BadFrame as error:
                 logger.error("stream from %s: %s", hello.sender_name, error)
                 await context.abort(grpc.StatusCode.DATA_LOSS, str(error))
-            except MemberRemoved as error:
+            except (MemberRemoved, NewerCommand) as error:
                 await _refuse(context, error)
             finally:
                 self._events.peer_disconnected(hello.sender_id)
 
     def _take(self, hello: Hello, frame: bytes | memoryview) -> None:
-        """Take a frame of either stream. Raises BadFrame, MemberRemoved."""
-        if hello.sender_id not in self._members:
-            self._events.check_sender(hello.sender_id)
-        self._events.receive(
-            peer_codec.decode(frame, sender=hello.sender_id, recipient=self._node_id)
-        )
+        """Take a frame of either stream. Raises BadFrame, MemberRemoved, NewerCommand."""
+        sender = hello.sender_id
+        if sender not in self._members:
+            self._events.check_sender(sender)
+        try:
+            message = peer_codec.decode(frame, sender=sender, recipient=self._node_id)
+        except peer_codec.UnknownMessage as error:
+            self._drop_unknown(hello, error)
+        except NewerCommand as error:
+            self._events.outdated(error)
+            raise
+        else:
+            self._events.receive(message)
+
+    def _drop_unknown(self, hello: Hello, error: peer_codec.UnknownMessage) -> None:
+        """Pass over what only a newer version says; told once a sender and type."""
+        key = (hello.sender_id, error.number)
+        if key not in self._not_known and len(self._not_known) < _MAX_LINKS:
+            self._not_known.add(key)
+            logger.warning("%s sends %s: dropped", hello.sender_name, error)
 
     async def _greet(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> Hello:
         metadata = by_key(context.invocation_metadata())

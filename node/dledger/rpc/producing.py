@@ -3,6 +3,10 @@
 A batch arrives encoded and goes into the log as it came. Both ways, as many travel in one message
 as are there: gRPC costs by messages. Answers leave in the order of the batches. What is under way
 on a stream is bounded: beyond that the stream is not read, and HTTP/2 holds the producer back.
+
+A producer sends again, from the oldest on, what was not answered when its stream ended. So the
+stream is closed in the moment in which a batch's outcome is unknown, whether or not anybody reads
+the answers before it: what was submitted later would be stored in front of it.
 """
 
 from __future__ import annotations
@@ -11,11 +15,13 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from dledger.broker.results import Produced
-from dledger.errors import DledgerError, LeadershipLost, NotLeader, Overloaded, Refused
+from dledger.errors import DiskFull, DledgerError, LeadershipLost, NotLeader, Overloaded, Refused
 from dledger.rpc.batches import checked_batch
+from dledger.rpc.limits import MAX_MESSAGES_UNDER_WAY
 from dledger.rpc.native import bug, parsed
 from dledger.rpc.pb import dledger_pb2 as pb
 
@@ -24,9 +30,36 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAX_BYTES_UNDER_WAY: Final = 16 << 20
-MAX_BATCHES_UNDER_WAY: Final = 2_048
 _OVERLOAD_PAUSE_S: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamBounds:
+    """What may be under way on one stream; a batch that is larger by itself goes alone."""
+
+    max_bytes: int = 16 << 20
+    max_batches: int = 2_048
+    max_messages: int = MAX_MESSAGES_UNDER_WAY
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """A batch under way: what it takes of the bounds, and the future of what became of it.
+
+    Attributes:
+        taken: Whether it was proposed; if not, *result* says why.
+    """
+
+    id: int
+    size_bytes: int
+    messages: int
+    result: asyncio.Future[object]
+    taken: bool
+
+    def lost(self) -> BaseException | None:
+        """Return why the outcome is unknown, if it is; there is a result."""
+        error = self.result.exception()
+        return None if isinstance(error, Refused) or not self.taken else error
 
 
 class Producing:
@@ -34,24 +67,30 @@ class Producing:
 
     Args:
         gateway: The node's.
-        answered: Told of each answered batch, for the metrics.
+        answered: Told of each answered batch, for the metrics: None, or why it was refused.
     """
 
-    def __init__(self, gateway: Gateway, answered: Callable[[], None]) -> None:
+    def __init__(self, gateway: Gateway, answered: Callable[[DledgerError | None], None]) -> None:
         self._engine, self._catalog = gateway.engine, gateway.catalog
+        self._bounds = gateway.config.streams
         self._answered = answered
-        self._under_way: deque[tuple[int, int, asyncio.Future[object]]] = deque()
-        self._bytes_under_way = 0
-        self._changed = asyncio.Event()
-        self._end: DledgerError | None = None
-        self._read_all = False
+        self._under_way: deque[_Batch] = deque()
+        self._bytes = self._messages = 0
+        self._changed, self._room = asyncio.Event(), asyncio.Event()
+        self._closed = self._has_taken = False
+        self._error: DledgerError | None = None
+
+    @property
+    def has_taken(self) -> bool:
+        """Whether a batch was proposed; its outcome may be known."""
+        return self._has_taken
 
     async def answers(self, requests: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Yield the answers to *requests*, until those end.
+        """Yield the answers to *requests*, until those end, or after one that the disk is full.
 
         Raises:
-            NotLeader: This node does not lead, or no longer; what is unanswered may be stored.
-            DledgerError: What stopped the stream: nothing later was stored.
+            DledgerError: What stopped the stream. What is unanswered may be stored: all of it, or
+                up to some batch and nothing behind that.
         """
         reader = asyncio.ensure_future(self._read(requests))
         try:
@@ -59,102 +98,145 @@ class Producing:
                 answers = self._take_answers()
                 if answers:
                     yield pb.ProduceAnswers(answers=answers).SerializeToString()
-                elif self._under_way or not self._read_all:
+                elif self._under_way or not self._closed:
                     await self._changed.wait()
                     self._changed.clear()
                 else:
                     break
-            if self._end is not None:
-                raise self._end
+            if self._error is not None:
+                raise self._error
         finally:
             reader.cancel()
-            for _, _, result in self._under_way:
-                result.cancel()
+            self._drop()
+
+    # -- in --------------------------------------------------------------------------------------
 
     async def _read(self, requests: AsyncIterator[bytes]) -> None:
         try:
             async for raw in requests:
                 for batch in parsed(pb.ProduceBatches, raw).batches:
-                    if self._end is None:
-                        await self._take(batch)
-                if self._end is not None:
-                    break
+                    await self._take(batch)
+                    if self._closed:
+                        return
         except DledgerError as error:
-            self._end = error
+            self._error = self._error or error
         except Exception as error:
             logger.exception("group %s: Produce failed", self._engine.group)
-            self._end = bug(error)
+            self._error = self._error or bug(error)
         finally:
-            self._read_all = True
-            self._changed.set()
+            self._close()
 
     async def _take(self, batch: pb.ProduceBatch) -> None:
-        """Propose one batch; a refused one is answered in its turn."""
-        command = batch.command
+        """Propose one batch when there is room for it; a refused one is answered in its turn."""
+        command, messages = batch.command, 0
+        refused: DledgerError | None = None
         try:
-            topic = checked_batch(command).topic
-            await self._catalog.topic(topic)
-            result = await self._submitted(command)
-        except Refused as refused:
+            checked = checked_batch(command)
+            messages = checked.count
+            await self._catalog.topic(checked.topic)
+        except Refused as error:
+            refused = error
+        while not self._closed and self._is_full(len(command), messages):
+            self._room.clear()
+            await self._room.wait()
+        if self._closed:
+            return
+        try:
+            result = await self._submitted(command) if refused is None else None
+        except DiskFull as error:
+            refused = error
+            self._close()
+        if refused is not None:
             result = asyncio.get_running_loop().create_future()
             result.set_exception(refused)
-        self._under_way.append((batch.id, len(command), result))
-        self._bytes_under_way += len(command)
-        result.add_done_callback(lambda _: self._changed.set())
-        while self._is_full() and self._end is None:
-            await asyncio.wait((self._under_way[0][2],))
-            await asyncio.sleep(0)
+        if result is not None:
+            taken = _Batch(batch.id, len(command), messages, result, taken=refused is None)
+            self._under_way.append(taken)
+            self._bytes += len(command)
+            self._messages += messages
+            result.add_done_callback(lambda _: self._done(taken))
 
-    async def _submitted(self, command: bytes) -> asyncio.Future[object]:
-        """Propose *command*, when there is room for it: until then nothing more is read."""
-        while True:
+    async def _submitted(self, command: bytes) -> asyncio.Future[object] | None:
+        """Propose *command* when the queue takes it, and nothing before; None: it is too late."""
+        while not self._closed:
             try:
-                return self._engine.submit(command)
+                result = self._engine.submit(command)
             except Overloaded:
                 await asyncio.sleep(_OVERLOAD_PAUSE_S)
+            else:
+                self._has_taken = True
+                return result
+        return None
 
-    def _is_full(self) -> bool:
-        count = len(self._under_way)
-        return count >= MAX_BATCHES_UNDER_WAY or self._bytes_under_way > MAX_BYTES_UNDER_WAY
+    def _is_full(self, size_bytes: int, messages: int) -> bool:
+        bounds, count = self._bounds, len(self._under_way)
+        return count > 0 and (
+            count >= bounds.max_batches
+            or self._bytes + size_bytes > bounds.max_bytes
+            or self._messages + messages > bounds.max_messages
+        )
+
+    # -- out -------------------------------------------------------------------------------------
+
+    def _done(self, batch: _Batch) -> None:
+        """Take nothing more once an outcome is unknown, also while nobody takes the answers."""
+        if not batch.result.cancelled() and (error := batch.lost()) is not None:
+            self._error = self._reason(error)
+            self._close()
+        self._changed.set()
 
     def _take_answers(self) -> list[pb.ProduceAnswer]:
         """Return the answers to the oldest batches whose outcome is known."""
         answers: list[pb.ProduceAnswer] = []
-        while self._under_way and self._under_way[0][2].done():
-            batch_id, size_bytes, result = self._under_way.popleft()
-            self._bytes_under_way -= size_bytes
-            error = result.exception()
-            if error is not None and not isinstance(error, Refused):
-                self._stop(error)
+        while self._under_way and (oldest := self._under_way[0]).result.done():
+            if oldest.lost() is not None:
+                self._drop()
                 break
-            answers.append(_answer(batch_id, error, result))
-            self._answered()
+            self._under_way.popleft()
+            self._bytes -= oldest.size_bytes
+            self._messages -= oldest.messages
+            answers.append(_answer(oldest))
+            self._answered(_error_of(oldest))
+        self._room.set()
         return answers
 
-    def _stop(self, error: BaseException) -> None:
-        """End the stream: what follows may be stored as well, and is not answered."""
+    def _reason(self, error: BaseException) -> DledgerError:
+        """Return what the stream ends with after such an outcome of a batch."""
         if isinstance(error, LeadershipLost):
             leader = self._engine.leader()
-            self._end = NotLeader(leader.id if leader is not None else None)
-        else:
-            self._end = error if isinstance(error, DledgerError) else bug(error)
-        self._read_all = True
-        for _, _, result in self._under_way:
-            result.cancel()
+            return NotLeader(leader.id if leader is not None else None)
+        return error if isinstance(error, DledgerError) else bug(error)
+
+    def _close(self) -> None:
+        """Take nothing more; what is under way is still answered."""
+        self._closed = True
+        self._room.set()
+        self._changed.set()
+
+    def _drop(self) -> None:
+        """Answer nothing more; what is not in the log yet does not come into it."""
+        for batch in self._under_way:
+            batch.result.cancel()
         self._under_way.clear()
 
 
-def _answer(
-    batch_id: int, error: Refused | None, result: asyncio.Future[object]
-) -> pb.ProduceAnswer:
+def _error_of(batch: _Batch) -> DledgerError | None:
+    error = batch.result.exception()
+    return error if isinstance(error, DledgerError) else None
+
+
+def _answer(batch: _Batch) -> pb.ProduceAnswer:
+    error = _error_of(batch)
+    if isinstance(error, DiskFull):
+        return pb.ProduceAnswer(id=batch.id, disk_full=str(error))
     if error is not None:
-        return pb.ProduceAnswer(id=batch_id, refused=str(error))
-    stored = result.result()
+        return pb.ProduceAnswer(id=batch.id, refused=str(error))
+    stored = batch.result.result()
     if not isinstance(stored, Produced):
         raise TypeError(f"PRODUCE answered {stored!r}")
     in_a_row = isinstance(stored.offsets, range)
     return pb.ProduceAnswer(
-        id=batch_id,
+        id=batch.id,
         queue_id=stored.queue_ids[0],
         first_offset=stored.offsets[0],
         offsets=() if in_a_row else stored.offsets,

@@ -20,6 +20,7 @@ import grpc.aio
 from dledger.errors import (
     DledgerError,
     InvalidArgument,
+    NewerCommand,
     Unavailable,
     WrongGroup,
 )
@@ -91,5 +92,5 @@ class RecordsClient:
         answer = await self._peers.ask(peer, f"/{SERVICE}/{_METHOD}", request, _TIMEOUT_S)
         try:
             return decode_entries(answer)
-        except BadFrame as error:
-            raise Unavailable(f"{peer} sent damaged entries: {error}") from error
+        except (BadFrame, NewerCommand) as error:
+            raise Unavailable(f"{peer} sent entries that are of no use: {error}") from error

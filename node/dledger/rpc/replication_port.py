@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, cast
 
-from dledger.errors import InvalidArgument, MemberRemoved
+from dledger.errors import InvalidArgument, MemberRemoved, NewerCommand
+from dledger.features import LOWEST_LEVEL
 from dledger.rpc.framing import BadFraming, FrameReader
 from dledger.rpc.hello import Hello
 from dledger.rpc.limits import MAX_PEER_FRAME_BYTES
@@ -39,22 +40,30 @@ _MAX_STRANGERS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """The port to connect to, at the host that was called, and what to show there."""
+    """The port to connect to, at the host that was called, and what to show there.
+
+    A ticket may have more than these parts: those of a newer version, which this one ignores.
+
+    Attributes:
+        feature_level: What the node that gave it knows; who does not say it is of the lowest.
+    """
 
     port: int
     token: bytes
+    feature_level: int = LOWEST_LEVEL
 
     def encode(self) -> str:
         """Return the metadata value."""
-        return f"{self.port}:{self.token.hex()}"
+        return f"{self.port}:{self.token.hex()}:{self.feature_level}"
 
     @classmethod
     def decode(cls, text: str) -> Ticket:
         """Parse a metadata value. Raises InvalidArgument."""
-        port, _, token = text.partition(":")
+        port, token, level, *_ = *text.split(":"), "", ""
         with contextlib.suppress(ValueError):
-            ticket = cls(int(port), bytes.fromhex(token))
-            if 0 < ticket.port < 1 << 16 and len(ticket.token) == TOKEN_BYTES:
+            ticket = cls(int(port), bytes.fromhex(token), int(level or LOWEST_LEVEL))
+            whole = 0 < ticket.port < 1 << 16 and len(ticket.token) == TOKEN_BYTES
+            if whole and ticket.feature_level >= LOWEST_LEVEL:
                 return ticket
         raise InvalidArgument(f"not a ticket for the replication port: {text[:80]!r}")
 
@@ -64,14 +73,19 @@ class ReplicationPort:
 
     Args:
         take: Takes one frame of the node that greeted so; the view is good for that call only.
-            BadFrame and MemberRemoved, raised by it, end the connection.
+            BadFrame, MemberRemoved and NewerCommand, raised by it, end the connection.
         lost: Told when a connection of that node ended while its greeted stream lasts.
+        feature_level: This node's, which its tickets say.
     """
 
     def __init__(
-        self, take: Callable[[Hello, memoryview], None], lost: Callable[[Hello], None]
+        self,
+        take: Callable[[Hello, memoryview], None],
+        lost: Callable[[Hello], None],
+        *,
+        feature_level: int = LOWEST_LEVEL,
     ) -> None:
-        self._take, self._lost = take, lost
+        self._take, self._lost, self._feature_level = take, lost, feature_level
         self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._hellos: dict[bytes, Hello] = {}
@@ -109,7 +123,7 @@ class ReplicationPort:
         token = secrets.token_bytes(TOKEN_BYTES)
         self._hellos[token] = hello
         try:
-            yield Ticket(self.number, token)
+            yield Ticket(self.number, token, self._feature_level)
         finally:
             del self._hellos[token]
             for connection in tuple(self._connections):
@@ -190,7 +204,7 @@ class _Connection(asyncio.BufferedProtocol):
         except (BadFrame, BadFraming) as error:
             logger.error("replication from %s: %s", self._name, error)
             self.end()
-        except MemberRemoved:  # its greeted stream is told so
+        except (MemberRemoved, NewerCommand):  # its greeted stream is told so, or this node stops
             self.end()
 
     def _greeted(self, count: int) -> None:

@@ -31,6 +31,7 @@ _TABLE: Final[dict[type[DledgerError], tuple[int, grpc.StatusCode]]] = {
     errors.Unavailable: (Code.HA_NOT_AVAILABLE, _Grpc.UNAVAILABLE),
     errors.Overloaded: (Code.TOO_MANY_REQUESTS, _Grpc.RESOURCE_EXHAUSTED),
     errors.DiskFull: (Code.INTERNAL_SERVER_ERROR, _Grpc.RESOURCE_EXHAUSTED),
+    errors.FeatureNotReady: (Code.VERSION_UNSUPPORTED, _Grpc.FAILED_PRECONDITION),
     errors.DledgerError: (Code.INTERNAL_ERROR, _Grpc.INTERNAL),
 }
 """The nearest class of an error's own line of ancestors counts.

@@ -12,6 +12,7 @@ from dledger.errors import (
     CorruptSpool,
     DiskFull,
     DledgerError,
+    FeatureNotReady,
     MessageRejected,
     Refused,
     Unavailable,
@@ -117,7 +118,8 @@ class Replay:
             self._succeeded()
             return error
         except DledgerError as error:
-            self._odd_failures += not isinstance(error, Unavailable | DiskFull)
+            passes = isinstance(error, Unavailable | DiskFull | FeatureNotReady)
+            self._odd_failures += not passes
             if self._odd_failures >= _MAX_ODD_FAILURES:
                 self._odd_failures = 0
                 return Refused(f"failed {_MAX_ODD_FAILURES} times: {error}")

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from crc32c import crc32c
+
+from dledger.errors import CorruptFile, NewerFormat
 
 
 class VersionError(ValueError):
@@ -42,6 +45,24 @@ def decode(version: int, data: bytes) -> dict[str, Any]:
     if stored != version:
         raise VersionError(f"format version {stored}, this one reads {version}")
     return dict(fields)
+
+
+def decode_own(version: int, data: bytes, path: Path) -> dict[str, Any]:
+    """Return the fields of a file in a node's data directory.
+
+    Raises:
+        NewerFormat: It is whole, and a newer version of the node wrote it.
+        CorruptFile: It is damaged.
+    """
+    try:
+        return decode(version, data)
+    except VersionError as error:
+        found = json.loads(data)["format_version"]
+        if isinstance(found, int) and found > version:
+            raise NewerFormat.number(str(path), found=found, known=version) from error
+        raise CorruptFile(str(path), str(error)) from error
+    except ValueError as error:
+        raise CorruptFile(str(path), str(error) or repr(error)) from error
 
 
 def _crc(fields: Mapping[str, object]) -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from dledger.errors import CorruptRecord, DiskFull, FaultyEntry, NotJoined, StorageError
+from dledger.features import FEATURES
 from dledger.store.files import Files, disk_full_on_enospc
 from dledger.store.format import Base, encode_records, record_size
 from dledger.store.identity import Identity
@@ -218,6 +219,25 @@ class CommitLog(LogScrubbing):
         if not write_index(self._disk.files, segment, self._index.runs, self._index.special):
             raise DiskFull(f"no room for the index file of segment {segment.name}")
 
+    def cut_behind(self, last: int) -> None:
+        """Remove everything behind *last*, durably on return; nothing, if the log ends before it.
+
+        The caller knows that none of it was ever committed.
+
+        Raises:
+            DiskFull: A file system that copies on write has no room for zeros; works later.
+            ValueError: The log begins behind that; a mistake of the caller.
+            StorageError: A write, sync or removal failed, now or earlier.
+        """
+        with self._writing, self._poisoning():
+            self._check_usable()
+            if last < self._index.base.index:
+                raise ValueError(f"the log begins behind {self._index.base.index}, not {last}")
+            if last < self._index.last_index:
+                self._truncate(last)
+            for segment in self._index.segments[-1:]:  # what an earlier try left
+                segment.scrub(self._disk.open(segment))
+
     def _truncate(self, last: int) -> None:
         """Remove everything behind *last*, durably.
 
@@ -397,6 +417,7 @@ def _is_membership(entry: Entry) -> bool:
 
 def _membership(entry: Entry, segment: Segment) -> Membership:
     try:
+        FEATURES.check_stored(entry.kind, entry.index, entry.data)
         return Membership.decode(entry.data)
     except ValueError as error:
         raise CorruptRecord(segment.name, segment.position(entry.index), str(error)) from error

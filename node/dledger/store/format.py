@@ -76,7 +76,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from dledger.errors import InvalidArgument
+from dledger.errors import InvalidArgument, NewerFormat
 from dledger.types import Entry, EntryKind
 
 FORMAT_VERSION = 1
@@ -236,7 +236,8 @@ def decode_segment_header(page: bytes) -> SegmentHeader:
     """Parse a header page.
 
     Raises:
-        ValueError: It is torn, rotten, or of another format.
+        ValueError: It is torn or rotten.
+        NewerFormat: A newer version wrote it.
     """
     _check_crc("segment header", page, _SEGMENT.size)
     magic, version, chain, first, group_len, node_len, group, node = _SEGMENT.unpack_from(page)
@@ -278,6 +279,7 @@ def decode_record_header(
 
     Raises:
         ValueError: It is not that record's header; the message says what differs.
+        NewerFormat: It is, of a type that only a newer version knows.
     """
     fields = buffer[offset + 4 : offset + RECORD_HEADER_BYTES]
     if len(fields) < RECORD_HEADER_BYTES - 4:
@@ -290,8 +292,10 @@ def decode_record_header(
         raise ValueError(f"chain CRC is {found:#010x}, expected {expected:#010x}")
     if found_index != index:
         raise ValueError(f"index is {found_index}, expected {index}")
-    if kind not in _KINDS:
-        raise ValueError(f"unknown record type {kind}")
+    if kind not in _KINDS:  # under a chain value that fits it is no damage
+        raise NewerFormat(
+            f"the record of entry {index}", found=f"type {kind}", known=f"type {max(_KINDS)}"
+        )
     return RecordHeader(found, length, term, timestamp, crc, _KINDS[kind])
 
 
@@ -337,7 +341,8 @@ def decode_index(data: bytes) -> SegmentIndex:
     """Parse an index file.
 
     Raises:
-        ValueError: It is torn, rotten, or of another format; it can be rebuilt.
+        ValueError: It is torn or rotten; it can be rebuilt.
+        NewerFormat: A newer version wrote it.
     """
     _check_crc("index header", data, _INDEX.size)
     magic, version, chain, first, end, count, runs, memberships, crc = _INDEX.unpack_from(data)
@@ -391,7 +396,8 @@ def decode_mark(slot: bytes) -> Mark:
     """Parse a watermark slot.
 
     Raises:
-        ValueError: It was never written, or is torn, rotten, or of another format.
+        ValueError: It was never written, or is torn or rotten.
+        NewerFormat: A newer version wrote it.
     """
     _check_crc("watermark slot", slot, _SLOT.size)
     magic, version, chain, sequence, first, index, term, base = _SLOT.unpack_from(slot)
@@ -416,5 +422,7 @@ def _check_crc(what: str, data: bytes, size: int) -> None:
 def _check_kind(what: str, magic: bytes, expected: bytes, version: int) -> None:
     if magic != expected:
         raise ValueError(f"not a {what}: magic is {magic!r}, expected {expected!r}")
+    if version > FORMAT_VERSION:
+        raise NewerFormat.number(what, found=version, known=FORMAT_VERSION)
     if version != FORMAT_VERSION:
         raise ValueError(f"{what} has format version {version}, this node reads {FORMAT_VERSION}")

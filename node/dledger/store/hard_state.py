@@ -18,7 +18,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from dledger.errors import CorruptFile, DiskFull, StorageError
+from dledger.errors import CorruptFile, DiskFull, NewerFormat, StorageError
 from dledger.store.atomic import load_file, replace_file
 from dledger.store.files import Files
 from dledger.types import HardState, NodeId
@@ -42,6 +42,7 @@ def decode_hard_state(data: bytes) -> HardState:
 
     Raises:
         ValueError: They are not what `encode_hard_state` made.
+        NewerFormat: A newer version wrote them.
     """
     if len(data) < _FIELDS.size + 4:
         raise ValueError(f"{len(data)} bytes are too few")
@@ -50,6 +51,8 @@ def decode_hard_state(data: bytes) -> HardState:
     if found != expected:
         raise ValueError(f"CRC32C is {found:#010x}, expected {expected:#010x}")
     magic, version, length, term = _FIELDS.unpack_from(data)
+    if magic == _MAGIC and version > FORMAT_VERSION:
+        raise NewerFormat.number("the hard state", found=version, known=FORMAT_VERSION)
     if magic != _MAGIC or version != FORMAT_VERSION:
         raise ValueError(f"magic {magic!r} version {version}, this node reads {FORMAT_VERSION}")
     vote = data[_FIELDS.size : -4]
@@ -75,6 +78,7 @@ class HardStateFile:
 
         Raises:
             CorruptFile: It is damaged or missing (formatting creates it): the node must not vote.
+            NewerFormat: A newer version wrote it.
         """
         data = load_file(self._files, self._path)
         if data is None:

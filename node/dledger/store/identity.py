@@ -78,6 +78,7 @@ def load_or_format(
 
     Raises:
         WrongIdentity: The disk was formatted for a node of another name.
+        NewerFormat: A newer version of the node formatted it.
         CorruptFile: The identity is damaged, or missing from a directory that is not empty.
     """
     identity = load_identity(files, directory)
@@ -181,8 +182,8 @@ def _encode(identity: Identity) -> bytes:
 
 
 def _decode(data: bytes, path: Path) -> Identity:
+    fields = checked_json.decode_own(FORMAT_VERSION, data, path)
     try:
-        fields = checked_json.decode(FORMAT_VERSION, data)
         return Identity(
             node_id=NodeId(fields["node_id"]),
             group_id=fields["group_id"],
@@ -190,5 +191,5 @@ def _decode(data: bytes, path: Path) -> Identity:
             recovered_from=fields["recovered_from"],
             recovered_to=fields["recovered_to"],
         )
-    except (ValueError, KeyError) as error:
-        raise CorruptFile(str(path), str(error) or repr(error)) from error
+    except KeyError as error:
+        raise CorruptFile(str(path), repr(error)) from error

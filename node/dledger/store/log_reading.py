@@ -134,6 +134,14 @@ class LogReading:
         with self._state:
             return list(self._index.memberships)
 
+    def membership_indexes(self) -> list[int]:
+        """Return the indexes of all MEMBERSHIP entries of the group, those too that are faulty.
+
+        Not of those before: a restored log has another group's (see `identity`).
+        """
+        with self._state:
+            return [at for at in self._index.special if at > self._identity.recovered_to]
+
     def recent(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...] | None:
         """Return entries [first, last] from memory, cut at *max_bytes* of data but at least one.
 

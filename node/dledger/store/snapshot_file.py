@@ -16,7 +16,8 @@
 
 Integers are little endian, 64 bits where nothing else is said. *who* is
 ``{"group": id, "memberships": [[index, the entry's data], ...]}``, oldest first. What is known
-last stands last, so that the state goes to the disk as it is made.
+last stands last, so that the state goes to the disk as it is made. Magic, version and the CRC at
+the end are so in every format, by which damage and a newer version are told apart.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ from typing import Final
 
 from crc32c import crc32c
 
+from dledger.errors import NewerFormat
+from dledger.features import FEATURES
 from dledger.store.format import Base
-from dledger.types import Membership
+from dledger.types import EntryKind, Membership
 
 FORMAT_VERSION: Final = 2
 _MAGIC: Final = b"DLGRSNP0"
@@ -93,16 +96,19 @@ def decode_snapshot(data: bytes) -> Snapshot:
 
     Raises:
         ValueError: They are damaged, or not what `encode_snapshot` made.
+        NewerFormat: A newer version made them.
     """
     first, last = _PREFIX.size + _FIELDS.size, len(data) - _SIZE.size - _CRC.size
     if last < first:
         raise ValueError(f"{len(data)} bytes are too few")
     magic, version = _PREFIX.unpack_from(data)
-    if magic != _MAGIC or version != FORMAT_VERSION:
-        raise ValueError(f"magic {magic!r} version {version}, this node reads {FORMAT_VERSION}")
     view = memoryview(data)
-    if _CRC.pack(crc32c(view[: -_CRC.size])) != view[-_CRC.size :]:
-        raise ValueError("the CRC32C does not fit")
+    if magic != _MAGIC or _CRC.pack(crc32c(view[: -_CRC.size])) != view[-_CRC.size :]:
+        raise ValueError(f"magic {magic!r} version {version}: the CRC32C does not fit")
+    if version > FORMAT_VERSION:
+        raise NewerFormat.number("the snapshot", found=version, known=FORMAT_VERSION)
+    if version != FORMAT_VERSION:
+        raise ValueError(f"version {version}, this node reads {FORMAT_VERSION}")
     *places, length = _FIELDS.unpack_from(data, _PREFIX.size)
     (size,) = _SIZE.unpack_from(data, last)
     body = first + length
@@ -121,7 +127,13 @@ def decode_snapshot(data: bytes) -> Snapshot:
 def _who(data: bytes) -> tuple[str, tuple[tuple[int, Membership], ...]]:
     try:
         fields = json.loads(data)
-        rows = [(int(at), Membership.decode(text.encode())) for at, text in fields["memberships"]]
+        rows = [(int(at), _membership(int(at), text)) for at, text in fields["memberships"]]
         return str(fields["group"]), tuple(rows)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"not a group's memberships: {data[:80]!r}") from error
+
+
+def _membership(index: int, text: str) -> Membership:
+    data = text.encode()
+    FEATURES.check_stored(EntryKind.MEMBERSHIP, index, data)
+    return Membership.decode(data)

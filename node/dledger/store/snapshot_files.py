@@ -1,5 +1,8 @@
 """The directory ``snapshots``: a node's own snapshots, and the one that its leader sends.
 
+The file ``taking`` is there while one is being taken, and says how many tries in a row it is: a
+process that ends in the middle of one leaves it behind.
+
 Two are kept, so that rot of the newest is survived while the log still reaches back to the one
 before. All calls but `newest` block on the disk; they must not overlap, except `read`, which may
 run beside them.
@@ -16,7 +19,7 @@ from typing import Final
 from crc32c import crc32c
 
 from dledger.errors import CorruptFile, DiskFull, OffsetOutOfRange, StorageError
-from dledger.store.atomic import load_file, replace_file_by_parts
+from dledger.store.atomic import load_file, replace_file, replace_file_by_parts
 from dledger.store.files import File, Files, Mode, disk_full_on_enospc
 from dledger.store.snapshot_file import Snapshot, decode_snapshot, encode_snapshot
 from dledger.types import SnapshotInfo
@@ -26,6 +29,7 @@ _log = logging.getLogger(__name__)
 SNAPSHOT_DIRECTORY: Final = "snapshots"
 _SUFFIX: Final = ".snap"
 _INCOMING: Final = "incoming"
+_TAKING: Final = "taking"
 _KEPT: Final = 2
 
 
@@ -45,6 +49,12 @@ class SnapshotFiles:
         self._reserve_bytes = reserve_bytes
         self._whole: list[tuple[SnapshotInfo, str]] = []
         self._incoming: File | None = None
+        self._unfinished = 0
+
+    @property
+    def unfinished(self) -> int:
+        """In the middle of how many tries in a row the process has ended, as far as `load` saw."""
+        return self._unfinished
 
     @property
     def newest(self) -> SnapshotInfo | None:
@@ -68,7 +78,9 @@ class SnapshotFiles:
         found: list[Snapshot] = []
         with _storage_errors(f"read {self._directory}"):
             for name in self._files.list(self._directory):
-                if not name.endswith(_SUFFIX):
+                if name == _TAKING:
+                    self._unfinished = self._load_tries()
+                elif not name.endswith(_SUFFIX):
                     self._files.remove(self._directory / name)
                 elif (snapshot := self._load(name)) is not None:
                     found.append(snapshot)
@@ -89,6 +101,23 @@ class SnapshotFiles:
         self._whole.append((info_of(snapshot, data), name))
         return snapshot
 
+    def _load_tries(self) -> int:
+        """Return which try left its mark; one that cannot be read is no more than one."""
+        try:
+            return max(int(load_file(self._files, self._directory / _TAKING) or b""), 1)
+        except (CorruptFile, ValueError):
+            return 1
+
+    def begin(self) -> None:
+        """Leave a mark, durably, that one is being taken; `save` takes it away.
+
+        Raises:
+            DiskFull: There is no room; none should be begun.
+            StorageError: The disk failed.
+        """
+        self._make_directory()
+        replace_file(self._files, self._directory / _TAKING, b"%d" % (self._unfinished + 1))
+
     def save(self, snapshot: Snapshot, body: Iterable[bytes] | None = None) -> int:
         """Keep a snapshot, durably, remove all but the one before; return its size in bytes.
 
@@ -106,10 +135,12 @@ class SnapshotFiles:
             pieces = written.of(encode_snapshot(snapshot, body))
             replace_file_by_parts(self._files, self._directory / name, pieces)
         except DiskFull:
-            self._remove([f"{name}.new"])
+            self._remove([f"{name}.new", _TAKING])
             raise
         info = written.info(snapshot)
         self._add(info, name)
+        self._remove([_TAKING])
+        self._unfinished = 0
         self._keep(_KEPT)
         return info.size_bytes
 

@@ -43,21 +43,22 @@ def load_tombstone(files: Files, directory: Path) -> Tombstone | None:
 
     Raises:
         CorruptFile: There is one, but it is damaged: the node was removed all the same.
+        NewerFormat: A newer version of the node wrote it; so too then.
     """
     path = directory / NAME
     data = load_file(files, path)
     if data is None:
         return None
+    fields = checked_json.decode_own(FORMAT_VERSION, data, path)
     try:
-        fields = checked_json.decode(FORMAT_VERSION, data)
         return Tombstone(
             group_id=fields["group_id"],
             node_id=NodeId(fields["node_id"]),
             index=fields["index"],
             learned_at_ms=fields["learned_at_ms"],
         )
-    except (ValueError, KeyError) as error:
-        raise CorruptFile(str(path), str(error) or repr(error)) from error
+    except KeyError as error:
+        raise CorruptFile(str(path), repr(error)) from error
 
 
 def save_tombstone(files: Files, directory: Path, tombstone: Tombstone) -> None:

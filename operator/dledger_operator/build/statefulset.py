@@ -107,6 +107,8 @@ def _container(group: BrokerGroup, default_image: str) -> Manifest:
         "readinessProbe": _probe("/readyz", period_s=2, timeout_s=2, failures=2),
         **({"resources": dict(group.spec.resources)} if group.spec.resources else {}),
         "securityContext": CONTAINER_SECURITY,
+        # A node that has to be acted on says why in its last line; an Event tells it.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": "data", "mountPath": DATA_DIR},
             {"name": "config", "mountPath": CONFIG_DIR, "readOnly": True},

@@ -1,4 +1,4 @@
-"""Waking readers: who waits for a queue is told when it changes, and nobody spins."""
+"""Waking who follows a queue: every such reader wants every message, so all of them are told."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Iterable
 
 from dledger.errors import Unavailable
 
-ANY_QUEUE = -1
-
 
 class Arrivals:
-    """Readers waiting for changes of (topic, queue id); single-threaded, on the event loop."""
+    """Readers that wait for messages of (topic, queue id); single-threaded, on the event loop.
+
+    Consumers' polls, of which a group's compete for each message, wait in `turns.Turns`.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[tuple[str, int], set[asyncio.Future[None]]] = {}
@@ -22,10 +23,9 @@ class Arrivals:
         return self._count
 
     def notify(self, changed: Iterable[tuple[str, int]]) -> None:
-        """Wake who waits for one of these queues, or for any queue of their topics."""
-        for topic, queue_id in changed:
-            self._wake((topic, queue_id))
-            self._wake((topic, ANY_QUEUE))
+        """Wake who waits for one of these queues."""
+        for key in changed:
+            self._wake(key)
 
     def notify_all(self) -> None:
         """Wake everyone: leadership changed, or the node is closing."""
@@ -43,7 +43,7 @@ class Arrivals:
         self.notify_all()
 
     async def wait(self, topic: str, queue_id: int, timeout_s: float) -> None:
-        """Return when the queue changes, or after *timeout_s*; `ANY_QUEUE`: any of the topic."""
+        """Return when the queue changes, or after *timeout_s*."""
         if timeout_s <= 0:
             return
         if self._closed:

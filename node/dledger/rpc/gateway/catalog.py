@@ -49,7 +49,7 @@ class Catalog:
             UnknownGroup: It does not exist, and groups are not created on demand.
         """
         groups = self._engine.state.groups
-        if groups.was_used(name, self._engine.now_ms() - _USE_IS_SAID_MS):
+        if groups.was_used(name, self._engine.now_ms(), within_ms=_USE_IS_SAID_MS):
             return
         if not (groups.exists(name) or self._config.auto_create):
             raise UnknownGroup(name)

@@ -18,8 +18,8 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Iterable
 from typing import Any, Final
 
+from dledger.broker.changes import QueueKey
 from dledger.broker.commands import LeaseRef, Receive, Release, Renew
-from dledger.broker.consumption import QueueKey
 from dledger.broker.deliveries import Lease
 from dledger.broker.results import Received
 from dledger.errors import DledgerError

@@ -25,6 +25,7 @@ from dledger.rpc.gateway.receiving import Receiver
 from dledger.rpc.gateway.routes import Router
 from dledger.rpc.gateway.sending import Sender
 from dledger.rpc.gateway.telemetry import Telemetry
+from dledger.rpc.gateway.turns import Turns
 from dledger.rpc.intake import Intake
 from dledger.rpc.ledger import LedgerHandlers
 from dledger.rpc.topics import TopicsHandlers
@@ -74,11 +75,12 @@ class Gateway:
         self.relay = Relay(engine, dial)
         self.intake = Intake()
         self.arrivals = Arrivals()
+        self.turns = Turns(engine)
         self.catalog = Catalog(engine, config)
         self.clients = Clients(engine)
         self.affinity = Affinity(engine.node_id)
         self.sender = Sender(engine, self.catalog)
-        self.receiver = Receiver(engine, self.catalog, self.arrivals, self.clients)
+        self.receiver = Receiver(engine, self.catalog, self.turns, self.clients)
         self.acker = Acker(engine)
         self.router = Router(engine, self.catalog, config)
         self.telemetry = Telemetry()
@@ -104,7 +106,7 @@ class Gateway:
         """Return what clients keep busy here now."""
         return Load(
             held_request_bytes=self.relay.held_bytes,
-            waiting_polls=len(self.arrivals),
+            waiting_polls=len(self.arrivals) + len(self.turns),
             telemetry_streams=len(self.telemetry),
         )
 
@@ -119,6 +121,7 @@ class Gateway:
         """End Telemetry streams and long polls now; other calls are served on."""
         self.telemetry.close()
         self.arrivals.close()
+        self.turns.close()
         self.relay.cancel_streams()
 
     async def close(self) -> None:
@@ -132,9 +135,9 @@ class Gateway:
         await self.relay.close()
 
     def _applied(self) -> None:
-        changed = self.engine.state.take_changed()
-        if changed:
-            self.arrivals.notify(changed)
+        changes = self.engine.state.take_changes()
+        self.arrivals.notify(changes.arrived)
+        self.turns.notify(changes)
 
     async def _watch(self) -> None:
         """Let waiting polls see that leadership has moved."""
@@ -142,6 +145,7 @@ class Gateway:
             await self.engine.wait_leader_change(_WATCH_S)
             if not self.engine.is_leader():
                 self.arrivals.notify_all()
+                self.turns.look_again()
 
     async def _follow_clients(self) -> None:
         """Hand leadership to the node that clients use, if it is another."""

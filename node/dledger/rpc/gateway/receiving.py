@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,18 +16,17 @@ from dledger.broker.topics import Topic
 from dledger.errors import InvalidArgument, NotLeader
 from dledger.rpc.engine import Engine
 from dledger.rpc.forward import Caller
-from dledger.rpc.gateway.arrivals import ANY_QUEUE, Arrivals
 from dledger.rpc.gateway.catalog import Catalog
 from dledger.rpc.gateway.clients import Clients
 from dledger.rpc.gateway.delivering import DeliveryForm
 from dledger.rpc.gateway.names import client_id, group_name, topic_name
+from dledger.rpc.gateway.turns import ANY_QUEUE, Turns, Want
 from dledger.rpc.limits import (
     DEFAULT_POLL_MS,
     MAX_ATTEMPT_LENGTH,
     MAX_INVISIBLE_MS,
     MAX_POLL_MS,
     MAX_RECEIVE_BATCH,
-    MAX_WAITING_POLLS,
     RENEWED_INVISIBLE_MS,
 )
 from dledger.rpc.rocketmq_stubs import definition, service
@@ -46,31 +44,30 @@ class _Poll:
     wait_s: float
 
     @property
-    def queue_ids(self) -> range:
-        """The queues it may be answered from."""
-        first = self.command.queue_id
-        return range(self.topic.queues) if self.command.any_queue else range(first, first + 1)
-
-    @property
-    def key(self) -> tuple[str, str, int]:
-        """What it competes for with other polls."""
-        queue_id = ANY_QUEUE if self.command.any_queue else self.command.queue_id
-        return (self.command.group, self.topic.name, queue_id)
+    def want(self) -> Want:
+        """What it waits for, and competes for with other polls."""
+        command = self.command
+        first = command.queue_id
+        return Want(
+            group=command.group,
+            topic=command.topic,
+            queue_id=ANY_QUEUE if command.any_queue else first,
+            queue_ids=range(self.topic.queues) if command.any_queue else range(first, first + 1),
+            limit=command.limit,
+            attempt_id=command.attempt_id,
+        )
 
 
 class Receiver:
     """Serves ReceiveMessage on the leader.
 
     A RECEIVE is proposed only when the state has something for it that no poll before it has
-    asked for; so a waiting consumer costs nothing, and one message does not wake a whole herd.
+    asked for (`turns`); so a waiting consumer costs nothing, and a message wakes no herd.
     """
 
-    def __init__(
-        self, engine: Engine, catalog: Catalog, arrivals: Arrivals, clients: Clients
-    ) -> None:
+    def __init__(self, engine: Engine, catalog: Catalog, turns: Turns, clients: Clients) -> None:
         self._engine, self._catalog = engine, catalog
-        self._arrivals, self._clients = arrivals, clients
-        self._asked: Counter[tuple[str, str, int]] = Counter()
+        self._turns, self._clients = turns, clients
 
     async def receive(self, request: Any, caller: Caller) -> AsyncIterator[Any]:
         """Yield the status, the time of delivery, and the messages.
@@ -125,56 +122,24 @@ class Receiver:
         """Return the first non-empty answer, or None when the poll's time is up."""
         loop = asyncio.get_running_loop()
         until_s = min(loop.time() + poll.wait_s, caller.deadline_s)
+        want = poll.want
         while True:
             if not self._engine.is_leader():
                 raise NotLeader(None)
-            if self._may_ask(poll):
-                received = await self._ask(poll)
+            turn = await self._turns.take(want, until_s - loop.time())
+            if turn is not None:
+                with turn:
+                    received = await self._ask(poll.command)
                 if received.deliveries:
                     return received
-            elif loop.time() >= until_s or not self._may_wait():
+            elif loop.time() >= until_s or not self._turns.may_wait:
                 return None
-            else:
-                await self._wait(poll, until_s - loop.time())
 
-    def _may_wait(self) -> bool:
-        return len(self._arrivals) < MAX_WAITING_POLLS and not self._arrivals.closed
-
-    def _may_ask(self, poll: _Poll) -> bool:
-        """Whether there is more than the polls before this one, still in the log, will take.
-
-        An attempt that asks again, because its answer was lost, has something waiting for it.
-        """
-        state, command = self._engine.state, poll.command
-        if state.groups.holds_attempt(command.group, command.topic, command.attempt_id):
-            return True
-        available = state.groups.available(
-            command.group, command.topic, poll.queue_ids, self._now_ms()
-        )
-        return available > self._asked[poll.key]
-
-    async def _ask(self, poll: _Poll) -> Received:
-        self._asked[poll.key] += poll.command.limit
-        try:
-            received = await self._engine.propose(poll.command.encode())
-        finally:
-            self._asked[poll.key] -= poll.command.limit
-            if self._asked[poll.key] <= 0:
-                del self._asked[poll.key]
-            self._arrivals.notify([(poll.topic.name, poll.command.queue_id)])
+    async def _ask(self, command: Receive) -> Received:
+        received = await self._engine.propose(command.encode())
         if not isinstance(received, Received):
             raise TypeError(f"RECEIVE answered {received!r}")
         return received
-
-    async def _wait(self, poll: _Poll, remaining_s: float) -> None:
-        """Wait for a change of the queues or the end of a lease, at most *remaining_s*."""
-        state, command = self._engine.state, poll.command
-        expiry_ms = state.groups.next_expiry(command.group, command.topic, poll.queue_ids)
-        expiry_s = max((expiry_ms - self._now_ms()) / 1000, 0.001)
-        await self._arrivals.wait(command.topic, poll.key[2], min(remaining_s, expiry_s))
-
-    def _now_ms(self) -> int:
-        return max(self._engine.now_ms(), self._engine.state.now_ms)
 
     async def _messages(self, poll: _Poll, received: Received) -> AsyncIterator[Any]:
         """Yield one response a message; neighbours in a payload share what is found in it once."""

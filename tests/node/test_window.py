@@ -1,20 +1,20 @@
-"""A bound on bytes under way: who waits for room, and in which order they go on."""
+"""A bound on what is under way: who waits for room, and in which order they go on."""
 
 from __future__ import annotations
 
 import asyncio
 
-from dledger.byte_window import ByteWindow
+from dledger.window import Window
 
 
-async def taken(window: ByteWindow, size_bytes: int, name: str, order: list[str]) -> None:
+async def taken(window: Window, size_bytes: int, name: str, order: list[str]) -> None:
     await window.take(size_bytes)
     order.append(name)
 
 
 async def test_who_waits_goes_on_before_who_comes_later() -> None:
     """Also when a later one would fit, and when it asks in the moment in which room is made."""
-    window, order = ByteWindow(10), list[str]()
+    window, order = Window(10), list[str]()
     await window.take(8)
     first = asyncio.create_task(taken(window, 5, "first", order))
     await asyncio.sleep(0)
@@ -31,7 +31,7 @@ async def test_who_waits_goes_on_before_who_comes_later() -> None:
 
 async def test_one_that_is_larger_than_the_bound_goes_alone() -> None:
     """It would wait for ever otherwise."""
-    window = ByteWindow(10)
+    window = Window(10)
 
     await window.take(11)
     other = asyncio.create_task(window.take(1))
@@ -45,7 +45,7 @@ async def test_one_that_is_larger_than_the_bound_goes_alone() -> None:
 
 async def test_who_gives_up_waiting_lets_the_next_one_in() -> None:
     """And takes nothing with it, not even when its turn came in the same moment."""
-    window, order = ByteWindow(10), list[str]()
+    window, order = Window(10), list[str]()
     await window.take(9)
     large = asyncio.create_task(taken(window, 5, "large", order))
     small = asyncio.create_task(taken(window, 1, "small", order))

@@ -1,0 +1,147 @@
+"""Whether one tree is slower than another, from figures taken in turns. Pure.
+
+On shared machines a figure wanders by tens of percent from minute to minute, and now and then a
+round is lost to something else. So the two trees' figures of one round are compared with each
+other, and a line is broken only if the median of these ratios says so, nearly all of them do, *and*
+it is a larger step than any that one tree took by itself. Of five rounds one may say what it likes,
+and each tree's best and worst do not count as its spread.
+
+By lognormal noise of 10 to 30 % a round, with one round in ten at 40 % of its pace, five rounds
+call a line broken that is not in 0.2 to 3 % of cases, and one that was halved in 87 to 62 %.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from statistics import median
+from typing import Final
+
+LEAST_RATIO: Final = 0.85
+"""Below this a line is broken, if the spread allows to say so."""
+_SPARES: Final = 5
+"""One round in so many is anybody's."""
+LEAST_ROUNDS: Final = 3
+"""Fewer have no median to speak of."""
+
+
+class Verdict(Enum):
+    """What became of a line."""
+
+    BROKEN = "broken"
+    WITHIN = "within spread"
+    """Worse by so much that it would be broken, but so are rounds of one tree among themselves."""
+    KEPT = "kept"
+    BETTER = "better"
+    """As much better as a broken one is worse."""
+    UNMEASURED = "not measured"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One line of two trees.
+
+    Attributes:
+        ours: Median of the rounds that both trees have; NaN without any, as are the others.
+        theirs: The same of the other tree.
+        our_spread: Largest round through smallest; of five, without the best and the worst.
+        their_spread: The same of the other tree.
+        ratio: Median of the rounds' ratios; above 1 ours is better, whatever is measured.
+        rounds: How many count.
+        verdict: What that comes to.
+    """
+
+    ours: float
+    theirs: float
+    our_spread: float
+    their_spread: float
+    ratio: float
+    rounds: int
+    verdict: Verdict
+
+
+def compared(
+    ours: Sequence[float | None], theirs: Sequence[float | None], *, less_is_better: bool = False
+) -> Comparison:
+    """Compare two trees.
+
+    Args:
+        ours: A figure for each round; None where it could not be taken.
+        theirs: Those of the other tree, in the same rounds.
+        less_is_better: As of latencies; else more is.
+    """
+    pairs = _pairs(ours, theirs)
+    own, other = ([pair[side] for pair in pairs] for side in (0, 1))
+    return Comparison(
+        ours=median(own) if own else math.nan,
+        theirs=median(other) if other else math.nan,
+        our_spread=_spread(own),
+        their_spread=_spread(other),
+        ratio=_ratio(_goodness(pairs, less_is_better=less_is_better)),
+        rounds=len(pairs),
+        verdict=verdict(ours, theirs, less_is_better=less_is_better),
+    )
+
+
+def verdict(
+    ours: Sequence[float | None], theirs: Sequence[float | None], *, less_is_better: bool = False
+) -> Verdict:
+    """Return what two trees' figures come to; see `compared`.
+
+    A figure that is missing, or no number above zero, takes its whole round away. A line that keeps
+    less than three rounds, or less than half of them, is not measured.
+    """
+    pairs = _pairs(ours, theirs)
+    if len(pairs) < max(LEAST_ROUNDS, len(ours) / 2):
+        return Verdict.UNMEASURED
+    own_spread = max(_spread([pair[side] for pair in pairs]) for side in (0, 1))
+    ratios = [our / their for our, their in _goodness(pairs, less_is_better=less_is_better)]
+    if median(ratios) < LEAST_RATIO:
+        return Verdict.BROKEN if _is_step(ratios, own_spread) else Verdict.WITHIN
+    inverse = [1 / ratio for ratio in ratios]
+    is_better = median(inverse) < LEAST_RATIO and _is_step(inverse, own_spread)
+    return Verdict.BETTER if is_better else Verdict.KEPT
+
+
+def _pairs(
+    ours: Sequence[float | None], theirs: Sequence[float | None]
+) -> list[tuple[float, float]]:
+    """Return the rounds of which both trees have a figure."""
+    return [
+        (own, other)
+        for own, other in zip(ours, theirs, strict=True)
+        if own is not None and other is not None and _is_figure(own) and _is_figure(other)
+    ]
+
+
+def _is_figure(value: float) -> bool:
+    return math.isfinite(value) and value > 0
+
+
+def _goodness(
+    pairs: Sequence[tuple[float, float]], *, less_is_better: bool
+) -> list[tuple[float, float]]:
+    """Return figures of which more is better."""
+    return [(1 / own, 1 / other) for own, other in pairs] if less_is_better else list(pairs)
+
+
+def _ratio(goodness: Sequence[tuple[float, float]]) -> float:
+    return median(own / other for own, other in goodness) if goodness else math.nan
+
+
+def _spread(figures: Sequence[float]) -> float:
+    """Return how far a tree was from itself, without its best and worst round of each five."""
+    if not figures:
+        return math.nan
+    spared = len(figures) // _SPARES
+    ordered = sorted(figures)[spared : len(figures) - spared]
+    return ordered[-1] / ordered[0]
+
+
+def _is_step(ratios: Sequence[float], own_spread: float) -> bool:
+    """Whether nearly all rounds say so, and by more than a tree differs from itself."""
+    agreeing = sum(ratio < LEAST_RATIO for ratio in ratios)
+    enough = len(ratios) - len(ratios) // _SPARES
+    return agreeing >= enough and median(ratios) < 1 / own_spread

@@ -1,0 +1,118 @@
+"""What is asked, not kept here, and left so on purpose: each with its measure and its cause. Pure.
+
+These lines stay as they are asked, and who measures them still says that they are not kept. What
+follows from standing here: a run that misses nothing else may go into the history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from e2e.bench import overload, soak
+from e2e.bench.goals import GOALS, P99_MEANWHILE, Goal
+from e2e.bench.markdown import table, with_unit
+from e2e.bench.rows import Run
+from e2e.bench.verdicts import Line, Verdict
+
+_ABOUT: Final = (
+    "Lines that are not kept on this machine, and are not worked on: how far they are missed is "
+    "measured, and why is known. What is asked is not lowered for that: `make soak` and "
+    "`make overload` end with an exit code that says so.\n"
+)
+_CATCH_UP: Final = (
+    "three nodes and their client share two cores and one disk: the leader's event loop sends a "
+    "tick's share of the backlog in one turn, and its syncs wait behind the follower's writes "
+    "(what was tried: [what bounds a catch-up](#what-bounds-a-catch-up))"
+)
+_GROWTH: Final = (
+    "a leader takes some 10 MB more than a follower, so a process that comes to lead in its few "
+    "minutes has grown ([how it is measured](#how-it-is-measured))"
+)
+_UNTYPED: Final = (
+    "calls of the flood that expire while they wait in gRPC's core are cancelled there, and "
+    "nothing of ours sees them ([what bounds overload](#what-bounds-overload))"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """One line that is left out.
+
+    Attributes:
+        line: As it is asked.
+        most: What it may be.
+        here: What it is, in the newest run that measured it; None where none is kept.
+        unit: Of both; "" where the line says it.
+        cause: What bounds it.
+    """
+
+    line: str
+    most: float
+    here: float | None
+    unit: str
+    cause: str
+
+
+def section(bench: Run | None, runs: Sequence[Run]) -> str:
+    """Return the page's part about them; see `limits`."""
+    return f"\n### Left out on purpose\n\n{_ABOUT}\n" + table(
+        ["line", "at most", "here", "what bounds it"],
+        [
+            [
+                limit.line,
+                with_unit(limit.most, limit.unit),
+                with_unit(limit.here, limit.unit) or Verdict.UNMEASURED.value,
+                limit.cause,
+            ]
+            for limit in limits(bench, runs)
+        ],
+    )
+
+
+def limits(bench: Run | None, runs: Sequence[Run]) -> list[Limit]:
+    """Return all of them.
+
+    Args:
+        bench: The newest run of the bench, completed by a catch-up.
+        runs: All that are kept, the newest last.
+    """
+    catch_up = [goal for goal in GOALS if goal.line.startswith(P99_MEANWHILE)]
+    return [
+        *(_of_goal(goal, bench) for goal in catch_up),
+        *(
+            _of_line(line, _GROWTH)
+            for _, line in _newest(runs, soak.SOAK, soak.verdict)
+            if line.what in soak.LEFT_OUT
+        ),
+        *(
+            _of_line(line, _UNTYPED, row=row)
+            for row, line in _newest(runs, overload.OVERLOAD, overload.verdict)
+            if line.what in overload.LEFT_OUT.get(row, ())
+        ),
+    ]
+
+
+def _of_goal(goal: Goal, bench: Run | None) -> Limit:
+    return Limit(
+        line=goal.line,
+        most=goal.least,
+        here=None if bench is None else goal.value(bench),
+        unit=goal.unit,
+        cause=_CATCH_UP,
+    )
+
+
+def _of_line(line: Line, cause: str, *, row: str = "") -> Limit:
+    what = f"{row}: {line.what}" if row else line.what
+    return Limit(line=what, most=line.most, here=line.value, unit="", cause=cause)
+
+
+def _newest(
+    runs: Sequence[Run], kind: str, verdict: Callable[[Mapping[str, float]], Sequence[Line]]
+) -> list[tuple[str, Line]]:
+    """Return the lines of the newest run of a kind, each with its row."""
+    found = [[row for row in run.rows if row.kind == kind] for run in runs]
+    rows = next((rows for rows in reversed(found) if rows), [])
+    return [(row.name, line) for row in rows for line in verdict(row.figures)]

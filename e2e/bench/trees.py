@@ -1,0 +1,124 @@
+"""Another commit's tree, checked out beside this one and ready to run; it goes away afterwards."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from e2e.bench import machine
+from e2e.bench.processes import BenchError
+
+_LOCK: Final = "uv.lock"
+_SHORT: Final = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tree:
+    """Code that can be run.
+
+    Attributes:
+        commit: Whose; ``+`` behind it when files were changed.
+        directory: Where it is.
+        python: The interpreter with what it needs.
+    """
+
+    commit: str
+    directory: Path
+    python: Path
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What makes *python* take this tree's `dledger`, and the bench of the tree that runs."""
+        return {"PYTHONPATH": f"{self.directory / 'node'}:{machine.ROOT}"}
+
+
+def this_tree() -> Tree:
+    """Return the tree that runs, as its files are now."""
+    return Tree(commit=machine.commit(), directory=machine.ROOT, python=Path(sys.executable))
+
+
+@contextmanager
+def checked_out(revision: str, parent: Path) -> Iterator[Tree]:
+    """Yield the tree of a commit in a directory of its own below *parent*.
+
+    It runs with this tree's packages if it asks for the same ones, else with its own.
+
+    Args:
+        revision: As git takes it.
+        parent: Below it nobody else's checks look: ``build`` is ignored by all of them.
+
+    Raises:
+        BenchError: There is no such commit, or it cannot be made ready.
+    """
+    found = _run(["git", "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"], "no commit")
+    commit = found.decode().strip()
+    directory = Path(tempfile.mkdtemp(dir=parent, prefix=f"tree-{commit[:_SHORT]}-"))
+    try:
+        archive = _run(["git", "archive", commit], "git cannot write the tree")
+        _run(["tar", "-x", "-C", str(directory)], "tar cannot read the tree", given=archive)
+        tree = Tree(commit=commit[:_SHORT], directory=directory, python=_python(directory))
+        check(tree)
+        yield tree
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _python(directory: Path) -> Path:
+    """Return an interpreter with the packages that the tree locks."""
+    if (directory / _LOCK).read_bytes() == (machine.ROOT / _LOCK).read_bytes():
+        return Path(sys.executable)
+    print(f"{_LOCK} differs: making its own .venv in {directory}", flush=True)
+    sync = [_uv(), "sync", "--frozen", "--extra", "node", "--quiet", "--python", sys.executable]
+    _run(sync, "uv cannot make the other tree's .venv", directory=directory)
+    return directory / ".venv" / "bin" / "python"
+
+
+def _uv() -> str:
+    """Return uv: from PATH, else where `make setup` installs it, which is done if it was not."""
+    if found := shutil.which("uv"):
+        return found
+    home = machine.ROOT / "build" / "uv"
+    if not (home / "bin" / "uv").exists():
+        _run([sys.executable, "-m", "venv", str(home)], "no venv for uv")
+        pip = [str(home / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", "uv"]
+        _run(pip, "pip cannot install uv")
+    return str(home / "bin" / "uv")
+
+
+def check(tree: Tree) -> None:
+    """Make sure that the tree's own code is what would run. Raises BenchError.
+
+    Two names for one tree would agree with each other in everything.
+    """
+    argv = [str(tree.python), "-c", "import dledger; print(dledger.__file__)"]
+    told = _run(argv, "the other tree's dledger cannot be imported", environment=tree.environment)
+    found = Path(told.decode().strip()).resolve()
+    if not found.is_relative_to(tree.directory.resolve()):
+        raise BenchError(f"{tree.commit} would run {found}, not its own code")
+
+
+def _run(
+    argv: Sequence[str],
+    what: str,
+    *,
+    given: bytes = b"",
+    directory: Path = machine.ROOT,
+    environment: Mapping[str, str] | None = None,
+) -> bytes:
+    """Return what a program prints. Raises BenchError with its last words."""
+    env = ["env", *(f"{key}={value}" for key, value in (environment or {}).items())]
+    try:
+        return subprocess.run(
+            [*env, *argv], input=given, capture_output=True, check=True, cwd=directory
+        ).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        said = getattr(error, "stderr", b"") or b""
+        words = said.decode("utf-8", "replace").strip() or str(error)
+        raise BenchError(f"{what}: {words}") from error

@@ -1,0 +1,37 @@
+"""What moved in the state since somebody last asked: for the one shell that wakes who waits for it.
+
+No part of the replicated state, and none of it is in a snapshot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+QueueKey = tuple[str, str, int]
+"""(group, topic, queue id)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """The places that may have more for a reader than before.
+
+    Attributes:
+        arrived: (topic, queue id) that got messages.
+        leases: (group, topic, queue id) whose leases began, ended, or end at another time, or
+            whose acks made room for more.
+        attempts: (group, topic, attempt id) that was given messages: who asks with it again has
+            them waiting.
+    """
+
+    arrived: set[tuple[str, int]] = field(default_factory=set)
+    leases: set[QueueKey] = field(default_factory=set)
+    attempts: set[tuple[str, str, str]] = field(default_factory=set)
+
+    def take(self) -> Changes:
+        """Return what was noted, and note nothing any more."""
+        taken = Changes(
+            arrived=set(self.arrived), leases=set(self.leases), attempts=set(self.attempts)
+        )
+        for noted in (self.arrived, self.leases, self.attempts):
+            noted.clear()
+        return taken

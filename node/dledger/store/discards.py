@@ -1,0 +1,72 @@
+"""``discarded.json``: what was given up of this disk's log by an act of a human, and when.
+
+Written by ``dledger log discard`` before it gives anything up, read by people: nothing else rests
+on it. See docs/adr/0017.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from dledger.errors import CorruptFile
+from dledger.store import checked_json
+from dledger.store.atomic import load_file, replace_file
+from dledger.store.files import Files
+
+NAME: Final = "discarded.json"
+FORMAT_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discard:
+    """One act.
+
+    Attributes:
+        group_id: Of which group.
+        damaged: The damaged entries, as [first, last].
+        messages_below: No message of an entry below is kept; 0: none was given up.
+        log_behind: The log was cut behind this entry; 0: it was not.
+        lost: What that lost, a line for each queue.
+        at_ms: When, Unix milliseconds.
+    """
+
+    group_id: str
+    damaged: tuple[tuple[int, int], ...]
+    messages_below: int
+    log_behind: int
+    lost: tuple[str, ...]
+    at_ms: int
+
+
+def load_discards(files: Files, directory: Path) -> list[Discard]:
+    """Return all acts on a data directory, oldest first.
+
+    Raises:
+        CorruptFile: The record of them is damaged.
+    """
+    path = directory / NAME
+    data = load_file(files, path)
+    if data is None:
+        return []
+    try:
+        rows = checked_json.decode(FORMAT_VERSION, data)["discards"]
+        return [_discard(row) for row in rows]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptFile(str(path), str(error) or repr(error)) from error
+
+
+def _discard(row: dict[str, object]) -> Discard:
+    damaged, lost = row.pop("damaged"), row.pop("lost")
+    if not isinstance(damaged, list) or not isinstance(lost, list):
+        raise ValueError("not a list")
+    pairs = tuple((int(first), int(last)) for first, last in damaged)
+    return Discard(damaged=pairs, lost=tuple(map(str, lost)), **row)  # type: ignore[arg-type]
+
+
+def save_discards(files: Files, directory: Path, discards: Sequence[Discard]) -> None:
+    """Write them durably. Raises DiskFull, StorageError."""
+    rows = [asdict(each) for each in discards]
+    replace_file(files, directory / NAME, checked_json.encode(FORMAT_VERSION, {"discards": rows}))

@@ -1,0 +1,151 @@
+"""Each row of "What works today" in README.md is shown by tests, and what is refused by tests, too.
+
+Who changes a row changes its evidence here, and the other way round: a row that nothing shows is a
+wish, and one that says "not yet" of what works costs us its user.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from dledger import __main__ as command_line
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text("utf-8")
+
+EVIDENCE = {
+    "Raft: pre-vote": (
+        "tests/raft/test_raft_paper.py::test_election_starts_only_after_a_majority_would_vote",
+        "tests/raft/test_raft_paper.py::test_leader_without_a_quorum_steps_down",
+        "tests/raft/test_core.py::test_lost_connection_to_the_leader_starts_a_pre_vote_early",
+        "tests/raft/test_raft_paper.py::test_transfer_waits_until_the_target_has_the_log",
+        "tests/system/test_dev_group.py::test_leadership_follows_the_clients",
+    ),
+    "Commit log": (
+        "tests/node/test_driver.py::test_nothing_is_acknowledged_while_a_majority_has_not_synced",
+        "tests/store/test_crashes.py::test_log_after_a_power_cut_at_any_file_call_is_one_it_may_hold",
+        "tests/store/test_bit_flips.py::test_flipped_byte_on_one_node_is_repaired_or_refused",
+    ),
+    "RocketMQ 5 protocol": (
+        "tests/rpc/test_sdk.py::test_a_simple_consumer_gets_each_message_of_its_tag_once",
+        "tests/rpc/test_sdk.py::test_a_push_consumer_that_fails_gets_the_message_again",
+        "tests/rpc/test_rocketmq_protocol.py::test_a_nack_makes_a_message_come_back_sooner",
+    ),
+    "Idempotent sends": (
+        "tests/rpc/test_forward.py::test_a_send_whose_outcome_was_lost_is_repeated_and_stored_once",
+        "tests/system/test_dev_group.py::test_nothing_is_lost_or_doubled_over_ten_kills_of_the_leader",
+    ),
+    "Linearizable reads": (
+        "tests/system/test_reads_live.py::test_every_node_shows_what_was_acknowledged_just_before",
+        "tests/system/test_reads_live.py::test_a_read_without_a_majority_is_unavailable",
+    ),
+    "Members added": (
+        "tests/system/test_member_command.py::test_members_are_listed_added_and_removed",
+        "tests/system/test_member_command.py::test_a_wiped_node_is_replaced_by_its_name",
+        "tests/system/test_members_live.py::test_a_learner_gets_the_log_and_becomes_a_voter_by_itself",
+        "tests/system/test_members_live.py::test_several_members_come_and_go_at_once",
+    ),
+    "Snapshots of broker state": (
+        "tests/node/test_node_snapshots.py::test_a_replica_that_was_away_too_long_gets_a_snapshot_and_every_message",
+        "tests/node/test_node_snapshots.py::test_messages_of_a_certain_age_go",
+        "tests/node/test_node_snapshots.py::test_a_full_disk_lets_the_oldest_segments_go_on_all_nodes",
+    ),
+    "Rot on the disks": (
+        "tests/system/test_repair_live.py::test_a_running_nodes_rot_is_found_by_scrubbing_and_repaired",
+        "tests/system/test_repair_live.py::test_nodes_repair_each_other_without_a_leader",
+    ),
+    "Operator: create": (
+        "tests/operator/test_reconcile.py::test_a_new_group_is_built_founded_and_given_its_topics",
+        "tests/operator/test_reconcile.py::test_deleted_and_applied_again_the_group_is_adopted",
+        "tests/operator/test_status.py::test_each_situation_has_its_reason",
+        "tests/operator/test_lease.py::test_of_two_that_start_together_one_acts",
+        "e2e/stories/test_failover.py::test_every_acknowledged_message_survives_the_leaders_pod",
+    ),
+    "Backups by Spark": (
+        "e2e/stories/test_backup_and_restore.py::test_a_group_lost_with_its_volumes_comes_back_from_a_backup",
+        "tests/pipeline/test_verify.py::test_a_whole_backup_is_proven",
+        "tests/pipeline/test_compaction_job.py::test_superseded_messages_of_the_topics_asked_for_are_gone",
+    ),
+    "Metrics": (
+        "tests/system/test_dashboards.py::test_every_query_of_the_dashboard_returns_data_through_a_failover",
+        "tests/monitoring/test_alerts.py::test_each_alert_fires_when_its_story_says_so",
+        "tests/house/test_monitoring.py::test_every_alert_has_a_runbook",
+    ),
+    "Outage spool for Python": (
+        "tests/system/test_spool.py::test_three_killed_nodes_cost_a_spooling_producer_no_message",
+    ),
+    "`spec` fields": (
+        "tests/operator/test_checks.py::test_a_field_that_nothing_acts_on_is_named",
+        "tests/operator/test_checks.py::test_scaling_a_built_group_is_not_implemented_yet",
+        "tests/house/test_crd_fields.py::test_the_documentation_says_which_fields_are_acted_on",
+    ),
+    "`FIFO`": (
+        "tests/rpc/test_rocketmq_bad_input.py::test_messages_that_break_a_rule_are_refused",
+        "tests/rpc/test_rocketmq_bad_input.py::test_sql_filters_are_refused_by_name",
+        "tests/rpc/test_rocketmq_protocol.py::test_methods_to_come_are_answered_by_name",
+    ),
+    "The outage spool for other": (
+        "tests/house/test_readme.py::test_there_is_no_command_for_the_spool_yet",
+    ),
+}
+"""The first words of each row, and the tests that would fail were it false."""
+
+
+def _rows() -> list[tuple[str, str]]:
+    section = README.partition("## What works today\n")[2].partition("\n## ")[0]
+    return re.findall(r"^\| (?!---)(\S.*?) \| (.+?) \|$", section, re.MULTILINE)
+
+
+def _tests(path: str) -> set[str]:
+    """Return the tests that pytest would collect from a file."""
+    return {
+        node.name
+        for node in ast.parse((ROOT / path).read_text("utf-8")).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.startswith("test_")
+        and not any("mark.skip" in ast.unparse(mark) for mark in node.decorator_list)
+    }
+
+
+def test_each_row_has_its_evidence() -> None:
+    """One entry a row, one row an entry."""
+    rows = [row for row, _ in _rows()]
+
+    shown = {row: [words for words in EVIDENCE if row.startswith(words)] for row in rows}
+
+    assert {row: words for row, words in shown.items() if len(words) != 1} == {}
+    assert sorted(words for (words,) in shown.values()) == sorted(EVIDENCE)
+
+
+def test_the_evidence_is_there() -> None:
+    """Tests that exist and are not skipped; for each row at least one."""
+    gone = [
+        name
+        for names in EVIDENCE.values()
+        for name in names
+        if name.partition("::")[2] not in _tests(name.partition("::")[0])
+    ]
+
+    assert gone == []
+    assert all(EVIDENCE.values())
+
+
+def test_a_row_says_works_refused_or_not_yet() -> None:
+    """And nothing between: a reader decides by that word."""
+    assert {re.split(r"[;:, ]| with", says)[0] for _, says in _rows()} == {
+        "works",
+        "refused",
+        "not",
+    }
+
+
+def test_there_is_no_command_for_the_spool_yet() -> None:
+    """When there is one, its row says so."""
+    with pytest.raises(SystemExit) as ended:
+        command_line.main(["spool"])
+
+    assert ended.value.code == 2

@@ -1,0 +1,61 @@
+"""The three programs start, or say which extra they lack."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["scripts"]
+
+
+def _start(script: str, prelude: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a program as the installed script does, with ``--help``."""
+    module, _, function = SCRIPTS[script].partition(":")
+    program = f"import sys; {prelude}\nfrom {module} import {function}\nsys.exit({function}())"
+    path = [str(ROOT / folder) for folder in ("node", "operator", "pipeline")]
+    return subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:0] = {path}\n{program}", "--help"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_every_program_starts(script: str) -> None:
+    """With what its extra brings."""
+    started = _start(script)
+
+    assert started.returncode == 0, started.stderr
+    assert started.stdout.startswith("usage:")
+
+
+@pytest.mark.parametrize(
+    ("script", "missing", "extra"),
+    [
+        ("dledger", "grpc", "node"),
+        ("dledger-operator", "kopf", "operator"),
+        ("dledger-pipeline", "pyarrow", "pipeline"),
+    ],
+)
+def test_a_missing_extra_is_named(script: str, missing: str, extra: str) -> None:
+    """`pip install dledger` brings the programs, and nothing that they need."""
+    started = _start(script, f"sys.modules[{missing!r}] = None")
+
+    assert started.returncode == 2
+    assert started.stderr == (
+        f"{script}: {missing} is not installed: pip install 'dledger[{extra}]'\n"
+    )
+
+
+def test_a_fault_of_ours_is_no_missing_extra() -> None:
+    """A module of our own that is not there is a traceback, which we want to see."""
+    started = _start("dledger", "sys.modules['dledger.node_command'] = None")
+
+    assert started.returncode == 1
+    assert "Traceback" in started.stderr
