@@ -68,10 +68,6 @@ coverage: $(STAMP) ## Branches of raft/ and store/ that the tests take: at least
 mutants: $(STAMP) ## Plant bugs and show which check caught each: make mutants [MUTANTS_ARGS=...]
 	$(PY) -m tests.mutants $(MUTANTS_ARGS)
 
-.PHONY: found
-found: $(STAMP) ## What was once found broken, each kept as a test: make found [PYTEST_ARGS=...]
-	$(PY) -m pytest tests -m found $(PYTEST_ARGS)
-
 sim: $(STAMP) ## Seeded simulator: make sim SEEDS=1000
 	$(PY) -m dledger_sim --seeds $(SEEDS)
 

@@ -304,6 +304,8 @@ class Model:
         for term, reign in enumerate(state.reigns):
             if reign is None or reign.leader == at or term < node.term:
                 continue
+            if self.bounded and term == self.terms and not self.snapshot_at:
+                continue  # who follows the last leader has no say in anything that comes
             heard = _heard(node, term)
             least = len(reign.log) if self.bounded else max(1, node.base)
             for last in range(least, len(reign.log) + 1):

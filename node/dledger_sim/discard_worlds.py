@@ -1,5 +1,8 @@
 """Where the model of discarding a damaged end begins, and what the exploration finds there.
 
+What bounds each world is beside it: how many terms there are, and where `Model.bounded` is set also
+one candidate and one question a term, appends of whole logs, and mending from the first on.
+
 ``python -m dledger_sim.discard_worlds`` (``make model``) explores each world whole by the rules
 that are shipped, which must lose nothing; and those in which the rules before lost something until
 that is found. Then it replays random walks of all of them on shipped cores. See docs/adr/0014.
@@ -116,9 +119,9 @@ def _leftover() -> World:
     shared = _log(1, 1)
     log = (*shared, entry(1, JOINT))
     nodes = (_node(log, 1, lost=(1,)), *[_node((), 1)] * 3, _node(shared, 1))
-    reigns = _reigns(3, Reign(0, log, 1, (3, 0, 0, 0, 2)))
+    reigns = _reigns(2, Reign(0, log, 1, (3, 0, 0, 0, 2)))
     voters = {FIRST: (0b11111, 0), JOINT: (0b111111, 0b11111), FINAL: (0b111111, 0)}
-    model = Model(terms=3, voters=voters, applied=(0,) * 5, snapshot_at=2, bounded=True)
+    model = Model(terms=2, voters=voters, applied=(0,) * 5, snapshot_at=2, bounded=True)
     return World(
         name="a dead change in a tail of five",
         model=model,
@@ -132,9 +135,10 @@ WORLDS: Final = (_two_ends(), _bare_majority(), _joint(), _outdated(), _leftover
 
 
 def small(world: World) -> World:
-    """Return a world that is explored in seconds: bounded, and of one term less."""
-    model = replace(world.model, terms=world.model.terms - 1, bounded=True)
-    start = world.start._replace(reigns=world.start.reigns[:-1])
+    """Return a world that is explored in seconds: bounded, and of fewer terms."""
+    terms = max(2, world.model.terms - 1)
+    model = replace(world.model, terms=terms, bounded=True)
+    start = world.start._replace(reigns=world.start.reigns[: terms + 1])
     return replace(world, model=model, start=start)
 
 

@@ -12,6 +12,7 @@ _ATTEMPTS = "tests/broker/test_attempts.py"
 _DEDUPE = "tests/broker/test_dedupe.py"
 _FEATURES = "tests/broker/test_features.py"
 _MIXED = "tests/node/test_mixed_versions.py"
+_UNUSED_GROUPS = "tests/broker/test_unused_groups.py"
 _SNAPSHOTS = "tests/broker/test_broker_snapshots.py"
 
 NODE_MUTANTS = (
@@ -98,17 +99,25 @@ NODE_MUTANTS = (
     Mutant(
         name="forget a client before its hour is over",
         file="broker/dedupe.py",
-        old="oldest.used_ms + SILENCE_MS > self._time_ms:",
-        new="oldest.used_ms + SILENCE_MS > self._time_ms + 1:",
+        old="oldest.used_ms + SILENCE_MS > self._time.ms:",
+        new="oldest.used_ms + SILENCE_MS > self._time.ms + 1:",
         why="a retry within the hour is stored a second time",
         checks=(_DEDUPE,),
     ),
     Mutant(
         name="an outage is an hour of silence",
-        file="broker/dedupe.py",
-        old="self._time_ms += min(now_ms - self._log_ms, MAX_STEP_MS)",
-        new="self._time_ms += now_ms - self._log_ms",
+        file="broker/active_time.py",
+        old="max(min(log_ms - self._log_ms, self._max_step_ms), 0)",
+        new="max(log_ms - self._log_ms, 0)",
         why="after an outage, or with a leader whose wall clock is ahead, retries are stored twice",
+        checks=(_DEDUPE, _UNUSED_GROUPS),
+    ),
+    Mutant(
+        name="who is silent goes, however few they are",
+        file="broker/dedupe.py",
+        old="min(FORGOTTEN_AT_ONCE, len(self._clients) - self._silent_kept)",
+        new="min(FORGOTTEN_AT_ONCE, len(self._clients))",
+        why="a producer that comes back with its spool after an outage stores a batch twice",
         checks=(_DEDUPE,),
     ),
     Mutant(
@@ -200,7 +209,7 @@ NODE_MUTANTS = (
         new="""        if not self._core.has_room and self._queue.size_bytes:
             batch = self._queue.take_batch()
             for proposal in batch:
-                proposal.result.set_exception(DledgerError("no room"))
+                proposal.result.set_exception(__import__("dledger.errors").errors.Overloaded("full"))
             return False""",
         why="a batch is sent again and stored behind those that stood behind it",
         checks=("tests/node/test_proposing.py",),
@@ -236,6 +245,38 @@ NODE_MUTANTS = (
         new="if self.streams <= harmless or type(error).__name__ == 'DiskFull':",
         why="its caller appends the batch anew, and it is stored twice",
         checks=("tests/rpc/test_produce_stream.py",),
+    ),
+    Mutant(
+        name="a group goes though a message of it is on loan",
+        file="broker/groups.py",
+        old="            lease.visible_at_ms > now_ms\n",
+        new="            lease.visible_at_ms < 0\n",
+        why="a consumer that works on a message for long finds its group gone",
+        checks=(_UNUSED_GROUPS,),
+    ),
+    Mutant(
+        name="only receiving is using",
+        file="broker/consumption.py",
+        old="        group.used_ms = self.active_ms\n",
+        new="        group.used_ms = group.used_ms or self.active_ms\n",
+        why="a group that is in use loses its place",
+        checks=(_UNUSED_GROUPS,),
+    ),
+    Mutant(
+        name="when a group was used is no part of a snapshot",
+        file="broker/groups.py",
+        old="        group.used_ms = source.number()\n",
+        new="        source.number()\n",
+        why="a node that was restarted lets groups go that the others keep",
+        checks=(_UNUSED_GROUPS, _SNAPSHOTS),
+    ),
+    Mutant(
+        name="retention brings back what was dropped",
+        file="broker/consume_queue.py",
+        old="            first = max(self._sealed_firsts[0], self.first)\n",
+        new="            first = self._sealed_firsts[0]\n",
+        why="a queue begins with messages whose entries are not in the log any more",
+        checks=("tests/broker/test_consume_queue.py",),
     ),
     Mutant(
         name="start in spite of a tombstone",
