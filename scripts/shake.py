@@ -93,6 +93,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--loops", type=int, default=4, help="busy loops beside them (default 4)")
     parser.add_argument("tests", nargs="+", help="tests as pytest takes them")
     given = parser.parse_args(arguments)
+    # What a shell starts in the background ignores Ctrl-C, and so would the tests.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     shutil.rmtree(LOGS, ignore_errors=True)
     LOGS.mkdir(parents=True)
     try:
