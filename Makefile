@@ -3,6 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 CLUSTER ?= auto
 SEEDS ?= 300
+EDGE_SEEDS ?= 500
 MINUTES ?= 20
 WORKERS ?= 2
 PYTEST_ARGS ?=
@@ -68,8 +69,9 @@ coverage: $(STAMP) ## Branches of raft/ and store/ that the tests take: at least
 mutants: $(STAMP) ## Plant bugs and show which check caught each: make mutants [MUTANTS_ARGS=...]
 	$(PY) -m tests.mutants $(MUTANTS_ARGS)
 
-sim: $(STAMP) ## Seeded simulator: make sim SEEDS=1000
+sim: $(STAMP) ## Seeded simulator, then producers at its edge: make sim SEEDS=1000 [EDGE_SEEDS=500]
 	$(PY) -m dledger_sim --seeds $(SEEDS)
+	$(PY) -m dledger_sim.edge --seeds $(EDGE_SEEDS)
 
 .PHONY: model
 model: $(STAMP) ## When a damaged end of a log may go: every state of a model, and walks of it on the core

@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from random import Random
 
@@ -48,7 +48,29 @@ class EdgeOptions:
 
     @classmethod
     def draw(cls, rng: Random) -> EdgeOptions:
-        """Draw one: either large messages, for the bounds in bytes, or many small ones."""
+        """Draw one: a leader that is short of room, connections that fall silent, or anything."""
+        drawn = cls._draw(rng)
+        return rng.choice((drawn, drawn.short_of_room(), drawn.falling_silent()))
+
+    def short_of_room(self) -> EdgeOptions:
+        """Return the same with much queued where little may be uncommitted."""
+        senders = tuple(
+            replace(one, kind="stream", batch=1, body_bytes=500, think_us=0, max_bytes=32 << 20)
+            for one in self.senders
+        )
+        group = replace(self.group, entry_kib=4, queue_kib=512, uncommitted_kib=1, stall=0.05)
+        return replace(self, group=group, senders=senders, streams=StreamBounds())
+
+    def falling_silent(self) -> EdgeOptions:
+        """Return the same with small messages, whose answers are lost."""
+        senders = tuple(
+            replace(one, kind="stream", messages=400, body_bytes=20, think_us=0, max_bytes=32 << 20)
+            for one in self.senders
+        )
+        return replace(self, wire=replace(self.wire, room=1000, mute_s=0.02), senders=senders)
+
+    @classmethod
+    def _draw(cls, rng: Random) -> EdgeOptions:
         large = rng.random() < 0.5
         remembered = rng.choice((32, 128))
         return cls(

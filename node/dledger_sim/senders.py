@@ -161,6 +161,7 @@ class Sender:
             client_id=self.name,
             files=SimFiles(),
             patience_s=self.rng.choice((0.05, 0.5, 2.0)),
+            batch_records=self.options.max_messages,
         ) as producer:
 
             async def send(batch: Sequence[Told], records: Sequence[Record]) -> None:

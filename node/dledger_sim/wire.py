@@ -10,8 +10,9 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace, TracebackType
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self, TypeAlias, cast
 
 import grpc
 import grpc.aio
@@ -31,7 +32,7 @@ _METHOD: Final = "/dledger.v1.Ledger/Produce"
 _LOOK_US: Final = 100 * MS
 _METRICS: Final = NodeMetrics("simulated", "simulated")
 
-Ended = grpc.aio.AioRpcError | None
+Ended: TypeAlias = Exception | None
 """Why a call is over; None: it ended well."""
 
 
@@ -209,7 +210,7 @@ class SimCall:
         self._to_client = _Way(wire, self._at_client)
         self._to_server = _Way(wire, self._at_server)
         self._answers = _Inbox(loop)
-        self._over = self._cancelled = False
+        self._over = False
         self._process: Process | None = None
         self._life = 0
         self._task: asyncio.Task[None] | None = None
@@ -227,7 +228,7 @@ class SimCall:
         async for request in requests:
             while self._to_server.is_full:
                 room = self._loop.create_future()
-                self._to_server.when_room(lambda room=room: self._loop.run(_finish, room))
+                self._to_server.when_room(partial(self._loop.run, _finish, room))
                 await room
             self._to_server.send(request)
         self._to_server.send(_END_OF_REQUESTS)
@@ -302,7 +303,7 @@ class SimCall:
             async for answer in answers:
                 while self._to_client.is_full:
                     room = process.loop.create_future()
-                    self._to_client.when_room(lambda room=room: process.loop.run(_finish, room))
+                    self._to_client.when_room(partial(process.loop.run, _finish, room))
                     await room
                 self._to_client.send(answer)
         except asyncio.CancelledError:

@@ -9,6 +9,7 @@ _DRIVER = "tests/node/test_driver.py"
 _STALE = "tests/node/test_stale_completion.py"
 _JOINING = "tests/node/test_joining.py"
 _ATTEMPTS = "tests/broker/test_attempts.py"
+_EDGE = "tests/sim/test_order_at_the_edge.py"
 _DEDUPE = "tests/broker/test_dedupe.py"
 _FEATURES = "tests/broker/test_features.py"
 _MIXED = "tests/node/test_mixed_versions.py"
@@ -212,7 +213,7 @@ NODE_MUTANTS = (
                 proposal.result.set_exception(__import__("dledger.errors").errors.Overloaded("full"))
             return False""",
         why="a batch is sent again and stored behind those that stood behind it",
-        checks=("tests/node/test_proposing.py",),
+        checks=("tests/node/test_proposing.py", _EDGE),
     ),
     Mutant(
         name="more small messages under way than are remembered",
@@ -220,7 +221,7 @@ NODE_MUTANTS = (
         old="await messages.take(batch.count)",
         new="messages.taken += batch.count",
         why="a failover stores all of them twice",
-        checks=("tests/rpc/test_produce_stream.py",),
+        checks=("tests/rpc/test_produce_stream.py", _EDGE),
     ),
     Mutant(
         name="take from a stream without a bound in number",
