@@ -3,6 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 CLUSTER ?= auto
 SEEDS ?= 300
+EDGE_SEEDS ?= 500
 MINUTES ?= 20
 WORKERS ?= 2
 PYTEST_ARGS ?=
@@ -68,12 +69,13 @@ coverage: $(STAMP) ## Branches of raft/ and store/ that the tests take: at least
 mutants: $(STAMP) ## Plant bugs and show which check caught each: make mutants [MUTANTS_ARGS=...]
 	$(PY) -m tests.mutants $(MUTANTS_ARGS)
 
-.PHONY: found
-found: $(STAMP) ## What was once found broken, each kept as a test: make found [PYTEST_ARGS=...]
-	$(PY) -m pytest tests -m found $(PYTEST_ARGS)
-
-sim: $(STAMP) ## Seeded simulator: make sim SEEDS=1000
+sim: $(STAMP) ## Seeded simulator, then producers at its edge: make sim SEEDS=1000 [EDGE_SEEDS=500]
 	$(PY) -m dledger_sim --seeds $(SEEDS)
+	$(PY) -m dledger_sim.edge --seeds $(EDGE_SEEDS)
+
+.PHONY: model
+model: $(STAMP) ## When a damaged end of a log may go: every state of a model, and walks of it on the core
+	$(PY) -m dledger_sim.discard_worlds
 
 chaos: $(STAMP) ## Real nodes under kills, cuts, I/O errors: make chaos MINUTES=20 [CHAOS_ARGS=...]
 	$(PY) -m e2e.chaos --minutes $(MINUTES) $(CHAOS_ARGS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,11 +50,13 @@ class Outcome:
         gap: What the client saw.
         has_moved: Whether another node led at the end.
         phases: How long the new leader's election took, in milliseconds, if it tells.
+        amiss: How the victim ended under a fault that ends no process; "" if it did not.
     """
 
     gap: Gap
     has_moved: bool
     phases: Mapping[str, float]
+    amiss: str = ""
 
 
 def failover_rows(system: System, trials: Trials, scratch: Path, logs: Path) -> Iterator[Row]:
@@ -127,6 +130,7 @@ def _row(group: Group, fault: Fault, trials: Trials, rng: random.Random) -> Row:
         | moved(outcomes)
         | phase_figures([outcome.phases for outcome in outcomes]),
         samples=tuple(outcome.gap.seconds * 1000 for outcome in outcomes),
+        notes=deaths(outcomes),
     )
 
 
@@ -145,10 +149,12 @@ def _trial(group: Group, fault: Fault, rng: random.Random) -> Outcome:
         successor = _successor(group, victim)
     finally:
         fault.heal(group, victim)
+    # How a process takes SIGTERM is its system's own; one that is only cut off is to live on.
+    amiss = "" if fault.ends_with else fault.amiss(group.nodes[victim].exit_code)
     if not group.nodes[victim].is_running():
         group.restart(victim)
     gap = longest_gap(acks_s, fault_s=fault_s, end_s=end_s, recent_s=_RECENT_S)
-    return Outcome(gap, successor is not None, successor.phases if successor else {})
+    return Outcome(gap, successor is not None, successor.phases if successor else {}, amiss)
 
 
 def _until_steady(
@@ -171,6 +177,12 @@ def _successor(group: Group, victim: int) -> Standing | None:
     """Return what the newest leader says if it is not the victim."""
     leader = group.leader()
     return None if leader is None or leader == victim else group.standings()[leader]
+
+
+def deaths(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+    """Return how often the victim ended by itself, and how: who reads the gaps has to know."""
+    ends = Counter(outcome.amiss for outcome in outcomes if outcome.amiss)
+    return tuple(f"{count} of {len(outcomes)} {amiss}" for amiss, count in sorted(ends.items()))
 
 
 def moved(outcomes: Sequence[Outcome]) -> dict[str, float]:

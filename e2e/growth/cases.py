@@ -93,6 +93,7 @@ async def state(setting: Setting) -> Outcome:
         refused("state: one group more than 10,000", str(groups["one_more"]), "10000 groups"),
         at_most("state: groups idle for a month", groups["kept_share_after_a_month"], 0.5, ""),
         none_of("state: refusals of a new group a month later", int(bool(groups["a_month_later"]))),
+        at_most("state: letting the idle groups go", groups.get("expire_ms"), TURN_MS, "ms"),
     ]
     return outcome
 

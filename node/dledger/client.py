@@ -6,18 +6,17 @@ command line, the end-to-end stories and by users.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
 
 from dledger.admin_client import AdminClient
+from dledger.any_node import AnyNode
 from dledger.append_stream import AppendStream
 from dledger.batch_reader import follow
 from dledger.batching_producer import BatchingProducer, Sent
 from dledger.broker.topics import check_name
 from dledger.channel import error_of, nodes_of
-from dledger.errors import CorruptSpool, MessageRejected, OutcomeUnknown, Unavailable
+from dledger.errors import CorruptSpool, MessageRejected, OutcomeUnknown
 from dledger.ledger_client import Client, TopicInfo
 from dledger.records import Appended, Record, StoredRecord
 from dledger.rpc.checks import check_record
@@ -48,8 +47,6 @@ __all__ = [
     "error_of",
     "follow",
 ]
-
-_RETRY_S: Final = 0.1
 
 
 class SpoolingProducer(Producer):
@@ -84,7 +81,7 @@ class SpoolingProducer(Producer):
         nodes = nodes_of(addresses, for_what="producer")
         super().__init__(
             Path(directory),
-            lambda client_id: _AnyNode(nodes, client_id),
+            lambda client_id: AnyNode([Client(node, client_id=client_id) for node in nodes]),
             check=_check_message,
             max_bytes=max_bytes,
             patience_s=patience_s,
@@ -95,40 +92,6 @@ class SpoolingProducer(Producer):
     def blocking(self) -> BlockingProducer:
         """Return the same for programs without an event loop, as a context manager."""
         return BlockingProducer(self)
-
-
-class _AnyNode:
-    """Appends through one node, and through the next one when that fails."""
-
-    def __init__(self, addresses: Sequence[str], client_id: str) -> None:
-        self._clients = [Client(address, client_id=client_id) for address in addresses]
-        self._current = 0
-
-    async def append(
-        self, topic: str, records: Sequence[Record], *, queue_id: int, timeout_s: float
-    ) -> Appended:
-        """Append one batch, trying until *timeout_s*. Raises as `Client.append_once` does."""
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + timeout_s
-        attempt_s = timeout_s / len(self._clients)
-        while True:
-            chosen = self._current
-            left_s = max(0.1, deadline_s - loop.time())
-            try:
-                return await self._clients[chosen].append_once(
-                    topic, records, queue_id=queue_id, timeout_s=min(attempt_s, left_s)
-                )
-            except Unavailable:
-                if self._current == chosen:
-                    self._current = (chosen + 1) % len(self._clients)
-                if loop.time() + _RETRY_S >= deadline_s:
-                    raise
-            await asyncio.sleep(_RETRY_S)
-
-    async def close(self) -> None:
-        """Close the connections."""
-        for client in self._clients:
-            await client.close()
 
 
 def _check_message(message: Message) -> None:

@@ -64,6 +64,7 @@ class Settings:
         retention_hours: Age at which messages go, whole segments at a time; 0: they never do.
         disk_watermark_percent: How full the disk may be before the oldest segments go early; 0: no
             such limit.
+        group_retention_hours: How long a consumer group is kept that nobody uses; 0: for ever.
         leader_follows_clients: Whether leadership goes to the node that most requests come to.
         shutdown_grace_s: Longest time SIGTERM may take.
         tls_cert_file: PEM certificate chain; empty: self-signed.
@@ -95,6 +96,7 @@ class Settings:
     snapshot_entries: int = 1000
     retention_hours: int = 72
     disk_watermark_percent: int = 85
+    group_retention_hours: int = 720
     leader_follows_clients: bool = True
     shutdown_grace_s: int = 20
     tls_cert_file: str = ""
@@ -144,6 +146,7 @@ _BOUNDS: Final[dict[str, tuple[int, int]]] = {
     "snapshot_entries": (1, 1 << 40),
     "retention_hours": (0, 1_000_000),
     "disk_watermark_percent": (0, 99),
+    "group_retention_hours": (0, 1_000_000),
     "shutdown_grace_s": (1, 600),
 }
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {

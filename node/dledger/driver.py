@@ -25,7 +25,7 @@ from dledger.log_clock import Clock, LogClock
 from dledger.log_view import LogView
 from dledger.metrics import NodeMetrics
 from dledger.proposals import Command
-from dledger.proposing import Proposing
+from dledger.proposing import EntrySizes, Proposing
 from dledger.raft.config import RaftConfig
 from dledger.raft.core import Raft
 from dledger.raft.messages import InstallSnapshotRequest, Message
@@ -67,6 +67,7 @@ class DriverConfig:
     stall: StallLimits = field(default_factory=StallLimits)
     max_queued_bytes: int = 64 << 20
     min_free_bytes: int = 64 << 20
+    entries: EntrySizes = field(default_factory=EntrySizes)
 
 
 class Driver:
@@ -140,6 +141,7 @@ class Driver:
             log_clock=self._log_clock,
             metrics=metrics,
             max_queued_bytes=config.max_queued_bytes,
+            sizes=config.entries,
         )
         self._roles = RoleWatch(self.core, clock=clock, log_clock=self._log_clock, metrics=metrics)
         self._room = DiskRoom(config.min_free_bytes)

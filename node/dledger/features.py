@@ -160,6 +160,7 @@ FEATURES: Final = Features(
         7: CommandForm(name="RENEW", level=1, fields=since(1, "group topic leases invisible")),
         8: CommandForm(name="RELEASE", level=1, fields=since(1, "group client")),
         9: CommandForm(name="RETAIN", level=1, fields=since(1, "before")),
+        10: CommandForm(name="EXPIRE_GROUPS", level=1, fields=since(1, "before_ms")),
     },
     entry_kinds={0: 1, 1: 1, 2: 1},
     membership=since(1, "group voters outgoing learners"),

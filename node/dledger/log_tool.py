@@ -12,10 +12,12 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 from dledger import discard_tool
 from dledger.errors import DledgerError
+from dledger.store.discards import Discard, load_discards
 from dledger.store.files import Files, Mode, RealFiles
 from dledger.store.format import decode_index
 from dledger.store.identity import LOG_DIRECTORY, Identity, load_identity
@@ -53,6 +55,8 @@ def run(args: argparse.Namespace) -> int:
         if args.action == "verify":
             for line in _report(files, found):
                 print(line)
+            for act in load_discards(files, args.directory):
+                print(_told(act))
         else:
             for line in _dump(files, found, args.first, args.last):
                 print(line)
@@ -96,6 +100,12 @@ def _report(files: Files, found: Survey) -> Iterator[str]:
         f"entries [{first}, {found.last_index}], synced up to {mark.index}, "
         f"last chain CRC {found.last_chain:#010x}"
     )
+
+
+def _told(act: Discard) -> str:
+    when = datetime.fromtimestamp(act.at_ms / 1000, UTC).isoformat(timespec="seconds")
+    gone = ", ".join(each.strip() for each in act.lost) or "no message"
+    return f"given up on {when}, entries {[list(pair) for pair in act.damaged]} damaged: {gone}"
 
 
 def _index_state(files: Files, segment: Segment, found: Survey) -> str:

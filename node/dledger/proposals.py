@@ -48,8 +48,13 @@ class Proposal:
 class ProposalQueue:
     """Commands that wait to become part of an entry; bounded in bytes and in number."""
 
-    def __init__(self, max_bytes: int, max_commands: int = MAX_QUEUED_COMMANDS) -> None:
-        self._max_bytes = max_bytes
+    def __init__(
+        self,
+        max_bytes: int,
+        max_commands: int = MAX_QUEUED_COMMANDS,
+        max_entry_bytes: int = MAX_ENTRY_BYTES,
+    ) -> None:
+        self._max_bytes, self._max_entry_bytes = max_bytes, max_entry_bytes
         self._max_commands = max_commands
         self._queue: deque[Proposal] = deque()
         self._open: deque[OpenCommand] = deque()
@@ -85,8 +90,8 @@ class ProposalQueue:
     def take_batch(self) -> list[Proposal]:
         """Remove and return the proposals of the next entry; those nobody awaits are dropped."""
         batch: list[Proposal] = []
-        size = 0
-        while self._queue and (not batch or size + len(self._queue[0].command) <= MAX_ENTRY_BYTES):
+        size, most = 0, self._max_entry_bytes
+        while self._queue and (not batch or size + len(self._queue[0].command) <= most):
             proposal = self._queue.popleft()
             if isinstance(proposal.command, bytes):
                 self._fixed_bytes -= len(proposal.command)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from crc32c import crc32c
@@ -17,14 +18,33 @@ from crc32c import crc32c
 from dledger.errors import DledgerError
 from dledger.log_clock import Clock, LogClock
 from dledger.metrics import NodeMetrics
-from dledger.proposals import Command, Proposal, ProposalQueue, Waiters, closed
+from dledger.proposals import (
+    MAX_ENTRY_BYTES,
+    Command,
+    Proposal,
+    ProposalQueue,
+    Waiters,
+    closed,
+)
 from dledger.raft.core import Raft
 from dledger.types import EntryKind
 
 _PIPELINE_ENTRIES: Final = 4
-_EARLY_BATCH_BYTES: Final = 256 << 10
-_WORTH_BYTES: Final = 64 << 10
-"""From here on an entry costs by its bytes, below by being one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntrySizes:
+    """How large an entry becomes.
+
+    Attributes:
+        worth_bytes: From here on one costs by its bytes, below by being one.
+        early_bytes: One that has so much does not wait for the sync before it.
+        max_bytes: Nothing is joined to one beyond this; a larger command goes alone.
+    """
+
+    worth_bytes: int = 64 << 10
+    early_bytes: int = 256 << 10
+    max_bytes: int = MAX_ENTRY_BYTES
 
 
 class Proposing:
@@ -38,9 +58,11 @@ class Proposing:
         log_clock: LogClock,
         metrics: NodeMetrics,
         max_queued_bytes: int,
+        sizes: EntrySizes = EntrySizes(),
     ) -> None:
         self._core, self._clock, self._log_clock, self._metrics = core, clock, log_clock, metrics
-        self._queue = ProposalQueue(max_queued_bytes)
+        self._sizes = sizes
+        self._queue = ProposalQueue(max_queued_bytes, max_entry_bytes=sizes.max_bytes)
         self._waiters = Waiters(self._answered)
 
     @property
@@ -81,8 +103,10 @@ class Proposing:
             return False  # a commit, a sync, or the end of a hand-over or of our lead: all wake us
         size_bytes, ahead = self._queue.size_bytes, len(self._waiters)
         if disk_idle:
-            return (not ahead or size_bytes >= _WORTH_BYTES) and not self._core.has_ready()
-        return size_bytes >= _EARLY_BATCH_BYTES and ahead < _PIPELINE_ENTRIES
+            return (
+                not ahead or size_bytes >= self._sizes.worth_bytes
+            ) and not self._core.has_ready()
+        return size_bytes >= self._sizes.early_bytes and ahead < _PIPELINE_ENTRIES
 
     def applied(self, term: int, index: int, results: Sequence[object]) -> None:
         """Hand out an applied entry's results, one a command."""

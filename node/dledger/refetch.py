@@ -181,13 +181,13 @@ def first_needed(damaged: Sequence[range], applied_index: int) -> int | None:
 
 
 def is_stuck_behind(damaged: Sequence[range], core: RaftView) -> bool:
-    """Whether a leader's damage is what all other voters wait for: none can get its whole log.
+    """Whether all other voters wait, or will, for what is damaged here: none can get all of it.
 
     Then nothing more is committed under it, and a hand-over would never come about.
     """
     voters = core.membership.voter_ids
     matches = [one.match_index for peer, one in core.progress().items() if peer in voters]
-    return bool(damaged and matches) and max(matches) < damaged[0].start
+    return bool(damaged and matches) and max(matches) < damaged[-1].stop - 1
 
 
 def whole_entries(log: CommitLog, first: int, last: int, max_bytes: int) -> tuple[Entry, ...]:

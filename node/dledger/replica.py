@@ -215,6 +215,7 @@ def _upkeep(given: Surroundings, driver: Driver, log: CommitLog, snapshots: Snap
         retention=RetentionPolicy(
             hours=settings.retention_hours,
             disk_watermark_percent=settings.disk_watermark_percent,
+            group_hours=settings.group_retention_hours,
         ),
         policy=SnapshotPolicy(
             size_bytes=settings.snapshot_bytes, entries=settings.snapshot_entries

@@ -18,15 +18,21 @@ _HOUR_MS: Final = 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionPolicy:
-    """How long messages are kept.
+    """How long messages are kept, and consumer groups.
 
     Attributes:
-        hours: Age at which they go; 0: never.
+        hours: Age at which messages go; 0: never.
         disk_watermark_percent: How full the disk may be before they go early; 0: no such limit.
+        group_hours: How long a group is kept that nobody uses; 0: for ever.
     """
 
     hours: int
     disk_watermark_percent: int
+    group_hours: int = 0
+
+    def unused_before_ms(self, active_ms: int) -> int:
+        """Return when a group that goes was used last at the latest; 0: none goes."""
+        return max(0, active_ms - self.group_hours * _HOUR_MS) if self.group_hours else 0
 
     def excess_bytes(self, *, used_bytes: int, total_bytes: int) -> int:
         """Return by how much the disk is fuller than it may be; 0 if it is not."""

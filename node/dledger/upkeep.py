@@ -1,4 +1,4 @@
-"""What a node does for its disk now and then: snapshots by policy, and retention.
+"""What a node does for its disk now and then: snapshots by policy, retention, unused groups.
 
 Owned by the node, which calls `run` every second. Retention has three steps, with a crash possible
 behind each: the leader commits RETAIN, so that all states forget the same messages; each node takes
@@ -13,9 +13,10 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from dledger import snapshot_care
-from dledger.broker.commands import Retain
+from dledger.broker.commands import ExpireGroups, Retain
 from dledger.broker.state import BrokerState
 from dledger.driver import Driver
 from dledger.errors import DiskFull, DledgerError, StorageError
@@ -27,6 +28,9 @@ from dledger.store.files import DiskUsage
 from dledger.store.log_index import SealedSegment
 
 logger = logging.getLogger(__name__)
+
+_ROUNDS_BETWEEN_LOOKS: Final = 60
+"""At all groups, for those that nobody uses; a round is a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +76,7 @@ class Upkeep:
         self._laggards = Laggards()
         self._bytes_at_snapshot = 0
         self._rounds = policy.rest_rounds
+        self._rounds_until_look = 0
         self._newest_ms: dict[int, int] = {}
 
     async def run(self, usage: DiskUsage) -> None:
@@ -79,6 +84,7 @@ class Upkeep:
         self._rounds += 1
         try:
             await self._propose_retention(usage)
+            await self._propose_expiry()
             followers = self._driver.core.progress()
             if self._laggards.get_on(followers, self._state.first_index):
                 return
@@ -142,6 +148,17 @@ class Upkeep:
         if index > self._state.first_index:
             logger.info("messages in entries below %d are not kept any longer", index)
             await self._driver.propose(Retain(before_index=index).encode(), grows=False)
+
+    async def _propose_expiry(self) -> None:
+        """Every minute on the leader: let go the groups that nobody used for long."""
+        if self._rounds_until_look > 0 or not self._driver.is_serving_leader():
+            self._rounds_until_look -= 1
+            return
+        self._rounds_until_look = _ROUNDS_BETWEEN_LOOKS
+        before_ms = self._retention.unused_before_ms(self._state.groups.active_ms)
+        if before_ms and self._state.groups.any_unused(before_ms):
+            logger.info("consumer groups that were used last before %d are let go", before_ms)
+            await self._driver.propose(ExpireGroups(before_ms=before_ms).encode(), grows=False)
 
     def _keep_from(self, usage: DiskUsage, now_ms: int) -> int:
         used_bytes = usage.total_bytes - usage.free_bytes

@@ -83,7 +83,7 @@ class State(NamedTuple):
 
     Attributes:
         reigns: That of each term; None: nobody has led it.
-        begun: Where only one candidate and one question a term are explored, a bit for each.
+        begun: In a bounded exploration, a bit for each candidate's and each question's term.
     """
 
     nodes: tuple[Node, ...]
@@ -126,8 +126,8 @@ class Model:
         voters: Who counts by the membership of each kind.
         applied: Of each node, up to where its own snapshot has the log.
         snapshot_at: Where a leader's snapshot ends, if it sends any.
-        whole_logs: Explore only appends that bring all that a leader has.
-        one_a_term: Explore only one candidate and one question in each term.
+        bounded: Explore only one candidate and one question in each term, appends that bring all
+            that their leader has, and damage that is mended from the first on.
         rules: What a node does with a damaged end.
     """
 
@@ -135,8 +135,7 @@ class Model:
     voters: Mapping[int, Voters]
     applied: tuple[int, ...]
     snapshot_at: int = 0
-    one_a_term: bool = False
-    whole_logs: bool = False
+    bounded: bool = False
     rules: Rules = Rules()
 
     # What a node knows
@@ -192,33 +191,34 @@ class Model:
         for at, node in enumerate(state.nodes):
             yield from self._own_steps(state, at, node)
             for sender, other in enumerate(state.nodes):
-                if sender != at:
+                if sender != at and (other.role > 0 or other.question):
                     yield from self._messages(state, at, node, sender, other)
             yield from self._from_leaders(state, at, node)
 
     def _own_steps(self, state: State, at: int, node: Node) -> Iterator[tuple[Label, State]]:
-        lost = self.first_lost(at, node)
+        damaged = self.first_lost(at, node)
         stands = node.role != LEADS and self.is_whole(node)
         stands = stands and self.has_say(at, self.in_force(at, node))
-        asks = lost and self._may_ask(at, node, lost)
+        asks = damaged and self._may_ask(at, node, damaged)
         for term in range(node.term + 1, self.terms + 1):
             entered = _entered(node, term)
             if stands and not state.begun >> 2 * term & 1:
                 candidate = entered._replace(voted=True, role=1 << at)
                 yield ("campaign", at, term), self._begin(state, at, candidate, 2 * term)
             if asks and not state.begun >> 2 * term + 1 & 1:
-                who = self.in_force(at, node, before=lost)
-                asking = entered._replace(question=(lost, who, 0))
+                who = self.in_force(at, node, before=damaged)
+                asking = entered._replace(question=(damaged, who, 0))
                 yield ("ask", at, term), self._begin(state, at, asking, 2 * term + 1)
         if node.role == LEADS or node.length < len(node.disk) or node.ghost:
             yield ("restart", at), _with(state, at, self._restarted(node))
-        for position in range(1, len(node.disk) + 1):
-            if node.lost >> position & 1 and self._anyone_has(state, node, position):
+        lost = [each for each in range(1, len(node.disk) + 1) if node.lost >> each & 1]
+        for position in lost[:1] if self.bounded else lost:
+            if self._anyone_has(state, node, position):
                 mended = node._replace(lost=node.lost & ~(1 << position))
                 yield ("mend", at, position), _with(state, at, mended)
 
     def _begin(self, state: State, at: int, node: Node, bit: int) -> State:
-        begun = state.begun | 1 << bit if self.one_a_term else 0
+        begun = state.begun | 1 << bit if self.bounded else 0
         return _with(state, at, node)._replace(begun=begun)
 
     def _may_ask(self, at: int, node: Node, lost: int) -> bool:
@@ -304,8 +304,10 @@ class Model:
         for term, reign in enumerate(state.reigns):
             if reign is None or reign.leader == at or term < node.term:
                 continue
+            if self.bounded and term == self.terms and not self.snapshot_at:
+                continue  # who follows the last leader has no say in anything that comes
             heard = _heard(node, term)
-            least = len(reign.log) if self.whole_logs else max(1, node.base)
+            least = len(reign.log) if self.bounded else max(1, node.base)
             for last in range(least, len(reign.log) + 1):
                 merged = _merged(heard, reign.log[:last])
                 after = self._acked(_with(state, at, merged), term, reign, at, last)
@@ -351,7 +353,7 @@ class Model:
         if self.committed(reign, term) == len(reign.log):  # whoever else acknowledges it
             reign = reign._replace(acks=(len(reign.log),) * len(reign.acks))
         reigns = (*state.reigns[:term], reign, *state.reigns[term + 1 :])
-        return state._replace(reigns=reigns)
+        return State(state.nodes, reigns, state.begun)
 
     @staticmethod
     def _ended(reign: Reign, term: int) -> Reign:
@@ -377,6 +379,30 @@ class Model:
                 return last
         return 0
 
+    def normal(self, state: State) -> State:
+        """Return a state in which the same can happen as in this one, and that many others have.
+
+        What nobody can hear any more is forgotten: a vote of an election that is over, and what a
+        leader sent whose term all have left, unless it is committed.
+        """
+        nodes, reigns = state.nodes, state.reigns
+        least = min([node.term for node in nodes])
+        for term in range(1, least):
+            reign = reigns[term]
+            if reign is not None and reign.leader >= 0:
+                reigns = (*reigns[:term], self._over(reign, term), *reigns[term + 1 :])
+        if self.bounded:
+            live = [node.term for node in nodes if node.role > 0]
+            for at, node in enumerate(nodes):
+                begun = state.begun >> 2 * node.term & 1 or node.term == 1
+                if node.voted and begun and node.term not in live:
+                    nodes = (*nodes[:at], node._replace(voted=False), *nodes[at + 1 :])
+        return State(nodes, reigns, state.begun)
+
+    def _over(self, reign: Reign, term: int) -> Reign | None:
+        safe = self.committed(reign, term)
+        return Reign(0, reign.log[:safe], safe, (safe,) * len(reign.acks)) if safe else None
+
     # What must hold
 
     def fault(self, state: State) -> str:
@@ -397,17 +423,19 @@ class Model:
 
 
 def _with(state: State, at: int, node: Node) -> State:
-    return state._replace(nodes=(*state.nodes[:at], node, *state.nodes[at + 1 :]))
+    return State((*state.nodes[:at], node, *state.nodes[at + 1 :]), state.reigns, state.begun)
 
 
 def _entered(node: Node, term: int) -> Node:
     """A later term has no vote; who led, ran or asked does so no more."""
-    return node._replace(term=term, voted=False, role=0, question=())
+    return Node(term, False, *node[2:6], 0, (), node.ghost)
 
 
 def _heard(node: Node, term: int) -> Node:
     """A leader of its term was heard: what is acknowledged to it counts, so a question is void."""
-    return _entered(node, term) if node.term < term else node._replace(role=0, question=())
+    if node.term < term:
+        return _entered(node, term)
+    return node._replace(role=0, question=()) if node.role or node.question else node
 
 
 def _merged(node: Node, sent: Log) -> Node:

@@ -23,6 +23,12 @@ class Options:
         think_ms: The longest pause of a client between requests.
         snapshot_entries: Entries behind which a snapshot is due.
         kept_kib: How much of the log retention keeps; 0: all.
+        queue_kib: Commands that wait to become entries; 0: as *tight* says.
+        uncommitted_kib: Entries that wait to be committed; 0: likewise.
+        entry_kib: The largest entry; those that are worth one and those that go early are as much
+            smaller than the shipped ones. 0: the shipped sizes.
+        remembered_ids: Message ids of a client that are remembered; 0: the shipped number. Only
+            without snapshots: what reads one goes by the shipped number.
         faulty_s: How long there are faults.
         delay_ms: The longest ordinary delay of a message.
         sync_ms: The longest ordinary job on a disk.
@@ -61,6 +67,10 @@ class Options:
     think_ms: int = 50
     snapshot_entries: int = 1 << 20
     kept_kib: int = 0
+    queue_kib: int = 0
+    uncommitted_kib: int = 0
+    entry_kib: int = 0
+    remembered_ids: int = 0
     faulty_s: int = 8
     delay_ms: int = 5
     sync_ms: int = 10

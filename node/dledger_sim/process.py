@@ -15,11 +15,13 @@ from pathlib import Path
 from random import Random
 from typing import Final, Protocol
 
+from dledger.broker.dedupe import MAX_IDS_OF_CLIENT, DedupeWindow
 from dledger.broker.state import BrokerState
 from dledger.config import ELECTION_TIMEOUT_TICKS, HEARTBEAT_TICKS
 from dledger.driver import Driver, DriverConfig
 from dledger.errors import NodeRemoved, StorageError
 from dledger.metrics import NodeMetrics
+from dledger.proposing import EntrySizes
 from dledger.raft import invariants
 from dledger.raft.config import RaftConfig
 from dledger.raft.messages import Message
@@ -130,8 +132,10 @@ class ObservedLog(CommitLog):
 class ObservedState:
     """A broker state that tells what is applied. Implements `driver.StateMachine`."""
 
-    def __init__(self, on_applied: Callable[[Entry, Sequence[object]], None]) -> None:
-        self.broker = BrokerState()
+    def __init__(
+        self, on_applied: Callable[[Entry, Sequence[object]], None], dedupe: DedupeWindow
+    ) -> None:
+        self.broker = BrokerState(dedupe)
         self._on_applied = on_applied
 
     def apply(self, entry: Entry) -> Sequence[object]:
@@ -156,7 +160,8 @@ class Process:
         self.is_up = False
         self.retired = False
         self.lives = 0
-        self.max_queued_bytes = 16 << 10 if world.options.tight else 64 << 20
+        tight = 16 if world.options.tight else 64 << 10
+        self.max_queued_bytes = (world.options.queue_kib or tight) << 10
         self._format(founding)
 
     def _format(self, founding: Entry | None) -> None:
@@ -202,7 +207,10 @@ class Process:
         hard_state_file = HardStateFile(self.files, _DIRECTORY)
         hard_state = hard_state_file.load()
         self.log = self._open_log()
-        self.state = ObservedState(lambda entry, got: self._world.applied(self, entry, got))
+        self.state = ObservedState(
+            lambda entry, got: self._world.applied(self, entry, got),
+            DedupeWindow(max_ids_of_client=self._world.options.remembered_ids or MAX_IDS_OF_CLIENT),
+        )
         self.snapshots = Snapshots(
             SnapshotFiles(self.files, _DIRECTORY / SNAPSHOT_DIRECTORY, reserve_bytes=0),
             group_id=self._identity.group_id,
@@ -214,6 +222,7 @@ class Process:
             config=DriverConfig(
                 max_queued_bytes=self.max_queued_bytes,
                 min_free_bytes=0,
+                entries=self._entry_sizes(),
             ),
             raft=self._raft_config(),
             hard_state_file=hard_state_file,
@@ -271,6 +280,9 @@ class Process:
             heartbeat_ticks=HEARTBEAT_TICKS,
             election_timeout_ticks=ELECTION_TIMEOUT_TICKS,
         )
+        if self._world.options.uncommitted_kib:
+            size_bytes = self._world.options.uncommitted_kib << 10
+            config = replace(config, max_uncommitted_bytes=size_bytes)
         if not self._world.options.tight:
             return config
         return replace(
@@ -282,6 +294,14 @@ class Process:
             max_uncommitted_bytes=16 << 10,
             max_apply_bytes=2048,
             max_unapplied_bytes=4096,
+        )
+
+    def _entry_sizes(self) -> EntrySizes:
+        size_bytes = self._world.options.entry_kib << 10
+        if not size_bytes:
+            return EntrySizes()
+        return EntrySizes(
+            worth_bytes=size_bytes // 16, early_bytes=size_bytes // 4, max_bytes=size_bytes
         )
 
     async def _keep_house(self) -> None:

@@ -24,7 +24,7 @@ ACTED_ON: Final = frozenset(
         *("resources", "affinity", "topologySpreadConstraints", "tolerations", "nodeSelector"),
         *("priorityClassName", "podLabels", "podAnnotations", "serviceAccountName"),
         *("imagePullSecrets", "securityContext", "autoCreateTopics", "topics", "paused"),
-        *("retention.hours", "retention.diskWatermarkPercent"),
+        *("retention.hours", "retention.diskWatermarkPercent", "retention.groupHours"),
         "monitoring.canary.enabled",  # off is what there is
         *("backup.store.url", "backup.store.secretName", "backup.store.endpoint"),
         *("backup.schedule", "spark.image", "spark.localThreshold"),

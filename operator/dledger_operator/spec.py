@@ -44,10 +44,11 @@ class Storage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """When old messages go."""
+    """When old messages go, and consumer groups that nobody uses."""
 
     hours: int = 72
     disk_watermark_percent: int = 85
+    group_hours: int = 720
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

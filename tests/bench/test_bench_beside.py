@@ -180,7 +180,9 @@ def test_an_interrupt_leaves_neither_tree_nor_disks(
     assert list(build.iterdir()) == []
 
 
-@pytest.mark.parametrize("wrong", [["--rounds", "2"], ["--seconds", "0"], ["--offered", "nan"], []])
+@pytest.mark.parametrize(
+    "wrong", [["--rounds", "2"], ["--seconds", "0"], ["--offered", "nan"], ["--only", "typo"], []]
+)
 def test_a_command_that_could_measure_nothing_is_refused(wrong: list[str]) -> None:
     """Two rounds have no median."""
     with pytest.raises(SystemExit) as ended:
@@ -197,10 +199,9 @@ def test_two_groups_of_one_tree_take_turns_and_end(
 
     Appends only, for a moment: what the figures come to is not for a test to say.
     """
-    monkeypatch.setattr(beside, "MEASURES", (MEASURES[1],))
     monkeypatch.setattr(beside, "_WARM_UP_S", 0.2)
 
-    main(["HEAD", "--rounds", "3", "--seconds", "0.2"])
+    main(["HEAD", "--rounds", "3", "--seconds", "0.2", "--only", "batch 64, window"])
 
     rounds = [line for line in capsys.readouterr().out.splitlines() if line.startswith("round")]
     order = [line.split()[4] for line in rounds]

@@ -29,10 +29,12 @@ def _times(factor: float) -> list[float]:
         ([50.0, 50.0, 50.0], [100.0, 40.0, 100.0], Verdict.WITHIN),
         (_times(0.5), [100.0, 100.0, 40.0, 100.0, 100.0], Verdict.BROKEN),
         ([50.0, 90.0, 45.0, 84.0, 65.0], [60.0, 110.0, 54.0, 100.0, 78.0], Verdict.WITHIN),
+        ([70.0, 20.0, 70.0, 70.0, 70.0], [100.0, 100.0, 20.0, 20.0, 100.0], Verdict.WITHIN),
     ],
     ids=[
         *("same", "86 %", "84 %", "116 %", "150 %", "noise", "one good round", "two good rounds"),
         *("one of three lost", "one of five lost", "no more than a tree's own spread"),
+        "two of five disagree",
     ],
 )
 def test_a_rate_is_broken_below_85_percent_and_outside_both_spreads(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from e2e.bench.catch_up import Course
-from e2e.bench.failover import gap_figures, phase_figures
+from e2e.bench.failover import Outcome, deaths, gap_figures, phase_figures
 from e2e.bench.gaps import Gap
 from e2e.bench.links import Links, socket_inode
 from e2e.bench.seats import HOST, Link, Seat, take_seats
@@ -102,6 +102,18 @@ def test_a_gap_that_did_not_end_counts_as_long_as_it_was_watched() -> None:
 
     assert (figures["trials"], figures["unrecovered"]) == (4, 1)
     assert (figures["p50_ms"], figures["max_ms"]) == (200, 30_000)
+
+
+def test_a_victim_that_died_of_a_cut_link_is_told_of() -> None:
+    """It is started again for the next trial, and its gap is not that of a cut."""
+    gap = Gap(from_s=0, to_s=1, is_over=True)
+    ends = ("", "ended with 4", "", "ended with 4", "ended with -11")
+
+    assert deaths([Outcome(gap, True, {}, amiss) for amiss in ends]) == (
+        "1 of 5 ended with -11",
+        "2 of 5 ended with 4",
+    )
+    assert deaths([Outcome(gap, True, {})]) == ()
 
 
 def test_phases_are_medians_of_the_trials_that_have_them() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dledger.broker.commands import Ack, CreateGroup, CreateTopic, LeaseRef, Receive
+from dledger.broker.commands import Ack, CreateGroup, CreateTopic, LeaseRef, Receive, Retain
 from dledger.broker.message import Columns, Message
 from dledger.broker.produce import encode_produce
 from dledger.broker.results import Acked, Produced, Received
@@ -98,6 +98,10 @@ class Log:
         (result,) = self.append(Ack(group=group, topic=received.topic, leases=leases).encode())
         assert isinstance(result, Acked), result
         return result.outcomes
+
+    def retain(self, before_index: int) -> None:
+        """Let messages below an entry go."""
+        self.append(Retain(before_index=before_index).encode())
 
     def replay(self) -> BrokerState:
         """Apply the whole log to a fresh state."""

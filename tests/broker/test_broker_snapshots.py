@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import FunctionType
+from typing import Any
 
 import pytest
 from crc32c import crc32c
@@ -12,9 +14,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dledger.broker import consume_queue
+from dledger.broker.client_ids import ClientIds
 from dledger.broker.columns import MalformedStateError
-from dledger.broker.commands import Ack, ChangeInvisible, LeaseRef, Receive, Release, Renew, Retain
+from dledger.broker.commands import (
+    Ack,
+    ChangeInvisible,
+    CreateGroup,
+    ExpireGroups,
+    LeaseRef,
+    Receive,
+    Release,
+    Renew,
+    Retain,
+)
+from dledger.broker.consume_queue import ConsumeQueue
+from dledger.broker.deliveries import QueueDeliveries
 from dledger.broker.frames import HEADER_BYTES, CommandType, frame
+from dledger.broker.groups import Group
 from dledger.broker.results import Received
 from dledger.broker.state import BrokerState, FrozenState
 from tests.broker.log import Log
@@ -62,6 +78,9 @@ def _step(log: Log, rng: random.Random) -> None:
     elif choice == 7:
         renewal = Renew(group=group, topic=topic, leases=(lease,), invisible_ms=900)
         log.append(renewal.encode())
+    elif rng.random() < 0.1:
+        log.append(ExpireGroups(before_ms=log.now_ms - rng.choice([0, 5_000])).encode())
+        log.append(*(CreateGroup(name=name).encode() for name in "gh"))
     elif rng.random() < 0.4:
         log.append(Retain(before_index=rng.randrange(len(log.entries) + 4)).encode())
 
@@ -117,6 +136,42 @@ def test_a_frozen_state_does_not_change_with_the_one_it_was_taken_of(seed: int, 
         assert b"".join(frozen.pieces(meanwhile)) == expected
         assert all(one.encode() == whole for whole, one in later)
         assert log.replay().digest() == log.state.digest()
+
+
+def test_freezing_looks_into_no_queue_no_client_and_no_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The loop only refers to what there is many of, and copies it once, when it is changed."""
+    log = Log()
+    log.create()
+    log.produce("a", "b", ids=("1", "2"))
+    log.receive(1)
+    looked: list[str] = []
+    for part in (ConsumeQueue, ClientIds, Group, QueueDeliveries):
+        for name, method in vars(part).items():
+            if isinstance(method, FunctionType) and name != "__init__":
+
+                def spy(self: object, *args: Any, _do: Any = method, **more: Any) -> Any:
+                    looked.append(_do.__qualname__)
+                    return _do(self, *args, **more)
+
+                monkeypatch.setattr(part, name, spy)
+
+    frozen = log.state.freeze()
+    at_freezing = list(looked)
+    frozen.encode()
+    at_encoding = len(looked)
+    for _ in range(3):
+        log.produce("x")
+        log.receive(1)
+
+    assert not at_freezing
+    assert at_encoding > 4
+    assert sorted(name for name in looked if name.endswith(".copy")) == [
+        "ConsumeQueue.copy",
+        "Group.copy",
+        "QueueDeliveries.copy",
+    ]
 
 
 def test_a_state_changes_while_a_thread_encodes_what_was_frozen() -> None:

@@ -23,6 +23,7 @@ _COMMANDS = [
     commands.Renew(group="g", topic="t", leases=_LEASES, invisible_ms=5),
     commands.Release(group="g", client_id="c"),
     commands.Retain(before_index=1 << 40),
+    commands.ExpireGroups(before_ms=1 << 40),
 ]  # fmt: skip
 
 

@@ -226,7 +226,7 @@ def _pass(window: DedupeWindow, now_ms: int, duration_ms: int) -> None:
 
 def test_a_client_is_forgotten_after_an_hour_of_silence_and_not_before() -> None:
     """A retry that comes within the hour is known, whoever else sends meanwhile."""
-    window = DedupeWindow()
+    window = DedupeWindow(silent_kept=0)
     _send(window, "quiet", 1_000)
     _pass(window, 1_000, SILENCE_MS)
 
@@ -254,7 +254,7 @@ def test_an_hour_in_which_nobody_could_send_is_none() -> None:
 
 def test_a_retry_is_a_sign_of_life() -> None:
     """It stores nothing, and the hour begins anew."""
-    window = DedupeWindow()
+    window = DedupeWindow(silent_kept=1)
     _send(window, "retrying", 1_000)
     _send(window, "quiet", 2_000)
     _pass(window, 2_000, SILENCE_MS - 2_000)
@@ -268,7 +268,7 @@ def test_a_retry_is_a_sign_of_life() -> None:
 
 def test_silent_clients_go_a_few_at_a_time() -> None:
     """A hundred thousand that fell silent together hold up no single message."""
-    window, silent = DedupeWindow(), 3 * FORGOTTEN_AT_ONCE
+    window, silent = DedupeWindow(silent_kept=1), 3 * FORGOTTEN_AT_ONCE
     for n in range(silent):
         _send(window, f"c{n}", 1_000)
     _pass(window, 1_000, SILENCE_MS)
@@ -283,8 +283,8 @@ def test_silent_clients_go_a_few_at_a_time() -> None:
 
 def test_short_lived_producers_leave_nothing_behind() -> None:
     """A client id is new at each start of an SDK: one message a run, for a year of runs."""
-    window, hours = DedupeWindow(), 10_000
-    for n in range(hours):
+    window, runs = DedupeWindow(silent_kept=1), 10_000
+    for n in range(runs):
         _send(window, f"run-{n}", n * SILENCE_MS // 10)
 
     assert len(window.canonical()) <= SILENCE_MS // MAX_STEP_MS + 1
@@ -292,11 +292,12 @@ def test_short_lived_producers_leave_nothing_behind() -> None:
 
 def test_how_long_a_client_was_silent_is_in_a_snapshot() -> None:
     """So all nodes forget it at the same entry, whoever was restarted."""
-    window = DedupeWindow()
+    window = DedupeWindow(silent_kept=1)
     _send(window, "a", 1_000)
     _send(window, "b", 2_000)
     _pass(window, 2_000, SILENCE_MS - 2_000)
-    restored = _decoded(_encoded(window))
+    restored = DedupeWindow(silent_kept=1)
+    restored.read(Reader(_encoded(window)))
 
     for each in (window, restored):
         _send(each, "c", 1_000 + SILENCE_MS)
@@ -319,6 +320,22 @@ def test_there_are_only_so_many_clients() -> None:
         (0, 2),
     ]
     assert len(window) == 3
+
+
+def test_a_producer_that_comes_back_from_an_outage_is_known() -> None:
+    """A spool may wait for days: while there are few others, silence costs a client nothing."""
+    window, days = DedupeWindow(silent_kept=5), 3 * 24 * SILENCE_MS
+    _send(window, "spool", 1_000)
+    for n in range(4):
+        _send(window, f"other-{n}", days)
+
+    _send(window, "spool", 2 * days)
+    assert window.find("spool", "t", b"1") == (0, 1_000)
+
+    _pass(window, 2 * days, SILENCE_MS)
+    for _ in range(2):
+        _send(window, "one-more", 2 * days + SILENCE_MS)
+    assert [window.find(f"other-{n}", "t", b"1") is None for n in range(2)] == [True, False]
 
 
 def test_clients_are_cut_up_into_parts_of_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:

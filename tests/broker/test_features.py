@@ -35,6 +35,7 @@ _COMMANDS: list[commands.Command] = [
     commands.Renew(group="g", topic="t", leases=(_LEASE,), invisible_ms=5),
     commands.Release(group="g", client_id="c"),
     commands.Retain(before_index=1),
+    commands.ExpireGroups(before_ms=1),
 ]
 _A, _B, _C = (Member(id=NodeId(i), name=f"orders-{i}", address=f"{i}:1") for i in "abc")
 _GROUP = Membership.of([_A, _B], learners=[_C])

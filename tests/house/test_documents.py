@@ -29,18 +29,6 @@ NAMES_OF_OTHERS = {
     "generateName",
 }
 """Of gRPC, HTTP/2, Linux, Argo CD and Kubernetes."""
-MADE_AT_RUN_TIME = {
-    "apt-installed.json",
-    "build/demo.json",
-    "founding.json",
-    "identity.json",
-    "node-N.control.json",
-    "removed.json",
-    "result.json",
-    "spool.json",
-}
-"""Files that our programs write."""
-
 _NOT_OURS = {".git", ".venv", "build", "dist", "results", "__pycache__", "node_modules"} | {
     f".{tool}_cache" for tool in ("mypy", "pytest", "ruff", "import_linter")
 }
@@ -110,9 +98,22 @@ def _alternatives(path: str) -> list[str]:
 
 
 def _is_there(path: str) -> bool:
-    return path in MADE_AT_RUN_TIME or any(
-        name == path or name.endswith(f"/{path}") for name in _files()
-    )
+    """Tell whether a file is in the repository, or is one that our programs write by that name."""
+    if any(name == path or name.endswith(f"/{path}") for name in _files()):
+        return True
+    stem = re.sub("^node-N$", "{name}", Path(path).name.partition(".")[0])
+    return not path.endswith(".py") and stem in _written()
+
+
+@cache
+def _written() -> frozenset[str]:
+    """Return the stems of the file names in the strings of our programs, as ``founding``."""
+    texts = [
+        (ROOT / name).read_text("utf-8")
+        for name in _files()
+        if name.endswith(".py") and not name.startswith("tests/house/")
+    ]
+    return frozenset(re.findall(r"[\"/]([\w{}-]+)\.[\w.]*(?:json|toml|txt)\"", "\n".join(texts)))
 
 
 def _looks_like_code(name: str) -> bool:
@@ -147,5 +148,6 @@ def test_what_is_gone_is_seen() -> None:
     """A check that knows every name would pass."""
     assert not _is_known("take_the_" + "moon_down")
     assert not _is_there("node/dledger/" + "moon.py")
+    assert not _is_there("moon" + ".json")
     assert _is_known("read_index")
     assert _is_there("raft/core.py")

@@ -38,6 +38,15 @@ def test_every_make_target_has_a_line_in_help() -> None:
     assert undocumented == []
 
 
+def test_every_make_target_is_made_in_one_way() -> None:
+    """Of two recipes make takes the later one and says so in a warning that nobody reads."""
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+
+    made = re.findall(r"^([a-z][a-z0-9-]*):[^=\n]*## ", makefile, re.MULTILINE)
+
+    assert [target for target in {*made} if made.count(target) > 1] == []
+
+
 def test_make_test_runs_what_runs_alone_wherever_it_is() -> None:
     """The Makefile names the folders, since to look into all of them takes half a minute."""
     makefile = (ROOT / "Makefile").read_text("utf-8")

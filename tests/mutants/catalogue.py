@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from tests.mutants.consumer_mutants import CONSUMER_MUTANTS
+from tests.mutants.discard_mutants import DISCARD_MUTANTS
+from tests.mutants.growth_mutants import GROWTH_MUTANTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.node_mutants import NODE_MUTANTS
 from tests.mutants.raft_mutants import RAFT_MUTANTS
@@ -11,8 +13,10 @@ from tests.mutants.store_mutants import STORE_MUTANTS
 
 MUTANTS: tuple[Mutant, ...] = (
     *RAFT_MUTANTS,
+    *DISCARD_MUTANTS,
     *STORE_MUTANTS,
     *NODE_MUTANTS,
     *REPLICA_MUTANTS,
     *CONSUMER_MUTANTS,
+    *GROWTH_MUTANTS,
 )

@@ -9,7 +9,11 @@ _DRIVER = "tests/node/test_driver.py"
 _STALE = "tests/node/test_stale_completion.py"
 _JOINING = "tests/node/test_joining.py"
 _ATTEMPTS = "tests/broker/test_attempts.py"
+_EDGE = "tests/sim/test_order_at_the_edge.py"
 _DEDUPE = "tests/broker/test_dedupe.py"
+_FEATURES = "tests/broker/test_features.py"
+_MIXED = "tests/node/test_mixed_versions.py"
+_UNUSED_GROUPS = "tests/broker/test_unused_groups.py"
 _SNAPSHOTS = "tests/broker/test_broker_snapshots.py"
 
 NODE_MUTANTS = (
@@ -96,17 +100,25 @@ NODE_MUTANTS = (
     Mutant(
         name="forget a client before its hour is over",
         file="broker/dedupe.py",
-        old="oldest.used_ms + SILENCE_MS > self._time_ms:",
-        new="oldest.used_ms + SILENCE_MS > self._time_ms + 1:",
+        old="oldest.used_ms + SILENCE_MS > self._time.ms:",
+        new="oldest.used_ms + SILENCE_MS > self._time.ms + 1:",
         why="a retry within the hour is stored a second time",
         checks=(_DEDUPE,),
     ),
     Mutant(
         name="an outage is an hour of silence",
-        file="broker/dedupe.py",
-        old="self._time_ms += min(now_ms - self._log_ms, MAX_STEP_MS)",
-        new="self._time_ms += now_ms - self._log_ms",
+        file="broker/active_time.py",
+        old="max(min(log_ms - self._log_ms, self._max_step_ms), 0)",
+        new="max(log_ms - self._log_ms, 0)",
         why="after an outage, or with a leader whose wall clock is ahead, retries are stored twice",
+        checks=(_DEDUPE, _UNUSED_GROUPS),
+    ),
+    Mutant(
+        name="who is silent goes, however few they are",
+        file="broker/dedupe.py",
+        old="min(FORGOTTEN_AT_ONCE, len(self._clients) - self._silent_kept)",
+        new="min(FORGOTTEN_AT_ONCE, len(self._clients))",
+        why="a producer that comes back with its spool after an outage stores a batch twice",
         checks=(_DEDUPE,),
     ),
     Mutant(
@@ -198,10 +210,10 @@ NODE_MUTANTS = (
         new="""        if not self._core.has_room and self._queue.size_bytes:
             batch = self._queue.take_batch()
             for proposal in batch:
-                proposal.result.set_exception(DledgerError("no room"))
+                proposal.result.set_exception(__import__("dledger.errors").errors.Overloaded("full"))
             return False""",
         why="a batch is sent again and stored behind those that stood behind it",
-        checks=("tests/node/test_proposing.py",),
+        checks=("tests/node/test_proposing.py", _EDGE),
     ),
     Mutant(
         name="more small messages under way than are remembered",
@@ -209,7 +221,7 @@ NODE_MUTANTS = (
         old="await messages.take(batch.count)",
         new="messages.taken += batch.count",
         why="a failover stores all of them twice",
-        checks=("tests/rpc/test_produce_stream.py",),
+        checks=("tests/rpc/test_produce_stream.py", _EDGE),
     ),
     Mutant(
         name="take from a stream without a bound in number",
@@ -236,6 +248,38 @@ NODE_MUTANTS = (
         checks=("tests/rpc/test_produce_stream.py",),
     ),
     Mutant(
+        name="a group goes though a message of it is on loan",
+        file="broker/groups.py",
+        old="            lease.visible_at_ms > now_ms\n",
+        new="            lease.visible_at_ms < 0\n",
+        why="a consumer that works on a message for long finds its group gone",
+        checks=(_UNUSED_GROUPS,),
+    ),
+    Mutant(
+        name="only receiving is using",
+        file="broker/consumption.py",
+        old="        group.used_ms = self.active_ms\n",
+        new="        group.used_ms = group.used_ms or self.active_ms\n",
+        why="a group that is in use loses its place",
+        checks=(_UNUSED_GROUPS,),
+    ),
+    Mutant(
+        name="when a group was used is no part of a snapshot",
+        file="broker/groups.py",
+        old="        group.used_ms = source.number()\n",
+        new="        source.number()\n",
+        why="a node that was restarted lets groups go that the others keep",
+        checks=(_UNUSED_GROUPS, _SNAPSHOTS),
+    ),
+    Mutant(
+        name="retention brings back what was dropped",
+        file="broker/consume_queue.py",
+        old="            first = max(self._sealed_firsts[0], self.first)\n",
+        new="            first = self._sealed_firsts[0]\n",
+        why="a queue begins with messages whose entries are not in the log any more",
+        checks=("tests/broker/test_consume_queue.py",),
+    ),
+    Mutant(
         name="start in spite of a tombstone",
         file="joining.py",
         old="        if tombstone is not None:\n",
@@ -250,5 +294,78 @@ NODE_MUTANTS = (
         new="now_s - busy_since_s >=",
         why="disks that hung together cost the group its leader when one of them comes back first",
         checks=("tests/node/test_disk_stall.py",),
+    ),
+    Mutant(
+        name="skip a command that is not known",
+        file="broker/state.py",
+        old="        except UnknownCommandError:\n            raise\n        except Malformed",
+        new="        except Malformed",
+        why="the older replicas part from the newer ones during the rollout of a new command",
+        checks=(_FEATURES,),
+    ),
+    Mutant(
+        name="pass over a field that is not known",
+        file="broker/commands.py",
+        old="if isinstance(row, dict) and (unknown := form.unknown(row.keys())):",
+        new="if isinstance(row, list) and (unknown := form.unknown(row)):",
+        why="an older replica does less than the command says, and parts from the newer ones",
+        checks=(_FEATURES,),
+    ),
+    Mutant(
+        name="pass over a column that is not known",
+        file="broker/produce.py",
+        old="and (more := data[start + 1] & ~FLAGS):",
+        new="and (more := data[start + 1] & ~FLAGS & 0):",
+        why="an older replica takes a column for the next one, or refuses what others store",
+        checks=(_FEATURES,),
+    ),
+    Mutant(
+        name="count an entry that is not known as applied",
+        file="broker/state.py",
+        old="        found = self._read(entry)\n        self.applied_index = entry.index\n",
+        new="        self.applied_index = entry.index\n        found = self._read(entry)\n",
+        why="a node that is upgraded goes on behind an entry that it never applied",
+        checks=(_FEATURES, _MIXED),
+    ),
+    Mutant(
+        name="a leader that asks nobody what they know",
+        file="driver.py",
+        old="        self._admit(command, self.core.membership)\n",
+        new="",
+        why="the first new command of a rollout stops every member that is not upgraded yet",
+        checks=(_MIXED,),
+    ),
+    Mutant(
+        name="a member that was not heard from knows everything",
+        file="features.py",
+        old="if (LOWEST_LEVEL if told is None else told) < needed:",
+        new="if (needed if told is None else told) < needed:",
+        why="a new leader proposes what a member does not know before it has told so",
+        checks=(_FEATURES,),
+    ),
+    Mutant(
+        name="a greeting that is refused for a field more",
+        file="rpc/hello.py",
+        old="return {each.name: said[each.name] for each in fields(kind) if each.name in said}",
+        new="return dict(said)",
+        why="a newer node never comes into its group, and the rollout stands still",
+        checks=("tests/rpc/test_hello.py",),
+    ),
+    Mutant(
+        name="a connection that ends at a message to come",
+        file="rpc/peers.py",
+        old="        except peer_codec.UnknownMessage as error:\n"
+        "            self._drop_unknown(hello, error)\n",
+        new="",
+        why="a newer peer cuts itself off from the older ones with each such message",
+        checks=("tests/rpc/test_peer_links.py",),
+    ),
+    Mutant(
+        name="go on behind a command that is not known",
+        file="driver.py",
+        old="        except NewerCommand as error:\n            self.outdated(error)\n",
+        new="        except NewerCommand:\n            self._wake()\n",
+        why="a node that cannot apply its log votes and leads, and nobody hears of it",
+        checks=(_MIXED,),
     ),
 )

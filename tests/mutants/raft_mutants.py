@@ -275,7 +275,7 @@ RAFT_MUTANTS = (
         name="disown an entry in a term that nobody has entered",
         file="raft/disowning.py",
         old="self._begin(asked.index, firm=True)",
-        new="self._truncate(asked.index)",
+        new="self._discard(asked.index)",
         why="a leader of the present term may still commit it",
         checks=(_DISOWNING,),
     ),

@@ -183,4 +183,20 @@ STORE_MUTANTS = (
         why="what the disk does not have yet is called rot",
         checks=(_SCRUBBING,),
     ),
+    Mutant(
+        name="take a record of a newer version for a torn tail",
+        file="store/format.py",
+        old="    if kind not in _KINDS:  # under a chain value that fits it is no damage\n",
+        new="    if kind not in _KINDS:\n        raise ValueError\n    if kind not in _KINDS:\n",
+        why="an older image cuts what the newer one acknowledged",
+        checks=("tests/store/test_newer_formats.py",),
+    ),
+    Mutant(
+        name="take a slot of a newer version for a damaged one",
+        file="store/format.py",
+        old="    if version > FORMAT_VERSION:\n",
+        new="    if version > FORMAT_VERSION + 9:\n",
+        why="the slot before counts, and what was promised since is cut",
+        checks=("tests/store/test_newer_formats.py",),
+    ),
 )

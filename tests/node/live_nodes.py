@@ -37,6 +37,11 @@ class LiveNodes:
         self.ended: dict[int, BaseException] = {}
         self.newer: set[int] = set()
 
+    def where(self, **settings: Any) -> LiveNodes:
+        """Return these nodes, none of them started yet, with other settings."""
+        self._settings |= settings
+        return self
+
     def settings(self, number: int) -> Settings:
         settings = Settings(
             name=f"orders-{number}",

@@ -29,10 +29,14 @@ async def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     await made.stop()
 
 
-def _run(*arguments: str) -> int:
+def _parsed(*arguments: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     log_tool.add_arguments(parser)
-    return log_tool.run(parser.parse_args(["discard", *arguments]))
+    return parser.parse_args(arguments)
+
+
+def _run(*arguments: str) -> int:
+    return log_tool.run(_parsed("discard", *arguments))
 
 
 async def _stored(live: LiveNodes, *numbers: int, snapshot_behind: int) -> dict[int, int]:
@@ -45,6 +49,8 @@ async def _stored(live: LiveNodes, *numbers: int, snapshot_behind: int) -> dict[
             entries[number] = stored.index
             if number == snapshot_behind:
                 await admin.snapshot()
+    for number in numbers:
+        await eventually(lambda one=live.nodes[number]: one.status().applied_index >= stored.index)
     return entries
 
 
@@ -94,6 +100,9 @@ async def test_a_lone_node_gives_up_the_messages_up_to_the_damage_by_name(
     assert _run(data) == 0
     (act,) = load_discards(RealFiles(), live.data(0))
     assert (act.messages_below, act.log_behind) == (entries[3] + 1, 0)
+    capsys.readouterr()
+    log_tool.run(_parsed("verify", data))
+    assert "topic topic, queue 0: offsets [0, 4)" in capsys.readouterr().out
 
 
 async def test_a_lone_node_whose_damage_is_in_no_snapshot_loses_what_is_behind(

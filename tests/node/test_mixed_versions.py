@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -14,6 +16,9 @@ from crc32c import crc32c
 from live_nodes import LiveNodes, eventually, eventually_works
 
 from dledger import node, node_command
+from dledger.__main__ import main
+from dledger.broker import columns
+from dledger.broker import state as broker_state
 from dledger.broker.frames import split
 from dledger.broker.results import TopicCreated
 from dledger.broker.state import BrokerState
@@ -232,6 +237,57 @@ async def test_a_node_that_went_back_stops_at_what_it_had_applied_before(live: L
 
     await eventually(lambda: "orders-2" in _topics(live, back))
     await _agree(live, 0, 1, 2)
+
+
+async def test_a_snapshot_of_a_newer_format_from_the_leader_stops_a_node_by_name(
+    live: LiveNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not taken for damage, which would be sent again and again; the leader is not harmed."""
+    newer = b"DLGRBRK%d" % (columns.FORMAT + 1)
+    monkeypatch.setattr(broker_state, "_MAGIC", newer)  # of what is written; read is as before
+    live = live.where(segment_bytes=1 << 20, disk_watermark_percent=1)
+    leader = await _found(live, 0, 1, 2)
+    async with live.client(leader) as client:
+        for _ in range(40):
+            await client.append("orders", [b"x" * (64 << 10)], queue_id=0)
+        log = live.nodes[leader]._log
+        assert log is not None
+        await eventually(lambda: log.first_index > 1)
+        await live.start(3)
+
+        async with live.admin(leader) as admin:
+            await admin.add_learner(live.member(3))
+        stopped_by = await eventually(lambda: live.ended.get(3))
+        await client.append("orders", [b"x"], queue_id=0)
+
+    assert isinstance(stopped_by, NewerFormat)
+    assert f"format {columns.FORMAT + 1}" in str(stopped_by)
+    assert live.nodes[3].engine.state.applied_index == 0
+    assert set(live.ended) == {3}
+
+
+async def test_dledger_status_shows_each_members_level(
+    live: LiveNodes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """To people and to programs; of a member that was not heard from it is not known."""
+    live.newer.add(2)
+    await live.found(0, 1, 2)
+    await eventually(lambda: set(_levels(live, 0).values()) == {1, 2})
+    endpoint = ["status", "--endpoint", live.peer_address(0)]
+
+    assert await asyncio.to_thread(main, endpoint) == 0
+    told = capsys.readouterr().out
+    assert await asyncio.to_thread(main, [*endpoint, "--json"]) == 0
+    status = json.loads(capsys.readouterr().out)
+
+    assert re.search(r"^  version \S+, feature level 1$", told, re.MULTILINE)
+    assert re.findall(r"(orders-\d) .* level (\S+)$", told, re.MULTILINE) == [
+        ("orders-0", "1"),
+        ("orders-1", "1"),
+        ("orders-2", "2"),
+    ]
+    assert status["feature_level"] == 1
+    assert [row["feature_level"] for row in status["members"]] == [1, 1, 2]
 
 
 @pytest.mark.parametrize(

@@ -56,13 +56,15 @@ async def _create(leader: TestNode) -> None:
         await leader.driver.propose(command.encode(), grows=True)
 
 
-def _upkeep(node: TestNode, *, hours: int = 0, percent: int = 0) -> Upkeep:
+def _upkeep(node: TestNode, *, hours: int = 0, percent: int = 0, group_hours: int = 0) -> Upkeep:
     return Upkeep(
         node.driver,
         node.log,
         _state(node),
         _snapshots(node),
-        retention=RetentionPolicy(hours=hours, disk_watermark_percent=percent),
+        retention=RetentionPolicy(
+            hours=hours, disk_watermark_percent=percent, group_hours=group_hours
+        ),
         policy=SnapshotPolicy(size_bytes=1 << 30, entries=1),
     )
 
@@ -440,6 +442,31 @@ async def test_messages_of_a_certain_age_go(tmp_path: Path) -> None:
     queue = _state(later).topics.queue("t", 0)
     assert later.log.first_index > 8
     assert 0 < queue.first < queue.end
+    await group.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_group_that_nobody_uses_goes_on_all_nodes(tmp_path: Path) -> None:
+    """The leader asks for it by the log's time; zero hours mean: never."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    for node in group.nodes.values():
+        node.clock.jump_ms = 3_600_001
+    await group.stop(leader.id)
+    later = await group.leader()
+    await later.driver.propose(CreateGroup(name="other").encode(), grows=False)
+
+    await _upkeep(later).run(_ROOMY)
+    assert _state(later).groups.exists("g")
+    await _upkeep(later, group_hours=1).run(_ROOMY)
+    group.start(leader.id)
+    await _digests_agree(group)
+
+    for node in group.nodes.values():
+        assert not _state(node).groups.exists("g")
+        assert _state(node).groups.exists("other")
     await group.stop()
 
 

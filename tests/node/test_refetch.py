@@ -10,8 +10,9 @@ import pytest
 from dledger import refetch
 from dledger.errors import StorageError, Unavailable
 from dledger.metrics import NodeMetrics
-from dledger.refetch import Refetcher, first_needed, whole_entries
+from dledger.refetch import Refetcher, first_needed, is_stuck_behind, whole_entries
 from dledger.types import Entry, NodeId
+from dledger_sim.alone import Alone
 from tests.store.harness import Disk, entries, everything
 
 PEERS = [NodeId("a"), NodeId("b"), NodeId("c")]
@@ -160,6 +161,26 @@ def test_only_what_is_still_to_be_applied_is_asked_for(
 ) -> None:
     """Seed 9286 of the simulator: an older damage hid the one that a node waited for."""
     assert first_needed(damaged, applied) == needed
+
+
+@pytest.mark.parametrize(
+    ("damaged", "is_stuck"),
+    [
+        ((), False),
+        ((range(2, 3),), False),
+        ((range(4, 5),), True),
+        ((range(2, 3), range(4, 5)), True),
+    ],
+)
+def test_a_leader_is_stuck_behind_any_damage_that_no_voter_has_got_past(
+    damaged: tuple[range, ...], is_stuck: bool
+) -> None:
+    """Older damage, which they have, makes no difference."""
+    leader = Alone(terms=(1, 1, 1))
+    leader.become_leader()
+    leader.ack(3)
+
+    assert is_stuck_behind(damaged, leader.raft) is is_stuck
 
 
 async def test_what_a_snapshot_covers_is_not_asked_for() -> None:

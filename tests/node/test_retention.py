@@ -62,6 +62,16 @@ def test_the_watermark_is_a_part_of_the_disk() -> None:
     assert off.excess_bytes(used_bytes=100, total_bytes=100) == 0
 
 
+def test_groups_go_by_hours_of_the_log() -> None:
+    """Zero hours mean: never; and nothing was used before the epoch."""
+    policy = RetentionPolicy(hours=0, disk_watermark_percent=0, group_hours=2)
+    off = RetentionPolicy(hours=0, disk_watermark_percent=0)
+
+    assert policy.unused_before_ms(5 * _HOUR_MS) == 3 * _HOUR_MS
+    assert policy.unused_before_ms(_HOUR_MS) == 0
+    assert off.unused_before_ms(5 * _HOUR_MS) == 0
+
+
 def test_only_whole_segments_below_an_index_can_be_dropped() -> None:
     """The first index moves to the beginning of a segment."""
     assert first_index_without(_SEGMENTS, 10) == 0

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import dledger
 from dledger import snapshot_care
 from dledger.client import AdminClient, Client
 from dledger.retention import RetentionPolicy
@@ -164,6 +165,7 @@ class _Process:
             "SNAPSHOT_ENTRIES": 1,
         }
         self._environment = {f"DLEDGER_{key}": str(value) for key, value in settings.items()}
+        self._environment["PYTHONPATH"] = str(Path(dledger.__file__).parents[1])
         self.start()
 
     def start(self) -> None:
@@ -172,7 +174,6 @@ class _Process:
                 [sys.executable, "-c", _NODE],
                 env=os.environ | self._environment,
                 stderr=errors,
-                cwd=Path(__file__).parents[2] / "node",
             )
 
     def stop(self) -> None:

@@ -68,6 +68,8 @@ async def test_a_loop_at_work_that_takes_long_is_borne_with_for_longer() -> None
         assert watchdog.is_patient
         while next(looks) < 60:  # counted here, too: some twenty looks of the watchdog
             threading.Event().wait(0.005)
+    judged_at_once = seen(watchdog._beat)
+    assert not judged_at_once
     assert said == []
     assert not watchdog.is_patient
     with watchdog.during("think again", looks=5):

@@ -35,7 +35,7 @@ FULL: dict[str, Any] = {
     "imagePullSecrets": [{"name": "pull"}],
     "securityContext": {"fsGroup": 2000},
     "autoCreateTopics": False,
-    "retention": {"hours": 24, "diskWatermarkPercent": 70},
+    "retention": {"hours": 24, "diskWatermarkPercent": 70, "groupHours": 48},
 }
 
 

@@ -17,6 +17,7 @@ from dledger.broker.frames import CommandType, frame
 from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
 from dledger.broker.results import Produced
+from dledger.channel import error_of
 from dledger.client import Appended, AppendStream, Client, OutcomeUnknown, Record
 from dledger.errors import (
     DiskFull,
@@ -776,6 +777,29 @@ def test_a_batch_that_breaks_a_rule_is_refused(command: bytes, why: str) -> None
     """The rules are those of every other way in."""
     with pytest.raises(Refused, match=why):
         checked_batch(command)
+
+
+@pytest.mark.parametrize(("at", "value"), [(5, 2), (6, 32)], ids=["version", "flag"])
+async def test_a_batch_of_a_newer_producer_does_not_get_into_the_log(
+    group: MemoryGroup, at: int, value: int
+) -> None:
+    """There it would stop every node. Its producer is told, and what it sent before is stored."""
+    newer = bytearray(batch([b"b"], message_ids=["2"]))
+    newer[at] = value
+    answers: list[pb.ProduceAnswer] = []
+
+    async with grpc.aio.insecure_channel(group.addresses[0]) as channel:
+        call = channel.stream_stream("/dledger.v1.Ledger/Produce")()
+        await call.write(message((1, batch([b"a"]))))
+        answers += _answers(await call.read())
+        await call.write(message((2, bytes(newer)), (3, batch([b"c"], message_ids=["3"]))))
+        with pytest.raises(grpc.aio.AioRpcError) as ended:
+            await call.read()
+
+    assert isinstance(error_of(ended.value, "node"), FeatureNotReady)
+    assert "upgrade the group before its producers" in str(ended.value.details())
+    assert [answer.id for answer in answers] == [1]
+    assert await group.bodies(TOPIC) == [b"a"]
 
 
 def test_any_damage_of_a_batch_is_refused_or_read_whole() -> None:

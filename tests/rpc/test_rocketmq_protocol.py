@@ -413,3 +413,21 @@ async def test_draining_ends_streams_and_polls(client: RocketClient, group: Memo
         assert not await stream.read()
     assert code(status) == "MESSAGE_NOT_FOUND"
     assert (await stream.code()).name == "OK"
+
+
+async def test_who_reads_an_empty_topic_is_seen_in_the_log(
+    client: RocketClient, group: MemoryGroup
+) -> None:
+    """Once an hour, so that its consumer group is not let go as one that nobody uses."""
+    await client.route("t")
+    await client.receive()
+    written, groups = [len(group.log)], group.nodes[0].engine.state.groups
+
+    for skew_ms in (0, 3_600_000, 3_600_000):
+        group.clock_skew_ms += skew_ms
+        for _ in range(2):
+            await client.receive()
+        written.append(len(group.log))
+
+    assert written == [written[0] + more for more in (0, 0, 1, 2)]
+    assert groups.was_used("g", group.now_ms() - 60_000)

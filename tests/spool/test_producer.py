@@ -16,6 +16,7 @@ from dledger.errors import (
     DirectoryLocked,
     DiskFull,
     DledgerError,
+    FeatureNotReady,
     InvalidArgument,
     MessageRejected,
     Refused,
@@ -319,15 +320,25 @@ async def test_a_batch_that_fails_is_tried_in_smaller_parts(
     assert numbers(group) == list(range(100))
 
 
-async def test_full_disks_of_the_group_are_an_outage(files: MemoryFiles, group: FakeGroup) -> None:
-    """It refuses writes until space returns, through no fault of the caller."""
+@pytest.mark.parametrize("error", [DiskFull("no room"), FeatureNotReady("held back")], ids=repr)
+async def test_what_the_group_cannot_take_yet_is_an_outage(
+    files: MemoryFiles, group: FakeGroup, error: DledgerError
+) -> None:
+    """Until space returns, or the last member is upgraded; however long, nothing is given up."""
+    attempts: list[str] = []
+
+    def failing(topic: str, _: Sequence[Record]) -> DledgerError | None:
+        attempts.append(topic)
+        return error if len(attempts) < 40 else None
+
     async with running(files, group) as producer:
-        group.failing = lambda *_: DiskFull("no room")
+        group.failing = failing
         result = await producer.send("orders", record(1))
-        group.failing = lambda *_: None
         assert await producer.drained(DEADLINE_S)
+        rejected = producer.counters().rejected
 
     assert result.spooled
+    assert not rejected
     assert numbers(group) == [1]
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,11 +15,12 @@ from live_nodes import LiveNodes, eventually
 
 from dledger import node, replica
 from dledger.broker.dedupe import MAX_IDS_OF_CLIENT
-from dledger.client import AppendStream, BatchingProducer
+from dledger.client import AppendStream, BatchingProducer, SpoolingProducer
 from dledger.driver import Driver
 from dledger.produce_call import Call, GrpcConnection
 
 TOPIC = "orders"
+_EACH = 500
 
 
 @pytest.fixture
@@ -94,6 +97,70 @@ async def test_batches_keep_their_order_while_the_followers_disks_hang(
 
     for queue_id in range(queues):
         assert await numbers_in(live, leader, queue_id) == list(range(120))
+
+
+def jolt_syncs(live: LiveNodes, number: int, rng: Random) -> None:
+    """Let one sync in ten of a node take up to 0.2 s."""
+    running = live.nodes[number]._replica
+    assert running is not None
+    sync = running.log.sync
+
+    def slow() -> None:
+        if rng.random() < 0.1:
+            time.sleep(rng.random() * 0.2)
+        sync()
+
+    running.log.sync = slow  # type: ignore[method-assign]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(10))
+async def test_whole_nodes_store_what_was_sent_in_order_and_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, live: LiveNodes, seed: int
+) -> None:
+    """As `tests/sim/test_order_at_the_edge.py`, with gRPC, disks, and a leader that goes."""
+    rng = Random(seed)
+    monkeypatch.setattr(replica, "_MAX_QUEUED_BYTES", rng.choice((64, 256, 2048)) << 10)
+    window, size = rng.choice((64, 1024, 32768)), rng.choice((10, 1000, 8000))
+    leader = await live.found(0, 1, 2)
+    async with live.client(leader) as client:
+        await client.create_topic(TOPIC, queues=3)
+    for number in live.nodes:
+        jolt_syncs(live, number, rng)
+    addresses = live.client_addresses
+    streaming = AppendStream(addresses, max_messages=window)
+    batching = BatchingProducer(addresses, max_messages=window, batch_bytes=16 << 10)
+    spooling = SpoolingProducer(addresses, tmp_path / "spool", patience_s=0.2)
+    done = 0
+
+    async def produce(send: Callable[[bytes], Coroutine[Any, Any, object]]) -> None:
+        async def one(number: int) -> None:
+            nonlocal done
+            await send(b"%06d" % number + bytes(size))
+            done += 1
+
+        await asyncio.gather(*(one(number) for number in range(_EACH)))
+
+    async with streaming, batching, spooling:
+        producing = [
+            asyncio.ensure_future(each)
+            for each in (
+                produce(lambda body: streaming.append(TOPIC, [body], queue_id=0)),
+                produce(lambda body: batching.send(TOPIC, body, queue_id=1)),
+                produce(lambda body: spooling.send(TOPIC, body, queue_id=2)),
+            )
+        ]
+        await eventually(lambda: done >= _EACH // 2)
+        if rng.random() < 0.5:
+            await live.stop(await live.leader())
+        else:
+            live.nodes[await live.leader()].engine._joined().core.step_down()
+        await asyncio.gather(*producing)
+        assert await spooling.drained(30)
+
+    asked = next(iter(live.nodes))
+    for queue_id in range(3):
+        assert await numbers_in(live, asked, queue_id) == list(range(_EACH))
 
 
 class _DeafConnection(GrpcConnection):

@@ -41,7 +41,7 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateGroup:
-    """Make a consumer group; harmless when it exists."""
+    """Make a consumer group; when it exists, this only says that it is in use."""
 
     name: str
 
@@ -183,8 +183,30 @@ class Retain:
         return _framed(CommandType.RETAIN, {"before": self.before_index})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpireGroups:
+    """Consumer groups that were used last before *before_ms* are let go.
+
+    By the log's time without its gaps (`active_time`): `Consumption.active_ms` goes by it.
+    """
+
+    before_ms: int
+
+    def encode(self) -> bytes:
+        """Return the framed command."""
+        return _framed(CommandType.EXPIRE_GROUPS, {"before_ms": self.before_ms})
+
+
 Command: TypeAlias = (
-    CreateTopic | CreateGroup | Receive | Ack | ChangeInvisible | Renew | Release | Retain
+    CreateTopic
+    | CreateGroup
+    | Receive
+    | Ack
+    | ChangeInvisible
+    | Renew
+    | Release
+    | Retain
+    | ExpireGroups
 )
 
 
@@ -277,6 +299,10 @@ def _retain(row: _Json) -> Retain:
     return Retain(before_index=_number(row["before"]))
 
 
+def _expire_groups(row: _Json) -> ExpireGroups:
+    return ExpireGroups(before_ms=_number(row["before_ms"]))
+
+
 Decoders: TypeAlias = Mapping[int, Callable[[_Json], object]]
 DECODERS: Final[Decoders] = {
     CommandType.CREATE_TOPIC: _create_topic,
@@ -287,6 +313,7 @@ DECODERS: Final[Decoders] = {
     CommandType.RENEW: _renew,
     CommandType.RELEASE: _release,
     CommandType.RETAIN: _retain,
+    CommandType.EXPIRE_GROUPS: _expire_groups,
 }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import partial
 
 from dledger.broker import commands
+from dledger.broker.active_time import ActiveTime
 from dledger.broker.changes import Changes, QueueKey
 from dledger.broker.columns import Encoded, Reader, number, text
 from dledger.broker.commands import LeaseRef
@@ -17,14 +18,17 @@ from dledger.broker.results import (
     Acked,
     Delivery,
     GroupCreated,
+    GroupsExpired,
     InvisibilityChanged,
     Received,
     Released,
 )
 from dledger.broker.topic_store import TopicStore
 from dledger.broker.topics import check_name
-from dledger.errors import InvalidReceiptHandle, LimitReached, UnknownGroup
+from dledger.errors import InvalidArgument, InvalidReceiptHandle, LimitReached, UnknownGroup
 
+MAX_GAP_MS = 3_600_000
+"""What a time without entries counts for groups that nobody uses, at most."""
 MAX_RECEIVE = 1_024
 """Messages that one RECEIVE may hand out."""
 
@@ -35,7 +39,7 @@ class Consumption:
     *changes* is where it notes whose leases move.
 
     Attributes:
-        now_ms: The log's time, Unix milliseconds; set before each entry is applied.
+        now_ms: The log's time, Unix milliseconds.
     """
 
     def __init__(self, topics: TopicStore, changes: Changes, edition: Edition) -> None:
@@ -43,10 +47,26 @@ class Consumption:
         self._groups: dict[str, Group] = {}
         self._receives = 0
         self.now_ms = 0
+        self._active = ActiveTime(MAX_GAP_MS)
+
+    @property
+    def active_ms(self) -> int:
+        """The log's time without its gaps, by which unused groups go (`active_time`)."""
+        return self._active.ms
+
+    def advance(self, log_ms: int) -> None:
+        """Take an entry's timestamp, Unix milliseconds; comes before the entry is applied."""
+        self.now_ms = max(self.now_ms, log_ms)
+        self._active.advance(log_ms)
 
     def exists(self, name: str) -> bool:
         """Whether the consumer group exists."""
         return name in self._groups
+
+    def was_used(self, name: str, now_ms: int, *, within_ms: int) -> bool:
+        """Whether the group exists, and the log at *now_ms* says that it was used not long ago."""
+        group = self._groups.get(name)
+        return group is not None and self._active.at(now_ms) - group.used_ms <= within_ms
 
     def available(
         self, group: str, topic: str, queue_ids: Sequence[int], now_ms: int, *, enough: int
@@ -101,18 +121,20 @@ class Consumption:
                     yield key, offset, lease
 
     def create(self, command: commands.CreateGroup) -> GroupCreated:
-        """Make a group, or find it."""
+        """Make a group, or find it; either is a use of it."""
         check_name("consumer group", command.name)
         if command.name in self._groups:
+            self._used(command.name)
             return GroupCreated(command.name, created=False)
         if len(self._groups) >= MAX_GROUPS:
             raise LimitReached(f"there are {MAX_GROUPS} groups already, which is the limit")
         self._groups[command.name] = Group(command.name, self._edition.number)
+        self._used(command.name)
         return GroupCreated(command.name, created=True)
 
     def receive(self, command: commands.Receive) -> Received:
         """Hand out messages; an attempt that asks again gets what it still holds."""
-        group = self._own(command.group)
+        group = self._used(command.group)
         self._topics.queue(command.topic, command.queue_id)
         until = self.now_ms + command.invisible_ms
         earlier = group.recall(command.topic, command.attempt_id) if command.attempt_id else None
@@ -176,7 +198,7 @@ class Consumption:
 
     def ack(self, command: commands.Ack) -> Acked:
         """Mark messages as consumed."""
-        group = self._own(command.group)
+        group = self._used(command.group)
         return Acked(tuple(self._ack(group, command.topic, lease) for lease in command.leases))
 
     def _ack(self, group: Group, topic: str, lease: LeaseRef) -> bool:
@@ -190,7 +212,7 @@ class Consumption:
     def change_invisible(self, command: commands.ChangeInvisible) -> InvisibilityChanged:
         """Let one lease end at another time; raise InvalidReceiptHandle if it is stale."""
         until = self.now_ms + command.invisible_ms
-        group = self._own(command.group)
+        group = self._used(command.group)
         lease = command.lease
         deliveries = group.own(command.topic, lease.queue_id)
         self._changes.leases.add((group.name, command.topic, lease.queue_id))
@@ -204,7 +226,7 @@ class Consumption:
     def renew(self, command: commands.Renew) -> InvisibilityChanged:
         """Let leases end later; stale ones are passed over."""
         until = self.now_ms + command.invisible_ms
-        group = self._own(command.group)
+        group = self._used(command.group)
         leases = command.leases
         changed = sum(self._renew(group, command.topic, lease, until) for lease in leases)
         return InvisibilityChanged(changed)
@@ -216,7 +238,7 @@ class Consumption:
 
     def release(self, command: commands.Release) -> Released:
         """End what was renewed for a client that is gone."""
-        group = self._own(command.group)
+        group = self._used(command.group)
         released = 0
         for topic, queue_id, found in group.all_deliveries():
             if found.keeps_for(command.client_id):
@@ -224,6 +246,27 @@ class Consumption:
                 released += deliveries.release(command.client_id, self.now_ms)
                 self._changes.leases.add((group.name, topic, queue_id))
         return Released(released)
+
+    def expire(self, command: commands.ExpireGroups) -> GroupsExpired:
+        """Let the groups go that nobody used for long: who comes back is a new group.
+
+        Raises:
+            InvalidArgument: That time has not come.
+        """
+        if command.before_ms > self.active_ms:
+            raise InvalidArgument(f"it is {self.active_ms}, before {command.before_ms}")
+        gone = self._unused(command.before_ms)
+        for name in gone:
+            del self._groups[name]
+        return GroupsExpired(len(gone))
+
+    def any_unused(self, before_ms: int) -> bool:
+        """Whether `expire` would let a group go."""
+        return bool(self._unused(before_ms))
+
+    def _unused(self, before_ms: int) -> list[str]:
+        now_ms = self.now_ms
+        return [g.name for g in self._groups.values() if g.is_unused(before_ms, now_ms)]
 
     def drop_before_first_offsets(self) -> None:
         """Forget deliveries of messages that their queues do not keep any longer."""
@@ -234,6 +277,12 @@ class Consumption:
                     own = self._own(name).deliveries(topic, queue_id, first=first)
                     if own.drop_before(first):
                         self._changes.leases.add((name, topic, queue_id))
+
+    def _used(self, name: str) -> Group:
+        """Return a group of which a member asks for something, to be changed."""
+        group = self._own(name)
+        group.used_ms = self.active_ms
+        return group
 
     def _own(self, name: str) -> Group:
         """Return a group, to be changed."""
@@ -255,11 +304,12 @@ class Consumption:
     def freeze(self) -> Encoded:
         """Return what makes everything as it is now."""
         groups = list(self._groups.values())
-        return partial(_encoded, self.now_ms, self._receives, groups)
+        return partial(_encoded, self.now_ms, self._active.encoded(), self._receives, groups)
 
     def read(self, source: Reader) -> None:
         """Take everything from a snapshot; nothing is here yet. Raises MalformedStateError."""
         self.now_ms = source.number()
+        self._active.read(source)
         self._receives = source.number()
         for _ in range(source.number(high=MAX_GROUPS)):
             name = source.text()
@@ -268,12 +318,12 @@ class Consumption:
     def canonical(self) -> list[object]:
         """Return everything as plain values, in one order on every node."""
         groups = [[name, group.canonical()] for name, group in sorted(self._groups.items())]
-        return [self.now_ms, self._receives, groups]
+        return [self.now_ms, self._active.canonical(), self._receives, groups]
 
 
-def _encoded(now_ms: int, receives: int, groups: list[Group]) -> Iterator[bytes]:
+def _encoded(now_ms: int, active: bytes, receives: int, groups: list[Group]) -> Iterator[bytes]:
     """Yield everything for a snapshot; groups by name."""
-    yield number(now_ms)
+    yield number(now_ms) + active
     yield number(receives)
     yield number(len(groups))
     for group in sorted(groups, key=lambda group: group.name):

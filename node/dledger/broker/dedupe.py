@@ -2,11 +2,11 @@
 
 A producer that got no answer sends again with the same id; the window answers with the place the
 first one got. Each client keeps its own newest ids per topic, so a busy client does not push out
-what a slow one may still repeat. A client that has sent nothing to a topic for an hour is forgotten
-there: no producer retries that long, and clients whose ids are new at each start would otherwise
-stay for ever. That is the log's time, of which a stretch between two PRODUCEs counts a minute at
-most: a leader whose wall clock is an hour ahead, or an outage of a night, is no hour in which a
-client could have sent. The least recently used ones give way when the whole is full.
+what a slow one may still repeat. Of clients that have sent nothing to a topic for an hour, only so
+many are remembered: no SDK retries that long, and ids that are new at each start would otherwise
+stay for ever. Some are, for a producer that comes back with its spool. That hour is one of the
+log's time, without its gaps (`active_time`): in an outage no client could have sent. The least
+recently used ones give way when the whole is full.
 The usual batch has ids that count up (`id_runs`): it is one thing to remember and to look for,
 however many messages it has. Other ids cost two operations on whole sets for a batch.
 """
@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Final
 
+from dledger.broker.active_time import ActiveTime
 from dledger.broker.client_ids import QUEUE_BITS, ClientIds, encoded, read_clients
 from dledger.broker.columns import Encoded, Reader, number
 from dledger.broker.editions import Edition
@@ -28,14 +29,16 @@ MAX_IDS_OF_CLIENT = 1 << 16
 MAX_CLIENTS = 1 << 17
 """(client id, topic) pairs; some 140 MB."""
 SILENCE_MS = 3_600_000
-"""How long a client may be silent before it is forgotten."""
+"""How long a client may be silent before it may be forgotten."""
 MAX_STEP_MS = 60_000
-"""What the time between two PRODUCEs counts at most."""
+"""What the time between two PRODUCEs counts of that at most."""
+SILENT_KEPT = 1 << 14
+"""How many clients there must be for that: some 16 MB."""
 FORGOTTEN_AT_ONCE = 64
 """Silent clients that a PRODUCE forgets at most, so that none takes long; it brings one at most."""
 _QUEUE_MASK = (1 << QUEUE_BITS) - 1
-_CLIENTS_TOGETHER: Final = 1 << 10
-_BATCHES_TOGETHER: Final = 1 << 12
+_CLIENTS_TOGETHER: Final = 1 << 8
+_BATCHES_TOGETHER: Final = 1 << 11
 """Clients whose ids are columns together in a snapshot: as many as have this many batches."""
 
 
@@ -44,11 +47,11 @@ class DedupeWindow:
 
     __slots__ = (
         "_clients",
-        "_log_ms",
         "_max_clients",
         "_max_ids",
         "_max_ids_of_client",
-        "_time_ms",
+        "_silent_kept",
+        "_time",
         "_total",
         "edition",
     )
@@ -59,13 +62,15 @@ class DedupeWindow:
         max_ids: int = MAX_IDS,
         max_ids_of_client: int = MAX_IDS_OF_CLIENT,
         max_clients: int = MAX_CLIENTS,
+        silent_kept: int = SILENT_KEPT,
     ) -> None:
         self.edition = Edition()
         """The state's; whoever owns the window says which."""
         self._clients: OrderedDict[tuple[str, str], ClientIds] = OrderedDict()
         self._max_ids, self._max_ids_of_client = max_ids, max_ids_of_client
-        self._max_clients = max_clients
-        self._total = self._log_ms = self._time_ms = 0
+        self._max_clients, self._silent_kept = max_clients, silent_kept
+        self._time = ActiveTime(MAX_STEP_MS)
+        self._total = 0
 
     def __len__(self) -> int:
         return self._total
@@ -75,15 +80,14 @@ class DedupeWindow:
 
         Comes before all else about a batch. *now_ms* is the log's time, and never goes back.
         """
-        self._time_ms += min(now_ms - self._log_ms, MAX_STEP_MS)
-        self._log_ms = now_ms
-        for _ in range(FORGOTTEN_AT_ONCE):
-            oldest = next(iter(self._clients.values()), None)
-            if oldest is None or oldest.used_ms + SILENCE_MS > self._time_ms:
-                break
-            self._forget(oldest)
+        self._time.advance(now_ms)
         if (client_id, topic) in self._clients:
             self._use((client_id, topic))
+        for _ in range(min(FORGOTTEN_AT_ONCE, len(self._clients) - self._silent_kept)):
+            oldest = next(iter(self._clients.values()))
+            if oldest.used_ms + SILENCE_MS > self._time.ms:
+                break
+            self._forget(oldest)
 
     def _forget(self, client: ClientIds) -> None:
         self._total -= len(client)
@@ -92,7 +96,7 @@ class DedupeWindow:
     def _use(self, key: tuple[str, str]) -> ClientIds:
         """Return a client's ids, to be changed; it is the most recently used one now."""
         client = self._own(key)
-        client.used_ms = self._time_ms
+        client.used_ms = self._time.ms
         self._clients.move_to_end(client.key)
         return client
 
@@ -136,12 +140,11 @@ class DedupeWindow:
 
     def freeze(self) -> Encoded:
         """Return what makes the window as it is now: clients from the least recently used on."""
-        return partial(_encoded, self._log_ms, self._time_ms, list(self._clients.values()))
+        return partial(_encoded, self._time.encoded(), list(self._clients.values()))
 
     def read(self, source: Reader) -> None:
         """Take the window from a snapshot; this one is empty. Raises MalformedStateError."""
-        self._log_ms = source.number()
-        self._time_ms = source.number(high=self._log_ms)
+        self._time.read(source)
         left, used_ms = source.number(high=self._max_clients), 0
         while left > 0:
             for client in read_clients(source):
@@ -159,8 +162,8 @@ class DedupeWindow:
         return [[*key, *client.canonical()] for key, client in self._clients.items()]
 
 
-def _encoded(log_ms: int, time_ms: int, clients: list[ClientIds]) -> Iterator[bytes]:
-    yield number(log_ms) + number(time_ms) + number(len(clients))
+def _encoded(time: bytes, clients: list[ClientIds]) -> Iterator[bytes]:
+    yield time + number(len(clients))
     for some in _together(clients):
         yield from encoded(some)
 

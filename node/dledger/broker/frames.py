@@ -34,6 +34,7 @@ class CommandType(IntEnum):
     RENEW = 7
     RELEASE = 8
     RETAIN = 9
+    EXPIRE_GROUPS = 10
 
 
 class MalformedCommandError(ValueError):

@@ -18,12 +18,14 @@ QueueOf = Callable[[str, int], ConsumeQueue]
 class Group:
     """One consumer group, over all the topics it reads."""
 
-    __slots__ = ("_attempts", "_deliveries", "edition", "name")
+    __slots__ = ("_attempts", "_deliveries", "edition", "name", "used_ms")
 
     def __init__(self, name: str, edition: int = 0) -> None:
         self.name = name
         self.edition = edition
         """Which edition of the state this is of; see `editions`."""
+        self.used_ms = 0
+        """When one of its members asked for something last, by the log's time."""
         self._deliveries: dict[tuple[str, int], QueueDeliveries] = {}
         self._attempts = Attempts()
 
@@ -33,8 +35,17 @@ class Group:
         What it did with queues is copied when it is changed: see `own`.
         """
         other = Group(self.name, edition)
+        other.used_ms = self.used_ms
         other._deliveries, other._attempts = self._deliveries.copy(), self._attempts.copy()
         return other
+
+    def is_unused(self, before_ms: int, now_ms: int) -> bool:
+        """Whether it was used last before *before_ms*, and nothing is on loan at *now_ms*."""
+        return self.used_ms < before_ms and not any(
+            lease.visible_at_ms > now_ms
+            for deliveries in self._deliveries.values()
+            for lease in deliveries.leases.values()
+        )
 
     def deliveries(self, topic: str, queue_id: int, *, first: int) -> QueueDeliveries:
         """Return what this group did with a queue, to be changed; new ones start at *first*."""
@@ -85,6 +96,7 @@ class Group:
 
     def encoded(self) -> Iterator[bytes]:
         """Yield the group, without its name, for a snapshot: deliveries by queue, then attempts."""
+        yield number(self.used_ms)
         yield number(len(self._deliveries))
         for (topic, queue_id), deliveries in sorted(self._deliveries.items()):
             yield text(topic)
@@ -96,6 +108,7 @@ class Group:
     def read(cls, name: str, source: Reader, queue: QueueOf) -> Group:
         """Take a group from a snapshot; *queue* finds queues. Raises MalformedStateError."""
         group = cls(name)
+        group.used_ms = source.number()
         for _ in range(source.number()):
             topic, queue_id = source.text(), source.number()
             try:
@@ -110,6 +123,7 @@ class Group:
         """Return the group as plain values, in one order on every node."""
         deliveries = sorted(self._deliveries.items())
         return [
+            self.used_ms,
             [[*key, found.canonical()] for key, found in deliveries],
             self._attempts.canonical(self._holds),
         ]

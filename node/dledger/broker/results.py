@@ -72,6 +72,13 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupsExpired:
+    """How many groups that nobody used were let go."""
+
+    groups: int
+
+
+@dataclass(frozen=True, slots=True)
 class Acked:
     """For each lease in order: is the message consumed? False: the handle is stale."""
 

@@ -107,7 +107,8 @@ class BrokerState:
         self.applied_index = 0
         self.first_index = 1
         self._edition = Edition()
-        self.topics = TopicStore(dedupe or DedupeWindow(), self._changes.arrived, self._edition)
+        window = DedupeWindow() if dedupe is None else dedupe  # an empty one is false
+        self.topics = TopicStore(window, self._changes.arrived, self._edition)
         self.groups = Consumption(self.topics, self._changes, self._edition)
         self._handlers = self._bound()
 
@@ -121,6 +122,7 @@ class BrokerState:
             commands.Renew: self.groups.renew,
             commands.Release: self.groups.release,
             commands.Retain: self._retain,
+            commands.ExpireGroups: self.groups.expire,
         }
 
     @property
@@ -143,7 +145,7 @@ class BrokerState:
             raise AssertionError(f"entry {entry.index} applied after {self.applied_index}")
         found = self._read(entry)
         self.applied_index = entry.index
-        self.groups.now_ms = max(self.groups.now_ms, entry.timestamp_ms)
+        self.groups.advance(entry.timestamp_ms)
         return [self._apply(one, entry.index) for one in found]
 
     def _read(self, entry: Entry) -> list[_Read]:

@@ -71,12 +71,13 @@ class Lane:
         gate: Gate,
         counts: Counts,
         patience_s: float,
+        batch_records: int = BATCH_RECORDS,
     ) -> None:
         self._topic = topic
         self._upstream, self._worker, self._gate = upstream, worker, gate
         self._counts, self._patience_s = counts, patience_s
         self._pending: deque[Pending] = deque()
-        self._limit = BATCH_RECORDS
+        self._limit = self._batch_records = batch_records
         self.task: asyncio.Task[None] | None = None
 
     def put(self, pending: Pending) -> asyncio.Task[None]:
@@ -94,7 +95,7 @@ class Lane:
                 if route is Route.WAIT:
                     await self._gate.wait()
                 elif route is Route.SPOOL:
-                    batch = self._take(BATCH_RECORDS, one_queue=False)
+                    batch = self._take(self._batch_records, one_queue=False)
                     await self._spool(batch)
                 else:
                     batch = self._take(self._limit, one_queue=True)
@@ -143,7 +144,7 @@ class Lane:
 
     def _stored(self, batch: Sequence[Pending], stored: Appended) -> None:
         self._gate.opened()
-        self._limit = min(self._limit * 2, BATCH_RECORDS)
+        self._limit = min(self._limit * 2, self._batch_records)
         self._counts.stored += len(batch)
         for pending, offset in zip(batch, stored.offsets, strict=True):
             result = SendResult(

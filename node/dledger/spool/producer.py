@@ -22,7 +22,7 @@ from dledger.errors import CorruptSpool, Refused
 from dledger.records import Record
 from dledger.spool.counters import Counts, SpoolCounters
 from dledger.spool.format import Message, encode_message, record_size
-from dledger.spool.gate import Gate
+from dledger.spool.gate import BATCH_RECORDS, Gate
 from dledger.spool.lane import Lane, Pending, SendResult, Upstream
 from dledger.spool.opening import limits_of, open_spool
 from dledger.spool.rejected import Rejected
@@ -49,6 +49,8 @@ class Producer:
         client_id: For a new spool; one is made up if empty.
         report: Is told of damage and of rejected messages, which are logged in any case.
         files: The file system.
+        batch_records: Messages that are sent together, at most. No more of a topic are repeated, so
+            it is far below what the group remembers of a client.
     """
 
     def __init__(
@@ -62,7 +64,9 @@ class Producer:
         client_id: str = "",
         report: Report = lambda _: None,
         files: Files | None = None,
+        batch_records: int = BATCH_RECORDS,
     ) -> None:
+        self._batch_records = batch_records
         self.directory = directory
         self._connect, self._check, self._report = connect, check, report
         self._limits, self._patience_s = limits_of(max_bytes), patience_s
@@ -99,6 +103,7 @@ class Producer:
             gate=self._gate,
             counts=self._counts,
             report=self._report,
+            batch_records=self._batch_records,
         )
         self._replay.report_damage()
         self._replaying = asyncio.create_task(self._replay.run())
@@ -203,6 +208,7 @@ class Producer:
                 gate=self._gate,
                 counts=self._counts,
                 patience_s=self._patience_s,
+                batch_records=self._batch_records,
             )
         task = lane.put(pending)
         if task not in self._tasks:

@@ -41,8 +41,16 @@ class Replay:
     """
 
     def __init__(
-        self, *, upstream: Upstream, worker: Worker, gate: Gate, counts: Counts, report: Report
+        self,
+        *,
+        upstream: Upstream,
+        worker: Worker,
+        gate: Gate,
+        counts: Counts,
+        report: Report,
+        batch_records: int = BATCH_RECORDS,
     ) -> None:
+        self._batch_records = batch_records
         self._upstream, self._worker, self._gate = upstream, worker, gate
         self._counts, self._report = counts, report
         self._reported = 0
@@ -63,7 +71,7 @@ class Replay:
     async def _next_chunk(self) -> None:
         spool = self._worker.spool
         chunk = await self._worker.run(
-            lambda: spool.read(max_records=BATCH_RECORDS, max_bytes=BATCH_BYTES)
+            lambda: spool.read(max_records=self._batch_records, max_bytes=BATCH_BYTES)
         )
         self.report_damage()
         if chunk is None:

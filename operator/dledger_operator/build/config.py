@@ -30,6 +30,7 @@ def config_map(group: BrokerGroup) -> Manifest:
         "auto_create_topics": group.spec.auto_create_topics,
         "retention_hours": group.spec.retention.hours,
         "disk_watermark_percent": group.spec.retention.disk_watermark_percent,
+        "group_retention_hours": group.spec.retention.group_hours,
     }
     return {
         "apiVersion": "v1",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from dledger.broker.commands import CreateGroup, CreateTopic
 from dledger.broker.topics import NORMAL, Topic
 from dledger.errors import InvalidArgument, UnknownGroup, UnknownTopic
 from dledger.rpc.engine import Engine
 from dledger.rpc.gateway.config import GatewayConfig
+
+_USE_IS_SAID_MS: Final = 3_600_000
 
 
 class Catalog:
@@ -39,12 +42,16 @@ class Catalog:
     async def group(self, name: str) -> None:
         """Return when a consumer group exists, creating it if need be.
 
+        A group that nobody uses is let go some day. A reader of an empty topic leaves no trace in
+        the log, so it is said there once in a while that the group is in use.
+
         Raises:
             UnknownGroup: It does not exist, and groups are not created on demand.
         """
-        if self._engine.state.groups.exists(name):
+        groups = self._engine.state.groups
+        if groups.was_used(name, self._engine.now_ms(), within_ms=_USE_IS_SAID_MS):
             return
-        if not self._config.auto_create:
+        if not (groups.exists(name) or self._config.auto_create):
             raise UnknownGroup(name)
         await self._create(
             CreateGroup(name=name).encode(), lambda: self._engine.state.groups.exists(name)

@@ -1,0 +1,309 @@
+"""Order and once at the edge: what producers were told, against what the queues hold.
+
+Each seed draws small bounds everywhere: the queue of commands, the uncommitted bytes, the windows
+of clients and streams, the ids that are remembered; then disks that stall, leaders that change and
+connections that break, under the producers that we ship. ``python -m dledger_sim.edge --seeds 500``
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+import traceback
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from random import Random
+
+from dledger.broker.produce import ProduceFrame
+from dledger.errors import DledgerError, OutcomeUnknown
+from dledger.rpc.gateway import GatewayConfig
+from dledger.rpc.producing import StreamBounds
+from dledger_sim.audit import audit
+from dledger_sim.checkers import ViolationError
+from dledger_sim.cluster import Cluster, S
+from dledger_sim.nemesis import Nemesis
+from dledger_sim.options import Options
+from dledger_sim.process import Process
+from dledger_sim.producers import TOPIC
+from dledger_sim.seeds import silence
+from dledger_sim.senders import KINDS, Sender, SenderOptions, Told
+from dledger_sim.wire import Wire, WireOptions
+
+_FAULTY_S = 6
+_ANSWERED_S = 120
+_WHOLE_S = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeOptions:
+    """One run: the group, the connections, the bounds of a stream at the node, the producers."""
+
+    group: Options
+    wire: WireOptions
+    streams: StreamBounds
+    senders: tuple[SenderOptions, ...]
+
+    @classmethod
+    def draw(cls, rng: Random) -> EdgeOptions:
+        """Draw one: a leader that is short of room, connections that fall silent, or anything."""
+        drawn = cls._draw(rng)
+        return rng.choice((drawn, drawn.short_of_room(), drawn.falling_silent()))
+
+    def short_of_room(self) -> EdgeOptions:
+        """Return the same with much queued where little may be uncommitted."""
+        senders = tuple(
+            replace(one, kind="stream", batch=1, body_bytes=500, think_us=0, max_bytes=32 << 20)
+            for one in self.senders
+        )
+        group = replace(self.group, entry_kib=4, queue_kib=512, uncommitted_kib=1, stall=0.05)
+        return replace(self, group=group, senders=senders, streams=StreamBounds())
+
+    def falling_silent(self) -> EdgeOptions:
+        """Return the same with small messages, whose answers are lost."""
+        senders = tuple(
+            replace(one, kind="stream", messages=400, body_bytes=20, think_us=0, max_bytes=32 << 20)
+            for one in self.senders
+        )
+        return replace(self, wire=replace(self.wire, room=1000, mute_s=0.02), senders=senders)
+
+    @classmethod
+    def _draw(cls, rng: Random) -> EdgeOptions:
+        large = rng.random() < 0.5
+        remembered = rng.choice((32, 128))
+        return cls(
+            group=_group(rng, large=large, remembered=remembered),
+            wire=WireOptions(
+                delay_ms=rng.choice((1, 5, 30)),
+                room=rng.choice((1, 4, 1000, 1000)),
+                break_s=rng.choice((0.0, 1.0, 4.0)),
+                mute_s=rng.choice((0.0, 0.02, 0.2, 2.0)),
+            ),
+            streams=StreamBounds(
+                max_bytes=rng.choice((8, 64, 16 << 10)) << 10,
+                max_batches=rng.choice((4, 64, 2_048)),
+                max_messages=remembered // 2,
+            ),
+            senders=tuple(
+                _sender(rng, large=large, remembered=remembered) for _ in range(rng.randint(1, 3))
+            ),
+        )
+
+
+def _group(rng: Random, *, large: bool, remembered: int) -> Options:
+    return Options(
+        nodes=rng.choice((1, 3, 3, 3, 5)),
+        segment_bytes=4 << 20,
+        clients=0,
+        entry_kib=4 if large else rng.choice((4, 0)),
+        queue_kib=rng.choice((8, 32, 512)),
+        uncommitted_kib=rng.choice((1, 8, 128)),
+        remembered_ids=remembered,
+        delay_ms=rng.choice((2, 10)),
+        sync_ms=rng.choice((2, 10, 80)),
+        straggle=rng.choice((0.0, 0.01)),
+        clog_s=rng.choice((0.0, 4.0)),
+        partition_s=rng.choice((0.0, 4.0)),
+        stall=rng.choice((0.0, 0.05, 0.2)),
+        crash_s=rng.choice((0.0, 3.0)),
+        kill_s=rng.choice((0.0, 3.0)),
+        power_cut_s=rng.choice((0.0, 0.0, 4.0)),
+        pause_s=rng.choice((0.0, 3.0)),
+        order_s=rng.choice((0.0, 1.0)),
+        full_s=rng.choice((0.0, 0.0, 2.0)),
+    )
+
+
+def _sender(rng: Random, *, large: bool, remembered: int) -> SenderOptions:
+    max_messages = remembered // 2
+    return SenderOptions(
+        kind=rng.choice(KINDS),
+        messages=rng.randint(100, 400) if large else rng.randint(4, 10) * remembered,
+        batch=rng.choice((1, 3)) if large else rng.choice((1, 8, max_messages)),
+        body_bytes=rng.choice((500, 2_000)) if large else 20,
+        think_us=rng.choice((0, 1_000, 10_000)),
+        max_bytes=rng.choice((8, 64, 32 << 10)) << 10,
+        max_messages=max_messages,
+        queues=rng.choice((1, 1, 3)),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a run that broke nothing came to; all but *terms* count messages."""
+
+    seed: int
+    terms: int
+    acknowledged: int
+    unknown: int
+    refused: int
+
+
+class EdgeRun:
+    """A run of one seed."""
+
+    def __init__(self, seed: int, options: EdgeOptions | None = None) -> None:
+        self.options = options or EdgeOptions.draw(Random(f"{seed}/edge"))
+        self.cluster = Cluster(seed, self.options.group)
+        config = GatewayConfig(streams=self.options.streams)
+        self.wire = Wire(self.cluster, self.options.wire, config)
+        self.senders = [
+            Sender(f"sender-{n}", self.cluster, self.wire, one, self.cluster.random(f"sender {n}"))
+            for n, one in enumerate(self.options.senders)
+        ]
+
+    def run(self) -> Outcome:
+        """Run to the end.
+
+        Raises:
+            AssertionError: A promise is broken (`ViolationError`), or an invariant of one node.
+        """
+        cluster = self.cluster
+        cluster.begin()
+        self._within(_WHOLE_S, self._has_topic, "the group makes no topic")
+        for sender in self.senders:
+            sender.start()
+        Nemesis(cluster).start()
+        cluster.clock.run_until(cluster.clock.now_us + _FAULTY_S * S)
+        self._heal()
+        self._within(
+            _ANSWERED_S, lambda: all(one.is_done for one in self.senders), "sends stay unanswered"
+        )
+        self._within(_WHOLE_S, self._is_whole, "the nodes do not apply the same entries")
+        audit(cluster.members(), [])
+        self._check(cluster.members()[0])
+        told = [one for sender in self.senders for one in sender.sent]
+        return Outcome(
+            seed=cluster.seed,
+            terms=cluster.elections.terms,
+            acknowledged=sum(one.is_acknowledged for one in told),
+            unknown=sum(isinstance(one.error, OutcomeUnknown) for one in told),
+            refused=sum(_is_refusal(one.error) for one in told),
+        )
+
+    def _has_topic(self) -> bool:
+        return any(one.state.broker.topics.get(TOPIC) is not None for one in self.cluster.serving())
+
+    def _heal(self) -> None:
+        cluster = self.cluster
+        cluster.calm = cluster.links.calm = True
+        cluster.links.heal()
+        for process in list(cluster.processes.values()):
+            process.files.heal()
+            process.files.empty()
+            cluster.start(process)
+            process.loop.resume()
+
+    def _is_whole(self) -> bool:
+        last, leaders = self.cluster.commitment.last_index, self.cluster.leaders()
+        return (
+            all(one.is_up and one.driver.applied_index == last for one in self.cluster.members())
+            and len(leaders) == 1
+            and leaders[0].driver.core.last_index == last
+        )
+
+    def _within(self, seconds: int, reached: Callable[[], bool], what: str) -> None:
+        clock = self.cluster.clock
+        if not (reached() or clock.run_until(clock.now_us + seconds * S, reached)):
+            raise ViolationError(f"{what} within {seconds} s")
+
+    def _check(self, process: Process) -> None:
+        """Compare each queue with what was sent to it, sender by sender."""
+        stored = _stored(process)
+        for sender in self.senders:
+            for queue_id in range(sender.options.queues):
+                sent = [one for one in sender.sent if one.queue_id == queue_id]
+                check(sender.name, sent, stored.get((sender.name, queue_id), []))
+
+
+def check(name: str, sent: list[Told], stored: list[tuple[int, int]]) -> None:
+    """Check what a queue holds of one sender.
+
+    Args:
+        name: The sender's.
+        sent: Its messages to the queue, in the order of sending.
+        stored: Their numbers and offsets, in the order of the queue.
+
+    Raises:
+        ViolationError: One is lost, doubled, out of order, elsewhere, or there though it was told
+            not to be.
+    """
+    numbers = [number for number, _ in stored]
+    for before, after in pairwise(numbers):
+        if before == after:
+            raise ViolationError(f"{name}'s {before} is stored twice")
+        if before > after:
+            raise ViolationError(f"{name}'s {after} is stored behind {before}")
+    offsets = dict(stored)
+    for one in sent:
+        if one.is_acknowledged and one.number not in offsets:
+            raise ViolationError(f"{name}'s {one.number} was acknowledged and is lost")
+        if one.is_acknowledged and one.offset not in (-1, offsets[one.number]):
+            raise ViolationError(f"{name}'s {one.number} is not where it was told to be")
+        if _is_refusal(one.error) and one.number in offsets:
+            raise ViolationError(f"{name}'s {one.number} is stored, in spite of {one.error!r}")
+
+
+def _is_refusal(error: BaseException | None) -> bool:
+    """Whether a sender was told that its message is not stored."""
+    return isinstance(error, DledgerError) and not isinstance(error, OutcomeUnknown)
+
+
+def _stored(process: Process) -> dict[tuple[str, int], list[tuple[int, int]]]:
+    """Return (number, offset) of each message, by sender and queue, in the order of the queue."""
+    found: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
+    for queue_id, queue in enumerate(process.state.broker.topics.queues(TOPIC)):
+        offset = queue.first
+        while offset < queue.end:
+            position, count = queue.stretch(offset)
+            payload = position.payload
+            (entry,) = process.log.read(payload.index, payload.index, 0)
+            frame = ProduceFrame(entry.data, payload.start, payload.end)
+            bodies = frame.bodies()[position.row : position.row + count]
+            found[frame.client_id, queue_id] += [
+                (int(body.partition(b" ")[0]), place) for place, body in enumerate(bodies, offset)
+            ]
+            offset += count
+    return found
+
+
+def run_seed(seed: int, options: EdgeOptions | None = None) -> Outcome:
+    """Run one seed without the pauses of the garbage collector; see `EdgeRun.run`."""
+    gc.disable()
+    try:
+        return EdgeRun(seed, options).run()
+    finally:
+        gc.enable()
+
+
+def main() -> int:
+    """Run seeds; returns the exit code: 0 when nothing broke."""
+    parser = argparse.ArgumentParser(prog="python -m dledger_sim.edge", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=500, help="how many seeds to run")
+    parser.add_argument("--first", type=int, default=1, help="the first of them")
+    arguments = parser.parse_args()
+    silence()
+    failed, outcomes = list[int](), list[Outcome]()
+    for seed in range(arguments.first, arguments.first + arguments.seeds):
+        try:
+            outcomes.append(run_seed(seed))
+        except Exception:  # noqa: BLE001 - whatever broke, the seed must be told
+            failed.append(seed)
+            print(traceback.format_exc(), EdgeOptions.draw(Random(f"{seed}/edge")))
+            print(
+                f"seed {seed} failed; replay: python -m dledger_sim.edge --first {seed} --seeds 1"
+            )
+    print(
+        f"{len(outcomes)} seeds ok, {len(failed)} failed {failed or ''}: "
+        f"{sum(one.acknowledged for one in outcomes):,} messages acknowledged, "
+        f"{sum(one.unknown for one in outcomes):,} of unknown outcome, "
+        f"{sum(one.refused for one in outcomes):,} refused, "
+        f"{sum(one.terms for one in outcomes):,} terms"
+    )
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

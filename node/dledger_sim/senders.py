@@ -1,0 +1,263 @@
+"""Producers as users run them, in virtual time: much under way at once, in an order of their own.
+
+Each is one of those that we ship, on an event loop of its own, over `wire` connections. What each
+message is and what its sender was told is kept for the check at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Final, Protocol
+
+from dledger.any_node import AnyNode
+from dledger.append_stream import AppendStream
+from dledger.batching_producer import BatchingProducer
+from dledger.broker.results import Produced
+from dledger.errors import DledgerError, Unavailable
+from dledger.records import Appended, Record
+from dledger.rpc.ledger import command_of
+from dledger.rpc.pb import dledger_pb2 as pb
+from dledger.spool.producer import Producer as SpoolProducer
+from dledger.types import NodeId
+from dledger_sim.cluster import MS, Cluster
+from dledger_sim.loop import ProcessLoop
+from dledger_sim.producers import TOPIC, Answer
+from dledger_sim.sim_files import SimFiles
+from dledger_sim.wire import Wire, address_of
+
+KINDS: Final = ("stream", "stream", "batching", "spooling")
+"""The first is what has most under way, and in most ways."""
+_PATIENT_S: Final = 3600.0
+_SPOOL: Final = Path("/spool")
+
+
+@dataclass(slots=True)
+class Told:
+    """One message, and what its sender was told: where it is, or an error; None: nothing yet."""
+
+    number: int
+    queue_id: int
+    offset: int | None = None
+    error: BaseException | None = None
+
+    @property
+    def is_acknowledged(self) -> bool:
+        """Whether the sender may count on it."""
+        return self.offset is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SenderOptions:
+    """One producer.
+
+    Attributes:
+        kind: One of `KINDS`.
+        messages: How many it sends.
+        batch: Messages that it hands over together, at most.
+        body_bytes: The longest body.
+        think_us: The longest pause before the next.
+        max_bytes: Its window in bytes.
+        max_messages: Its window by number.
+        queues: How many queues it sends to.
+    """
+
+    kind: str
+    messages: int
+    batch: int
+    body_bytes: int
+    think_us: int
+    max_bytes: int
+    max_messages: int
+    queues: int
+
+
+class _Sends(Protocol):
+    """What the kinds have in common."""
+
+    async def __call__(self, batch: Sequence[Told], records: Sequence[Record]) -> None:
+        """Send a batch; note what became of each message."""
+
+
+@dataclass(slots=True)
+class Sender:
+    """One client; its ids are its own."""
+
+    name: str
+    cluster: Cluster
+    wire: Wire
+    options: SenderOptions
+    rng: Random
+    sent: list[Told] = field(default_factory=list)
+    is_done: bool = False
+    loop: ProcessLoop = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.loop = ProcessLoop(self.cluster.clock, job_us=self._job_us)
+
+    def start(self) -> None:
+        """Begin to send: there is the topic."""
+        self.loop.run(lambda: self.loop.create_task(self._run()))
+
+    def _job_us(self) -> tuple[int, int]:
+        total_us = self.rng.randint(100, 5 * MS)
+        return total_us, self.rng.randint(0, total_us)
+
+    async def _run(self) -> None:
+        kinds: dict[str, Callable[[], Coroutine[None, None, None]]] = {
+            "stream": self._by_stream,
+            "batching": self._by_batches,
+            "spooling": self._by_spool,
+        }
+        await kinds[self.options.kind]()
+        self.is_done = True
+
+    async def _by_stream(self) -> None:
+        async with AppendStream(
+            self._addresses,
+            client_id=self.name,
+            max_bytes=self.options.max_bytes,
+            timeout_s=_PATIENT_S,
+            max_messages=self.options.max_messages,
+            connect=lambda address: self.wire.connect(self.loop, address),
+        ) as stream:
+
+            async def send(batch: Sequence[Told], records: Sequence[Record]) -> None:
+                queue_id = batch[0].queue_id
+                stored = await stream.append(TOPIC, records, queue_id=queue_id)
+                for told, offset in zip(batch, stored.offsets, strict=True):
+                    told.offset = offset
+
+            await self._send_all(send)
+
+    async def _by_batches(self) -> None:
+        async with BatchingProducer(
+            self._addresses,
+            client_id=self.name,
+            max_bytes=self.options.max_bytes,
+            batch_bytes=min(4 << 10, self.options.max_bytes // 8),
+            timeout_s=_PATIENT_S,
+            max_messages=self.options.max_messages,
+            connect=lambda address: self.wire.connect(self.loop, address),
+        ) as producer:
+
+            async def send(batch: Sequence[Told], records: Sequence[Record]) -> None:
+                sends = (
+                    self._noted(told, producer.send(TOPIC, record, queue_id=told.queue_id))
+                    for told, record in zip(batch, records, strict=True)
+                )
+                await asyncio.gather(*sends)
+
+            await self._send_all(send)
+
+    async def _by_spool(self) -> None:
+        nodes = [_Node(self, node) for node in self.cluster.nodes()]
+        async with SpoolProducer(
+            _SPOOL,
+            lambda _: AnyNode(nodes),
+            client_id=self.name,
+            files=SimFiles(),
+            patience_s=self.rng.choice((0.05, 0.5, 2.0)),
+            batch_records=self.options.max_messages,
+        ) as producer:
+
+            async def send(batch: Sequence[Told], records: Sequence[Record]) -> None:
+                sends = (
+                    producer.send(TOPIC, record, queue_id=told.queue_id)
+                    for told, record in zip(batch, records, strict=True)
+                )
+                for told, result in zip(batch, await asyncio.gather(*sends), strict=True):
+                    told.offset = -1 if result.spooled else result.offset
+
+            await self._send_all(send)
+            await producer.drained()
+
+    async def _noted(self, told: Told, sending: Awaitable[object]) -> None:
+        """Keep what a single message's sender is told."""
+        try:
+            told.offset = getattr(await sending, "offset")  # noqa: B009 - `Sent` or `SendResult`
+        except DledgerError as error:
+            told.error = error
+
+    async def _send_all(self, send: _Sends) -> None:
+        """Send everything, awaiting nothing in between."""
+        sends: set[asyncio.Task[None]] = set()
+        while len(self.sent) < self.options.messages:
+            batch = self._next_batch()
+            task = asyncio.create_task(self._send(send, batch))
+            sends.add(task)
+            task.add_done_callback(sends.discard)
+            if pause_us := self.rng.randint(0, self.options.think_us):
+                await asyncio.sleep(pause_us / 1_000_000)
+        while sends:
+            await asyncio.wait(sends)
+
+    async def _send(self, send: _Sends, batch: Sequence[Told]) -> None:
+        records = [self._record(told) for told in batch]
+        try:
+            await send(batch, records)
+        except DledgerError as error:
+            for told in batch:
+                told.error = error
+
+    def _next_batch(self) -> list[Told]:
+        queue_id = self.rng.randrange(self.options.queues)
+        first = len(self.sent)
+        count = self.rng.randint(1, self.options.batch)
+        batch = [Told(number, queue_id) for number in range(first, first + count)]
+        self.sent += batch
+        return batch
+
+    def _record(self, told: Told) -> Record:
+        body = b"%d " % told.number + bytes(self.rng.randint(0, self.options.body_bytes))
+        return Record(body=body, message_id=f"{self.name}-{told.number:012d}", born_at_ms=1)
+
+    @property
+    def _addresses(self) -> list[str]:
+        return [address_of(node) for node in self.cluster.nodes()]
+
+
+class _Node:
+    """One node for unary appends; see `any_node.OneNode`."""
+
+    def __init__(self, sender: Sender, node: NodeId) -> None:
+        self._sender, self._node = sender, node
+
+    async def append_once(
+        self, topic: str, records: Sequence[Record], *, queue_id: int, timeout_s: float
+    ) -> Appended:
+        """Ask the node; whatever is lost on the way is noticed by the timeout."""
+        request = pb.AppendRequest(
+            client_id=self._sender.name,
+            topic=topic,
+            queue_id=queue_id,
+            records=[
+                pb.Record(message_id=r.message_id, body=r.body, born_at_ms=r.born_at_ms)
+                for r in records
+            ],
+        )
+        command, loop = command_of(request), self._sender.loop
+        answered: asyncio.Future[Answer] = loop.create_future()
+
+        def finish(answer: Answer) -> None:
+            if not answered.done():
+                answered.set_result(answer)
+
+        self._sender.cluster.ask(self._node, command, lambda answer: loop.run(finish, answer))
+        try:
+            async with asyncio.timeout(timeout_s):
+                answer = await answered
+        except TimeoutError:
+            raise Unavailable("no answer") from None
+        if isinstance(answer, DledgerError):
+            raise answer
+        assert isinstance(answer, Produced), "a PRODUCE was asked for"  # noqa: S101
+        return Appended(
+            queue_id=answer.queue_ids[0], offsets=tuple(answer.offsets), index=answer.index
+        )
+
+    async def close(self) -> None:
+        """Do nothing."""

@@ -1,0 +1,76 @@
+"""Bugs in how a node that has grown takes its snapshots, and in what it says of its event loop."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_CARE = "tests/node/test_snapshot_care.py"
+_FILES = "tests/store/test_snapshot_files.py"
+_WATCHDOG = "tests/node/test_watchdog.py"
+
+GROWTH_MUTANTS = (
+    Mutant(
+        name="no mark of a snapshot that is being taken",
+        file="snapshots.py",
+        old="                await self._run_or_fail(self._files.begin)\n",
+        new="",
+        why="what ended the process ends it again at each start",
+        checks=(_CARE,),
+    ),
+    Mutant(
+        name="a mark that does not count",
+        file="store/snapshot_files.py",
+        old='b"%d" % (self._unfinished + 1)',
+        new='b"1"',
+        why="no try waits longer or is borne with for longer than the one before",
+        checks=(_FILES,),
+    ),
+    Mutant(
+        name="a whole snapshot leaves its mark",
+        file="store/snapshot_files.py",
+        old="        self._remove([_TAKING])\n        self._unfinished = 0\n",
+        new="        self._unfinished = 0\n",
+        why="each start waits with its snapshots, and the log grows",
+        checks=(_FILES,),
+    ),
+    Mutant(
+        name="a snapshot is due at once after a death in one",
+        file="upkeep.py",
+        old="        return self._now_s() < self._not_before_s or self._hands_over()\n",
+        new="        return self._hands_over()\n",
+        why="all nodes of a group die in it together",
+        checks=(_CARE,),
+    ),
+    Mutant(
+        name="a leader that died in a snapshot keeps the lead",
+        file="upkeep.py",
+        old="self._now_s() < self._not_before_s or self._hands_over()",
+        new="self._now_s() < self._not_before_s",
+        why="the group waits for a loop that stands still",
+        checks=(_CARE,),
+    ),
+    Mutant(
+        name="a watchdog that bears with nothing",
+        file="watchdog.py",
+        old='f", while it was to {work}", max(looks, before)',
+        new='f", while it was to {work}", before',
+        why="a snapshot of much state ends the process, however often it is tried",
+        checks=(_WATCHDOG,),
+    ),
+    Mutant(
+        name="a watchdog that judges work when it ends",
+        file="watchdog.py",
+        old="            self._beat += 1  # what stood still until now has moved",
+        new="            # what stood still until now has moved",
+        why="it ends the process just as the work is done",
+        checks=(_WATCHDOG,),
+    ),
+    Mutant(
+        name="a long turn that is not seen whole",
+        file="loop_turns.py",
+        old="        taken_s, self._seen_s = now_s - self._seen_s, now_s\n",
+        new="        taken_s, self._seen_s = min(now_s - self._seen_s, BEAT_S), now_s\n",
+        why="nobody sees what holds the loop up",
+        checks=("tests/node/test_loop_turns.py",),
+    ),
+)
