@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Sequence
 from typing import cast
 
@@ -29,11 +30,14 @@ class SmallStore:
 
     def __init__(self) -> None:
         self.has_room = False
+        self.gate = threading.Event()
+        self.gate.set()
         self.refused = 0
         self.saved: list[HardState] = []
         self.written: list[int] = []
 
     def _take_room(self) -> None:
+        assert self.gate.wait(20)
         if not self.has_room:
             self.refused += 1
             raise DiskFull("no room")
@@ -109,10 +113,12 @@ def ack(index: int) -> AppendResponse:
 
 
 async def test_what_found_no_room_is_written_before_what_came_later(bench: Bench) -> None:
-    """The log has no holes; nothing of it is told before it is on disk."""
+    """It came while that was tried. The log has no holes; nothing is told before it is there."""
+    bench.store.gate.clear()
     bench.disk.submit(Ready(entries=(one(1),), after_entries=(ack(1),)))
-    await eventually(lambda: bench.full)
     bench.disk.submit(Ready(entries=(one(2),), after_entries=(ack(2),)))
+    bench.store.gate.set()
+    await eventually(lambda: bench.full)
     assert (bench.sent, bench.durable) == ([], [])
 
     bench.store.has_room = True

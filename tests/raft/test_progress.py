@@ -186,6 +186,18 @@ def test_ack_of_what_was_known_does_not_end_a_snapshot() -> None:
     assert (progress.state, progress.next_index) == (ProgressState.PROBE, 10)
 
 
+def test_ack_of_a_probe_that_was_under_way_leaves_what_is_known_below_what_is_next() -> None:
+    """The follower had synced the entry, then found that it had lost one before (seed 20040034)."""
+    progress = Progress(next_index=21)
+    progress.sent(last_index=21, size_bytes=0)
+    progress.asks_for_snapshot()
+
+    assert progress.acked(21)
+
+    assert (progress.state, progress.match_index) == (ProgressState.SNAPSHOT, 21)
+    assert progress.next_index == 22
+
+
 def test_answer_about_another_snapshot_changes_nothing() -> None:
     """It is late: a newer one took its place, or the follower has the log again."""
     progress = Progress(next_index=6)

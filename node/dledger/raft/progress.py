@@ -96,8 +96,8 @@ class Progress:
         if self.state is ProgressState.SNAPSHOT:
             if self._ends_snapshot(match_index, advanced=advanced):
                 self.probe_from(self.match_index + 1)
-            return advanced
-        self._free_inflight()
+        else:
+            self._free_inflight()
         self.next_index = max(self.next_index, self.match_index + 1)
         return advanced
 
