@@ -12,7 +12,16 @@ from typing import Any, Final
 import grpc.aio
 
 from dledger.channel import Channel, error_of, outcome_of
-from dledger.errors import Unavailable
+from dledger.errors import (
+    DiskFull,
+    DledgerError,
+    NotJoined,
+    NotLeader,
+    OutcomeUnknown,
+    Overloaded,
+    Refused,
+    Unavailable,
+)
 from dledger.message_ids import MessageIds
 from dledger.records import Appended, Record, StoredRecord
 from dledger.rpc.pb import dledger_pb2 as pb
@@ -20,6 +29,8 @@ from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
 from dledger.stored_batch import StoredBatch
 
 _RETRY_S: Final = 0.1
+_NOTHING_TAKEN: Final = (NotLeader, NotJoined, Overloaded, DiskFull)
+"""After these, when a node says so, nothing of a request was carried out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +83,10 @@ class Client(Channel):
 
         Raises:
             Refused: The batch is at fault; the message says how.
-            Unavailable: No leader took it within the timeout.
-            DiskFull: The group's disks are full.
+            DiskFull: The group's disks are full; nothing of it is stored.
+            OutcomeUnknown: No leader answered within the timeout, or the group takes nothing more;
+                the batch may be stored, or may be yet.
+            Unavailable: Likewise, but no node took the batch: it is not stored.
         """
         request = self._append_request(topic, records, queue_id)
         return _appended(await self._retried(self._ledger.Append, request))
@@ -180,14 +193,22 @@ class Client(Channel):
     async def _retried(self, method: Any, request: Any) -> Any:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self.timeout_s
+        unknown = False
         while True:
             try:
                 return await method(request, timeout=max(0.1, deadline_s - loop.time()))
             except grpc.aio.AioRpcError as error:
                 typed = error_of(error, self.address)
-                if not isinstance(typed, Unavailable) or loop.time() + _RETRY_S >= deadline_s:
+                if isinstance(typed, Refused):
                     raise typed from error
+                unknown = unknown or not isinstance(typed, _NOTHING_TAKEN)
+                if not isinstance(typed, Unavailable) or loop.time() + _RETRY_S >= deadline_s:
+                    raise (_unknown(typed) if unknown else typed) from error
             await asyncio.sleep(_RETRY_S)
+
+
+def _unknown(error: DledgerError) -> OutcomeUnknown:
+    return OutcomeUnknown(f"{error}; the batch may be stored")
 
 
 def _appended(response: pb.AppendResponse) -> Appended:

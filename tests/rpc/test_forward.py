@@ -11,7 +11,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from dledger.errors import Unavailable
+from dledger.client import Client, OutcomeUnknown, Record
+from dledger.errors import DiskFull, LeadershipLost, Overloaded, Unavailable
 from dledger.proposals import Command
 from dledger.rpc import forward
 from dledger.rpc.forward import FORWARDED_KEY
@@ -143,6 +144,41 @@ async def test_a_send_whose_outcome_was_lost_is_repeated_and_stored_once(
 
     assert code(response.status) == "OK"
     assert group.nodes[0].engine.state.topics.messages("t") == 1
+
+
+@pytest.mark.parametrize("node", [0, 1])
+async def test_a_full_disk_is_not_told_of_a_request_that_may_have_been_carried_out(
+    group: MemoryGroup, monkeypatch: pytest.MonkeyPatch, node: int
+) -> None:
+    """Its sender would take it for not stored; the first attempt is in the leader's log."""
+    commit, record = group.commit, Record(body=b"a")
+
+    async def lose(command: Command) -> object:
+        await commit(command)
+        group.refuse = DiskFull("no room")
+        raise LeadershipLost("by the test")
+
+    async with Client(group.addresses[node]) as client:
+        await client.create_topic("t", queues=1)
+        monkeypatch.setattr(group, "commit", lose)
+        with pytest.raises(OutcomeUnknown, match="no room"):
+            await client.append("t", [record])
+        with pytest.raises(DiskFull):
+            await client.append("t", [record])
+
+    assert group.nodes[0].engine.state.topics.messages("t") == 1
+
+
+async def test_an_append_that_no_leader_answers_is_of_unknown_outcome(group: MemoryGroup) -> None:
+    """Unless the node says that it took nothing."""
+    async with Client(group.addresses[0], timeout_s=0.3) as client:
+        await client.create_topic("t", queues=1)
+        group.refuse = Overloaded("by the test")
+        with pytest.raises(Overloaded):
+            await client.append("t", [b"a"])
+        group.refuse, group.lose_outcomes = None, 1 << 20
+        with pytest.raises(OutcomeUnknown, match="may be stored"):
+            await client.append("t", [b"b"])
 
 
 async def test_a_receive_whose_outcome_was_lost_loses_no_messages(

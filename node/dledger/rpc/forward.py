@@ -18,12 +18,22 @@ from typing import Any, Final, TypeVar
 import grpc
 import grpc.aio
 
-from dledger.errors import LeadershipLost, NotLeader, Overloaded, Unavailable
+from dledger.channel import error_of
+from dledger.errors import (
+    DiskFull,
+    DledgerError,
+    LeadershipLost,
+    NotJoined,
+    NotLeader,
+    OutcomeUnknown,
+    Overloaded,
+    Unavailable,
+)
 from dledger.metadata import by_key
 from dledger.rpc.engine import Engine
 from dledger.rpc.limits import MAX_HELD_BYTES
 from dledger.rpc.peer_link import CHANNEL_OPTIONS
-from dledger.rpc.status import from_rpc
+from dledger.rpc.status import Relayed, from_rpc
 from dledger.types import Member, NodeId
 
 FORWARDED_KEY: Final = "x-dledger-forwarded"
@@ -158,13 +168,20 @@ class Relay:
             self._held_bytes -= size_bytes
 
     async def _run(self, caller: Caller, attempt: Callable[[], Awaitable[_T]]) -> _T:
-        wait_s = _RETRY_S
+        wait_s, unknown = _RETRY_S, False
         while True:
             try:
                 return await attempt()
-            except Unavailable:
+            except Unavailable as error:
                 if caller.remaining_s() <= 0 or (caller.forwarded and not self._is_elect()):
+                    if unknown and _says_nothing_happened(error):
+                        raise _unknown(error) from error
                     raise
+                unknown = unknown or not isinstance(error, _NOTHING_HAPPENED)
+            except (DiskFull, Relayed) as error:
+                if unknown and _says_nothing_happened(error):
+                    raise _unknown(error) from error
+                raise
             leader = self._engine.leader()
             await self.pause(caller, wait_s)
             changed = self._engine.leader() != leader
@@ -267,6 +284,21 @@ class Relay:
     def _supersede(self, call: Any) -> None:
         self._superseded.add(id(call))
         call.cancel()
+
+
+_NOTHING_HAPPENED: Final = (NotLeader, NotJoined, Overloaded, DiskFull)
+
+
+def _says_nothing_happened(error: DledgerError) -> bool:
+    """Whether a caller would take *error* for "not stored", and send its messages anew."""
+    if isinstance(error, Relayed):
+        error = error_of(error.error, "the leader")
+    return isinstance(error, _NOTHING_HAPPENED)
+
+
+def _unknown(error: DledgerError) -> OutcomeUnknown:
+    """Return what to say in place of *error*, where an attempt before may have been carried out."""
+    return OutcomeUnknown(f"{error}; but an earlier attempt may have been carried out")
 
 
 def _deadline_s(context: Any) -> float:
