@@ -62,6 +62,7 @@ class Upkeep:
         retention: RetentionPolicy,
         policy: SnapshotPolicy,
         now_s: Callable[[], float] = time.monotonic,
+        spread: Callable[[], float] = random.random,
     ) -> None:
         self._driver = driver
         self._log = log
@@ -70,7 +71,7 @@ class Upkeep:
         self._retention = retention
         self._policy = policy
         self._now_s = now_s
-        wait_s = snapshot_care.wait_s(snapshots.unfinished, random.random())
+        wait_s = snapshot_care.wait_s(snapshots.unfinished, spread())
         self._not_before_s = now_s() + wait_s
         self._transfers = 0
         self._laggards = Laggards()

@@ -15,6 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Final, Protocol
 
+from dledger import snapshot_care
 from dledger.broker.dedupe import MAX_IDS_OF_CLIENT, DedupeWindow
 from dledger.broker.state import BrokerState
 from dledger.config import ELECTION_TIMEOUT_TICKS, HEARTBEAT_TICKS
@@ -48,6 +49,7 @@ _DIRECTORY: Final = Path("/data")
 LOG: Final = _DIRECTORY / LOG_DIRECTORY
 _START_MS: Final = 1_700_000_000_000
 _HOUSEKEEPING_S: Final = 1.0
+_SPREAD: Final = 0.5
 _METRICS: Final = NodeMetrics(GROUP, "simulated")
 """Nobody reads them here, so all nodes share one."""
 
@@ -250,6 +252,8 @@ class Process:
             policy=SnapshotPolicy(
                 size_bytes=4096, entries=self._world.options.snapshot_entries, rest_rounds=0
             ),
+            now_s=self.clock.monotonic_s,
+            spread=lambda: _SPREAD,
         )
         self.is_up = True
         self.seen = invariants.check(self.driver.core)
@@ -322,6 +326,11 @@ class Process:
         """Return how full the disk is, had it room for *kept_kib* of log only."""
         total_bytes = self._world.options.kept_kib << 10
         return DiskUsage(total_bytes, max(0, total_bytes - self.log.size_bytes))
+
+    @property
+    def rest_s(self) -> float:
+        """How long after its start a node takes no snapshot that died in the midst of the last."""
+        return snapshot_care.wait_s(self.snapshots.unfinished, _SPREAD) if self.is_up else 0.0
 
     def crash(self) -> None:
         """Cut the power: jobs under way may be done in part, and unsynced writes are lost."""

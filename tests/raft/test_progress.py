@@ -146,7 +146,7 @@ def test_heartbeat_asks_again_only_without_progress() -> None:
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["send", "ack", "reject", "heartbeat", "disconnect"]),
+        st.sampled_from(["send", "ack", "reject", "heartbeat", "disconnect", "ask"]),
         st.integers(0, 30),
         st.integers(0, 30),
     )
@@ -158,7 +158,8 @@ def test_progress_stays_sane_whatever_is_answered(steps: list[tuple[str, int, in
     """Match < next, bytes add up, a probe is alone; for every order of events."""
     progress = Progress(next_index=5)
     for action, first, second in steps:
-        if action == "send" and progress.can_send(**BOUNDS):
+        entries_go = progress.state is not ProgressState.SNAPSHOT and progress.can_send(**BOUNDS)
+        if action == "send" and entries_go:
             progress.sent(last_index=progress.next_index + first, size_bytes=second)
         elif action == "ack":
             progress.acked(first)
@@ -168,6 +169,8 @@ def test_progress_stays_sane_whatever_is_answered(steps: list[tuple[str, int, in
             progress.heartbeat_answered()
         elif action == "disconnect":
             progress.disconnected()
+        elif action == "ask":
+            progress.asks_for_snapshot()
 
         assert progress.match_index < progress.next_index
         assert progress.inflight_bytes == sum(size for _, size in progress.inflight)
