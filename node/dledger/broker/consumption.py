@@ -66,7 +66,7 @@ class Consumption:
     def was_used(self, name: str, now_ms: int, *, within_ms: int) -> bool:
         """Whether the group exists, and the log at *now_ms* says that it was used not long ago."""
         group = self._groups.get(name)
-        return group is not None and self._active.at(now_ms) - group.used_ms <= within_ms
+        return group is not None and self._active.at(now_ms) - group.used_ms < within_ms
 
     def available(
         self, group: str, topic: str, queue_ids: Sequence[int], now_ms: int, *, enough: int
