@@ -284,6 +284,8 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=500, help="how many seeds to run")
     parser.add_argument("--first", type=int, default=1, help="the first of them")
     arguments = parser.parse_args()
+    if not __debug__:
+        parser.error("without assertions most checks do nothing; run it without -O")
     silence()
     failed, outcomes = list[int](), list[Outcome]()
     for seed in range(arguments.first, arguments.first + arguments.seeds):
@@ -302,7 +304,7 @@ def main() -> int:
         f"{sum(one.refused for one in outcomes):,} refused, "
         f"{sum(one.terms for one in outcomes):,} terms"
     )
-    return int(bool(failed))
+    return int(bool(failed) or not outcomes)
 
 
 if __name__ == "__main__":
