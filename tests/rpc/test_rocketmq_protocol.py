@@ -430,4 +430,4 @@ async def test_who_reads_an_empty_topic_is_seen_in_the_log(
         written.append(len(group.log))
 
     assert written == [written[0] + more for more in (0, 0, 1, 2)]
-    assert groups.was_used("g", group.now_ms() - 60_000)
+    assert groups.was_used("g", group.now_ms(), within_ms=60_000)
