@@ -14,7 +14,7 @@ import pytest
 from live_nodes import LiveNodes, eventually
 
 from dledger import node, replica
-from dledger.broker.dedupe import MAX_IDS_OF_CLIENT
+from dledger.broker.dedupe import MAX_IDS, MAX_IDS_OF_CLIENT
 from dledger.client import AppendStream, BatchingProducer, SpoolingProducer
 from dledger.driver import Driver
 from dledger.produce_call import Call, GrpcConnection
@@ -214,3 +214,10 @@ async def test_more_small_messages_than_are_remembered_are_stored_once(live: Liv
 
     asked = next(iter(live.nodes))
     assert await numbers_in(live, asked, 0) == list(range(batches * size))
+    labels = {"group": "orders", "node": f"orders-{asked}"}
+    shown = live.nodes[asked]._metrics.registry.get_sample_value
+    limit = shown("dledger_remembered_message_ids_limit", labels)
+    assert limit == MAX_IDS
+    await eventually(
+        lambda: (shown("dledger_remembered_message_ids", labels) or 0) > MAX_IDS_OF_CLIENT / 2
+    )
