@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dledger.broker.frames import CommandType
 from dledger.broker.message import Message
-from dledger.broker.produce import ProduceFrame
+from dledger.broker.produce import VERSION, ProduceFrame
 from dledger.types import EntryKind
 from dledger_pipeline.errors import LogIncomplete
 from dledger_pipeline.messages import decode
@@ -27,7 +28,9 @@ _COMMAND = st.builds(
     st.integers(-1, 3),
     st.sampled_from(["c", "e"]),
 )
-_BROKEN = st.sampled_from([b"\x05\0\0\0\x01abc", b"\x01\0\0\0\x02{", b"\x01\0\0\0\x09x"])
+# Broken in every version: what only a newer one could read stops a node.
+_PRODUCE = bytes((5, 0, 0, 0, CommandType.PRODUCE, VERSION, 0)) + b"c"
+_BROKEN = st.sampled_from([_PRODUCE, b"\x01\0\0\0\x02{", b"\x01\0\0\0\x09x"])
 _ENTRY = st.lists(_COMMAND | _BROKEN, max_size=4).map(b"".join)
 
 
