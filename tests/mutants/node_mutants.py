@@ -108,8 +108,8 @@ NODE_MUTANTS = (
     Mutant(
         name="an outage is an hour of silence",
         file="broker/active_time.py",
-        old="max(min(log_ms - self._log_ms, self._max_step_ms), 0)",
-        new="max(log_ms - self._log_ms, 0)",
+        old="max(min(log_ms - self.log_ms, self._max_step_ms), 0)",
+        new="max(log_ms - self.log_ms, 0)",
         why="after an outage, or with a leader whose wall clock is ahead, retries are stored twice",
         checks=(_DEDUPE, _UNUSED_GROUPS),
     ),

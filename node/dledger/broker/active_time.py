@@ -18,32 +18,33 @@ class ActiveTime:
         max_step_ms: What the time between two entries counts at most.
 
     Attributes:
+        log_ms: The newest time of an entry, Unix milliseconds.
         ms: How many there were; they never go back.
     """
 
-    __slots__ = ("_log_ms", "_max_step_ms", "ms")
+    __slots__ = ("_max_step_ms", "log_ms", "ms")
 
     def __init__(self, max_step_ms: int) -> None:
         self._max_step_ms = max_step_ms
-        self._log_ms = self.ms = 0
+        self.log_ms = self.ms = 0
 
     def at(self, log_ms: int) -> int:
         """Return how many there would be with an entry at *log_ms*, Unix milliseconds."""
-        return self.ms + max(min(log_ms - self._log_ms, self._max_step_ms), 0)
+        return self.ms + max(min(log_ms - self.log_ms, self._max_step_ms), 0)
 
     def advance(self, log_ms: int) -> None:
         """Take the time of an entry, Unix milliseconds."""
-        self.ms, self._log_ms = self.at(log_ms), max(log_ms, self._log_ms)
+        self.ms, self.log_ms = self.at(log_ms), max(log_ms, self.log_ms)
 
     def encoded(self) -> bytes:
         """Return it for a snapshot."""
-        return number(self._log_ms) + number(self.ms)
+        return number(self.log_ms) + number(self.ms)
 
     def read(self, source: Reader) -> None:
         """Take it from a snapshot. Raises MalformedStateError."""
-        self._log_ms = source.number()
-        self.ms = source.number(high=self._log_ms)
+        self.log_ms = source.number()
+        self.ms = source.number(high=self.log_ms)
 
     def canonical(self) -> list[int]:
         """Return it as plain values."""
-        return [self._log_ms, self.ms]
+        return [self.log_ms, self.ms]

@@ -37,17 +37,18 @@ class Consumption:
     """All consumer groups. Part of `state.BrokerState`, and as deterministic.
 
     *changes* is where it notes whose leases move.
-
-    Attributes:
-        now_ms: The log's time, Unix milliseconds.
     """
 
     def __init__(self, topics: TopicStore, changes: Changes, edition: Edition) -> None:
         self._topics, self._changes, self._edition = topics, changes, edition
         self._groups: dict[str, Group] = {}
         self._receives = 0
-        self.now_ms = 0
         self._active = ActiveTime(MAX_GAP_MS)
+
+    @property
+    def now_ms(self) -> int:
+        """The log's time, Unix milliseconds."""
+        return self._active.log_ms
 
     @property
     def active_ms(self) -> int:
@@ -56,7 +57,6 @@ class Consumption:
 
     def advance(self, log_ms: int) -> None:
         """Take an entry's timestamp, Unix milliseconds; comes before the entry is applied."""
-        self.now_ms = max(self.now_ms, log_ms)
         self._active.advance(log_ms)
 
     def exists(self, name: str) -> bool:
@@ -304,11 +304,10 @@ class Consumption:
     def freeze(self) -> Encoded:
         """Return what makes everything as it is now."""
         groups = list(self._groups.values())
-        return partial(_encoded, self.now_ms, self._active.encoded(), self._receives, groups)
+        return partial(_encoded, self._active.encoded(), self._receives, groups)
 
     def read(self, source: Reader) -> None:
         """Take everything from a snapshot; nothing is here yet. Raises MalformedStateError."""
-        self.now_ms = source.number()
         self._active.read(source)
         self._receives = source.number()
         for _ in range(source.number(high=MAX_GROUPS)):
@@ -318,13 +317,12 @@ class Consumption:
     def canonical(self) -> list[object]:
         """Return everything as plain values, in one order on every node."""
         groups = [[name, group.canonical()] for name, group in sorted(self._groups.items())]
-        return [self.now_ms, self._active.canonical(), self._receives, groups]
+        return [self._active.canonical(), self._receives, groups]
 
 
-def _encoded(now_ms: int, active: bytes, receives: int, groups: list[Group]) -> Iterator[bytes]:
+def _encoded(active: bytes, receives: int, groups: list[Group]) -> Iterator[bytes]:
     """Yield everything for a snapshot; groups by name."""
-    yield number(now_ms) + active
-    yield number(receives)
+    yield active + number(receives)
     yield number(len(groups))
     for group in sorted(groups, key=lambda group: group.name):
         yield text(group.name)
