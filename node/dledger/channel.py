@@ -5,7 +5,7 @@ Shared by `client.Client`, `admin_client.AdminClient` and `append_stream.AppendS
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -19,6 +19,7 @@ from dledger.errors import (
     FeatureNotReady,
     InvalidArgument,
     LimitReached,
+    MessageIdConflict,
     NotJoined,
     NotLeader,
     OutcomeUnknown,
@@ -95,6 +96,18 @@ _BY_NAME: Final[dict[str, type[DledgerError]]] = {
     )
 }
 
+_BY_ARGUMENT: Final[dict[str, Callable[[str, str], DledgerError]]] = {
+    "AlreadyBootstrapped": lambda _, group_id: AlreadyBootstrapped(group_id),
+    "MessageIdConflict": lambda text, rows: MessageIdConflict(text, rows=_numbers(rows)),
+    "NotJoined": lambda _, __: NotJoined(),
+    "NotLeader": lambda _, leader: NotLeader(NodeId(leader) if leader else None),
+    "UnknownTopic": lambda _, topic: UnknownTopic(topic),
+}
+
+
+def _numbers(listed: str) -> list[int]:
+    return [int(number) for number in listed.split(",") if number.isdecimal()]
+
 
 def error_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:
     """Return the error that a node meant by a gRPC status.
@@ -105,14 +118,8 @@ def error_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:
     text = f"{address}: {error.details()}"
     name = str(metadata.get("dledger-error", ""))
     argument = str(metadata.get("dledger-error-argument", ""))
-    if name == "AlreadyBootstrapped":
-        return AlreadyBootstrapped(argument)
-    if name == "NotJoined":
-        return NotJoined()
-    if name == "NotLeader":
-        return NotLeader(NodeId(argument) if argument else None)
-    if name == "UnknownTopic":
-        return UnknownTopic(argument)
+    if name in _BY_ARGUMENT:
+        return _BY_ARGUMENT[name](text, argument)
     if name in _BY_NAME:
         return _BY_NAME[name](text)
     return _by_code(error.code(), text)

@@ -16,7 +16,7 @@ from dledger.batch_reader import follow
 from dledger.batching_producer import BatchingProducer, Sent
 from dledger.broker.topics import check_name
 from dledger.channel import error_of, nodes_of
-from dledger.errors import CorruptSpool, MessageRejected, OutcomeUnknown
+from dledger.errors import CorruptSpool, MessageIdConflict, MessageRejected, OutcomeUnknown
 from dledger.ledger_client import Client, TopicInfo
 from dledger.records import Appended, Record, StoredRecord
 from dledger.rpc.checks import check_record
@@ -34,6 +34,7 @@ __all__ = [
     "BatchingProducer",
     "BlockingProducer",
     "Client",
+    "MessageIdConflict",
     "OutcomeUnknown",
     "Record",
     "SendResult",

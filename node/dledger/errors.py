@@ -9,6 +9,7 @@
     │   ├── Unsupported         (not implemented yet; the message names the feature)
     │   ├── UnknownTopic / UnknownGroup / TopicTypeMismatch
     │   ├── InvalidReceiptHandle
+    │   ├── MessageIdConflict   (the id is that of a message with another body)
     │   ├── AlreadyBootstrapped / WrongGroup / MemberRemoved
     │   ├── OffsetOutOfRange
     │   └── MessageRejected     (a spooled message that the group refuses; kept in a file)
@@ -34,9 +35,13 @@
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Self
 
 from dledger.types import NodeId
+
+if TYPE_CHECKING:
+    from dledger.records import Appended
 
 
 class DledgerError(Exception):
@@ -84,6 +89,43 @@ class TopicTypeMismatch(Refused):
 
 class InvalidReceiptHandle(Refused):
     """The receipt handle is malformed, expired, or was acknowledged already."""
+
+
+class MessageIdConflict(Refused):
+    """Messages whose ids are those of others, with other bodies, that were stored before.
+
+    They are not stored; the rest of their batch is. An id is one message's: send them with others.
+
+    Attributes:
+        rows: Which messages of the batch, from 0 on, ascending; empty where nobody said.
+        appended: Where the batch went, with offset -1 for *rows*; None where nobody said.
+    """
+
+    def __init__(
+        self, sentence: str, *, rows: Sequence[int] = (), appended: Appended | None = None
+    ) -> None:
+        super().__init__(sentence)
+        self.rows, self.appended = tuple(rows), appended
+
+    @classmethod
+    def of(cls, rows: Sequence[int], *, appended: Appended | None = None) -> Self:
+        """Return the error about these *rows* of a batch."""
+        named = ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
+        return cls(
+            f"{len(rows)} of the batch's messages (rows {named}) have the ids of messages with "
+            "other bodies that were stored before: they are not stored, the others are",
+            rows=rows,
+            appended=appended,
+        )
+
+    @classmethod
+    def of_message(cls, message_id: str) -> Self:
+        """Return the error about a message that is alone."""
+        return cls(
+            f"message id {message_id!r} is that of a message with another body that was stored "
+            "before: this one is not stored",
+            rows=(0,),
+        )
 
 
 class AlreadyBootstrapped(Refused):

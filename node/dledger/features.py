@@ -165,7 +165,7 @@ FEATURES: Final = Features(
     entry_kinds={0: 1, 1: 1, 2: 1},
     membership=since(1, "group voters outgoing learners"),
     member=since(1, "id name address"),
-    snapshots={4: 1},
+    snapshots={5: 1},
 )
 """All that this version knows of the log."""
 

@@ -82,7 +82,8 @@ class Client(Channel):
             queue_id: The queue; -1 lets the leader choose.
 
         Raises:
-            Refused: The batch is at fault; the message says how.
+            MessageIdConflict: Some of its messages have the ids of others; the rest is stored.
+            Refused: Any other: the batch is at fault; the message says how.
             DiskFull: The group's disks are full; nothing of it is stored.
             OutcomeUnknown: No leader answered within the timeout, or the group takes nothing more;
                 the batch may be stored, or may be yet.
@@ -97,7 +98,9 @@ class Client(Channel):
         """Append one batch in a single attempt; the records should have ids.
 
         Raises:
-            Refused: A node of the group says that the batch is at fault; nothing is stored.
+            MessageIdConflict: Some of its messages have the ids of others; the rest is stored.
+            Refused: Any other: a node of the group says that the batch is at fault; nothing is
+                stored.
             Unavailable: No node took it, or somebody else answered; the outcome is unknown.
             DledgerError: Any other failure of a node; the outcome is unknown.
         """

@@ -118,6 +118,21 @@ class NodeMetrics:
         self.scrubbed_bytes = Counter(
             "dledger_scrubbed_bytes", "Bytes of the log that were read to look for damage", **make
         ).labels(**own)
+        self.message_id_conflicts = Counter(
+            "dledger_message_id_conflicts",
+            "Messages whose id was that of another one: refused, or stored apart from it",
+            **make,
+        ).labels(**own)
+        self.broken_messages = Counter(
+            "dledger_broken_messages",
+            "Deliveries and reads that left out a message which cannot be told",
+            **make,
+        ).labels(**own)
+        self.early_dropped_messages = Counter(
+            "dledger_early_dropped_messages",
+            "Messages that went before their time because the disk was fuller than it may be",
+            **make,
+        ).labels(**own)
         self.batch_commands = Histogram(
             "dledger_batch_commands", "Commands that shared one entry", buckets=_COMMANDS, **make
         ).labels(**own)

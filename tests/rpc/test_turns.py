@@ -49,7 +49,7 @@ class _World:
         for group in ("g", "h"):
             self.log.create(queues=QUEUES, group=group)
         self.turns = Turns(self)  # type: ignore[arg-type]
-        self.receiver = receiving.Receiver(self, None, self.turns, None)  # type: ignore[arg-type]
+        self.receiver = receiving.Receiver(self, None, self.turns, None, None)  # type: ignore[arg-type]
 
     # -- the engine --
 

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from dledger.broker.consume_queue import Payload
 from dledger.broker.topics import Topic
 
+NOWHERE: Final = -1
+"""The queue id and the queue offset of a message that is not stored."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Produced:
-    """A batch is stored, now or by an earlier try of the same request.
+    """A batch is stored, now or by an earlier try of the same request, but for its conflicts.
 
     Attributes:
         queue_ids: The queue of each message, in the batch's order.
-        offsets: The queue offset of each message, in the batch's order.
-        index: The Raft index of the entry that holds the first message; 0 when retention has
-            dropped it since.
-        stored: How many are new; the others were there before.
+        offsets: The queue offset of each message, in the batch's order; `NOWHERE` if it conflicts.
+        index: The Raft index of the entry that holds the first message that is stored; 0 when
+            retention has dropped it since, or none is.
+        stored: How many are new; the others were there before, or conflict.
+        repeats: The rows that were there before, ascending.
+        conflicts: The rows whose ids were those of other messages before, ascending: these are not
+            stored.
     """
 
     topic: str
@@ -26,6 +33,15 @@ class Produced:
     offsets: Sequence[int]
     index: int
     stored: int
+    repeats: Sequence[int] = ()
+    conflicts: Sequence[int] = ()
+
+    @property
+    def queue_id(self) -> int:
+        """The queue of the first message that is stored; `NOWHERE` if none is."""
+        if not self.conflicts:
+            return self.queue_ids[0]
+        return next((queue for queue in self.queue_ids if queue != NOWHERE), NOWHERE)
 
 
 @dataclass(frozen=True, slots=True)

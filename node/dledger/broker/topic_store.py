@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from dledger.broker import commands
+from dledger.broker.body_digests import Digests
 from dledger.broker.columns import Encoded, Reader, number, text
 from dledger.broker.consume_queue import ConsumeQueue, Payload
 from dledger.broker.dedupe import DedupeWindow
 from dledger.broker.editions import Edition
 from dledger.broker.id_runs import IdRun, Ids
 from dledger.broker.produce import NO_QUEUE, ProduceFrame
-from dledger.broker.results import Produced, TopicCreated
+from dledger.broker.results import NOWHERE, Produced, TopicCreated
+from dledger.broker.retries import Rows
 from dledger.broker.topics import (
     MAX_QUEUES,
     MAX_QUEUES_IN_ALL,
@@ -124,6 +126,7 @@ class TopicStore:
         Raises:
             UnknownTopic: There is no such topic.
             InvalidArgument: The topic does not have the queue that is asked for.
+            MalformedCommandError: A column that is looked at is broken.
         """
         if batch.queue_id != NO_QUEUE:
             self.queue(batch.topic, batch.queue_id)
@@ -132,15 +135,17 @@ class TopicStore:
         tags = batch.tags()
         ids = batch.ids() if batch.has_ids else None
         if ids is not None:
+            digests = batch.body_digests()
             self._dedupe.heard(batch.client_id, batch.topic, now_ms)
-        if ids is not None and not self._is_plain(batch, ids):
-            return self._produce_each(batch, batch.message_ids(), tags, payload)
+            if not self._is_plain(batch, ids):
+                return self._produce_each(batch, tags, digests, payload)
         queue_id = self._choose_queue(batch)
         queue = self._own(batch.topic, queue_id)
         first = queue.append(payload, range(batch.count), tags)
         self._changed.add((batch.topic, queue_id))
         if ids is not None:
-            self._dedupe.remember(batch.client_id, batch.topic, ids, queue_id=queue_id, first=first)
+            scope = (batch.client_id, batch.topic)
+            self._dedupe.remember(*scope, ids, digests, queue_id=queue_id, first=first)
         return Produced(
             topic=batch.topic,
             queue_ids=(queue_id,) * batch.count,
@@ -154,40 +159,37 @@ class TopicStore:
         return all_have_one and self._dedupe.is_new(batch.client_id, batch.topic, ids)
 
     def _produce_each(
-        self,
-        batch: ProduceFrame,
-        ids: tuple[bytes, ...],
-        tags: list[bytes] | None,
-        payload: Payload,
+        self, batch: ProduceFrame, tags: list[bytes] | None, digests: Digests, payload: Payload
     ) -> Produced:
-        """Store a batch of which some messages are known, or have no id: one by one."""
-        scope = (batch.client_id, batch.topic)
-        known = (self._dedupe.find(*scope, message_id) for message_id in ids)
-        home = next((place[0] for place in known if place), None)
-        queue_id = self._choose_queue(batch, default=home)
-        queue = self._own(batch.topic, queue_id)
-        places: list[tuple[int, int]] = []
-        before = queue.end
-        self._changed.add((batch.topic, queue_id))
-        for row, message_id in enumerate(ids):
-            place = self._dedupe.find(*scope, message_id)
-            if place is None:
+        """Store a batch of which some messages are known, or have no id: row by row."""
+        scope, ids = (batch.client_id, batch.topic), batch.message_ids()
+        known = [self._dedupe.find(*scope, message_id) for message_id in ids]
+        rows = Rows(ids, digests, known)
+        if rows.new:
+            queue_id = self._choose_queue(batch, default=rows.home)
+            queue = self._own(batch.topic, queue_id)
+            self._changed.add((batch.topic, queue_id))
+            for row in rows.new:
                 offset = queue.append(payload, range(row, row + 1), tags)
-                place = (queue_id, offset)
-                if message_id:
-                    self._dedupe.remember(*scope, (message_id,), queue_id=queue_id, first=offset)
-            places.append(place)
+                rows.stored(row, queue_id, offset)
+                if ids[row]:
+                    one, its = (ids[row],), digests[row : row + 1]
+                    self._dedupe.remember(*scope, one, its, queue_id=queue_id, first=offset)
+        places = rows.places()
         queue_ids, offsets = zip(*places, strict=True)
         return Produced(
             topic=batch.topic,
             queue_ids=queue_ids,
             offsets=offsets,
-            index=self._index_of(batch.topic, *places[0]),
-            stored=queue.end - before,
+            index=self._index_of(batch.topic, places),
+            stored=len(rows.new),
+            repeats=rows.repeats,
+            conflicts=rows.conflicts,
         )
 
-    def _index_of(self, topic: str, queue_id: int, offset: int) -> int:
-        """Return the entry that holds a message; 0 if it is not kept any longer."""
+    def _index_of(self, topic: str, places: Sequence[tuple[int, int]]) -> int:
+        """Return the entry that holds the first of messages that is stored; 0 if none is kept."""
+        queue_id, offset = next((place for place in places if place[1] != NOWHERE), (0, NOWHERE))
         queue = self._queues[topic][queue_id]
         return queue.locate(offset).payload.index if offset >= queue.first else 0
 

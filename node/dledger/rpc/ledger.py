@@ -9,18 +9,19 @@ from typing import Any, Final
 
 import grpc
 
+from dledger.broker.frames import MalformedCommandError
 from dledger.broker.message import Columns
 from dledger.broker.produce import NO_QUEUE, encode_produce
 from dledger.broker.results import Produced
 from dledger.broker.topics import check_name
 from dledger.channel import LEADER_KEY, NOTHING_TAKEN_KEY
-from dledger.errors import DledgerError, InvalidArgument, NotLeader
+from dledger.errors import DledgerError, InvalidArgument, MessageIdConflict, NotLeader
 from dledger.rpc.batches import check_client_id
 from dledger.rpc.checks import (
-    born_at_ms,
     check_body_sizes,
     check_properties,
     check_tag,
+    check_times,
     check_total,
 )
 from dledger.rpc.forward import Caller
@@ -70,8 +71,11 @@ class LedgerHandlers(NativeHandlers):
         stored = await self._engine.propose(command)
         if not isinstance(stored, Produced):
             raise TypeError(f"PRODUCE answered {stored!r}")
+        if stored.conflicts:
+            self._gateway.metrics.message_id_conflicts.inc(len(stored.conflicts))
+            raise MessageIdConflict.of(stored.conflicts)
         return pb.AppendResponse(
-            queue_id=stored.queue_ids[0], offsets=stored.offsets, index=stored.index
+            queue_id=stored.queue_id, offsets=stored.offsets, index=stored.index
         )
 
     async def _produce(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
@@ -90,6 +94,8 @@ class LedgerHandlers(NativeHandlers):
             await self._refuse(context, _PRODUCE, error, *said)
 
     def _answered_batch(self, error: DledgerError | None) -> None:
+        if isinstance(error, MessageIdConflict):
+            self._gateway.metrics.message_id_conflicts.inc(len(error.rows))
         code = grpc.StatusCode.OK if error is None else grpc_code_of(error)
         self._answered(_PRODUCE, code)
 
@@ -157,10 +163,37 @@ class LedgerHandlers(NativeHandlers):
         async for part in BatchReading(self._gateway, request).parts():
             yield encoded(part)
 
+    def _stored(self, request: pb.ReadRequest, stretch: Stretch) -> Iterator[pb.StoredRecord]:
+        """Yield the messages of a stretch but for those that cannot be told."""
+        frame = stretch.frame()
+        for number in range(stretch.count):
+            offset = stretch.first_offset + number
+            try:
+                message = frame.message(stretch.first_row + number)
+            except MalformedCommandError as error:
+                self._gateway.broken.note(request.topic, request.queue_id, offset, error)
+                continue
+            record = pb.Record(
+                message_id=message.message_id,
+                body=message.body,
+                tag=message.tag,
+                keys=message.keys,
+                properties=message.properties,
+                born_at_ms=message.born_at_ms,
+            )
+            yield pb.StoredRecord(
+                offset=offset,
+                index=stretch.entry.index,
+                stored_at_ms=stretch.entry.timestamp_ms,
+                record=record,
+            )
+
     async def _records(self, request: pb.ReadRequest) -> AsyncIterator[bytes]:
         """Yield the queue's messages one by one, for readers without the batch format."""
         async for part in BatchReading(self._gateway, request).parts():
-            for records in _parts(record for stretch in part for record in _stored(stretch)):
+            for records in _parts(
+                record for each in part for record in self._stored(request, each)
+            ):
                 next_offset = records[-1].offset + 1
                 yield pb.ReadResponse(records=records, next_offset=next_offset).SerializeToString()
 
@@ -191,6 +224,8 @@ def _checked_columns(records: Sequence[pb.Record]) -> Columns:
     check_total(sum(sizes))
     if max(map(len, message_ids)) > MAX_ID_LENGTH:
         raise InvalidArgument(f"message_id has at most {MAX_ID_LENGTH} characters")
+    born_at_ms = [record.born_at_ms for record in records]
+    check_times(born_at_ms)
     for tag in set(tags):
         check_tag(tag)
     if any(keys) or any(properties):
@@ -200,7 +235,7 @@ def _checked_columns(records: Sequence[pb.Record]) -> Columns:
     return Columns(
         message_ids=message_ids,
         bodies=bodies,
-        born_at_ms=born_at_ms([record.born_at_ms for record in records]),
+        born_at_ms=born_at_ms,
         tags=tags,
         keys=keys,
         properties=properties,
@@ -219,23 +254,3 @@ def _parts(records: Iterator[pb.StoredRecord]) -> Iterator[list[pb.StoredRecord]
             part, size_bytes = [], 0
     if part:
         yield part
-
-
-def _stored(stretch: Stretch) -> Iterator[pb.StoredRecord]:
-    frame = stretch.frame()
-    for number in range(stretch.count):
-        message = frame.message(stretch.first_row + number)
-        record = pb.Record(
-            message_id=message.message_id,
-            body=message.body,
-            tag=message.tag,
-            keys=message.keys,
-            properties=message.properties,
-            born_at_ms=message.born_at_ms,
-        )
-        yield pb.StoredRecord(
-            offset=stretch.first_offset + number,
-            index=stretch.entry.index,
-            stored_at_ms=stretch.entry.timestamp_ms,
-            record=record,
-        )

@@ -19,7 +19,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from dledger.broker.results import Produced
-from dledger.errors import DiskFull, DledgerError, LeadershipLost, NotLeader, Overloaded, Refused
+from dledger.errors import (
+    DiskFull,
+    DledgerError,
+    LeadershipLost,
+    MessageIdConflict,
+    NotLeader,
+    Overloaded,
+    Refused,
+)
 from dledger.rpc.batches import checked_batch
 from dledger.rpc.limits import MAX_MESSAGES_UNDER_WAY
 from dledger.rpc.native import bug, parsed
@@ -221,24 +229,33 @@ class Producing:
 
 
 def _error_of(batch: _Batch) -> DledgerError | None:
+    """Return why a batch, or some of its messages, was refused."""
     error = batch.result.exception()
+    if error is None and (stored := _stored(batch)).conflicts:
+        return MessageIdConflict.of(stored.conflicts)
     return error if isinstance(error, DledgerError) else None
+
+
+def _stored(batch: _Batch) -> Produced:
+    stored = batch.result.result()
+    if not isinstance(stored, Produced):
+        raise TypeError(f"PRODUCE answered {stored!r}")
+    return stored
 
 
 def _answer(batch: _Batch) -> pb.ProduceAnswer:
     error = _error_of(batch)
     if isinstance(error, DiskFull):
         return pb.ProduceAnswer(id=batch.id, disk_full=str(error))
-    if error is not None:
+    if error is not None and not isinstance(error, MessageIdConflict):
         return pb.ProduceAnswer(id=batch.id, refused=str(error))
-    stored = batch.result.result()
-    if not isinstance(stored, Produced):
-        raise TypeError(f"PRODUCE answered {stored!r}")
+    stored = _stored(batch)
     in_a_row = isinstance(stored.offsets, range)
     return pb.ProduceAnswer(
         id=batch.id,
-        queue_id=stored.queue_ids[0],
+        queue_id=stored.queue_id,
         first_offset=stored.offsets[0],
         offsets=() if in_a_row else stored.offsets,
         index=stored.index,
+        conflicts=stored.conflicts,
     )

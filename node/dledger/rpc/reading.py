@@ -1,4 +1,7 @@
-"""``Ledger.ReadBatches``: committed messages of a queue as the payloads they were produced in."""
+"""``Ledger.ReadBatches``: committed messages of a queue as the payloads they were produced in.
+
+The client id is left out of each: with it and a guess at the next ids a reader could take them.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from dledger.broker.consume_queue import ConsumeQueue
-from dledger.broker.produce import ProduceFrame
+from dledger.broker.produce import ProduceFrame, without_client_id
 from dledger.errors import OffsetOutOfRange
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.wire import length_prefix
@@ -44,6 +47,10 @@ class Stretch:
     def size_bytes(self) -> int:
         """Bytes of the payload, with the rows of other queues in it."""
         return self.end - self.start
+
+    def anonymous(self) -> tuple[bytes, memoryview]:
+        """Return the payload without its client id, in two pieces."""
+        return without_client_id(memoryview(self.entry.data)[self.start : self.end])
 
     def frame(self) -> ProduceFrame:
         """Return the payload, to be looked into."""
@@ -119,9 +126,10 @@ def encoded(part: Sequence[Stretch]) -> bytes:
             count=stretch.count,
             index=stretch.entry.index,
             stored_at_ms=stretch.entry.timestamp_ms,
-        ).SerializeToString() + length_prefix(_PAYLOAD, stretch.size_bytes)
-        payload = memoryview(stretch.entry.data)[stretch.start : stretch.end]
-        pieces += (length_prefix(_BATCHES, len(head) + len(payload)), head, payload)
+        ).SerializeToString()
+        fixed, rest = stretch.anonymous()
+        head += length_prefix(_PAYLOAD, len(fixed) + len(rest)) + fixed
+        pieces += (length_prefix(_BATCHES, len(head) + len(rest)), head, rest)
     next_offset = part[-1].first_offset + part[-1].count
     pieces.append(pb.ReadBatchesResponse(next_offset=next_offset).SerializeToString())
     return b"".join(pieces)

@@ -7,7 +7,7 @@ from typing import Any
 from dledger.broker.commands import LeaseRef, Receive
 from dledger.broker.message import Message
 from dledger.broker.results import Delivery
-from dledger.rpc.checks import md5_of
+from dledger.rpc.checks import MAX_TIMESTAMP_MS, md5_of
 from dledger.rpc.gateway import receipts
 from dledger.rpc.rocketmq_stubs import definition, service
 
@@ -57,6 +57,8 @@ class DeliveryForm:
 
 
 def _set_time(timestamp: Any, milliseconds: int) -> None:
+    """Set a producer's clock; one of an older log that no ``Timestamp`` can say is moved there."""
+    milliseconds = min(max(milliseconds, 0), MAX_TIMESTAMP_MS)
     timestamp.seconds, rest = divmod(milliseconds, 1000)
     timestamp.nanos = rest * 1_000_000
 

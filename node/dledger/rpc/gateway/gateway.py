@@ -17,6 +17,7 @@ from dledger.rpc.forward import Relay
 from dledger.rpc.gateway.acking import Acker
 from dledger.rpc.gateway.affinity import WINDOW_S, Affinity
 from dledger.rpc.gateway.arrivals import Arrivals
+from dledger.rpc.gateway.broken import BrokenMessages
 from dledger.rpc.gateway.catalog import Catalog
 from dledger.rpc.gateway.clients import Clients
 from dledger.rpc.gateway.config import GatewayConfig
@@ -71,7 +72,9 @@ class Gateway:
         metrics: NodeMetrics | None = None,
     ) -> None:
         self.engine, self.config = engine, config
-        self.requests = (metrics or NodeMetrics(engine.group, engine.node_id)).requests
+        self.metrics = metrics or NodeMetrics(engine.group, engine.node_id)
+        self.requests = self.metrics.requests
+        self.broken = BrokenMessages(engine.group, self.metrics.broken_messages)
         self.relay = Relay(engine, dial)
         self.intake = Intake()
         self.arrivals = Arrivals()
@@ -79,8 +82,8 @@ class Gateway:
         self.catalog = Catalog(engine, config)
         self.clients = Clients(engine)
         self.affinity = Affinity(engine.node_id)
-        self.sender = Sender(engine, self.catalog)
-        self.receiver = Receiver(engine, self.catalog, self.turns, self.clients)
+        self.sender = Sender(engine, self.catalog, self.metrics.message_id_conflicts)
+        self.receiver = Receiver(engine, self.catalog, self.turns, self.clients, self.broken)
         self.acker = Acker(engine)
         self.router = Router(engine, self.catalog, config)
         self.telemetry = Telemetry()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dledger.broker.topics import MAX_NAME_LENGTH, is_name
+from dledger.rpc.checks import NO_SCOPE, is_scope
 from dledger.rpc.forward import Caller
 from dledger.rpc.limits import MAX_ID_LENGTH
 from dledger.rpc.status import Code, Rejected
@@ -28,6 +29,8 @@ def client_id(caller: Caller) -> str:
             f"the metadata x-mq-client-id must have 1 to {MAX_ID_LENGTH} characters, "
             f"not {len(caller.client_id)}",
         )
+    if is_scope(caller.client_id):
+        raise Rejected(Code.CLIENT_ID_REQUIRED, NO_SCOPE)
     return caller.client_id
 
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dledger.broker.commands import Receive
+from dledger.broker.commands import Ack, LeaseRef, Receive
 from dledger.broker.consume_queue import Payload
 from dledger.broker.filters import parse_tags
+from dledger.broker.frames import MalformedCommandError
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import Received
 from dledger.broker.topics import Topic
-from dledger.errors import InvalidArgument, NotLeader
+from dledger.errors import DledgerError, InvalidArgument, NotLeader
 from dledger.rpc.engine import Engine
 from dledger.rpc.forward import Caller
+from dledger.rpc.gateway.broken import BrokenMessages
 from dledger.rpc.gateway.catalog import Catalog
 from dledger.rpc.gateway.clients import Clients
 from dledger.rpc.gateway.delivering import DeliveryForm
@@ -32,6 +35,8 @@ from dledger.rpc.limits import (
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import Code, Rejected, ok
 from dledger.types import Entry
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +70,16 @@ class Receiver:
     asked for (`turns`); so a waiting consumer costs nothing, and a message wakes no herd.
     """
 
-    def __init__(self, engine: Engine, catalog: Catalog, turns: Turns, clients: Clients) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        catalog: Catalog,
+        turns: Turns,
+        clients: Clients,
+        broken: BrokenMessages,
+    ) -> None:
         self._engine, self._catalog = engine, catalog
-        self._turns, self._clients = turns, clients
+        self._turns, self._clients, self._broken = turns, clients, broken
 
     async def receive(self, request: Any, caller: Caller) -> AsyncIterator[Any]:
         """Yield the status, the time of delivery, and the messages.
@@ -142,8 +154,12 @@ class Receiver:
         return received
 
     async def _messages(self, poll: _Poll, received: Received) -> AsyncIterator[Any]:
-        """Yield one response a message; neighbours in a payload share what is found in it once."""
+        """Yield one response a message; neighbours in a payload share what is found in it once.
+
+        One that cannot be told is acknowledged in the consumer's place, or it would come for ever.
+        """
         form = DeliveryForm(poll.command, poll.resource, received.receive_id)
+        broken: list[LeaseRef] = []
         entry: Entry | None = None
         payload: Payload | None = None
         for delivery in received.deliveries:
@@ -153,7 +169,23 @@ class Receiver:
                 payload = delivery.payload
                 frame = ProduceFrame(entry.data, payload.start, payload.end)
                 form.begin(frame.born_host, entry.timestamp_ms)
-            yield form.response(frame.message(delivery.row), delivery)
+            try:
+                message = frame.message(delivery.row)
+            except MalformedCommandError as error:
+                queue_id, offset = delivery.queue_id, delivery.offset
+                self._broken.note(poll.command.topic, queue_id, offset, error)
+                broken.append(LeaseRef(queue_id, offset, received.receive_id))
+                continue
+            yield form.response(message, delivery)
+        if broken:
+            await self._set_aside(poll.command, broken)
+
+    async def _set_aside(self, command: Receive, leases: Sequence[LeaseRef]) -> None:
+        ack = Ack(group=command.group, topic=command.topic, leases=tuple(leases))
+        try:
+            await self._engine.propose(ack.encode())
+        except DledgerError as error:
+            logger.info("%d broken messages will come again: %s", len(leases), error)
 
 
 def nothing_new() -> Any:

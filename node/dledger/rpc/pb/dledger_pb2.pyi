@@ -72,12 +72,13 @@ class ProduceAnswers(_message.Message):
     def __init__(self, answers: _Optional[_Iterable[_Union[ProduceAnswer, _Mapping]]] = ...) -> None: ...
 
 class ProduceAnswer(_message.Message):
-    __slots__ = ("id", "queue_id", "first_offset", "offsets", "index", "refused", "disk_full")
+    __slots__ = ("id", "queue_id", "first_offset", "offsets", "index", "conflicts", "refused", "disk_full")
     ID_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
+    CONFLICTS_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     DISK_FULL_FIELD_NUMBER: _ClassVar[int]
     id: int
@@ -85,9 +86,10 @@ class ProduceAnswer(_message.Message):
     first_offset: int
     offsets: _containers.RepeatedScalarFieldContainer[int]
     index: int
+    conflicts: _containers.RepeatedScalarFieldContainer[int]
     refused: str
     disk_full: str
-    def __init__(self, id: _Optional[int] = ..., queue_id: _Optional[int] = ..., first_offset: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., index: _Optional[int] = ..., refused: _Optional[str] = ..., disk_full: _Optional[str] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., queue_id: _Optional[int] = ..., first_offset: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., index: _Optional[int] = ..., conflicts: _Optional[_Iterable[int]] = ..., refused: _Optional[str] = ..., disk_full: _Optional[str] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
     __slots__ = ("topic", "queue_id", "start_offset", "max_records", "follow", "linearizable")

@@ -101,7 +101,7 @@ class LedgerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReadBatches(self, request, context):
-        """The same as batches that lie as they were produced: no work a message.
+        """The same as batches that lie as they were produced, without who did: no work a message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
