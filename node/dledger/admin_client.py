@@ -11,12 +11,12 @@ import itertools
 from collections.abc import Sequence
 from typing import Final
 
-from dledger.channel import Channel
+from dledger.channel import MAX_ANSWER_BYTES, Channel
 from dledger.errors import DledgerError, NotLeader, Unavailable
 from dledger.failover import FailoverRecord
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
-from dledger.status import MemberStatus, NodeStatus
+from dledger.status import MOST_MEMBERS, MemberStatus, NodeStatus
 from dledger.types import Member, Membership, NodeId
 
 _RETRY_S: Final = 0.2
@@ -25,13 +25,25 @@ _RETRY_S: Final = 0.2
 class AdminClient(Channel):
     """Asks and steers one node through its peer port (20911)."""
 
-    def __init__(self, address: str, *, timeout_s: float = 5.0) -> None:
-        super().__init__(address, timeout_s)
+    def __init__(
+        self, address: str, *, timeout_s: float = 5.0, max_answer_bytes: int = MAX_ANSWER_BYTES
+    ) -> None:
+        super().__init__(address, timeout_s, max_answer_bytes=max_answer_bytes)
         self._stub = pb_grpc.AdminStub(self.channel)
 
     async def status(self) -> NodeStatus:
-        """Return the node's own view of itself and its group. Raises Unavailable."""
-        return _status(await self.call(self._stub.Status, pb.StatusRequest()))
+        """Return the node's own view of itself and its group.
+
+        Raises:
+            Unavailable: It does not answer.
+            DledgerError: Its answer names more members than any group has.
+        """
+        response = await self.call(self._stub.Status, pb.StatusRequest())
+        if (named := len(response.members)) > MOST_MEMBERS:
+            raise DledgerError(
+                f"{self.address}: names {named} members, of which no group has over {MOST_MEMBERS}"
+            )
+        return _status(response)
 
     async def bootstrap(self, group_id: str, members: Sequence[Member]) -> None:
         """Found a group on the asked node; the other members join it by themselves.

@@ -35,9 +35,10 @@ LEADER_KEY: Final = "dledger-leader"
 """Trailing metadata: the leader's client address, where a caller has to go there by itself."""
 NOTHING_TAKEN_KEY: Final = "dledger-nothing-taken"
 """Trailing metadata: of what came with a stream of batches, nothing came into the log."""
+MAX_ANSWER_BYTES: Final = 64 << 20
 OPTIONS: Final = (
     ("grpc.max_send_message_length", 64 << 20),
-    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.max_receive_message_length", MAX_ANSWER_BYTES),
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.enable_http_proxy", 0),
 )
@@ -52,12 +53,18 @@ def nodes_of(addresses: str | Sequence[str], *, for_what: str) -> tuple[str, ...
 
 
 class Channel:
-    """A gRPC channel as an async context manager."""
+    """A gRPC channel as an async context manager.
 
-    def __init__(self, address: str, timeout_s: float) -> None:
+    An answer of more than *max_answer_bytes*, inflated if it came compressed, is refused unread.
+    """
+
+    def __init__(
+        self, address: str, timeout_s: float, *, max_answer_bytes: int = MAX_ANSWER_BYTES
+    ) -> None:
         self.address = address
         self.timeout_s = timeout_s
-        self.channel = grpc.aio.insecure_channel(address, options=OPTIONS)
+        options = dict(OPTIONS) | {"grpc.max_receive_message_length": max_answer_bytes}
+        self.channel = grpc.aio.insecure_channel(address, options=list(options.items()))
 
     async def __aenter__(self) -> Self:
         return self

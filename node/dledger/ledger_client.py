@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import grpc.aio
 
-from dledger.channel import Channel, error_of, outcome_of
+from dledger.broker.topics import MAX_TOPICS
+from dledger.channel import MAX_ANSWER_BYTES, Channel, error_of, outcome_of
 from dledger.errors import (
     DiskFull,
     DledgerError,
@@ -50,8 +51,15 @@ class Client(Channel):
     loses nor repeats a record.
     """
 
-    def __init__(self, address: str, *, timeout_s: float = 30.0, client_id: str = "") -> None:
-        super().__init__(address, timeout_s)
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout_s: float = 30.0,
+        client_id: str = "",
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+    ) -> None:
+        super().__init__(address, timeout_s, max_answer_bytes=max_answer_bytes)
         self.client_id = client_id or f"dledger-py-{uuid.uuid4()}"
         self._ids = MessageIds()
         self._ledger = pb_grpc.LedgerStub(self.channel)
@@ -65,6 +73,10 @@ class Client(Channel):
     async def topics(self) -> tuple[TopicInfo, ...]:
         """Return all topics, sorted by name."""
         response = await self.call(self._topics.ListTopics, pb.ListTopicsRequest())
+        if (named := len(response.topics)) > MAX_TOPICS:
+            raise DledgerError(
+                f"{self.address}: names {named} topics, of which no group has over {MAX_TOPICS}"
+            )
         found = (
             TopicInfo(name=t.name, type=t.type, queues=t.queues, messages=t.messages)
             for t in response.topics

@@ -11,6 +11,8 @@ from dledger.types import Member
 CAUGHT_UP_ENTRIES: Final = 1000
 """A node that lacks no more has it within a moment: it may serve clients, lead, and counts for the
 quorum's margin."""
+MOST_MEMBERS: Final = 64
+"""An answer that names more is no node's: even nine voters and as many learners are fewer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -138,6 +138,7 @@ class Observed:
         pods: Pods of the group, by name.
         volumes: Its claims, by name; they outlive the group.
         nodes: What the nodes that answered say, by pod name.
+        disbelieved: Pods whose answer cannot be a node's, and why; they are not among *nodes*.
         topics: Names of the topics there are; None when not asked.
         refusals: What could not be done lately, and the answer: child or topic to sentence.
         recovery: What the Job that restores the first volume amounts to; None without one.
@@ -149,6 +150,7 @@ class Observed:
     pods: Mapping[str, Pod] = field(default_factory=dict)
     volumes: Mapping[str, Volume] = field(default_factory=dict)
     nodes: Mapping[str, NodeView] = field(default_factory=dict)
+    disbelieved: Mapping[str, str] = field(default_factory=dict)
     topics: frozenset[str] | None = None
     refusals: Mapping[Ref, str] = field(default_factory=dict)
     recovery: Work | None = None

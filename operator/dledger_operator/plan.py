@@ -95,6 +95,11 @@ class CreateTopic:
     topic: Topic
 
 
+def builds(action: Apply | Create) -> bool:
+    """Whether others stand on what an action makes; on a scheduled backup nothing does."""
+    return bool(action.manifest["kind"] != names.BACKUP_KIND)
+
+
 Action = Apply | Create | MarkRestored | RecordGroupId | Bootstrap | LabelRole | CreateTopic
 
 
