@@ -54,8 +54,10 @@ class Founding:
         try:
             fields = json.loads(data)
             membership = Membership.decode(json.dumps(fields["members"]).encode())
-            return cls(fields["groupId"], membership)
-        except (ValueError, KeyError, TypeError) as error:
+            if not isinstance(group_id := fields["groupId"], str):
+                raise TypeError(f"groupId is {group_id!r:.80}")
+            return cls(group_id, membership)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CorruptFile(FILE_NAME, str(error)) from error
 
 

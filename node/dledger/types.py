@@ -195,8 +195,8 @@ class Membership:
             )
             if not voters:
                 raise ValueError(f"a membership without voters: {data[:80]!r}")
-            return cls(voters, str(fields["group"]), outgoing=outgoing, learners=learners)
-        except (KeyError, TypeError, AttributeError) as error:
+            return cls(voters, _text(fields["group"]), outgoing=outgoing, learners=learners)
+        except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"not a membership: {data[:80]!r}") from error
 
     @classmethod
@@ -223,4 +223,14 @@ def _rows(members: Iterable[Member]) -> list[dict[str, str]]:
 
 
 def _member(row: dict[str, str]) -> Member:
-    return Member(id=NodeId(row["id"]), name=row["name"], address=row["address"])
+    return Member(
+        id=NodeId(_text(row["id"])), name=_text(row["name"]), address=_text(row["address"])
+    )
+
+
+def _text(value: object) -> str:
+    """Return a text that others are compared with and sorted by, and that files can hold."""
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.80} is no text")
+    value.encode()  # a lone surrogate is none
+    return value
