@@ -1,1 +1,1 @@
-"""``make clients``: the official RocketMQ 5 clients, unmodified, as users of a group of real nodes."""
+"""``make clients``: the official RocketMQ 5 clients, unmodified, as users of real nodes."""

@@ -97,7 +97,7 @@ async def _cases(
         async with places:
             found.add(await one(name, CASES[name], stage))
 
-    with running(work / "group") as at:
+    async with running(work / "group") as at:
         await asyncio.gather(
             *(
                 run(name, _stage(language, command, at, work, tls=tls))
@@ -120,7 +120,7 @@ async def _failovers(
     for language, command in commands.items():
         print(f"  {language}: the leader is killed for {seconds:.0f} s", flush=True)
         try:
-            with running(work / f"failover-{language}") as at:
+            async with running(work / f"failover-{language}") as at:
                 stage = _stage(language, command, at, work, tls=False)
                 found.figures[language] = await failover(stage, seconds)
         except (ClientFailed, CaseFailed, AssertionError) as error:

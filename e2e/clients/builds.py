@@ -1,7 +1,8 @@
 """Builds the drivers of the clients, once for each version of what they are made of.
 
-What is fetched comes from the languages' own registries and is pinned by digests: package-lock.json,
-Cargo.lock, ``java/jars.sha256``. A driver is cached under the hash of its folder.
+What is fetched comes from the languages' own registries and is pinned by digests, in
+``package-lock.json``, ``Cargo.lock`` and ``jars.sha256``. A driver is cached under the hash of its
+folder.
 """
 
 from __future__ import annotations
@@ -103,7 +104,16 @@ def _build_java(folder: Path, layout: Layout) -> None:
     run(*fetch, "-DincludeScope=runtime", log=log, timeout_s=_FETCH_S)
     check_jars(lib, (folder / "jars.sha256").read_text("ascii"))
     classes.mkdir()
-    run("javac", "-d", classes, "-cp", f"{lib}/*", folder / "Driver.java", log=log, timeout_s=_FETCH_S)
+    run(
+        "javac",
+        "-d",
+        classes,
+        "-cp",
+        f"{lib}/*",
+        folder / "Driver.java",
+        log=log,
+        timeout_s=_FETCH_S,
+    )
 
 
 _BUILDS: Final[Mapping[str, Callable[[Path, Layout], None]]] = {

@@ -101,7 +101,7 @@ class Driver:
         try:
             self.process.stdin.write(line.encode() + b"\n")
             await self.process.stdin.drain()
-            told = await asyncio.wait_for(answer, timeout_s)
+            told: dict[str, Any] = await asyncio.wait_for(answer, timeout_s)
         except TimeoutError:
             raise ClientFailed(f"{do} did not come back in {timeout_s:.0f} s") from None
         except (BrokenPipeError, ConnectionResetError):

@@ -13,7 +13,7 @@ from typing import Final
 
 from e2e.clients.drivers import ClientFailed
 from e2e.clients.judging import Figures, Got, Sent, judge, leaderless_spans
-from e2e.clients.stage import Running, Stage
+from e2e.clients.stage import Running, Stage, came_true
 
 WRITERS: Final = 4
 EVERY_S: Final = 5.0
@@ -88,9 +88,7 @@ async def failover(stage: Stage, seconds: float) -> tuple[Figures, int]:
         await asyncio.gather(leaders.kill(seconds), *(write(n, end_s) for n in range(WRITERS)))
         await stage.running.whole()
         acked = {each.key for each in sent if not each.error}
-        drained_s = time.monotonic() + _DRAIN_S
-        while acked - set(user.texts("consumer")) and time.monotonic() < drained_s:
-            await asyncio.sleep(0.2)
+        await came_true(lambda: not acked - set(user.texts("consumer")), _DRAIN_S)
         watching.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await watching

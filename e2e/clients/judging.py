@@ -88,8 +88,9 @@ def judge(
         first_s[each.key] = min(each.at_s, first_s.get(each.key, each.at_s))
     lost = sorted(key for key in acked if key not in first_s or not stored.get(key))
     waits_s = {key: (at_s, first_s[key]) for key, at_s in acked.items() if key in first_s}
-    late = [k for k, span in waits_s.items() if k in lost or with_leader_s(span, leaderless) > LATE_S]
-    never = [key for key in lost if key not in first_s]
+    late = set(lost) | {
+        key for key, span in waits_s.items() if with_leader_s(span, leaderless) > LATE_S
+    }
     errors = Counter(each.error for each in sent if each.error)
     times_s = sorted(acked.values())
     return Figures(
@@ -100,7 +101,7 @@ def judge(
         errors=errors.total(),
         error=errors.most_common(1)[0][0] if errors else "",
         longest_gap_s=max((late - early for early, late in pairwise(times_s)), default=0.0),
-        late=len(late) + len(never),
+        late=len(late),
         latest_s=max((end - begin for begin, end in waits_s.values()), default=0.0),
         leaderless_s=sum(end - begin for begin, end in leaderless),
     )
@@ -132,9 +133,10 @@ def leaderless_spans(samples: Sequence[tuple[float, bool]]) -> list[Span]:
 
 def lines(name: str, figures: Figures) -> list[Line]:
     """Return what a load under leaders' deaths has to show."""
-    in_time = 1 - figures.late / figures.acked if figures.acked else 0.0
+    acked = figures.acked
+    in_time = 1 - figures.late / acked if acked else 0.0
     return [
-        Line(what=f"{name}: acknowledged", value=str(figures.acked), asked="some", kept=figures.acked > 0),
+        Line(what=f"{name}: acknowledged", value=str(acked), asked="some", kept=acked > 0),
         none_of(f"{name}: lost", len(figures.lost)),
         none_of(f"{name}: stored twice", len(figures.stored_twice)),
         Line(
@@ -143,11 +145,11 @@ def lines(name: str, figures: Figures) -> list[Line]:
             asked=f"{100 * IN_TIME_SHARE:.0f} %",
             kept=in_time >= IN_TIME_SHARE,
         ),
-    ]  # fmt: skip
+    ]
 
 
 def not_once(wanted: Collection[str], got: Sequence[str]) -> str:
-    """Return what is wrong where each of *wanted* has to come once and nothing else; "" if nothing."""
+    """Return what is wrong where each of *wanted* has to come once, and nothing else; or ""."""
     copies = Counter(got)
     kinds = {
         "missing": [key for key in wanted if key not in copies],

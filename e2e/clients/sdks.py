@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-_FRAME: Final = "the client takes no answer over 4 MiB, and a message of 4 MiB comes in a larger one"
+_FRAME: Final = "the client takes no frame over 4 MiB, and a body of 4 MiB comes in a larger one"
 _NO_PUSH: Final = "the client has no push consumer"
 _NO_CHANGE: Final = "the client's simple consumer cannot change an invisible duration"
 

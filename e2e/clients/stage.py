@@ -7,8 +7,8 @@ import contextlib
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -34,12 +34,14 @@ class CaseFailed(Exception):
     """Something was not as a user may expect; the message says what, and what was seen."""
 
 
-async def eventually(what: str, holds: Callable[[], Any], deadline_s: float) -> None:
-    """Return once *holds*, which must not block. Raises CaseFailed."""
+async def came_true(holds: Callable[[], Any], deadline_s: float) -> bool:
+    """Wait until *holds*, which must not block; return whether it did within the deadline."""
     end_s = time.monotonic() + deadline_s
-    while not holds():
+    while True:
+        if holds():
+            return True
         if time.monotonic() > end_s:
-            raise CaseFailed(f"{what}: not within {deadline_s:.0f} s")
+            return False
         await asyncio.sleep(_POLL_S)
 
 
@@ -71,22 +73,27 @@ class Running:
             ]
 
 
-@contextmanager
-def running(work: Path, *settings: str, nodes: int = 3) -> Iterator[Running]:
-    """Start a group below *work*; it ends with the block."""
+def _certified(work: Path) -> tuple[str, str]:
+    """Make *work* with a CA and a node's certificate in it; return the node's settings."""
     work.mkdir(parents=True)
     authority = Authority("dledger-clients")
     pair = authority.issue("dledger-node", hosts=(HOST, "localhost"))
     files = {"roots": authority.pair.certificate, "node": pair.certificate, "key": pair.key}
     for name, text in files.items():
         (work / f"{name}.pem").write_text(text, "ascii")
-    tls = (f"tls_cert_file={work / 'node.pem'}", f"tls_key_file={work / 'key.pem'}")
+    return f"tls_cert_file={work / 'node.pem'}", f"tls_key_file={work / 'key.pem'}"
+
+
+@asynccontextmanager
+async def running(work: Path, *settings: str, nodes: int = 3) -> AsyncIterator[Running]:
+    """Start a group below *work*; it ends with the block."""
+    tls = _certified(work)
     group = DevGroup(work / "group", free_port_range(), *tls, *settings, nodes=nodes)
     try:
-        told = group.announced()
+        told = await asyncio.to_thread(group.announced)
         yield Running(group, told["endpoints"], told["tlsEndpoints"], work / "roots.pem")
     finally:
-        group.stop()
+        await asyncio.to_thread(group.stop)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,18 +151,19 @@ class User:
 
     async def push(self, name: str, topic: str, group: str, **more: Any) -> None:
         """Start a push consumer; see `got`."""
-        start = {"name": name, "topic": topic, "group": group, **self._where, **more}
-        await self._driver.ask("push", **start)
+        more |= self._where
+        await self._driver.ask("push", name=name, topic=topic, group=group, **more)
 
     async def simple(self, name: str, topic: str, group: str, **more: Any) -> None:
         """Start a simple consumer."""
-        start = {"await_s": _POLL_AWAIT_S, "topic": topic, "group": group, **self._where, **more}
-        await self._driver.ask("simple", name=name, **start)
+        more = {"await_s": _POLL_AWAIT_S} | self._where | more
+        await self._driver.ask("simple", name=name, topic=topic, group=group, **more)
 
     async def receive(self, name: str, count: int, invisible_s: int) -> list[Delivery]:
         """Poll a simple consumer once."""
-        asked = {"consumer": name, "count": count, "invisible_s": invisible_s}
-        told = await self._driver.ask("receive", **asked)
+        told = await self._driver.ask(
+            "receive", consumer=name, count=count, invisible_s=invisible_s
+        )
         return [delivery(each, time.monotonic()) for each in told["messages"]]
 
     async def received(
@@ -174,8 +182,8 @@ class User:
 
     async def change(self, name: str, message: Delivery, invisible_s: int) -> None:
         """Change how long a message stays invisible. Raises ClientFailed."""
-        asked = {"consumer": name, "handle": message.handle, "invisible_s": invisible_s}
-        await self._driver.ask("change", **asked)
+        handle = message.handle
+        await self._driver.ask("change", consumer=name, handle=handle, invisible_s=invisible_s)
 
     async def listen(self, name: str, topic: str, group: str) -> None:
         """Consume as an application does: by push; without one, by polls and acks in a loop."""

@@ -69,10 +69,11 @@ def table(results: Sequence[Result], languages: Iterable[str]) -> str:
     for each in sorted(results, key=lambda result: result.tls):
         row = cells.setdefault(each.case, {})
         row.setdefault(each.language, []).append(each.verdict.value)
-    rows = [["case (plain/TLS)", *names]]
-    for case in dict.fromkeys(each.case for each in results):
-        rows.append([case, *("/".join(cells[case].get(name, [_EMPTY])) for name in names)])
-    return aligned(rows)
+    rows = [
+        [case, *("/".join(cells[case].get(name, [_EMPTY])) for name in names)]
+        for case in dict.fromkeys(each.case for each in results)
+    ]
+    return aligned([["case (plain/TLS)", *names], *rows])
 
 
 def failover_table(found: Mapping[str, tuple[Figures, int]]) -> str:
