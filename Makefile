@@ -129,7 +129,7 @@ growth: $(STAMP) ## A group that has lived for a year: make growth [GROWTH_ARGS=
 	$(PY) -m e2e.growth $(GROWTH_ARGS)
 
 .PHONY: clients
-clients: $(STAMP) ## Official clients of four languages: make clients [CLIENTS_ARGS="--languages node,rust"]
+clients: $(STAMP) ## Official clients of five languages: make clients [CLIENTS_ARGS="--languages node,rust"]
 	$(PY) -m e2e.clients $(CLIENTS_ARGS)
 
 .PHONY: bench-report

@@ -7,8 +7,8 @@ and the leader killed every five seconds under four writers and a consumer.
     make clients CLIENTS_ARGS="--languages node,rust --only push,bodies"
     make clients CLIENTS_ARGS="--only failover --seconds 30 --json"
 
-It needs, beside Python: Node.js with npm, Rust with cargo, a JDK 17 with Maven; what is missing is
-said, the rest runs. Drivers are built once, below ~/.cache/dledger-e2e.
+It needs, beside Python: Node.js with npm, Rust with cargo, a JDK 17 with Maven, Go; what is missing
+is said, the rest runs. Drivers are built once, below ~/.cache/dledger-e2e.
 
 exit codes: 0 all is as it has to be; 1 not; 2 something was not measured, or wrong usage
 """

@@ -1,8 +1,8 @@
 """Builds the drivers of the clients, once for each version of what they are made of.
 
 What is fetched comes from the languages' own registries and is pinned by digests, in
-``package-lock.json``, ``Cargo.lock`` and ``jars.sha256``. A driver is cached under the hash of its
-folder.
+``package-lock.json``, ``Cargo.lock``, ``jars.sha256`` and ``go.sum``. A driver is cached under the
+hash of its folder.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from e2e.bench.java import check_jars
+from e2e.cluster.golang import go
 from e2e.cluster.layout import Layout
 from e2e.cluster.shell import run
 
@@ -30,6 +31,7 @@ TOOLS: Final[Mapping[str, Mapping[str, str]]] = {
     "node": {"node": _NODE, "npm": _NODE},
     "rust": {"cargo": _RUST},
     "java": {"java": _JAVA, "javac": _JAVA, "mvn": _JAVA},
+    "go": {},  # where the machine has none, it comes from PyPI, as for the cluster
 }
 """Program by language, and where it comes from."""
 
@@ -78,6 +80,7 @@ def _commands(built: Path) -> dict[str, tuple[str, ...]]:
     return {
         "node": ("node", str(built / "driver.js")),
         "rust": (str(built / "driver"),),
+        "go": (str(built / "driver"),),
         "java": ("java", "-Xmx512m", "-cp", f"{built / 'classes'}:{built / 'lib' / '*'}", "Driver"),
     }
 
@@ -116,8 +119,16 @@ def _build_java(folder: Path, layout: Layout) -> None:
     )
 
 
+def _build_go(folder: Path, layout: Layout) -> None:
+    command = ("build", "-trimpath", "-buildvcs=false", "-o", "driver", ".")
+    environment = {"CGO_ENABLED": "0", "GOWORK": "off"}
+    log = layout.cache / "build-client-go.log"
+    run(go(layout), *command, cwd=folder, env=environment, log=log, timeout_s=_BUILD_S)
+
+
 _BUILDS: Final[Mapping[str, Callable[[Path, Layout], None]]] = {
     "node": _build_node,
     "rust": _build_rust,
     "java": _build_java,
+    "go": _build_go,
 }

@@ -61,5 +61,6 @@ SDKS: Final[Mapping[str, Sdk]] = {
             "whole_4_mib": _FRAME,
         },
     ),
+    "go": Sdk(version="rocketmq-clients/golang 5.1.4 (Go module proxy)"),
 }
 """By the name that ``--languages`` takes, which is the folder of its driver."""

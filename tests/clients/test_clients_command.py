@@ -81,7 +81,12 @@ def test_a_missing_tool_is_named_with_its_source() -> None:
 
 def test_every_language_has_a_driver_and_what_pins_it() -> None:
     """A folder each; what is fetched has digests."""
-    pins = {"node": "package-lock.json", "rust": "Cargo.lock", "java": "jars.sha256"}
+    pins = {
+        "node": "package-lock.json",
+        "rust": "Cargo.lock",
+        "java": "jars.sha256",
+        "go": "go.sum",
+    }
 
     assert set(SDKS) == set(TOOLS)
     assert all((SOURCES / language).is_dir() for language in SDKS)
