@@ -104,6 +104,13 @@ class RaftView:
         removed = self._memberships.is_removed(node_id, self.commit_index)
         return self._memberships.removal_index(node_id) if removed else None
 
+    def hears(self, node_id: NodeId) -> bool:
+        """Whether what a node asks of us counts: it is a member by our log, or was introduced.
+
+        Also one whose removal is not known to be committed; and anyone, while we know no member.
+        """
+        return self._memberships.hears(node_id, self.commit_index)
+
     def was_member(self, node_id: NodeId) -> bool:
         """Whether a node is or was a member, as far as the log goes back."""
         return self._memberships.was_member(node_id)
