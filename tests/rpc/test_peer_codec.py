@@ -55,11 +55,17 @@ def entry(index: int, data: bytes) -> Entry:
     )
 
 
-@given(NUMBER, NUMBER, NUMBER, U32, st.booleans(), st.lists(st.binary(max_size=300), max_size=4))
+@given(
+    st.tuples(NUMBER, NUMBER, NUMBER),
+    U32,
+    st.booleans(),
+    st.lists(st.binary(max_size=300), max_size=4),
+)
 def test_every_message_comes_out_as_it_went_in(
-    term: int, one: int, two: int, crc: int, flag: bool, bodies: list[bytes]
+    numbers: tuple[int, int, int], crc: int, flag: bool, bodies: list[bytes]
 ) -> None:
     """For all values of all fields."""
+    term, one, two = numbers
     previous = min(one, 2**61)
     entries = tuple(entry(previous + 1 + n, body) for n, body in enumerate(bodies))
     messages: list[Message] = [

@@ -33,9 +33,7 @@ class Installing:
         info = message.info
         if self._contradicts(info):
             chain = self._log.chain(info.last_index)
-            self._out.refused = Divergence(
-                message.sender, info.last_index, chain, info.last_chain
-            )
+            self._out.refused = Divergence(message.sender, info.last_index, chain, info.last_chain)
         elif self._has(info) and not self._replaces_lost(info):
             self._answer_installed(message)
         elif not self._accepts:

@@ -117,6 +117,13 @@ class MembershipStack:
             return removal_index > commit_index
         return node_id in self._introduced
 
+    def known_member(self, node_id: NodeId, commit_index: int) -> Member | None:
+        """Return a node as the newest membership has it that names it, until it is removed."""
+        if self.is_removed(node_id, commit_index):
+            return None
+        found = (membership.get(node_id) for _, membership in reversed(self._stack))
+        return next((member for member in found if member is not None), None)
+
     def removal_index(self, node_id: NodeId) -> int | None:
         """Return the index of the membership that removed a node, committed or not; None if none.
 

@@ -97,7 +97,8 @@ class AppendResponse(Message):
 class HeartbeatRequest(Message):
     """I lead. *commit_index* never exceeds what the recipient is known to match.
 
-    *commit_chain* is the chain CRC there. *round* grows with each broadcast; the response echoes it: a quorum's answers confirm reads.
+    *commit_chain* is the chain CRC there. *round* grows with each broadcast; the response echoes
+    it: a quorum's answers confirm reads.
     """
 
     commit_index: int

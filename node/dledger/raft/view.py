@@ -9,7 +9,7 @@ from dledger.raft.log import RaftLog
 from dledger.raft.membership import MembershipStack
 from dledger.raft.progress import Progress
 from dledger.raft.standing import Standing
-from dledger.types import HardState, Membership, NodeId, Role
+from dledger.types import HardState, Member, Membership, NodeId, Role
 
 
 class RaftView:
@@ -110,6 +110,10 @@ class RaftView:
         Also one whose removal is not known to be committed; and anyone, while we know no member.
         """
         return self._memberships.hears(node_id, self.commit_index)
+
+    def known_member(self, node_id: NodeId) -> Member | None:
+        """Return a node as the newest membership has it that names it; None if it has no say."""
+        return self._memberships.known_member(node_id, self.commit_index)
 
     def was_member(self, node_id: NodeId) -> bool:
         """Whether a node is or was a member, as far as the log goes back."""
