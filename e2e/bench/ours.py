@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
 import sys
 import threading
 import uuid
 from collections.abc import Coroutine, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +25,8 @@ from e2e.bench.seats import HOST, Link, Seat
 T = TypeVar("T")
 
 _FOUNDED_S = 60.0
+_GROUP_ID = str(uuid.uuid4())
+_ASKS = "from dledger.config import Settings; print(*Settings.__annotations__)"
 
 
 class Ours:
@@ -59,11 +63,24 @@ class Ours:
             "peer_port": str(seat.peer_port),
             "replication_port": str(seat.replication_port),
             "http_port": str(seat.http_port),
+            **({"group_id": _GROUP_ID} if self._is_told_its_group else {}),
             **self._settings,
         }
         argv = (self._python, "-m", "dledger", "node")
         told = {f"DLEDGER_{key.upper()}": value for key, value in settings.items()}
         return Command(argv, self._environment | told)
+
+    @cached_property
+    def _is_told_its_group(self) -> bool:
+        """Whether these nodes have that setting; another commit's may not."""
+        known = subprocess.run(
+            [self._python, "-c", _ASKS],
+            env=os.environ | self._environment,
+            stdout=subprocess.PIPE,
+            check=True,
+            text=True,
+        )
+        return "group_id" in known.stdout.split()
 
     def load(self, seats: Sequence[Seat]) -> Command:
         """See `System`."""
@@ -134,4 +151,4 @@ async def _status(seat: Seat) -> NodeStatus:
 
 async def _bootstrap(seat: Seat, members: list[Member]) -> None:
     async with AdminClient(seat.own_address) as admin:
-        await admin.bootstrap(str(uuid.uuid4()), members)
+        await admin.bootstrap(_GROUP_ID, members)

@@ -32,6 +32,7 @@ from dledger.raft.messages import InstallSnapshotRequest, Message
 from dledger.raft.ready import Ready, RoleChange
 from dledger.reads import AppliedWaiters, PendingReads
 from dledger.refetch import first_needed, is_stuck_behind
+from dledger.refusal_log import RefusalLog
 from dledger.role_watch import RoleWatch
 from dledger.signals import ChangeSignal
 from dledger.snapshots import Memberships, Snapshots
@@ -143,6 +144,7 @@ class Driver:
             max_queued_bytes=config.max_queued_bytes,
             sizes=config.entries,
         )
+        self._refusals = RefusalLog(raft.id, clock=clock, metrics=metrics)
         self._roles = RoleWatch(self.core, clock=clock, log_clock=self._log_clock, metrics=metrics)
         self._room = DiskRoom(config.min_free_bytes)
         self._reads = PendingReads()
@@ -417,6 +419,7 @@ class Driver:
         self._reads.confirmed(ready.reads)
         self._note_membership()
         self._note_role(ready.role_change)
+        self._refusals.note(ready.refused)
 
     # -- what the disk says ----------------------------------------------------------------------
 

@@ -10,7 +10,7 @@
     │   ├── UnknownTopic / UnknownGroup / TopicTypeMismatch
     │   ├── InvalidReceiptHandle
     │   ├── MessageIdConflict   (the id is that of a message with another body)
-    │   ├── AlreadyBootstrapped / WrongGroup / MemberRemoved
+    │   ├── AlreadyBootstrapped / WrongGroup / NotTheGroup / NotMember / MemberRemoved
     │   ├── OffsetOutOfRange
     │   └── MessageRejected     (a spooled message that the group refuses; kept in a file)
     ├── Unavailable             try again, here or at another node; nothing is known to be lost
@@ -140,9 +140,29 @@ class WrongGroup(Refused):
     """The caller belongs to another group."""
 
     def __init__(self, *, ours: str, theirs: str) -> None:
-        super().__init__(f"this node belongs to group {ours}, not to {theirs}")
+        super().__init__(f"this node belongs to group {ours!r}, not to {theirs!r}")
         self.ours = ours
         self.theirs = theirs
+
+
+class NotTheGroup(Refused):
+    """An empty disk joins, or founds, no group but the one that its node was told (`group_id`)."""
+
+    def __init__(self, *, told: str, theirs: str) -> None:
+        only = f"may only join group {told!r}" if told else "was not told which group it may join"
+        super().__init__(f"this node's disk is empty and {only}, not {theirs!r}; see group_id")
+        self.told = told
+        self.theirs = theirs
+
+
+class NotMember(Refused):
+    """The caller is no member of the group, as far as can be told here."""
+
+    def __init__(self, node_id: NodeId, *, name: str, group_id: str) -> None:
+        super().__init__(
+            f"{name!r} ({node_id!r}) is not a member of group {group_id}: "
+            "a replaced disk must be added to the group as a new member"
+        )
 
 
 class MemberRemoved(Refused):

@@ -115,6 +115,12 @@ class NodeMetrics:
             "Damaged entries that were written again from memory or from a peer",
             **make,
         ).labels(**own)
+        self._refusals = Counter(
+            "dledger_refused_messages",
+            "Peers' messages that Raft refused: of another log, or of a term out of reach",
+            labelnames=(*own, "reason"),
+            registry=self.registry,
+        )
         self.scrubbed_bytes = Counter(
             "dledger_scrubbed_bytes", "Bytes of the log that were read to look for damage", **make
         ).labels(**own)
@@ -188,6 +194,10 @@ class NodeMetrics:
         for phase, time_ms in zip(_PHASES, times_ms, strict=True):
             labels = {**self._own, "cause": record.cause, "phase": phase}
             self._failovers.labels(**labels).observe(time_ms / 1000)
+
+    def refused(self, reason: str) -> None:
+        """Count a message that Raft refused; *reason* is one of `refusal_log`."""
+        self._refusals.labels(**self._own, reason=reason).inc()
 
     def publish(self, sample: Sample) -> None:
         """Make *sample* what scrapes see."""

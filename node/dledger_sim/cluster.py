@@ -261,7 +261,21 @@ class Cluster:
             return
         if self.links.reaches(message.sender, message.recipient):
             self.note(_sentence(message))
+            self._introduce(process, message.sender)
             process.loop.run(process.driver.receive, message)
+
+    def _introduce(self, process: Process, sender: NodeId) -> None:
+        """Do as the greeting of a node that the recipient does not know (`rpc.peers`).
+
+        The recipient asks those whom it hears itself.
+        """
+        core = process.driver.core
+        if core.hears(sender):
+            return
+        for other in self.up():
+            asked = core.was_member(other.id) and self.links.talks(process.id, other.id)
+            if asked and other.driver.core.membership.get(sender) is not None:
+                core.introduce(sender)
 
     def job_us(self, process: Process) -> tuple[int, int]:
         """Draw how long a job takes, and when within that time it runs."""

@@ -152,6 +152,7 @@ class _Process:
         settings = {
             "NAME": "orders-0",
             "GROUP": "orders",
+            "GROUP_ID": _GROUP_ID,
             "DATA_DIR": str(self.data),
             "ADVERTISE_HOST": "127.0.0.1",
             "LISTEN_HOST": "127.0.0.1",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dledger.chain import chain_behind
 from dledger.raft.answers import is_well_formed, stored
 from dledger.raft.elections import Elections
 from dledger.raft.installing import Installing
@@ -19,7 +20,7 @@ from dledger.raft.messages import (
     HeartbeatResponse,
     InstallSnapshotRequest,
 )
-from dledger.raft.ready import Cause, Outbox
+from dledger.raft.ready import Cause, Divergence, Outbox
 from dledger.raft.standing import Standing
 from dledger.types import Entry, NodeId
 
@@ -54,7 +55,9 @@ class Following:
             self._answer_success(message, self._log.first_index - 1)
         elif not self._log.matches(message.previous_index, message.previous_term):
             self._reject_append(message)
-        elif self._merge(message.entries):
+        elif self._log.chain(message.previous_index) != message.previous_chain:
+            self._diverged(message.sender, message.previous_index, message.previous_chain)
+        elif self._merge(message):
             last = message.previous_index + len(message.entries)
             self._log.commit_to(min(message.commit_index, last))
             self._answer_success(message, last)
@@ -78,9 +81,12 @@ class Following:
             )
         )
 
-    def _merge(self, entries: Sequence[Entry]) -> bool:
+    def _merge(self, message: AppendRequest) -> bool:
         """Add what we lack; False if that is impossible, which only a faulty leader asks for."""
+        entries = message.entries
         position = self._log.first_new(entries)
+        if not self._has_the_same(message, entries if position is None else entries[:position]):
+            return False
         if position is None:
             return True
         new = entries[position:] if position else entries
@@ -96,6 +102,27 @@ class Following:
         if memberships:
             self._memberships.append(memberships)
         return True
+
+    def _has_the_same(self, message: AppendRequest, known: Sequence[Entry]) -> bool:
+        """Whether what we have in place of the first entries is what the leader has there.
+
+        By index and term it is; the chain CRC tells whether it is in truth.
+        """
+        if not known:
+            return True
+        index, theirs = known[-1].index, chain_behind(message.previous_chain, known)
+        if self._log.chain(index) == theirs:
+            return True
+        self._diverged(message.sender, index, theirs)
+        return False
+
+    def _diverged(self, leader: NodeId, index: int, theirs: int) -> None:
+        """Take nothing of a leader whose log is another one than ours where both have an entry.
+
+        In Raft that cannot be (5.3, log matching): a bug, a bad memory or a forger did it, to us or
+        to the leader. Nothing here says to whom, so nothing is cut, either; others decide.
+        """
+        self._out.refused = Divergence(leader, index, self._log.chain(index), theirs)
 
     def truncate(self, first: int) -> None:
         """Let go of our log from *first* on; storage has, or does when others take its place."""
@@ -120,7 +147,7 @@ class Following:
         """Keep following, and learn the commit index."""
         if not self._follow(message.sender, heartbeat=True):
             return
-        self._log.commit_to(min(message.commit_index, self._log.last_index))
+        self._learn_commit(message)
         self._out.after_hard_state.append(
             HeartbeatResponse(
                 sender=self._standing.id,
@@ -129,6 +156,16 @@ class Following:
                 round=message.round,
             )
         )
+
+    def _learn_commit(self, message: HeartbeatRequest) -> None:
+        """Raise the commit index, if our log is the leader's up to there."""
+        index = message.commit_index
+        if not self._log.commit_index < index <= self._log.last_index:
+            return
+        if self._log.chain(index) == message.commit_chain:
+            self._log.commit_to(index)
+        else:
+            self._diverged(message.sender, index, message.commit_chain)
 
     def _follow(self, leader: NodeId, *, heartbeat: bool) -> bool:
         """Accept the leader of our term; False if that cannot be: a term has one (5.2)."""

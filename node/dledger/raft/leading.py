@@ -323,12 +323,15 @@ class Leadership:
         self._round += 1
         self._reads.round_begins(self._round, self._log.commit_index)
         for peer_id, peer in self.progress.items():
+            known = min(self._log.commit_index, peer.match_index)
+            commit_index = known if self._log.knows(known) else 0
             self._out.now.append(
                 HeartbeatRequest(
                     sender=self._config.id,
                     recipient=peer_id,
                     term=self._term,
-                    commit_index=min(self._log.commit_index, peer.match_index),
+                    commit_index=commit_index,
+                    commit_chain=self._log.chain(commit_index) if commit_index else 0,
                     round=self._round,
                 )
             )

@@ -22,10 +22,14 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreVoteRequest(Message):
-    """Would you vote for me in *term*? Changes no one's state."""
+    """Would you vote for me in *term*? Changes no one's state.
+
+    *last_chain* is the chain CRC of the sender's last entry.
+    """
 
     last_index: int
     last_term: int
+    last_chain: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +41,14 @@ class PreVoteResponse(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteRequest(Message):
-    """Vote for me in *term*; *transfer* says that the old leader asked for this election."""
+    """Vote for me in *term*; *transfer* says that the old leader asked for this election.
+
+    *last_chain* is the chain CRC of the sender's last entry.
+    """
 
     last_index: int
     last_term: int
+    last_chain: int
     transfer: bool = False
 
 
@@ -53,10 +61,14 @@ class VoteResponse(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendRequest(Message):
-    """Entries that follow (previous_index, previous_term); may be empty to probe."""
+    """Entries that follow (previous_index, previous_term); may be empty to probe.
+
+    *previous_chain* is the chain CRC there: it stands for everything that is before the entries.
+    """
 
     previous_index: int
     previous_term: int
+    previous_chain: int
     commit_index: int
     entries: tuple[Entry, ...] = ()
 
@@ -85,10 +97,12 @@ class AppendResponse(Message):
 class HeartbeatRequest(Message):
     """I lead. *commit_index* never exceeds what the recipient is known to match.
 
-    *round* grows with each broadcast; the response echoes it: a quorum's answers confirm reads.
+    *commit_chain* is the chain CRC there. *round* grows with each broadcast; the response echoes
+    it: a quorum's answers confirm reads.
     """
 
     commit_index: int
+    commit_chain: int
     round: int
 
 

@@ -113,6 +113,7 @@ class Replication:
                 term=self._term,
                 previous_index=previous_index,
                 previous_term=self._log.term(previous_index),
+                previous_chain=self._log.chain(previous_index),
                 commit_index=self._log.commit_index,
                 entries=entries,
             )
