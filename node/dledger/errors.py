@@ -152,7 +152,11 @@ class NotLeader(Unavailable):
     """Only the leader can do this; *leader* names it when known."""
 
     def __init__(self, leader: NodeId | None) -> None:
-        super().__init__(f"not the leader; leader is {leader or 'unknown'}")
+        super().__init__(
+            "the group has no leader at the moment; nothing was done"
+            if leader is None
+            else f"this node does not lead the group; node {leader} does"
+        )
         self.leader = leader
 
 
