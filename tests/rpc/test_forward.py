@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from typing import Any
 
 import grpc
 import grpc.aio
@@ -16,7 +15,7 @@ from dledger.errors import DiskFull, LeadershipLost, Overloaded, Unavailable
 from dledger.proposals import Command
 from dledger.rpc import forward
 from dledger.rpc.forward import FORWARDED_KEY
-from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
+from dledger.rpc.rocketmq_stubs import SERVICE_NAME, service
 from tests.rpc.memory_group import WAIT_S, MemoryGroup, memory_group, until
 from tests.rpc.rocketmq_client import RocketClient, code, message
 
@@ -352,50 +351,6 @@ async def test_the_callers_metadata_reaches_the_leader(group: MemoryGroup) -> No
         await two.send(message(1))
 
     assert group.nodes[0].engine.state.topics.messages("t") == 1
-
-
-def _ports(queue: Any) -> list[int]:
-    endpoints = queue.broker.endpoints
-    assert endpoints.scheme == definition.AddressScheme.IPv4
-    return [address.port for address in endpoints.addresses]
-
-
-async def test_every_queue_names_every_node_in_a_stable_order(
-    group: MemoryGroup, follower: RocketClient
-) -> None:
-    """The SDKs key a channel by this set, and find the next node in it when one dies."""
-    ports = [node.port for node in group.nodes]
-
-    response = await follower.route("t")
-
-    assert [_ports(queue) for queue in response.message_queues] == [ports] * 8
-
-
-async def test_a_route_names_the_kind_of_port_it_was_asked_through(group: MemoryGroup) -> None:
-    """Also when a follower passes the question on; TLS clients are shown the TLS ports."""
-    for number, node in enumerate(group.nodes):
-        node.tls_port = 50_000 + number
-    request = service.QueryRouteRequest(topic=definition.Resource(name="t"))
-    async with RocketClient(group.nodes[0].peer_port) as peer:
-        peer.metadata = (("x-mq-language", "JAVA"), (FORWARDED_KEY, "tls"))
-        response = await peer.call("QueryRoute", request)
-
-    assert _ports(response.message_queues[0]) == [50_000, 50_001, 50_002]
-
-
-async def test_an_sdk_that_verifies_certificates_gets_one_address_a_queue(
-    group: MemoryGroup,
-) -> None:
-    """No certificate is good for a list of addresses; the nodes take turns instead."""
-    for number, node in enumerate(group.nodes):
-        node.tls_port = 50_000 + number
-    request = service.QueryRouteRequest(topic=definition.Resource(name="t"))
-    async with RocketClient(group.nodes[0].peer_port) as peer:
-        peer.metadata = (("x-mq-language", "PYTHON"), (FORWARDED_KEY, "tls"))
-        response = await peer.call("QueryRoute", request)
-
-    ports = [_ports(queue) for queue in response.message_queues]
-    assert ports == [[50_000 + queue_id % 3] for queue_id in range(8)]
 
 
 async def test_requests_pass_a_follower_unparsed(group: MemoryGroup) -> None:
