@@ -100,6 +100,55 @@ async def test_without_a_leader_the_answer_comes_before_the_deadline(
     assert time.monotonic() - started > 2.0
 
 
+@pytest.mark.found
+@pytest.mark.parametrize("node", [0, 1])
+async def test_without_a_leader_every_call_is_held_and_then_says_so(
+    group: MemoryGroup, node: int, pauses: list[float]
+) -> None:
+    """In words for an application; the node's own, that it does not lead, help nobody there."""
+    async with RocketClient(group.nodes[node].port) as client:
+        await client.send(message(1))
+        _, (got,), _ = await client.receive(auto_renew=True)
+        group.elect(None)
+        handle = got.system_properties.receipt_handle
+        client.timeout_s = 1.0
+
+        answers = await asyncio.gather(
+            client.route("new"),
+            client.send(message(2)),
+            client.ack(got),
+            client.change(handle, 1),
+            client.call("Heartbeat"),
+            client.call("NotifyClientTermination"),
+            client.receive(wait_s=0),
+        )
+
+    statuses = [each[0] if isinstance(each, tuple) else each.status for each in answers]
+    assert [code(status) for status in statuses] == ["HA_NOT_AVAILABLE"] * 7
+    assert {status.message for status in statuses} == {
+        "the group has no leader at the moment; nothing was done"
+    }
+    assert len(pauses) > 2 * len(answers)
+
+
+@pytest.mark.found
+async def test_a_send_that_no_leader_answers_is_not_called_undone(
+    group: MemoryGroup, follower: RocketClient, pauses: list[float]
+) -> None:
+    """It was sent to a leader before: whether it is stored, nobody knows yet."""
+    await follower.route("t")
+    group.lose_outcomes = 1_000
+    send = asyncio.create_task(follower.send(message(1), timeout_s=3.0))
+    await until(lambda: bool(pauses))
+    group.elect(None)
+
+    status = (await send).status
+
+    assert code(status) == "HA_NOT_AVAILABLE"
+    assert status.message.endswith("whether an earlier attempt was carried out is not known")
+    assert "nothing was done" not in status.message
+
+
 async def test_what_waits_for_a_leader_is_bounded(
     group: MemoryGroup,
     follower: RocketClient,

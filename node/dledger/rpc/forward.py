@@ -20,6 +20,7 @@ import grpc.aio
 
 from dledger.channel import error_of
 from dledger.errors import (
+    NOTHING_DONE,
     DiskFull,
     DledgerError,
     LeadershipLost,
@@ -326,7 +327,8 @@ def _says_nothing_happened(error: DledgerError) -> bool:
 
 def _unknown(error: DledgerError) -> OutcomeUnknown:
     """Return what to say in place of *error*, where an attempt before may have been carried out."""
-    return OutcomeUnknown(f"{error}; but an earlier attempt may have been carried out")
+    sentence = str(error).removesuffix(NOTHING_DONE)
+    return OutcomeUnknown(f"{sentence}; whether an earlier attempt was carried out is not known")
 
 
 def _deadline_s(context: Any) -> float:
