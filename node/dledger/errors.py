@@ -36,12 +36,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from dledger.types import NodeId
 
 if TYPE_CHECKING:
     from dledger.records import Appended
+
+NOTHING_DONE: Final = "; nothing was done"
+"""How a sentence ends that says so: it goes where another attempt may have done something."""
 
 
 class DledgerError(Exception):
@@ -214,7 +217,11 @@ class NotLeader(Unavailable):
     """Only the leader can do this; *leader* names it when known."""
 
     def __init__(self, leader: NodeId | None) -> None:
-        super().__init__(f"not the leader; leader is {leader or 'unknown'}")
+        super().__init__(
+            f"the group has no leader at the moment{NOTHING_DONE}"
+            if leader is None
+            else f"this node does not lead the group, node {leader} does{NOTHING_DONE}"
+        )
         self.leader = leader
 
 
