@@ -5,7 +5,7 @@ Shared by `client.Client`, `admin_client.AdminClient` and `append_stream.AppendS
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -23,8 +23,10 @@ from dledger.errors import (
     NotLeader,
     OutcomeUnknown,
     Overloaded,
+    RateLimited,
     Refused,
     Unavailable,
+    UnknownGroup,
     UnknownTopic,
 )
 from dledger.metadata import by_key
@@ -90,9 +92,17 @@ _BY_NAME: Final[dict[str, type[DledgerError]]] = {
         Unavailable,
         OutcomeUnknown,
         Overloaded,
+        RateLimited,
         DiskFull,
         FeatureNotReady,
     )
+}
+
+
+_OF_ARGUMENT: Final[dict[str, Callable[[str], DledgerError]]] = {
+    "AlreadyBootstrapped": AlreadyBootstrapped,
+    "UnknownTopic": UnknownTopic,
+    "UnknownGroup": UnknownGroup,
 }
 
 
@@ -105,14 +115,12 @@ def error_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:
     text = f"{address}: {error.details()}"
     name = str(metadata.get("dledger-error", ""))
     argument = str(metadata.get("dledger-error-argument", ""))
-    if name == "AlreadyBootstrapped":
-        return AlreadyBootstrapped(argument)
     if name == "NotJoined":
         return NotJoined()
     if name == "NotLeader":
         return NotLeader(NodeId(argument) if argument else None)
-    if name == "UnknownTopic":
-        return UnknownTopic(argument)
+    if name in _OF_ARGUMENT:
+        return _OF_ARGUMENT[name](argument)
     if name in _BY_NAME:
         return _BY_NAME[name](text)
     return _by_code(error.code(), text)

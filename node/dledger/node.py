@@ -132,7 +132,7 @@ class Node:
         self._gateway = Gateway(
             self.engine,
             GatewayConfig(
-                auto_create=settings.auto_create_topics,
+                auto_create_topics=settings.auto_create_topics,
                 default_queues=settings.default_queues,
                 leader_follows_clients=settings.leader_follows_clients,
             ),

@@ -19,7 +19,7 @@ from tests.rpc.rocketmq_client import RocketClient, code, message
 async def strict_client() -> AsyncIterator[RocketClient]:
     """A client of a node that creates nothing on demand."""
     async with (
-        memory_group(config=GatewayConfig(auto_create=False)) as group,
+        memory_group(config=GatewayConfig(auto_create_topics=False)) as group,
         RocketClient(group.nodes[0].port) as client,
     ):
         yield client
@@ -59,7 +59,7 @@ async def test_an_unknown_group_is_named_when_creation_is_off() -> None:
         node = group.nodes[0]
         async with RocketClient(node.port) as client:
             await client.route("t")
-            object.__setattr__(node.gateway.config, "auto_create", False)
+            object.__setattr__(node.gateway.config, "auto_create_topics", False)
             status, _, _ = await client.receive("t", group="nobody")
             request = service.QueryAssignmentRequest(
                 topic=definition.Resource(name="t"), group=definition.Resource(name="nobody")

@@ -27,7 +27,7 @@ TypeCode = Literal["I", "Q", "q"]
 Encoded = Callable[[], Iterator[bytes]]
 """Makes the pieces of a part of the state that nobody changes any more; for any thread."""
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 """What a snapshot is written in."""
 
 _NUMBER = struct.Struct("<q")

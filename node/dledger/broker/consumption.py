@@ -18,6 +18,7 @@ from dledger.broker.results import (
     Acked,
     Delivery,
     GroupCreated,
+    GroupDeleted,
     GroupsExpired,
     InvisibilityChanged,
     Received,
@@ -132,10 +133,22 @@ class Consumption:
         self._used(command.name)
         return GroupCreated(command.name, created=True)
 
+    def delete(self, command: commands.DeleteGroup) -> GroupDeleted:
+        """Let a group go; raise UnknownGroup if there is none."""
+        del self._groups[self._group(command.name).name]
+        self._changes.groups_gone.add(command.name)
+        return GroupDeleted(command.name)
+
+    def forget_topic(self, topic: str) -> None:
+        """Forget what all groups did with a topic that is gone."""
+        for name in [group.name for group in self._groups.values() if group.reads(topic)]:
+            self._own(name).forget(topic)
+
     def receive(self, command: commands.Receive) -> Received:
         """Hand out messages; an attempt that asks again gets what it still holds."""
         group = self._used(command.group)
         self._topics.queue(command.topic, command.queue_id)
+        topic = self._topics.named(command.topic)
         until = self.now_ms + command.invisible_ms
         earlier = group.recall(command.topic, command.attempt_id) if command.attempt_id else None
         if earlier is not None:
@@ -151,7 +164,8 @@ class Consumption:
                 group.remember(command.topic, command.attempt_id, receive_id, places)
                 self._changes.attempts.add((group.name, command.topic, command.attempt_id))
         return Received(
-            topic=command.topic,
+            topic=topic.name,
+            generation=topic.generation,
             receive_id=receive_id,
             visible_at_ms=until,
             deliveries=tuple(self._delivery(group, command.topic, place) for place in places),

@@ -37,3 +37,7 @@ MAX_HELD_BYTES: Final = 256 << 20
 MAX_WAITING_POLLS: Final = 10_000
 MAX_TELEMETRY_STREAMS: Final = 10_000
 MAX_CLIENTS: Final = 100_000
+MADE_AT_ONCE: Final = 100
+MADE_PER_S: Final = 1.0
+"""Topics, and consumer groups, that clients make by naming them, at one leader: so many at once,
+and so many a second afterwards."""

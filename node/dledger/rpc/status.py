@@ -30,6 +30,7 @@ _TABLE: Final[dict[type[DledgerError], tuple[int, grpc.StatusCode]]] = {
     errors.OffsetOutOfRange: (Code.ILLEGAL_OFFSET, _Grpc.OUT_OF_RANGE),
     errors.Unavailable: (Code.HA_NOT_AVAILABLE, _Grpc.UNAVAILABLE),
     errors.Overloaded: (Code.TOO_MANY_REQUESTS, _Grpc.RESOURCE_EXHAUSTED),
+    errors.RateLimited: (Code.TOO_MANY_REQUESTS, _Grpc.RESOURCE_EXHAUSTED),
     errors.DiskFull: (Code.INTERNAL_SERVER_ERROR, _Grpc.RESOURCE_EXHAUSTED),
     errors.FeatureNotReady: (Code.VERSION_UNSUPPORTED, _Grpc.FAILED_PRECONDITION),
     errors.DledgerError: (Code.INTERNAL_ERROR, _Grpc.INTERNAL),
@@ -136,6 +137,6 @@ def _row(error: DledgerError) -> tuple[int, grpc.StatusCode]:
 
 
 def _argument(error: DledgerError) -> str:
-    fields = ("group_id", "leader", "topic")
+    fields = ("group_id", "leader", "topic", "group")
     value = next((getattr(error, field) for field in fields if hasattr(error, field)), None)
     return str(value or "").encode("ascii", "replace").decode()

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections import deque
+from typing import Final
 
+from dledger.broker.changes import Changes
 from dledger.errors import Unavailable
+
+_WOKEN_AT_ONCE: Final = 64
+"""Readers of a topic that is gone, in one turn of the event loop."""
 
 
 class Arrivals:
@@ -16,16 +21,27 @@ class Arrivals:
 
     def __init__(self) -> None:
         self._waiting: dict[tuple[str, int], set[asyncio.Future[None]]] = {}
+        self._over: deque[asyncio.Future[None]] = deque()
         self._count = 0
         self._closed = False
 
     def __len__(self) -> int:
         return self._count
 
-    def notify(self, changed: Iterable[tuple[str, int]]) -> None:
-        """Wake who waits for one of these queues."""
-        for key in changed:
+    def notify(self, changes: Changes) -> None:
+        """Wake who waits for a queue that got messages, or for one that is gone."""
+        for key in changes.arrived:
             self._wake(key)
+        for topic, queues in changes.topics_gone:
+            for queue_id in range(queues):
+                self._over.extend(self._waiting.get((topic, queue_id), ()))
+        self._wake_some()
+
+    def _wake_some(self) -> None:
+        for _ in range(min(_WOKEN_AT_ONCE, len(self._over))):
+            _finish(self._over.popleft())
+        if self._over:
+            asyncio.get_running_loop().call_soon(self._wake_some)
 
     def notify_all(self) -> None:
         """Wake everyone: leadership changed, or the node is closing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dledger.broker.commands import Receive
@@ -13,13 +13,14 @@ from dledger.broker.filters import parse_tags
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import Received
 from dledger.broker.topics import Topic
-from dledger.errors import InvalidArgument, NotLeader
+from dledger.errors import InvalidArgument, NotLeader, UnknownGroup, UnknownTopic
 from dledger.rpc.engine import Engine
 from dledger.rpc.forward import Caller
 from dledger.rpc.gateway.catalog import Catalog
 from dledger.rpc.gateway.clients import Clients
 from dledger.rpc.gateway.delivering import DeliveryForm
 from dledger.rpc.gateway.names import client_id, group_name, topic_name
+from dledger.rpc.gateway.receipts import Receipts
 from dledger.rpc.gateway.turns import ANY_QUEUE, Turns, Want
 from dledger.rpc.limits import (
     DEFAULT_POLL_MS,
@@ -50,7 +51,7 @@ class _Poll:
         first = command.queue_id
         return Want(
             group=command.group,
-            topic=command.topic,
+            topic=self.topic,
             queue_id=ANY_QUEUE if command.any_queue else first,
             queue_ids=range(self.topic.queues) if command.any_queue else range(first, first + 1),
             limit=command.limit,
@@ -75,6 +76,7 @@ class Receiver:
         The Python SDK's push consumer loses a batch that comes without the time of delivery.
         """
         poll = await self._check(request, caller)
+        secret = await self._catalog.secret()
         received = await self._poll(poll, caller)
         if received is None:
             yield nothing_new()
@@ -83,7 +85,9 @@ class Receiver:
         response = service.ReceiveMessageResponse()
         response.delivery_timestamp.FromMilliseconds(self._engine.now_ms())
         yield response
-        async for message in self._messages(poll, received):
+        topic = replace(poll.topic, generation=received.generation)
+        receipts = Receipts(secret, group=poll.command.group, topic=topic)
+        async for message in self._messages(poll, received, receipts):
             yield message
         self._clients.answered(poll.command, received)
 
@@ -119,13 +123,18 @@ class Receiver:
         return _Poll(command=command, topic=topic, resource=topic_ref, wait_s=_wait_s(request))
 
     async def _poll(self, poll: _Poll, caller: Caller) -> Received | None:
-        """Return the first non-empty answer, or None when the poll's time is up."""
+        """Return the first non-empty answer, or None when the poll's time is up.
+
+        Raises:
+            UnknownTopic, UnknownGroup: It was deleted while the poll waited.
+        """
         loop = asyncio.get_running_loop()
         until_s = min(loop.time() + poll.wait_s, caller.deadline_s)
         want = poll.want
         while True:
             if not self._engine.is_leader():
                 raise NotLeader(None)
+            self._check_exists(poll)
             turn = await self._turns.take(want, until_s - loop.time())
             if turn is not None:
                 with turn:
@@ -135,15 +144,24 @@ class Receiver:
             elif loop.time() >= until_s or not self._turns.may_wait:
                 return None
 
+    def _check_exists(self, poll: _Poll) -> None:
+        state = self._engine.state
+        if not state.topics.is_there(poll.topic):
+            raise UnknownTopic(poll.topic.name)
+        if not state.groups.exists(poll.command.group):
+            raise UnknownGroup(poll.command.group)
+
     async def _ask(self, command: Receive) -> Received:
         received = await self._engine.propose(command.encode())
         if not isinstance(received, Received):
             raise TypeError(f"RECEIVE answered {received!r}")
         return received
 
-    async def _messages(self, poll: _Poll, received: Received) -> AsyncIterator[Any]:
+    async def _messages(
+        self, poll: _Poll, received: Received, receipts: Receipts
+    ) -> AsyncIterator[Any]:
         """Yield one response a message; neighbours in a payload share what is found in it once."""
-        form = DeliveryForm(poll.command, poll.resource, received.receive_id)
+        form = DeliveryForm(poll.command, poll.resource, received.receive_id, receipts)
         entry: Entry | None = None
         payload: Payload | None = None
         for delivery in received.deliveries:
