@@ -27,6 +27,7 @@ from dledger.errors import (
     NotLeader,
     OutcomeUnknown,
     Overloaded,
+    RateLimited,
     Unavailable,
 )
 from dledger.metadata import by_key
@@ -37,6 +38,8 @@ from dledger.rpc.status import Relayed, from_rpc
 from dledger.types import Member, NodeId
 
 FORWARDED_KEY: Final = "x-dledger-forwarded"
+_TELEMETRY_KEY: Final = "x-dledger-telemetry"
+_HOST_KEY: Final = "x-dledger-host"
 _THROUGH_KEY: Final = "x-dledger-through"
 _CLIENT_ID_KEY: Final = "x-mq-client-id"
 _LANGUAGE_KEY: Final = "x-mq-language"
@@ -60,6 +63,8 @@ class Caller:
         deadline_s: Event-loop time by which the answer should leave, a margin before the
             client's own deadline.
         given: The call's metadata.
+        host: Where the client's connection comes from, as gRPC names it, without the port.
+        has_telemetry: Whether the client's Telemetry runs on the same connection.
     """
 
     client_id: str
@@ -67,13 +72,30 @@ class Caller:
     forwarded: bool
     deadline_s: float
     given: Mapping[str, str]
+    host: str = ""
+    has_telemetry: bool = False
 
     @classmethod
-    def of(cls, context: Any, *, tls: bool, peer_port: bool) -> Caller:
-        """Return the caller of the gRPC call *context* that came through such a port."""
+    def of(
+        cls,
+        context: Any,
+        *,
+        tls: bool,
+        peer_port: bool,
+        runs_telemetry: Callable[[str, str], bool] = lambda _, __: False,
+    ) -> Caller:
+        """Return the caller of the gRPC call *context* that came through such a port.
+
+        *runs_telemetry* says whether a client's Telemetry runs on the connection of a peer, both
+        given; of a forwarded call the follower has said so.
+        """
         given = by_key(context.invocation_metadata())
+        client_id, peer = client_id_of(given), context.peer()
+        has_telemetry = _TELEMETRY_KEY in given if peer_port else runs_telemetry(client_id, peer)
         return cls(
-            client_id=given.get(_CLIENT_ID_KEY, ""),
+            client_id=client_id,
+            host=given.get(_HOST_KEY, "") if peer_port else peer.rpartition(":")[0],
+            has_telemetry=has_telemetry,
             tls=given.get(FORWARDED_KEY) == "tls" if peer_port else tls,
             forwarded=peer_port,
             deadline_s=_deadline_s(context),
@@ -100,11 +122,18 @@ class Caller:
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """What is passed on to the leader."""
         passed = (item for item in self.given.items() if item[0].startswith(_PASSED_ON))
-        return (*passed, (FORWARDED_KEY, "tls" if self.tls else "plain"))
+        telemetry = ((_TELEMETRY_KEY, "1"),) if self.has_telemetry else ()
+        port = "tls" if self.tls else "plain"
+        return (*passed, (FORWARDED_KEY, port), (_HOST_KEY, self.host), *telemetry)
 
     def remaining_s(self) -> float:
         """Return the seconds until `deadline_s`; negative when it has passed."""
         return self.deadline_s - asyncio.get_running_loop().time()
+
+
+def client_id_of(given: Mapping[str, str]) -> str:
+    """Return the client id in a call's metadata; empty if there is none."""
+    return given.get(_CLIENT_ID_KEY, "")
 
 
 class Relay:
@@ -157,6 +186,7 @@ class Relay:
 
         Raises:
             Unavailable: The caller's time is up, or the request came from a follower, which waits.
+            RateLimited: At once: to wait here would only keep others from it.
             Overloaded: Too many requests wait already.
         """
         if self._held_bytes + size_bytes > MAX_HELD_BYTES:
@@ -172,16 +202,16 @@ class Relay:
         while True:
             try:
                 return await attempt()
+            except (DiskFull, RateLimited, Relayed) as error:
+                if unknown and _says_nothing_happened(error):
+                    raise _unknown(error) from error
+                raise
             except Unavailable as error:
                 if caller.remaining_s() <= 0 or (caller.forwarded and not self._is_elect()):
                     if unknown and _says_nothing_happened(error):
                         raise _unknown(error) from error
                     raise
                 unknown = unknown or not isinstance(error, _NOTHING_HAPPENED)
-            except (DiskFull, Relayed) as error:
-                if unknown and _says_nothing_happened(error):
-                    raise _unknown(error) from error
-                raise
             leader = self._engine.leader()
             await self.pause(caller, wait_s)
             changed = self._engine.leader() != leader
@@ -286,7 +316,7 @@ class Relay:
         call.cancel()
 
 
-_NOTHING_HAPPENED: Final = (NotLeader, NotJoined, Overloaded, DiskFull)
+_NOTHING_HAPPENED: Final = (NotLeader, NotJoined, Overloaded, RateLimited, DiskFull)
 
 
 def _says_nothing_happened(error: DledgerError) -> bool:

@@ -82,9 +82,12 @@ class Acker:
         )
 
     def _receipts(self, group: str, topic: str) -> Receipts:
-        """Return what reads the handles; raise UnknownTopic."""
+        """Return what reads the handles; of a topic that is not there none is good."""
         state = self._engine.state
-        return Receipts(state.secret, group=group, topic=state.topics.named(topic))
+        found = state.topics.get(topic)
+        return Receipts(
+            state.secret, group=group, topic=topic, generation=found.generation if found else 0
+        )
 
 
 def _encoded(key: tuple[str, str], leases: Sequence[LeaseRef]) -> bytes:

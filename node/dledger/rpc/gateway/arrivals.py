@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from typing import Final
+from functools import partial
 
 from dledger.broker.changes import Changes
 from dledger.errors import Unavailable
-
-_WOKEN_AT_ONCE: Final = 64
-"""Readers of a topic that is gone, in one turn of the event loop."""
+from dledger.rpc.gateway.herd import Herd
 
 
 class Arrivals:
@@ -21,7 +18,7 @@ class Arrivals:
 
     def __init__(self) -> None:
         self._waiting: dict[tuple[str, int], set[asyncio.Future[None]]] = {}
-        self._over: deque[asyncio.Future[None]] = deque()
+        self._over = Herd()
         self._count = 0
         self._closed = False
 
@@ -34,14 +31,8 @@ class Arrivals:
             self._wake(key)
         for topic, queues in changes.topics_gone:
             for queue_id in range(queues):
-                self._over.extend(self._waiting.get((topic, queue_id), ()))
-        self._wake_some()
-
-    def _wake_some(self) -> None:
-        for _ in range(min(_WOKEN_AT_ONCE, len(self._over))):
-            _finish(self._over.popleft())
-        if self._over:
-            asyncio.get_running_loop().call_soon(self._wake_some)
+                waiting = self._waiting.get((topic, queue_id), ())
+                self._over.wake([partial(_finish, future) for future in waiting])
 
     def notify_all(self) -> None:
         """Wake everyone: leadership changed, or the node is closing."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import grpc
 from google.protobuf.message import DecodeError
 
-from dledger.errors import DledgerError, NotLeader, Unavailable, Unsupported
+from dledger.errors import DledgerError, NotLeader, RateLimited, Unavailable, Unsupported
 from dledger.rpc.forward import Caller
 from dledger.rpc.gateway.receiving import nothing_new
 from dledger.rpc.native import bug
@@ -110,7 +110,7 @@ class MessagingHandlers:
         if leads or method.here is not None:
             request = method.parse(raw)
             if leads or (method.here is not None and method.here(request)):
-                gateway.clients.seen(caller.client_id)
+                gateway.clients.seen(caller)
                 gateway.affinity.note(caller.through)
                 return self._answer(method.name, await method.serve(request, caller))
         return await gateway.relay.unary(method.path, raw, caller)
@@ -143,6 +143,8 @@ class MessagingHandlers:
                     started = True
                     yield response
                 return
+            except RateLimited:
+                raise
             except Unavailable as error:
                 in_doubt |= not isinstance(error, NotLeader)
                 if started or caller.forwarded or caller.remaining_s() <= 0:
@@ -157,7 +159,7 @@ class MessagingHandlers:
     async def _receive_once(self, raw: bytes, caller: Caller) -> AsyncIterator[bytes]:
         gateway = self._gateway
         if gateway.engine.is_leader():
-            gateway.clients.seen(caller.client_id)
+            gateway.clients.seen(caller)
             gateway.affinity.note(caller.through)
             request = _parse(_RECEIVE, raw)
             async for response in gateway.receiver.receive(request, caller):
@@ -192,13 +194,19 @@ class MessagingHandlers:
         return handle
 
     def _caller(self, context: Any) -> Caller:
-        return Caller.of(context, tls=self._tls, peer_port=self._peer_port)
+        return Caller.of(
+            context,
+            tls=self._tls,
+            peer_port=self._peer_port,
+            runs_telemetry=self._gateway.telemetry.runs_on,
+        )
 
     async def _abort_if_relayed(
         self, context: Any, caller: Caller, error: DledgerError, *, started: bool = False
     ) -> None:
         """A follower must be able to tell "ask again" from an answer; clients get a status."""
-        again = caller.forwarded and isinstance(error, Unavailable)
+        later = isinstance(error, Unavailable) and not isinstance(error, RateLimited)
+        again = caller.forwarded and later
         if started or again or isinstance(error, Relayed):
             await abort(context, error)
 

@@ -23,7 +23,6 @@ from hashlib import blake2b
 from hmac import compare_digest
 
 from dledger.broker.commands import NUMBER_BOUND, LeaseRef
-from dledger.broker.topics import Topic
 from dledger.errors import InvalidReceiptHandle
 
 _VERSION = 2
@@ -37,12 +36,13 @@ class Receipts:
     Args:
         secret: The group's; empty while it has none, and has given out no handle.
         group: The consumer group.
-        topic: The topic; another one of the same name has others.
+        topic: The topic's name.
+        generation: Which of that name; 0: there is none.
     """
 
-    def __init__(self, secret: bytes, *, group: str, topic: Topic) -> None:
-        self._group, self._topic = group, topic.name
-        about = f"{group}\0{topic.name}\0{topic.generation}\0".encode()
+    def __init__(self, secret: bytes, *, group: str, topic: str, generation: int) -> None:
+        self._group, self._topic = group, topic
+        about = f"{group}\0{topic}\0{generation}\0".encode()
         self._keyed = blake2b(about, key=secret, digest_size=_MAC_BYTES) if secret else None
 
     def encode(self, lease: LeaseRef) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from dledger.broker.commands import Receive
@@ -85,8 +85,12 @@ class Receiver:
         response = service.ReceiveMessageResponse()
         response.delivery_timestamp.FromMilliseconds(self._engine.now_ms())
         yield response
-        topic = replace(poll.topic, generation=received.generation)
-        receipts = Receipts(secret, group=poll.command.group, topic=topic)
+        receipts = Receipts(
+            secret,
+            group=poll.command.group,
+            topic=received.topic,
+            generation=received.generation,
+        )
         async for message in self._messages(poll, received, receipts):
             yield message
         self._clients.answered(poll.command, received)

@@ -10,7 +10,7 @@ the line is looked at. So one message costs a group one turn, however many polls
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, defaultdict, deque
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
@@ -19,6 +19,7 @@ from typing import Final, TypeAlias
 from dledger.broker.changes import Changes
 from dledger.broker.topics import Topic
 from dledger.rpc.engine import Engine
+from dledger.rpc.gateway.herd import Herd
 from dledger.rpc.limits import MAX_WAITING_POLLS
 
 ANY_QUEUE: Final = -1
@@ -118,7 +119,7 @@ class Turns:
         self._lines: defaultdict[tuple[str, int], dict[str, _Line]] = defaultdict(dict)
         self._attempts: defaultdict[_Attempt, set[_Waiter]] = defaultdict(set)
         self._due: OrderedDict[_Line, None] = OrderedDict()
-        self._over: deque[_Waiter] = deque()
+        self._over = Herd()
         self._waiting = self._out = 0
         self._closed = False
 
@@ -206,22 +207,14 @@ class Turns:
                 self._end_all([lines.pop(group) for group in gone])
                 if not lines:
                     del self._lines[place]
-        self._wake_some()
 
     def _end_all(self, lines: Iterable[_Line]) -> None:
         for line in lines:
             line.over = True
             line.stop_timer()
             self._due.pop(line, None)
-            self._over.extend(line.waiters)
-            line.waiters.clear()
-
-    def _wake_some(self) -> None:
-        """Wake polls whose wait is over, as many in a turn of the event loop as may ask at once."""
-        for _ in range(min(MAX_TURNS, len(self._over))):
-            self._over.popleft().wake()
-        if self._over:
-            asyncio.get_running_loop().call_soon(self._wake_some)
+            waiters, line.waiters = line.waiters, OrderedDict()
+            self._over.wake(waiter.wake for waiter in waiters)
 
     def look_again(self) -> None:
         """Wake everyone: leadership changed, or the node is closing."""
