@@ -18,9 +18,9 @@
     │   ├── LeadershipLost      (outcome unknown: retry with the same key)
     │   ├── OutcomeUnknown      (a client's word: the write may be stored, or may be yet)
     │   ├── Overloaded
-    │   ├── RateLimited         (topics or groups are made on demand faster than they may be)
     │   ├── FaultyEntry         (damaged on this node's disk; being fetched from its peers)
     │   └── SpoolFull           (no room on a producer's local disk, and no group to take writes)
+    ├── RateLimited             topics or groups are made on demand faster than they may be
     ├── DiskFull                writes are refused until space returns; reads go on
     ├── FeatureNotReady         held back until every member knows it; nothing was stored
     ├── NewerCommand            this node is older than what its group wrote: it must be upgraded
@@ -183,10 +183,6 @@ class Overloaded(Unavailable):
     """A bounded queue is full; back off and retry."""
 
 
-class RateLimited(Unavailable):
-    """This is done only so often; nothing happened. The message says how to do it nevertheless."""
-
-
 class FaultyEntry(Unavailable):
     """An entry is damaged on this node's disk, and not yet fetched from a peer."""
 
@@ -199,6 +195,10 @@ class FaultyEntry(Unavailable):
 
 class SpoolFull(Unavailable):
     """A producer's spool has no room, and the group takes no writes: the message is not kept."""
+
+
+class RateLimited(DledgerError):
+    """This is done only so often; nothing happened. The message says how to do it at once."""
 
 
 class DiskFull(DledgerError):

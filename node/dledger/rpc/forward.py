@@ -186,7 +186,6 @@ class Relay:
 
         Raises:
             Unavailable: The caller's time is up, or the request came from a follower, which waits.
-            RateLimited: At once: to wait here would only keep others from it.
             Overloaded: Too many requests wait already.
         """
         if self._held_bytes + size_bytes > MAX_HELD_BYTES:
@@ -202,16 +201,16 @@ class Relay:
         while True:
             try:
                 return await attempt()
-            except (DiskFull, RateLimited, Relayed) as error:
-                if unknown and _says_nothing_happened(error):
-                    raise _unknown(error) from error
-                raise
             except Unavailable as error:
                 if caller.remaining_s() <= 0 or (caller.forwarded and not self._is_elect()):
                     if unknown and _says_nothing_happened(error):
                         raise _unknown(error) from error
                     raise
                 unknown = unknown or not isinstance(error, _NOTHING_HAPPENED)
+            except (DiskFull, RateLimited, Relayed) as error:
+                if unknown and _says_nothing_happened(error):
+                    raise _unknown(error) from error
+                raise
             leader = self._engine.leader()
             await self.pause(caller, wait_s)
             changed = self._engine.leader() != leader

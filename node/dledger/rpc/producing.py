@@ -19,7 +19,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from dledger.broker.results import Produced
-from dledger.errors import DiskFull, DledgerError, LeadershipLost, NotLeader, Overloaded, Refused
+from dledger.errors import (
+    DiskFull,
+    DledgerError,
+    LeadershipLost,
+    NotLeader,
+    Overloaded,
+    RateLimited,
+    Refused,
+)
 from dledger.rpc.batches import checked_batch
 from dledger.rpc.limits import MAX_MESSAGES_UNDER_WAY
 from dledger.rpc.native import bug, parsed
@@ -134,7 +142,7 @@ class Producing:
             checked = checked_batch(command)
             messages = checked.count
             await self._catalog.topic(checked.topic)
-        except Refused as error:
+        except (Refused, RateLimited) as error:
             refused = error
         while not self._closed and self._is_full(len(command), messages):
             self._room.clear()

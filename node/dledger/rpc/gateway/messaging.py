@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import grpc
 from google.protobuf.message import DecodeError
 
-from dledger.errors import DledgerError, NotLeader, RateLimited, Unavailable, Unsupported
+from dledger.errors import DledgerError, NotLeader, Unavailable, Unsupported
 from dledger.rpc.forward import Caller
 from dledger.rpc.gateway.receiving import nothing_new
 from dledger.rpc.native import bug
@@ -143,8 +143,6 @@ class MessagingHandlers:
                     started = True
                     yield response
                 return
-            except RateLimited:
-                raise
             except Unavailable as error:
                 in_doubt |= not isinstance(error, NotLeader)
                 if started or caller.forwarded or caller.remaining_s() <= 0:
@@ -205,8 +203,7 @@ class MessagingHandlers:
         self, context: Any, caller: Caller, error: DledgerError, *, started: bool = False
     ) -> None:
         """A follower must be able to tell "ask again" from an answer; clients get a status."""
-        later = isinstance(error, Unavailable) and not isinstance(error, RateLimited)
-        again = caller.forwarded and later
+        again = caller.forwarded and isinstance(error, Unavailable)
         if started or again or isinstance(error, Relayed):
             await abort(context, error)
 
