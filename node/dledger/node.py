@@ -36,6 +36,7 @@ from dledger.rpc.admin import AdminServicer
 from dledger.rpc.export import CommittedLog
 from dledger.rpc.gateway import Gateway, GatewayConfig
 from dledger.rpc.hello import Hello, NodeAddress
+from dledger.rpc.made import MadeServicer
 from dledger.rpc.peers import Peers
 from dledger.rpc.records import RecordsServicer
 from dledger.rpc.servers import Servers
@@ -150,6 +151,7 @@ class Node:
         return [
             self._peers.handlers(),
             AdminServicer(self).handler(),
+            MadeServicer(self.engine).handler(),
             RecordsServicer(self._open_records).handler(),
         ]
 

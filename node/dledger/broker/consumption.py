@@ -16,6 +16,7 @@ from dledger.broker.filters import tag_codes
 from dledger.broker.groups import MAX_GROUPS, Group
 from dledger.broker.results import (
     Acked,
+    Backlog,
     Delivery,
     GroupCreated,
     GroupDeleted,
@@ -105,6 +106,28 @@ class Consumption:
         found = self._peek(group, topic, queue_id)
         return found.committed if found else self._topics.queue(topic, queue_id).first
 
+    def backlog(self, group: str, topic: str) -> Backlog:
+        """Return what a group has before it in a topic. Raises UnknownGroup, UnknownTopic."""
+        found, unread, held = self._group(group), 0, 0
+        for queue_id, queue in enumerate(self._topics.queues(topic)):
+            deliveries = found.peek(topic, queue_id)
+            unread += queue.end - (deliveries.next_offset if deliveries else queue.first)
+            held += len(deliveries.leases) if deliveries else 0
+        return Backlog(group=group, topic=topic, unread=unread, held=held)
+
+    def names(self) -> list[str]:
+        """Return the names of all groups, sorted."""
+        return sorted(self._groups)
+
+    def topics_of(self, group: str) -> list[str]:
+        """Return the topics of which a group has read something, sorted; none if it is gone."""
+        found = self._groups.get(group)
+        return found.topics() if found is not None else []
+
+    def readers_of(self, topic: str) -> list[str]:
+        """Return the groups that have read something of a topic, sorted."""
+        return sorted(group.name for group in self._groups.values() if group.reads(topic))
+
     def renewable(self, before_ms: int) -> Iterator[tuple[QueueKey, int, Lease]]:
         """Yield (queue, offset, lease) of client-kept leases ending earlier."""
         for group in self._groups.values():
@@ -141,7 +164,7 @@ class Consumption:
 
     def forget_topic(self, topic: str) -> None:
         """Forget what all groups did with a topic that is gone."""
-        for name in [group.name for group in self._groups.values() if group.reads(topic)]:
+        for name in self.readers_of(topic):
             self._own(name).forget(topic)
 
     def receive(self, command: commands.Receive) -> Received:
