@@ -265,9 +265,8 @@ async def test_nobody_can_guess_a_handle(group: MemoryGroup, client: RocketClien
     _, held, _ = await client.receive()
     places = [(m.system_properties.queue_id, m.system_properties.queue_offset) for m in held]
 
-    guessed = await client.ack(
-        *(_guessed(*place, receive) for place in places for receive in (1, 2))
-    )
+    guesses = [_guessed(*place, receive_id) for place in places for receive_id in (1, 2)]
+    guessed = await client.ack(*guesses)
     acked = await client.ack(*held)
 
     assert {code(entry.status) for entry in guessed.entries} == {"INVALID_RECEIPT_HANDLE"}
@@ -298,9 +297,7 @@ async def test_the_secret_is_drawn_once_and_told_to_no_client(
     await asyncio.gather(*(client.receive(group=f"g{number}") for number in range(5)))
 
     secret = group.nodes[0].engine.state.secret
-    drawn = [
-        k for entry in group.log for k, _, _ in split(entry.data) if k == CommandType.SET_SECRET
-    ]
+    kinds = [kind for entry in group.log for kind, _, _ in split(entry.data)]
     assert len(secret) == 32
     assert kinds.count(CommandType.SET_SECRET) == 1
     assert secret not in held[0].SerializeToString()
