@@ -24,8 +24,10 @@ from dledger.errors import (
     NotLeader,
     OutcomeUnknown,
     Overloaded,
+    RateLimited,
     Refused,
     Unavailable,
+    UnknownGroup,
     UnknownTopic,
 )
 from dledger.metadata import by_key
@@ -98,6 +100,7 @@ _BY_NAME: Final[dict[str, type[DledgerError]]] = {
         Unavailable,
         OutcomeUnknown,
         Overloaded,
+        RateLimited,
         DiskFull,
         FeatureNotReady,
     )
@@ -108,6 +111,7 @@ _BY_ARGUMENT: Final[dict[str, Callable[[str, str], DledgerError]]] = {
     "MessageIdConflict": lambda text, rows: MessageIdConflict(text, rows=_numbers(rows)),
     "NotJoined": lambda _, __: NotJoined(),
     "NotLeader": lambda _, leader: NotLeader(NodeId(leader) if leader else None),
+    "UnknownGroup": lambda _, group: UnknownGroup(group),
     "UnknownTopic": lambda _, topic: UnknownTopic(topic),
 }
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dledger.admin_client import AdminClient
+from dledger.admin_client import AdminClient, GroupView, TopicView
 from dledger.any_node import AnyNode
 from dledger.append_stream import AppendStream
 from dledger.batch_reader import follow
 from dledger.batching_producer import BatchingProducer, Sent
+from dledger.broker.results import Backlog
 from dledger.broker.topics import check_name
 from dledger.channel import error_of, nodes_of
 from dledger.errors import CorruptSpool, MessageIdConflict, MessageRejected, OutcomeUnknown
@@ -31,9 +32,11 @@ __all__ = [
     "AdminClient",
     "AppendStream",
     "Appended",
+    "Backlog",
     "BatchingProducer",
     "BlockingProducer",
     "Client",
+    "GroupView",
     "MessageIdConflict",
     "OutcomeUnknown",
     "Record",
@@ -45,6 +48,7 @@ __all__ = [
     "StoredBatch",
     "StoredRecord",
     "TopicInfo",
+    "TopicView",
     "error_of",
     "follow",
 ]

@@ -61,7 +61,7 @@ class Settings:
         segment_bytes: Size of a commit log segment.
         scrub_bytes_per_s: How fast the log is read to look for rot; 0 turns that off.
         durability: ``sync``, or ``osBuffer`` to acknowledge from the page cache.
-        auto_create_topics: Whether topics and consumer groups are created on first use.
+        auto_create_topics: Whether topics are created on first use; consumer groups always are.
         default_queues: Queues of a topic that is created on first use.
         snapshot_bytes: Log between two snapshots of the broker's state; a restart replays at most
             about that much.

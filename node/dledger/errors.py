@@ -21,6 +21,7 @@
     │   ├── Overloaded
     │   ├── FaultyEntry         (damaged on this node's disk; being fetched from its peers)
     │   └── SpoolFull           (no room on a producer's local disk, and no group to take writes)
+    ├── RateLimited             topics or groups are made on demand faster than they may be
     ├── DiskFull                writes are refused until space returns; reads go on
     ├── FeatureNotReady         held back until every member knows it; nothing was stored
     ├── NewerCommand            this node is older than what its group wrote: it must be upgraded
@@ -68,21 +69,24 @@ class Unsupported(Refused):
 
 
 class UnknownTopic(Refused):
-    """The topic does not exist and is not created on demand."""
+    """The topic does not exist, and was not to be created on demand, or was deleted."""
 
     def __init__(self, topic: str) -> None:
         super().__init__(
-            f"topic {topic!r} does not exist and autoCreateTopics is off; "
-            f"create it with `dledger topic create {topic}`"
+            f"topic {topic!r} does not exist; create it with `dledger topic create {topic}` "
+            "(with autoCreateTopics on, its first use makes it)"
         )
         self.topic = topic
 
 
 class UnknownGroup(Refused):
-    """The consumer group does not exist and is not created on demand."""
+    """The consumer group does not exist, or was deleted meanwhile."""
 
     def __init__(self, group: str) -> None:
-        super().__init__(f"consumer group {group!r} does not exist and autoCreateTopics is off")
+        super().__init__(
+            f"consumer group {group!r} does not exist; create it with `dledger group create "
+            f"{group}`, or ask for messages in its name, which makes it"
+        )
         self.group = group
 
 
@@ -260,6 +264,10 @@ class FaultyEntry(Unavailable):
 
 class SpoolFull(Unavailable):
     """A producer's spool has no room, and the group takes no writes: the message is not kept."""
+
+
+class RateLimited(DledgerError):
+    """This is done only so often; nothing happened. The message says how to do it at once."""
 
 
 class DiskFull(DledgerError):

@@ -20,6 +20,7 @@ from dledger.errors import (
     NotLeader,
     OutcomeUnknown,
     Overloaded,
+    RateLimited,
     Refused,
     Unavailable,
 )
@@ -30,7 +31,7 @@ from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
 from dledger.stored_batch import StoredBatch
 
 _RETRY_S: Final = 0.1
-_NOTHING_TAKEN: Final = (NotLeader, NotJoined, Overloaded, DiskFull)
+_NOTHING_TAKEN: Final = (NotLeader, NotJoined, Overloaded, RateLimited, DiskFull)
 """After these, when a node says so, nothing of a request was carried out."""
 
 

@@ -44,6 +44,7 @@ from dledger.rpc.export import CommittedLog
 from dledger.rpc.gateway import Gateway, GatewayConfig
 from dledger.rpc.hello import ClientAddress, Hello, PeerAddress
 from dledger.rpc.introductions import Introductions
+from dledger.rpc.made import MadeServicer
 from dledger.rpc.peers import Peers
 from dledger.rpc.records import RecordsServicer
 from dledger.rpc.servers import Servers
@@ -143,7 +144,7 @@ class Node:
         self._gateway = Gateway(
             self.engine,
             GatewayConfig(
-                auto_create=settings.auto_create_topics,
+                auto_create_topics=settings.auto_create_topics,
                 default_queues=settings.default_queues,
                 leader_follows_clients=settings.leader_follows_clients,
             ),
@@ -161,6 +162,7 @@ class Node:
         return [
             self._peers.handlers(),
             AdminServicer(self).handler(),
+            MadeServicer(self.engine).handler(),
             RecordsServicer(self._open_records).handler(),
         ]
 

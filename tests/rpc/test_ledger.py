@@ -182,7 +182,7 @@ async def test_reading_beyond_the_end_is_refused(client: Client) -> None:
 async def test_an_unknown_topic_is_named() -> None:
     """When topics are not created on demand; and always when it is only read."""
     async with (
-        memory_group(2, config=GatewayConfig(auto_create=False)) as group,
+        memory_group(2, config=GatewayConfig(auto_create_topics=False)) as group,
         Client(f"127.0.0.1:{group.nodes[1].port}") as client,
     ):
         with pytest.raises(UnknownTopic, match="'nowhere'"):

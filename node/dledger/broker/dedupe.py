@@ -141,6 +141,11 @@ class DedupeWindow:
                 break
             self._forget(oldest)
 
+    def forget_topic(self, topic: str) -> None:
+        """Forget what was sent to a topic: one of that name that is made anew has none of it."""
+        for client in [client for client in self._clients.values() if client.key[1] == topic]:
+            self._forget(client)
+
     def _forget(self, client: ClientIds) -> None:
         client_id, topic = client.key
         share = self._shares[topic]

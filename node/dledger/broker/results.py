@@ -1,4 +1,4 @@
-"""What applying a command answers: frozen values, one for each command of an entry."""
+"""What applying a command answers: frozen values, one for each command of an entry; and a view."""
 
 from __future__ import annotations
 
@@ -53,6 +53,28 @@ class TopicCreated:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicDeleted:
+    """The topic is gone, and with it so many messages."""
+
+    topic: Topic
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDeleted:
+    """The consumer group is gone."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SecretSet:
+    """The group has a secret; *first*: by this very command."""
+
+    first: bool
+
+
+@dataclass(frozen=True, slots=True)
 class GroupCreated:
     """The consumer group exists; *created* says whether it is new."""
 
@@ -79,12 +101,28 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """The answer to a RECEIVE; the receive id is part of every receipt handle."""
+    """The answer to a RECEIVE; receive id and generation are part of every receipt handle."""
 
     topic: str
+    generation: int
     receive_id: int
     visible_at_ms: int
     deliveries: tuple[Delivery, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """What a consumer group has before it in a topic; no answer to a command, but a view.
+
+    Attributes:
+        unread: Messages that it was never given.
+        held: Messages that it was given and has not acknowledged.
+    """
+
+    group: str
+    topic: str
+    unread: int
+    held: int
 
 
 @dataclass(frozen=True, slots=True)

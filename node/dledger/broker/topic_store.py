@@ -1,8 +1,9 @@
-"""Topics, their consume queues and the dedupe window: what PRODUCE and CREATE_TOPIC change."""
+"""Topics, their consume queues and the dedupe window: what producers and administrators change."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from dledger.broker import commands
@@ -13,7 +14,7 @@ from dledger.broker.dedupe import DedupeWindow
 from dledger.broker.editions import Edition
 from dledger.broker.id_runs import IdRun, Ids
 from dledger.broker.produce import NO_QUEUE, ProduceFrame
-from dledger.broker.results import NOWHERE, Produced, TopicCreated
+from dledger.broker.results import NOWHERE, Produced, TopicCreated, TopicDeleted
 from dledger.broker.retries import Rows
 from dledger.broker.topics import (
     MAX_QUEUES,
@@ -38,6 +39,7 @@ class TopicStore:
         self._queues: dict[str, list[ConsumeQueue]] = {}
         self._turns: dict[str, int] = {}
         self._queues_in_all = 0
+        self._made = 0
         self._dedupe = dedupe
         self._dedupe.edition = self._edition = edition
         self._changed = changed
@@ -45,6 +47,18 @@ class TopicStore:
     def get(self, name: str) -> Topic | None:
         """Return the topic of this name, if there is one."""
         return self._topics.get(name)
+
+    def named(self, name: str) -> Topic:
+        """Return the topic of this name, or raise UnknownTopic."""
+        found = self._topics.get(name)
+        if found is None:
+            raise UnknownTopic(name)
+        return found
+
+    def is_there(self, topic: Topic) -> bool:
+        """Whether this very topic exists still, not another one of its name."""
+        found = self._topics.get(topic.name)
+        return found is not None and found.generation == topic.generation
 
     def all(self) -> list[Topic]:
         """Return all topics, sorted by name."""
@@ -102,12 +116,29 @@ class TopicStore:
             )
         if existing is None:
             self._check_room(topic)
+            self._made += 1
+            topic = replace(topic, generation=self._made)
             self._queues_in_all += topic.queues
             self._topics[topic.name] = topic
             edition = self._edition.number
             self._queues[topic.name] = [ConsumeQueue(edition) for _ in range(topic.queues)]
             self._turns[topic.name] = 0
-        return TopicCreated(topic, existing is None)
+        return TopicCreated(existing or topic, existing is None)
+
+    def delete(self, command: commands.DeleteTopic) -> TopicDeleted:
+        """Let a topic go, with its messages and what is remembered of those who sent them.
+
+        Raises:
+            UnknownTopic: There is none of this name, or another one by now.
+        """
+        topic = self._topics.get(command.name)
+        if topic is None or topic.generation != command.generation:
+            raise UnknownTopic(command.name)
+        messages = self.messages(topic.name)
+        del self._topics[topic.name], self._queues[topic.name], self._turns[topic.name]
+        self._queues_in_all -= topic.queues
+        self._dedupe.forget_topic(topic.name)
+        return TopicDeleted(topic, messages)
 
     def _check_room(self, topic: Topic) -> None:
         if len(self._topics) >= MAX_TOPICS:
@@ -216,15 +247,18 @@ class TopicStore:
         """Return what makes everything as it is now."""
         queues = {name: tuple(queues) for name, queues in self._queues.items()}
         topics = list(self._topics.values())
-        return partial(_encoded, topics, self._turns.copy(), queues, self._dedupe.freeze())
+        turns = self._turns.copy()
+        return partial(_encoded, self._made, topics, turns, queues, self._dedupe.freeze())
 
     def read(self, source: Reader) -> None:
         """Take everything from a snapshot; nothing is here yet. Raises MalformedStateError."""
+        self._made = source.number()
         for _ in range(source.number(high=MAX_TOPICS)):
             room = min(MAX_QUEUES, MAX_QUEUES_IN_ALL - self._queues_in_all)
             name, kind, queues = source.text(), source.text(), source.number(1, room)
+            generation = source.number(1, self._made)
             self._queues_in_all += queues
-            self._topics[name] = Topic(name=name, type=kind, queues=queues)
+            self._topics[name] = Topic(name=name, type=kind, queues=queues, generation=generation)
             self._turns[name] = source.number(high=queues - 1)
             self._queues[name] = [ConsumeQueue.read(source) for _ in range(queues)]
         self._dedupe.read(source)
@@ -232,24 +266,28 @@ class TopicStore:
     def canonical(self) -> list[object]:
         """Return everything as plain values, in one order on every node."""
         return [
-            [[t.name, t.type, t.queues, self._turns[t.name]] for t in self.all()],
+            self._made,
+            [[t.name, t.type, t.queues, t.generation, self._turns[t.name]] for t in self.all()],
             [[name, [q.canonical() for q in qs]] for name, qs in sorted(self._queues.items())],
             self._dedupe.canonical(),
         ]
 
 
 def _encoded(
+    made: int,
     topics: list[Topic],
     turns: dict[str, int],
     queues: dict[str, tuple[ConsumeQueue, ...]],
     dedupe: Encoded,
 ) -> Iterator[bytes]:
     """Yield everything for a snapshot; topics by name."""
+    yield number(made)
     yield number(len(topics))
     for topic in sorted(topics, key=lambda topic: topic.name):
         yield text(topic.name)
         yield text(topic.type)
         yield number(topic.queues)
+        yield number(topic.generation)
         yield number(turns[topic.name])
         for queue in queues[topic.name]:
             yield from queue.encoded()

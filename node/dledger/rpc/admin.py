@@ -1,4 +1,7 @@
-"""The Admin service: life cycle of one node, on its peer port. Translates; decides nothing."""
+"""The Admin service: life cycle of one node, on its peer port. Translates; decides nothing.
+
+Its calls about topics and consumer groups are in `made`.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ class AdminServicer:
         methods = pb.DESCRIPTOR.services_by_name["Admin"].methods
         return grpc.method_handlers_generic_handler(
             f"{pb.DESCRIPTOR.package}.Admin",
-            {method.name: self._method_handler(method) for method in methods},
+            {m.name: self._method_handler(m) for m in methods if hasattr(self, m.name)},
         )
 
     def _method_handler(self, method: Any) -> grpc.RpcMethodHandler:

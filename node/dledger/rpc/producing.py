@@ -26,6 +26,7 @@ from dledger.errors import (
     MessageIdConflict,
     NotLeader,
     Overloaded,
+    RateLimited,
     Refused,
 )
 from dledger.rpc.batches import checked_batch
@@ -142,7 +143,7 @@ class Producing:
             checked = checked_batch(command)
             messages = checked.count
             await self._catalog.topic(checked.topic)
-        except Refused as error:
+        except (Refused, RateLimited) as error:
             refused = error
         while not self._closed and self._is_full(len(command), messages):
             self._room.clear()

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.produce import ProduceFrame, without_client_id
-from dledger.errors import OffsetOutOfRange
+from dledger.broker.topics import Topic
+from dledger.errors import OffsetOutOfRange, UnknownTopic
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.wire import length_prefix
 from dledger.types import Entry
@@ -63,6 +64,7 @@ class BatchReading:
     def __init__(self, gateway: Gateway, request: pb.ReadRequest) -> None:
         self._engine, self._arrivals = gateway.engine, gateway.arrivals
         self._request = request
+        self._topic: Topic | None = None
         self._offset = request.start_offset
         self._left = request.max_records or None
         self._entry: Entry | None = None
@@ -74,7 +76,7 @@ class BatchReading:
         applies faster.
 
         Raises:
-            UnknownTopic: There is no such topic.
+            UnknownTopic: There is no such topic, or it was deleted meanwhile.
             OffsetOutOfRange: The queue does not begin there any more, or not yet.
         """
         beyond = self._offset > self._queue().end and not self._request.follow
@@ -91,7 +93,11 @@ class BatchReading:
                 return
 
     def _queue(self) -> ConsumeQueue:
-        return self._engine.state.topics.queue(self._request.topic, self._request.queue_id)
+        topics, name = self._engine.state.topics, self._request.topic
+        self._topic = self._topic or topics.named(name)
+        if not topics.is_there(self._topic):
+            raise UnknownTopic(name)
+        return topics.queue(name, self._request.queue_id)
 
     async def _part(self) -> list[Stretch]:
         part: list[Stretch] = []

@@ -31,6 +31,7 @@ _TABLE: Final[dict[type[DledgerError], tuple[int, grpc.StatusCode]]] = {
     errors.OffsetOutOfRange: (Code.ILLEGAL_OFFSET, _Grpc.OUT_OF_RANGE),
     errors.Unavailable: (Code.HA_NOT_AVAILABLE, _Grpc.UNAVAILABLE),
     errors.Overloaded: (Code.TOO_MANY_REQUESTS, _Grpc.RESOURCE_EXHAUSTED),
+    errors.RateLimited: (Code.TOO_MANY_REQUESTS, _Grpc.RESOURCE_EXHAUSTED),
     errors.DiskFull: (Code.INTERNAL_SERVER_ERROR, _Grpc.RESOURCE_EXHAUSTED),
     errors.FeatureNotReady: (Code.VERSION_UNSUPPORTED, _Grpc.FAILED_PRECONDITION),
     errors.DledgerError: (Code.INTERNAL_ERROR, _Grpc.INTERNAL),
@@ -143,6 +144,6 @@ def _row(error: DledgerError) -> tuple[int, grpc.StatusCode]:
 def _argument(error: DledgerError) -> str:
     if isinstance(error, errors.MessageIdConflict):
         return ",".join(map(str, error.rows)) if len(error.rows) <= _ROWS_TOLD else ""
-    fields = ("group_id", "leader", "topic")
+    fields = ("group_id", "leader", "topic", "group")
     value = next((getattr(error, field) for field in fields if hasattr(error, field)), None)
     return str(value or "").encode("ascii", "replace").decode()

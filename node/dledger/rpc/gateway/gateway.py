@@ -157,7 +157,7 @@ class Gateway:
 
     def _applied(self) -> None:
         changes = self.engine.state.take_changes()
-        self.arrivals.notify(changes.arrived)
+        self.arrivals.notify(changes)
         self.turns.notify(changes)
 
     async def _watch(self) -> None:

@@ -110,7 +110,7 @@ class MessagingHandlers:
         if leads or method.here is not None:
             request = method.parse(raw)
             if leads or (method.here is not None and method.here(request)):
-                gateway.clients.seen(caller.client_id)
+                gateway.clients.seen(caller)
                 gateway.affinity.note(caller.through)
                 return self._answer(method.name, await method.serve(request, caller))
         return await gateway.relay.unary(method.path, raw, caller)
@@ -157,7 +157,7 @@ class MessagingHandlers:
     async def _receive_once(self, raw: bytes, caller: Caller) -> AsyncIterator[bytes]:
         gateway = self._gateway
         if gateway.engine.is_leader():
-            gateway.clients.seen(caller.client_id)
+            gateway.clients.seen(caller)
             gateway.affinity.note(caller.through)
             request = _parse(_RECEIVE, raw)
             async for response in gateway.receiver.receive(request, caller):
@@ -192,7 +192,12 @@ class MessagingHandlers:
         return handle
 
     def _caller(self, context: Any) -> Caller:
-        return Caller.of(context, tls=self._tls, peer_port=self._peer_port)
+        return Caller.of(
+            context,
+            tls=self._tls,
+            peer_port=self._peer_port,
+            runs_telemetry=self._gateway.telemetry.runs_on,
+        )
 
     async def _abort_if_relayed(
         self, context: Any, caller: Caller, error: DledgerError, *, started: bool = False

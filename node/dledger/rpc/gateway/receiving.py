@@ -15,7 +15,14 @@ from dledger.broker.frames import MalformedCommandError
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import Received
 from dledger.broker.topics import Topic
-from dledger.errors import DledgerError, InvalidArgument, NotLeader, Unavailable
+from dledger.errors import (
+    DledgerError,
+    InvalidArgument,
+    NotLeader,
+    Unavailable,
+    UnknownGroup,
+    UnknownTopic,
+)
 from dledger.rpc.engine import Engine
 from dledger.rpc.forward import Caller
 from dledger.rpc.gateway.broken import BrokenMessages
@@ -23,6 +30,7 @@ from dledger.rpc.gateway.catalog import Catalog
 from dledger.rpc.gateway.clients import Clients
 from dledger.rpc.gateway.delivering import DeliveryForm
 from dledger.rpc.gateway.names import client_id, group_name, topic_name
+from dledger.rpc.gateway.receipts import Receipts
 from dledger.rpc.gateway.turns import ANY_QUEUE, Turns, Want
 from dledger.rpc.limits import (
     DEFAULT_POLL_MS,
@@ -55,7 +63,7 @@ class _Poll:
         first = command.queue_id
         return Want(
             group=command.group,
-            topic=command.topic,
+            topic=self.topic,
             queue_id=ANY_QUEUE if command.any_queue else first,
             queue_ids=range(self.topic.queues) if command.any_queue else range(first, first + 1),
             limit=command.limit,
@@ -87,6 +95,7 @@ class Receiver:
         The Python SDK's push consumer loses a batch that comes without the time of delivery.
         """
         poll = await self._check(request, caller)
+        secret = await self._catalog.secret()
         received = await self._poll(poll, caller)
         if received is None:
             yield nothing_new()
@@ -95,7 +104,13 @@ class Receiver:
         response = service.ReceiveMessageResponse()
         response.delivery_timestamp.FromMilliseconds(self._engine.now_ms())
         yield response
-        async for message in self._messages(poll, received):
+        receipts = Receipts(
+            secret,
+            group=poll.command.group,
+            topic=received.topic,
+            generation=received.generation,
+        )
+        async for message in self._messages(poll, received, receipts):
             yield message
         self._clients.answered(poll.command, received, caller)
 
@@ -131,13 +146,18 @@ class Receiver:
         return _Poll(command=command, topic=topic, resource=topic_ref, wait_s=_wait_s(request))
 
     async def _poll(self, poll: _Poll, caller: Caller) -> Received | None:
-        """Return the first non-empty answer, or None when the poll's time is up."""
+        """Return the first non-empty answer, or None when the poll's time is up.
+
+        Raises:
+            UnknownTopic, UnknownGroup: It was deleted while the poll waited.
+        """
         loop = asyncio.get_running_loop()
         until_s = min(loop.time() + poll.wait_s, caller.deadline_s)
         want = poll.want
         while True:
             if not self._engine.is_leader():
                 raise NotLeader(None)
+            self._check_exists(poll)
             turn = await self._turns.take(want, until_s - loop.time())
             if turn is not None:
                 with turn:
@@ -156,18 +176,27 @@ class Receiver:
         if caller.through is not None and not self._engine.hears(caller.through):
             raise Unavailable(f"node {caller.through}, through which this came, is not heard")
 
+    def _check_exists(self, poll: _Poll) -> None:
+        state = self._engine.state
+        if not state.topics.is_there(poll.topic):
+            raise UnknownTopic(poll.topic.name)
+        if not state.groups.exists(poll.command.group):
+            raise UnknownGroup(poll.command.group)
+
     async def _ask(self, command: Receive) -> Received:
         received = await self._engine.propose(command.encode())
         if not isinstance(received, Received):
             raise TypeError(f"RECEIVE answered {received!r}")
         return received
 
-    async def _messages(self, poll: _Poll, received: Received) -> AsyncIterator[Any]:
+    async def _messages(
+        self, poll: _Poll, received: Received, receipts: Receipts
+    ) -> AsyncIterator[Any]:
         """Yield one response a message; neighbours in a payload share what is found in it once.
 
         One that cannot be told is acknowledged in the consumer's place, or it would come for ever.
         """
-        form = DeliveryForm(poll.command, poll.resource, received.receive_id)
+        form = DeliveryForm(poll.command, poll.resource, received.receive_id, receipts)
         broken: list[LeaseRef] = []
         entry: Entry | None = None
         payload: Payload | None = None

@@ -11,10 +11,13 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
+from dledger.metadata import by_key
+from dledger.rpc.forward import client_id_of
 from dledger.rpc.limits import (
     CONSUME_BACKOFF_S,
     DEFAULT_POLL_MS,
     MAX_BODY_BYTES,
+    MAX_ID_LENGTH,
     MAX_RECEIVE_BATCH,
     MAX_TELEMETRY_STREAMS,
 )
@@ -28,14 +31,23 @@ _REQUEST_TIMEOUT_S: Final = 3
 
 
 class Telemetry:
-    """The open Telemetry streams of one node."""
+    """The open Telemetry streams of one node, and on which connections clients have them."""
 
     def __init__(self) -> None:
         self._closing = asyncio.Event()
         self._open = 0
+        self._peers: dict[str, list[str]] = {}
 
     def __len__(self) -> int:
         return self._open
+
+    def runs_on(self, client_id: str, peer: str) -> bool:
+        """Whether a client's Telemetry runs on the connection of *peer*, as gRPC names it.
+
+        Who opens another one in the same name has it only when the first has ended.
+        """
+        peers = self._peers.get(client_id)
+        return peers is not None and peers[0] == peer
 
     def close(self) -> None:
         """End every stream, so that shutting down does not wait for the clients."""
@@ -46,17 +58,28 @@ class Telemetry:
         if self._open >= MAX_TELEMETRY_STREAMS:
             await context.write(_refused(Code.TOO_MANY_REQUESTS, "too many open clients"))
             return
+        client_id, peer = client_id_of(by_key(context.invocation_metadata())), context.peer()
+        is_named = 1 <= len(client_id) <= MAX_ID_LENGTH
         self._open += 1
+        if is_named:
+            self._peers.setdefault(client_id, []).append(peer)
         closing = asyncio.ensure_future(self._closing.wait())
         serving = asyncio.ensure_future(_answer_all(requests, context))
         try:
             await asyncio.wait((closing, serving), return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._open -= 1
+            if is_named:
+                self._forget(client_id, peer)
             closing.cancel()
             serving.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await serving
+
+    def _forget(self, client_id: str, peer: str) -> None:
+        self._peers[client_id].remove(peer)
+        if not self._peers[client_id]:
+            del self._peers[client_id]
 
 
 async def _answer_all(requests: Any, context: Any) -> None:
