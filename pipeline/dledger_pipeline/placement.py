@@ -108,6 +108,8 @@ class PlacedRange:
     def read(self, columns: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
         """Yield the messages, of `MESSAGE_SCHEMA` or only these *columns* of it.
 
+        Those that cannot be told are set aside, counted and logged (`messages`).
+
         Raises:
             MalformedMessage: See `messages.decode`.
             CorruptRecord, PipelineError: The entries cannot be read.
