@@ -276,7 +276,7 @@ def view_of(said: NodeStatus) -> NodeView:
         storage_capacity_bytes=_count(said.storage_capacity_bytes),
         writes_refused_reason=_cut(said.writes_refused_reason),
         recovered_to=_count(said.recovered_to),
-        feature_level=_count(said.feature_level),
+        feature_level=max(0, said.feature_level),
     )
 
 
@@ -288,7 +288,7 @@ def _member_of(row: MemberStatus) -> MemberView:
         match_index=_count(row.match_index),
         lag=_count(row.lag),
         connected=row.connected,
-        feature_level=_count(row.feature_level),
+        feature_level=max(0, row.feature_level),
     )
 
 

@@ -147,7 +147,7 @@ def _feature_level(node: NodeView | None, member: MemberView | None) -> int:
 def _storage(node: NodeView) -> Manifest:
     """Return the volume in whole percents: bytes would make an idle group's status move."""
     capacity_bytes = node.storage_capacity_bytes
-    used = 100 * node.storage_used_bytes // capacity_bytes if capacity_bytes else 0
+    used = min(100, 100 * node.storage_used_bytes // capacity_bytes) if capacity_bytes else 0
     return {"usedPercent": used, "capacityBytes": capacity_bytes}
 
 

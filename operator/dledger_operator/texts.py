@@ -26,7 +26,7 @@ class Shape:
 
 
 STORE_URL: Final = Shape(
-    r"[a-z][a-z0-9+.-]*://[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9._~!*'()+,=@%/-]*)?",
+    r"[a-z][a-z0-9+.-]*://[A-Za-z0-9/][A-Za-z0-9._~!*'()+,=@%/-]*",
     "must be a URL such as s3://bucket/path",
 )
 ENDPOINT: Final = Shape(

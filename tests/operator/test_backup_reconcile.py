@@ -58,7 +58,7 @@ class Backups:
 
     def _group(self) -> BrokerGroup | None:
         body = self.world.objects.get((names.KIND, "orders"))
-        return body and BrokerGroup.parse(body, spark_image=PLATFORM.spark_image)
+        return body and PLATFORM.group(body)
 
     async def _ahead(self, pods: Iterable[Pod], first_index: int) -> LogRange:
         self.asked.append(first_index)
@@ -240,7 +240,7 @@ async def test_a_backup_waits_for_a_node_that_answers() -> None:
     await operator.rounds()
 
     assert "no pod of the group has an address" in waiting
-    assert ("Role", "orders-backup") in world.objects
+    assert ("RoleBinding", "dledger-uid-1-backup") in world.objects
     assert _phase(world) == "Running"
 
 
@@ -274,6 +274,41 @@ async def test_a_job_of_that_name_that_is_someone_elses_is_not_taken() -> None:
     status = world.objects[names.BACKUP_KIND, "first"]["status"]
     assert status["phase"] == "Pending"
     assert "taken by a Job that this operator did not make" in status["message"]
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("kind", ["ServiceAccount", "RoleBinding", "NetworkPolicy"])
+async def test_a_job_does_not_run_as_an_account_that_is_someone_elses(kind: str) -> None:
+    """Found: K1. Nothing that comes after the refusal is made, and the status says whose it is."""
+    world = _world("first")
+    name = names.backup_access(world.group["metadata"]["uid"])
+    theirs = {"namespace": "shop", "name": name, "labels": names.labels("orders")}
+    owner = {"kind": "Deployment", "name": "velero", "uid": "v", "controller": True}
+    world.put({"kind": kind, "metadata": {**theirs, "ownerReferences": [owner]}})
+
+    await Backups(world, log=LARGE).rounds()
+
+    status = world.objects[names.BACKUP_KIND, "first"]["status"]
+    assert _jobs(world) == []
+    assert status["conditions"][0]["reason"] == "ApplyRefused"
+    assert f"{kind} {name}: the name is taken by a {kind} of Deployment velero" in status["message"]
+    assert world.objects[kind, name]["metadata"]["ownerReferences"] == [owner]
+    later = {"ServiceAccount": "RoleBinding", "RoleBinding": "NetworkPolicy"}.get(kind, "Job")
+    assert later not in world.writes
+
+
+@pytest.mark.found
+async def test_an_account_is_named_by_the_group_not_by_its_user() -> None:
+    """Found: K1. `orders-backup` may well be somebody's account for backing up Secrets."""
+    world = _world("first")
+    account = {"namespace": "shop", "name": "orders-backup", "labels": {}}
+    world.put({"kind": "ServiceAccount", "metadata": account})
+
+    await Backups(world, log=LARGE).rounds()
+
+    pod = world.objects["Job", "first-backup"]["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == "dledger-uid-1-backup"
+    assert "ownerReferences" not in world.objects["ServiceAccount", "orders-backup"]["metadata"]
 
 
 async def test_a_backup_that_is_deleted_meanwhile_is_let_go() -> None:

@@ -61,7 +61,7 @@ def job_policy(group: BrokerGroup) -> Manifest:
     components = ["backup", "recovery"]
     only = {"key": names.COMPONENT_LABEL, "operator": "In", "values": components}
     selector = {"matchLabels": labels, "matchExpressions": [only]}
-    return _policy(group, names.job_policy(group.name), selector=selector, ingress=[])
+    return _policy(group, names.job_policy(group.name), selector=selector)
 
 
 def driver_policy(group: BrokerGroup, name: str) -> Manifest:
@@ -76,12 +76,14 @@ def _policy(
     name: str,
     *,
     selector: Manifest,
-    ingress: list[Manifest],
+    ingress: list[Manifest] | None = None,
     egress: list[Manifest] | None = None,
 ) -> Manifest:
-    """Return a policy; without rules for *egress* its pods reach everything."""
-    spec = {"podSelector": selector, "policyTypes": ["Ingress"], "ingress": ingress}
-    if egress is not None:
+    """Return a policy; without *ingress* nobody reaches its pods, without *egress* they do all."""
+    spec: Manifest = {"podSelector": selector, "policyTypes": ["Ingress"]}
+    if ingress:
+        spec["ingress"] = ingress
+    if egress:
         spec |= {"policyTypes": ["Ingress", "Egress"], "egress": egress}
     return {
         "apiVersion": "networking.k8s.io/v1",
