@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from e2e.cluster import Cluster
-from e2e.cluster.image import Image
+from e2e.cluster.image import NODE, SPARK, Image
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 OPERATOR_NAMESPACE: Final = "dledger-system"
@@ -53,12 +53,14 @@ def install_operator(cluster: Cluster, image: Image) -> None:
     repository, _, tag = image.name.rpartition(":")
     node = cluster.heavy_node
     spark = ("--set-string", rf"sparkNodeSelector.kubernetes\.io/hostname={node}") if node else ()
+    allowed = f"allowedImages={{{NODE.repository},{SPARK.repository}}}"
     # Helm installs the schema but never upgrades it; an operator needs its own.
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
     cluster.helm(
         "upgrade", "--install", OPERATOR, str(ROOT / "charts" / "dledger-operator"),
         "--namespace", OPERATOR_NAMESPACE, "--create-namespace",
         "--set", f"image.repository={repository}", "--set", f"image.tag={tag}", *spark,
+        "--set", allowed,
         "--wait", "--timeout", "120s",
     )  # fmt: skip
 

@@ -248,7 +248,7 @@ TEMPLATES: Final[list[tuple[str, Any, str]]] = [
     ),
     (_container("image"), "evil/node:1", "not among the chart's"),
     (_container("image"), f"{NODE_IMAGE}0", "not among the chart's"),
-    (_container("securityContext.privileged"), True, "more than a restricted one"),
+    (_container("securityContext.allowPrivilegeEscalation"), True, "than a restricted one"),
     (_container("env.0"), _secret("X", "password"), "anything of a Secret"),
     (_container("envFrom"), [{"secretRef": {"name": "db"}}], "anything of a Secret"),
 ]
