@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -60,6 +60,7 @@ class Caller:
         deadline_s: Event-loop time by which the answer should leave, a margin before the
             client's own deadline.
         given: The call's metadata.
+        connection: The client's connection here, as gRPC names it; empty if a follower's.
     """
 
     client_id: str
@@ -67,6 +68,7 @@ class Caller:
     forwarded: bool
     deadline_s: float
     given: Mapping[str, str]
+    connection: str
 
     @classmethod
     def of(cls, context: Any, *, tls: bool, peer_port: bool) -> Caller:
@@ -78,6 +80,7 @@ class Caller:
             forwarded=peer_port,
             deadline_s=_deadline_s(context),
             given=given,
+            connection="" if peer_port else context.peer(),
         )
 
     @property
@@ -218,7 +221,7 @@ class Relay:
             response: bytes = await call
             return response
 
-    async def stream(self, path: str, request: bytes, caller: Caller) -> AsyncIterator[bytes]:
+    async def stream(self, path: str, request: bytes, caller: Caller) -> AsyncGenerator[bytes]:
         """Yield the leader's answers to a call that streams them. Raises as `unary` does."""
         channel, leader = self._to_leader(caller)
         call = channel.unary_stream(path)(

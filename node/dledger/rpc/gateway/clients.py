@@ -25,7 +25,7 @@ from dledger.broker.results import Received
 from dledger.errors import DledgerError
 from dledger.rpc.engine import Engine
 from dledger.rpc.forward import Caller
-from dledger.rpc.gateway.names import client_id, group_name
+from dledger.rpc.gateway.names import client_id, group_name, is_client_id
 from dledger.rpc.limits import MAX_CLIENTS, RENEWED_INVISIBLE_MS
 from dledger.rpc.rocketmq_stubs import service
 from dledger.rpc.status import ok
@@ -61,8 +61,11 @@ class Clients:
                 await self._task
 
     def seen(self, client: str) -> None:
-        """Note that a client is alive; the longest silent ones are forgotten first."""
-        if client:
+        """Note that a client is alive; the longest silent ones are forgotten first.
+
+        What is no client's id is not remembered: its request is refused.
+        """
+        if is_client_id(client):
             self._seen_s[client] = asyncio.get_running_loop().time()
             self._seen_s.move_to_end(client)
             if len(self._seen_s) > MAX_CLIENTS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ from dledger.rpc.limits import (
     MAX_RECEIVE_BATCH,
     RENEWED_INVISIBLE_MS,
 )
+from dledger.rpc.outflow import Outflow
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import Code, Rejected, ok
 from dledger.types import Entry
@@ -65,16 +66,19 @@ class Receiver:
     asked for (`turns`); so a waiting consumer costs nothing, and a message wakes no herd.
     """
 
-    def __init__(self, engine: Engine, catalog: Catalog, turns: Turns, clients: Clients) -> None:
+    def __init__(
+        self, engine: Engine, catalog: Catalog, turns: Turns, clients: Clients, outflow: Outflow
+    ) -> None:
         self._engine, self._catalog = engine, catalog
-        self._turns, self._clients = turns, clients
+        self._turns, self._clients, self._outflow = turns, clients, outflow
 
-    async def receive(self, request: Any, caller: Caller) -> AsyncIterator[Any]:
+    async def receive(self, request: Any, caller: Caller) -> AsyncGenerator[Any]:
         """Yield the status, the time of delivery, and the messages.
 
         The Python SDK's push consumer loses a batch that comes without the time of delivery.
         """
         poll = await self._check(request, caller)
+        del request  # nothing of it is kept while the poll waits
         received = await self._poll(poll, caller)
         if received is None:
             yield nothing_new()
@@ -83,8 +87,10 @@ class Receiver:
         response = service.ReceiveMessageResponse()
         response.delivery_timestamp.FromMilliseconds(self._engine.now_ms())
         yield response
-        async for message in self._messages(poll, received):
-            yield message
+        largest_bytes = max(one.payload.end - one.payload.start for one in received.deliveries)
+        async with self._outflow.room(caller.connection, largest_bytes):
+            async for message in self._messages(poll, received):
+                yield message
         self._clients.answered(poll.command, received)
 
     async def _check(self, request: Any, caller: Caller) -> _Poll:
