@@ -145,7 +145,7 @@ async def test_topics_are_created_once_and_listed(client: Client) -> None:
         ([], "1 to 4096 records"),
         ([b""], "body is empty"),
         ([bytes((4 << 20) + 1)], "limit is 4194304"),
-        ([bytes(4 << 20)] * 5, "limit is 16777216"),
+        ([*[bytes(4 << 20)] * 4, b"x"], "limit is 16777216"),
         ([Record(body=b"x", message_id="x" * 256)], "message_id"),
         ([Record(body=b"x", tag="a|b")], "tag"),
         ([Record(body=b"x", keys=(" ",))], "key"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any, cast
 
 import grpc.aio
@@ -35,6 +36,7 @@ from dledger.proposals import Command
 from dledger.rpc import producing
 from dledger.rpc.batches import checked_batch
 from dledger.rpc.gateway import GatewayConfig
+from dledger.rpc.intake import Intake
 from dledger.rpc.limits import MAX_MESSAGES, MAX_MESSAGES_UNDER_WAY
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.producing import Producing, StreamBounds
@@ -676,17 +678,18 @@ class _Requests:
     def put(self, *batches: tuple[int, bytes]) -> None:
         self._queue.put_nowait(message(*batches))
 
-    def __aiter__(self) -> _Requests:
-        return self
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
 
-    async def __anext__(self) -> bytes:
+    async def read(self) -> bytes:
         return await self._queue.get()
 
 
 def _answers_of(group: MemoryGroup, requests: _Requests) -> AsyncGenerator[bytes]:
     """Return the answers of a stream at the leader, without gRPC between."""
     stream = Producing(group.nodes[0].gateway, lambda _: None)
-    return cast("AsyncGenerator[bytes]", stream.answers(requests))
+    messages = partial(Intake().message, requests, "Produce")
+    return cast("AsyncGenerator[bytes]", stream.answers(messages))
 
 
 def _hold(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -69,6 +69,7 @@ class Caller:
         given: The call's metadata.
         host: Where the client's connection comes from, as gRPC names it, without the port.
         has_telemetry: Whether the client's Telemetry runs on the same connection.
+        connection: The client's connection here, as gRPC names it; empty if a follower's.
     """
 
     client_id: str
@@ -78,6 +79,7 @@ class Caller:
     given: Mapping[str, str]
     host: str = ""
     has_telemetry: bool = False
+    connection: str = ""
 
     @classmethod
     def of(
@@ -104,6 +106,7 @@ class Caller:
             forwarded=peer_port,
             deadline_s=_deadline_s(context),
             given=given,
+            connection="" if peer_port else context.peer(),
         )
 
     @property
@@ -260,7 +263,7 @@ class Relay:
             response: bytes = await call
             return response
 
-    async def stream(self, path: str, request: bytes, caller: Caller) -> AsyncIterator[bytes]:
+    async def stream(self, path: str, request: bytes, caller: Caller) -> AsyncGenerator[bytes]:
         """Yield the leader's answers to a call that streams them. Raises as `unary` does.
 
         They go out together where they are small: so none has when the leader dies among them, and

@@ -31,15 +31,19 @@ from dledger.errors import (
 )
 from dledger.rpc.batches import checked_batch
 from dledger.rpc.limits import MAX_MESSAGES_UNDER_WAY
-from dledger.rpc.native import bug, parsed
+from dledger.rpc.native import bug
 from dledger.rpc.pb import dledger_pb2 as pb
+from dledger.rpc.requests import parsed
 
 if TYPE_CHECKING:
     from dledger.rpc.gateway.gateway import Gateway
+    from dledger.rpc.intake import Request
 
 logger = logging.getLogger(__name__)
 
 _OVERLOAD_PAUSE_S: Final = 0.01
+_UNREAD_S: Final = 10.0
+"""So long answers may wait for a producer that has sent more than may be unanswered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,14 +98,18 @@ class Producing:
         """Whether a batch was proposed; its outcome may be known."""
         return self._has_taken
 
-    async def answers(self, requests: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Yield the answers to *requests*, until those end, or after one that the disk is full.
+    async def answers(self, messages: Callable[[int | None], Request]) -> AsyncIterator[bytes]:
+        """Yield the answers to *messages*, until those end, or after one that the disk is full.
+
+        Args:
+            messages: Returns the stream's next one, given the size of the one before; it has room
+                until its batches are taken.
 
         Raises:
             DledgerError: What stopped the stream. What is unanswered may be stored: all of it, or
                 up to some batch and nothing behind that.
         """
-        reader = asyncio.ensure_future(self._read(requests))
+        reader = asyncio.ensure_future(self._read(messages))
         try:
             while True:
                 answers = self._take_answers()
@@ -120,13 +128,17 @@ class Producing:
 
     # -- in --------------------------------------------------------------------------------------
 
-    async def _read(self, requests: AsyncIterator[bytes]) -> None:
+    async def _read(self, messages: Callable[[int | None], Request]) -> None:
+        size_bytes = None
         try:
-            async for raw in requests:
-                for batch in parsed(pb.ProduceBatches, raw).batches:
-                    await self._take(batch)
-                    if self._closed:
+            while not self._closed:
+                message = messages(size_bytes)
+                async with message as raw:
+                    if message.ended:
                         return
+                    size_bytes = len(raw)
+                    await self._take_all(raw)
+                del raw
         except DledgerError as error:
             self._error = self._error or error
         except Exception as error:
@@ -134,6 +146,12 @@ class Producing:
             self._error = self._error or bug(error)
         finally:
             self._close()
+
+    async def _take_all(self, raw: bytes) -> None:
+        for batch in parsed(pb.ProduceBatches, raw).batches:
+            await self._take(batch)
+            if self._closed:
+                return
 
     async def _take(self, batch: pb.ProduceBatch) -> None:
         """Propose one batch when there is room for it; a refused one is answered in its turn."""
@@ -146,8 +164,7 @@ class Producing:
         except (Refused, RateLimited) as error:
             refused = error
         while not self._closed and self._is_full(len(command), messages):
-            self._room.clear()
-            await self._room.wait()
+            await self._make_room()
         if self._closed:
             return
         try:
@@ -164,6 +181,16 @@ class Producing:
             self._bytes += len(command)
             self._messages += messages
             result.add_done_callback(lambda _: self._done(taken))
+
+    async def _make_room(self) -> None:
+        """Wait until something was answered. Raises Overloaded if nobody takes the answers."""
+        self._room.clear()
+        try:
+            async with asyncio.timeout(_UNREAD_S):
+                await self._room.wait()
+        except TimeoutError:
+            if self._under_way and self._under_way[0].result.done():
+                raise Overloaded("the stream's answers are not read") from None
 
     async def _submitted(self, command: bytes) -> asyncio.Future[object] | None:
         """Propose *command* when the queue takes it, and nothing before; None: it is too late."""

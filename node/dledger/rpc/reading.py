@@ -5,11 +5,11 @@ The client id is left out of each: with it and a guess at the next ids a reader 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from dledger.broker.consume_queue import ConsumeQueue
+from dledger.broker.consume_queue import ConsumeQueue, Position
 from dledger.broker.produce import ProduceFrame, without_client_id
 from dledger.broker.topics import Topic
 from dledger.errors import OffsetOutOfRange, UnknownTopic
@@ -68,12 +68,12 @@ class BatchReading:
         self._offset = request.start_offset
         self._left = request.max_records or None
         self._entry: Entry | None = None
+        self._ahead: tuple[Position, int] | None = None
 
-    async def parts(self) -> AsyncIterator[list[Stretch]]:
-        """Yield the queue's batches in order, about 1 MiB at a time; at its end wait for more.
+    def check(self) -> None:
+        """Check that the queue can be read from there.
 
-        That is if the caller follows; it may be ahead of this node, having read from one that
-        applies faster.
+        Who follows may be ahead of this node, having read from one that applies faster.
 
         Raises:
             UnknownTopic: There is no such topic, or it was deleted meanwhile.
@@ -83,14 +83,18 @@ class BatchReading:
         if self._offset < self._queue().first or beyond:
             queue = self._queue()
             raise OffsetOutOfRange(self._offset, first=queue.first, last=queue.end)
+
+    async def next_bytes(self) -> int:
+        """Wait for the next part; return the room that it takes, or 0 if there is none."""
         while self._left is None or self._left > 0:
             if self._offset < self._queue().end:
-                yield await self._part()
-            elif self._request.follow:
-                request = self._request
-                await self._arrivals.wait(request.topic, request.queue_id, _FOLLOW_POLL_S)
-            else:
-                return
+                return max(_RESPONSE_BYTES, self._next_bytes())
+            if not self._request.follow:
+                break
+            self.let_go()
+            request = self._request
+            await self._arrivals.wait(request.topic, request.queue_id, _FOLLOW_POLL_S)
+        return 0
 
     def _queue(self) -> ConsumeQueue:
         topics, name = self._engine.state.topics, self._request.topic
@@ -99,20 +103,33 @@ class BatchReading:
             raise UnknownTopic(name)
         return topics.queue(name, self._request.queue_id)
 
-    async def _part(self) -> list[Stretch]:
+    def let_go(self) -> None:
+        """Keep nothing of the log while this waits."""
+        self._entry = None
+
+    async def part(self) -> list[Stretch]:
+        """Return the next batches in order: one, or what is together at most 1 MiB."""
         part: list[Stretch] = []
         size_bytes = 0
-        while self._has_more() and size_bytes < _RESPONSE_BYTES:
+        while self._has_more(size_bytes):
             part.append(await self._stretch())
             size_bytes += part[-1].size_bytes
         return part
 
-    def _has_more(self) -> bool:
-        return self._offset < self._queue().end and (self._left is None or self._left > 0)
+    def _has_more(self, size_bytes: int) -> bool:
+        if self._offset >= self._queue().end or self._left == 0:
+            return False
+        return not size_bytes or size_bytes + self._next_bytes() <= _RESPONSE_BYTES
+
+    def _next_bytes(self) -> int:
+        if self._ahead is None:
+            self._ahead = self._queue().stretch(self._offset)
+        payload = self._ahead[0].payload
+        return payload.end - payload.start
 
     async def _stretch(self) -> Stretch:
-        place, count = self._queue().stretch(self._offset)
-        payload = place.payload
+        place, count = self._ahead or self._queue().stretch(self._offset)
+        self._ahead, payload = None, place.payload
         if self._entry is None or self._entry.index != payload.index:
             self._entry = await self._engine.read_entry(payload.index)
         if self._left is not None:

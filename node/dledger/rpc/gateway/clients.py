@@ -34,7 +34,7 @@ from dledger.broker.results import Received
 from dledger.errors import DledgerError
 from dledger.rpc.engine import Engine
 from dledger.rpc.forward import Caller
-from dledger.rpc.gateway.names import client_id, group_name
+from dledger.rpc.gateway.names import client_id, group_name, is_client_id
 from dledger.rpc.limits import MAX_CLIENTS, MAX_UNCONFIRMED_ANSWERS, RENEWED_INVISIBLE_MS
 from dledger.rpc.rocketmq_stubs import service
 from dledger.rpc.status import ok
@@ -109,10 +109,11 @@ class Clients:
     def seen(self, caller: Caller) -> None:
         """Note that a client is alive, if the call may be its own.
 
-        The longest silent ones are forgotten first.
+        The longest silent ones are forgotten first. What is no client's id is not remembered: its
+        request is refused.
         """
         client, now_s = caller.client_id, asyncio.get_running_loop().time()
-        if not client or not self._believes(caller):
+        if not is_client_id(client) or not self._believes(caller):
             return
         known = self._seen.get(client)
         if known is None or now_s - known.at_s > _SILENT_S:

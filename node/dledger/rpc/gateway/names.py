@@ -21,9 +21,14 @@ def group_name(resource: Any) -> str:
     return _checked("consumer group", _full_name(resource), Code.ILLEGAL_CONSUMER_GROUP)
 
 
+def is_client_id(text: str) -> bool:
+    """Whether *text* may be a client's id."""
+    return 1 <= len(text) <= MAX_ID_LENGTH
+
+
 def client_id(caller: Caller) -> str:
     """Return the caller's client id, or raise Rejected (CLIENT_ID_REQUIRED)."""
-    if not 1 <= len(caller.client_id) <= MAX_ID_LENGTH:
+    if not is_client_id(caller.client_id):
         raise Rejected(
             Code.CLIENT_ID_REQUIRED,
             f"the metadata x-mq-client-id must have 1 to {MAX_ID_LENGTH} characters, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,7 @@ from dledger.rpc.limits import (
     MAX_POLL_MS,
     MAX_RECEIVE_BATCH,
 )
+from dledger.rpc.outflow import Outflow
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import Code, Rejected, ok
 from dledger.types import Entry
@@ -85,16 +86,19 @@ class Receiver:
         turns: Turns,
         clients: Clients,
         broken: BrokenMessages,
+        outflow: Outflow,
     ) -> None:
         self._engine, self._catalog = engine, catalog
         self._turns, self._clients, self._broken = turns, clients, broken
+        self._outflow = outflow
 
-    async def receive(self, request: Any, caller: Caller) -> AsyncIterator[Any]:
+    async def receive(self, request: Any, caller: Caller) -> AsyncGenerator[Any]:
         """Yield the status, the time of delivery, and the messages.
 
         The Python SDK's push consumer loses a batch that comes without the time of delivery.
         """
         poll = await self._check(request, caller)
+        del request  # nothing of it is kept while the poll waits
         secret = await self._catalog.secret()
         received = await self._poll(poll, caller)
         if received is None:
@@ -110,8 +114,10 @@ class Receiver:
             topic=received.topic,
             generation=received.generation,
         )
-        async for message in self._messages(poll, received, receipts):
-            yield message
+        largest_bytes = max(one.payload.end - one.payload.start for one in received.deliveries)
+        async with self._outflow.room(caller.connection, largest_bytes):
+            async for message in self._messages(poll, received, receipts):
+                yield message
         self._clients.answered(poll.command, received, caller)
 
     async def _check(self, request: Any, caller: Caller) -> _Poll:
