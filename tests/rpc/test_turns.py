@@ -51,7 +51,7 @@ class _World:
             self.log.create(queues=QUEUES, group=group)
         self.turns = Turns(self)  # type: ignore[arg-type]
         self.receiver = receiving.Receiver(  # type: ignore[arg-type]
-            self, None, self.turns, None, None, Outflow()
+            self, None, self.turns, None, broken=None, outflow=Outflow()
         )
 
     # -- the engine --

@@ -93,7 +93,12 @@ class Gateway:
         self.affinity = Affinity(engine.node_id)
         self.sender = Sender(engine, self.catalog, self.metrics.message_id_conflicts)
         self.receiver = Receiver(
-            engine, self.catalog, self.turns, self.clients, self.broken, self.outflow
+            engine,
+            self.catalog,
+            self.turns,
+            self.clients,
+            broken=self.broken,
+            outflow=self.outflow,
         )
         self.acker = Acker(engine)
         self.router = Router(engine, self.catalog, config)

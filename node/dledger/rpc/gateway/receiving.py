@@ -85,6 +85,7 @@ class Receiver:
         catalog: Catalog,
         turns: Turns,
         clients: Clients,
+        *,
         broken: BrokenMessages,
         outflow: Outflow,
     ) -> None:
