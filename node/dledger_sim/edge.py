@@ -2,7 +2,8 @@
 
 Each seed draws small bounds everywhere: the queue of commands, the uncommitted bytes, the windows
 of clients and streams, the ids that are remembered; then disks that stall, leaders that change and
-connections that break, and strangers who take ids, under the producers that we ship. ``python -m dledger_sim.edge --seeds 500``
+connections that break, and strangers who take ids, under the producers that we ship.
+``python -m dledger_sim.edge --seeds 500``
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ _FAULTY_S = 6
 _ANSWERED_S = 120
 _WHOLE_S = 30
 _WITH_STRANGERS = 0.5
+_TAKEN = (MessageIdConflict, MessageRejected)
+"""What a sender is told of a message whose id was taken."""
 _REPORT_EVERY = 50
 """Seeds, of a quarter of a second each."""
 
@@ -176,8 +179,10 @@ class EdgeRun:
         cluster = self.cluster
         cluster.begin()
         self._within(_WHOLE_S, self._has_topic, "the group makes no topic")
-        for one in (*self.senders, *self.strangers):
-            one.start()
+        for sender in self.senders:
+            sender.start()
+        for stranger in self.strangers:
+            stranger.start()
         Nemesis(cluster).start()
         cluster.clock.run_until(cluster.clock.now_us + _FAULTY_S * S)
         self._heal()
@@ -194,9 +199,7 @@ class EdgeRun:
             acknowledged=sum(one.is_acknowledged for one in told),
             unknown=sum(isinstance(one.error, OutcomeUnknown) for one in told),
             refused=sum(_is_refusal(one.error) for one in told),
-            conflicts=sum(
-                isinstance(one.error, MessageIdConflict | MessageRejected) for one in told
-            ),
+            conflicts=sum(isinstance(one.error, _TAKEN) for one in told),
         )
 
     def _has_topic(self) -> bool:

@@ -226,8 +226,8 @@ class Sender:
         try:
             await send(batch, records)
         except MessageIdConflict as error:
-            assert error.appended is not None, "the stream says where the rest is"  # noqa: S101
-            for row, (told, offset) in enumerate(zip(batch, error.appended.offsets, strict=True)):
+            offsets = error.appended.offsets if error.appended else ()
+            for row, (told, offset) in enumerate(zip(batch, offsets, strict=True)):
                 told.error = error if row in error.rows else None
                 told.offset = None if row in error.rows else offset
         except DledgerError as error:
