@@ -127,10 +127,11 @@ class MessageIdConflict(Refused):
 
     @classmethod
     def of_message(cls, message_id: str) -> Self:
-        """Return the error about a message that is alone."""
+        """Return the error about a message that is alone; without an id, one was made up for it."""
+        named = f"message id {message_id!r}" if message_id else "the id that was made up for it"
         return cls(
-            f"message id {message_id!r} is that of a message with another body that was stored "
-            "before: this one is not stored",
+            f"{named} is that of a message with another body that was stored before: this one is "
+            "not stored",
             rows=(0,),
         )
 

@@ -79,7 +79,7 @@ class Sample:
         "Message ids of all clients by which a retry is recognised"
     )
     remembered_message_ids_limit: int = _gauge(
-        "How many are kept; beyond it the least recent clients are forgotten"
+        "How many are kept; beyond it the largest client's oldest are forgotten"
     )
 
 

@@ -481,6 +481,8 @@ def test_who_holds_most_gives_way(
         _remember_one(window, client, topic, ids, queue_id=0, first=10 * number)
         model.remember((topic, client), list(ids), now_ms)
         everything |= {(client, topic, i) for i in ids}
+        if number % 3 == 0:
+            window.edition.end()
         if number == restarted_at:
             restored = DedupeWindow(**bounds)
             restored.read(Reader(_encoded(window)))

@@ -74,6 +74,7 @@ async def _topic(group: MemoryGroup) -> None:
         (raw([b"a"], born_at_ms=[-(1 << 63)]), "row 0: born_at_ms must be from 0"),
         (raw([b"a"], born_at_ms=[MAX_TIMESTAMP_MS + 1]), "row 0: born_at_ms must be from 0"),
     ],
+    ids=["id", "cut character", "tag", "before 1970", "smallest", "after 9999"],
 )
 async def test_a_batch_that_could_not_be_told_is_refused(
     group: MemoryGroup, command: bytes, reason: str

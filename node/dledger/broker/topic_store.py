@@ -43,6 +43,9 @@ class TopicStore:
         self._dedupe = dedupe
         self._dedupe.edition = self._edition = edition
         self._changed = changed
+        self.grown_bytes: dict[str, int] = {}
+        """Bytes that PRODUCE brought to each topic since somebody emptied this; no part of the
+        state."""
 
     def get(self, name: str) -> Topic | None:
         """Return the topic of this name, if there is one."""
@@ -174,6 +177,7 @@ class TopicStore:
         queue = self._own(batch.topic, queue_id)
         first = queue.append(payload, range(batch.count), tags)
         self._changed.add((batch.topic, queue_id))
+        self._grew(batch.topic, payload)
         if ids is not None:
             scope = (batch.client_id, batch.topic)
             self._dedupe.remember(*scope, ids, digests, queue_id=queue_id, first=first)
@@ -184,6 +188,10 @@ class TopicStore:
             index=payload.index,
             stored=batch.count,
         )
+
+    def _grew(self, topic: str, payload: Payload) -> None:
+        size_bytes = payload.end - payload.start
+        self.grown_bytes[topic] = self.grown_bytes.get(topic, 0) + size_bytes
 
     def _is_plain(self, batch: ProduceFrame, ids: Ids) -> bool:
         all_have_one = isinstance(ids, IdRun) or b"" not in ids
@@ -200,6 +208,7 @@ class TopicStore:
             queue_id = self._choose_queue(batch, default=rows.home)
             queue = self._own(batch.topic, queue_id)
             self._changed.add((batch.topic, queue_id))
+            self._grew(batch.topic, payload)
             for row in rows.new:
                 offset = queue.append(payload, range(row, row + 1), tags)
                 rows.stored(row, queue_id, offset)
