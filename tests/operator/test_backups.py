@@ -189,7 +189,7 @@ def test_a_completed_backup_tells_everything() -> None:
     )
 
 
-@pytest.mark.parametrize("value", [None, "many", True, 1.5, [], {}])
+@pytest.mark.parametrize("value", [None, "many", True, 1.5, [], {}, -1, 1 << 63])
 def test_a_result_of_another_kind_does_not_reach_the_status(value: Any) -> None:
     """The API server would refuse the whole of it."""
     odd = Succeeded(result={**RESULT, "records": value, "groupId": None})
