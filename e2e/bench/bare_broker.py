@@ -95,9 +95,8 @@ def _entry() -> Any:
 def _route(raw: bytes, port: int) -> bytes:
     resource = service.QueryRouteRequest.FromString(raw).topic
     address = definition.Address(host=HOST, port=port)
-    queues = message_queues(
-        BARE, Topic(name=resource.name, type=NORMAL, queues=_QUEUES), resource, [[address]]
-    )
+    topic = Topic(name=resource.name, type=NORMAL, queues=_QUEUES)
+    queues = message_queues(topic, resource, [(BARE, [address])])
     response = service.QueryRouteResponse(status=ok(), message_queues=queues)
     return bytes(response.SerializeToString())
 

@@ -81,9 +81,26 @@ class NodeEngine:
                 host=address.host,
                 port=address.client_port,
                 tls_port=address.client_tls_port,
+                heard=self.hears(node_id),
             )
             for name, node_id, address in sorted(known)
         ]
+
+    def knows_members(self) -> bool:
+        """Whether each member has told this node where clients reach it."""
+        members = self._driver.core.membership.members if self._driver is not None else ()
+        return all(m.id == self.node_id or m.id in self._peers.endpoints for m in members)
+
+    def hears(self, node_id: NodeId) -> bool:
+        """Whether *node_id* is this node, or one whose link is up.
+
+        A frozen node keeps its links: where this node leads, that one has also answered within an
+        election timeout.
+        """
+        if node_id == self.node_id:
+            return True
+        silent = self._driver.core.silent_voters() if self._driver is not None else ()
+        return self._peers.connected(node_id) and node_id not in silent
 
     def submit(self, command: Command) -> asyncio.Future[object]:
         """Queue a framed or open command; see `Driver.submit`."""

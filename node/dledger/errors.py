@@ -34,9 +34,12 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Final, Self
 
 from dledger.types import NodeId
+
+NOTHING_DONE: Final = "; nothing was done"
+"""How a sentence ends that says so: it goes where another attempt may have done something."""
 
 
 class DledgerError(Exception):
@@ -152,7 +155,11 @@ class NotLeader(Unavailable):
     """Only the leader can do this; *leader* names it when known."""
 
     def __init__(self, leader: NodeId | None) -> None:
-        super().__init__(f"not the leader; leader is {leader or 'unknown'}")
+        super().__init__(
+            f"the group has no leader at the moment{NOTHING_DONE}"
+            if leader is None
+            else f"this node does not lead the group, node {leader} does{NOTHING_DONE}"
+        )
         self.leader = leader
 
 

@@ -67,9 +67,16 @@ class MemoryEngine:
                 host="127.0.0.1",
                 port=node.port,
                 tls_port=node.tls_port,
+                heard=self.hears(node.engine.node_id),
             )
             for node in self._members.nodes
         ]
+
+    def knows_members(self) -> bool:
+        return True
+
+    def hears(self, node_id: NodeId) -> bool:
+        return int(node_id.removeprefix("id-")) not in self._members.silent
 
     def submit(self, command: Command) -> asyncio.Future[object]:
         if not self.is_leader():
@@ -155,6 +162,7 @@ class MemoryGroup:
         self.clock_skew_ms = 0
         self.lose_outcomes = 0
         self.refuse: DledgerError | None = None
+        self.silent: set[int] = set()
         self._batch: list[tuple[Command, asyncio.Future[object]]] = []
 
     @property

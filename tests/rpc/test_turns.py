@@ -89,7 +89,7 @@ class _World:
         topic = self.state.topics.get("t")
         assert topic is not None
         poll = receiving._Poll(command=command, topic=topic, resource=None, wait_s=wait_s)
-        caller: Any = SimpleNamespace(deadline_s=float("inf"))
+        caller: Any = SimpleNamespace(deadline_s=float("inf"), through=None)
         task = self.loop.create_task(self.receiver._poll(poll, caller))
         self.polls.append((task, command))
         return task

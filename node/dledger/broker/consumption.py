@@ -104,6 +104,12 @@ class Consumption:
         found = self._peek(group, topic, queue_id)
         return found.committed if found else self._topics.queue(topic, queue_id).first
 
+    def lease(self, group: str, topic: str, ref: LeaseRef) -> Lease | None:
+        """Return the lease that *ref* names; None if it is stale, or the message is done."""
+        found = self._peek(group, topic, ref.queue_id)
+        lease = found.leases.get(ref.offset) if found else None
+        return lease if lease is not None and lease.receive_id == ref.receive_id else None
+
     def renewable(self, before_ms: int) -> Iterator[tuple[QueueKey, int, Lease]]:
         """Yield (queue, offset, lease) of client-kept leases ending earlier."""
         for group in self._groups.values():

@@ -20,6 +20,7 @@ import grpc.aio
 
 from dledger.channel import error_of
 from dledger.errors import (
+    NOTHING_DONE,
     DiskFull,
     DledgerError,
     LeadershipLost,
@@ -32,12 +33,14 @@ from dledger.errors import (
 from dledger.metadata import by_key
 from dledger.rpc.engine import Engine
 from dledger.rpc.limits import MAX_HELD_BYTES
+from dledger.rpc.passing_on import PassingOn
 from dledger.rpc.peer_link import CHANNEL_OPTIONS
 from dledger.rpc.status import Relayed, from_rpc
 from dledger.types import Member, NodeId
 
 FORWARDED_KEY: Final = "x-dledger-forwarded"
-_THROUGH_KEY: Final = "x-dledger-through"
+THROUGH_KEY: Final = "x-dledger-through"
+_PASSING_ON_KEY: Final = "x-dledger-passing-on"
 _CLIENT_ID_KEY: Final = "x-mq-client-id"
 _LANGUAGE_KEY: Final = "x-mq-language"
 _REQUEST_ID_KEY: Final = "x-mq-request-id"
@@ -46,6 +49,7 @@ _NO_DEADLINE_S: Final = 10.0
 _RETRY_S: Final = 0.05
 _RETRY_MAX_S: Final = 0.4
 _WATCH_S: Final = 1.0
+_TELL_S: Final = 1.0
 _T = TypeVar("_T")
 
 
@@ -93,8 +97,14 @@ class Caller:
     @property
     def through(self) -> NodeId | None:
         """The follower that sent it here."""
-        node = self.given.get(_THROUGH_KEY) if self.forwarded else None
+        node = self.given.get(THROUGH_KEY) if self.forwarded else None
         return NodeId(node) if node is not None else None
+
+    @property
+    def passing_on(self) -> int | None:
+        """The number by which that follower will say that it passed the answer on."""
+        number = self.given.get(_PASSING_ON_KEY, "") if self.forwarded else ""
+        return int(number) if number.isdecimal() else None
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
@@ -123,6 +133,7 @@ class Relay:
         self._held_bytes = 0
         self._superseded: set[int] = set()
         self._watcher: asyncio.Task[None] | None = None
+        self._answers = PassingOn(self._tell)
 
     @property
     def held_bytes(self) -> int:
@@ -132,9 +143,11 @@ class Relay:
     def start(self) -> None:
         """Start watching for changes of leader."""
         self._watcher = asyncio.get_running_loop().create_task(self._watch())
+        self._answers.start()
 
     async def close(self) -> None:
         """Stop watching and close the channels; calls under way fail as unavailable."""
+        await self._answers.close()
         if self._watcher is not None:
             self._watcher.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -219,19 +232,35 @@ class Relay:
             return response
 
     async def stream(self, path: str, request: bytes, caller: Caller) -> AsyncIterator[bytes]:
-        """Yield the leader's answers to a call that streams them. Raises as `unary` does."""
+        """Yield the leader's answers to a call that streams them. Raises as `unary` does.
+
+        They go out together where they are small: so none has when the leader dies among them, and
+        the caller of this may ask the next leader for the same. The leader hears when all are out.
+        """
         channel, leader = self._to_leader(caller)
+        number = self._answers.next_number()
         call = channel.unary_stream(path)(
-            request, metadata=self._metadata(caller), timeout=max(caller.remaining_s(), 0.001)
+            request,
+            metadata=(*self._metadata(caller), (_PASSING_ON_KEY, str(number))),
+            timeout=max(caller.remaining_s(), 0.001),
         )
         with self._watched(leader, call):
             self._streams.add(call)
             try:
-                async for response in call:
+                async for response in self._answers.whole(call):
                     yield response
             finally:
                 self._streams.discard(call)
                 call.cancel()
+        self._answers.passed_on(leader.address, number)
+
+    async def _tell(self, address: str, path: str, request: bytes) -> None:
+        """Call a method of a peer that led; it is no loss where that fails."""
+        channel = self._channels.get(address)
+        if channel is not None:
+            me = ((THROUGH_KEY, self._engine.node_id),)
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                await channel.unary_unary(path)(request, metadata=me, timeout=_TELL_S)
 
     def cancel_streams(self) -> None:
         """End every relayed stream as unavailable: this node is about to close."""
@@ -248,7 +277,7 @@ class Relay:
         return channel, leader
 
     def _metadata(self, caller: Caller) -> tuple[tuple[str, str], ...]:
-        return (*caller.metadata, (_THROUGH_KEY, self._engine.node_id))
+        return (*caller.metadata, (THROUGH_KEY, self._engine.node_id))
 
     @contextlib.contextmanager
     def _watched(self, leader: Member, call: Any) -> Any:
@@ -298,7 +327,8 @@ def _says_nothing_happened(error: DledgerError) -> bool:
 
 def _unknown(error: DledgerError) -> OutcomeUnknown:
     """Return what to say in place of *error*, where an attempt before may have been carried out."""
-    return OutcomeUnknown(f"{error}; but an earlier attempt may have been carried out")
+    sentence = str(error).removesuffix(NOTHING_DONE)
+    return OutcomeUnknown(f"{sentence}; whether an earlier attempt was carried out is not known")
 
 
 def _deadline_s(context: Any) -> float:

@@ -15,7 +15,7 @@ from dledger.rpc.gateway import receipts
 from dledger.rpc.gateway.names import client_id, group_name, topic_name
 from dledger.rpc.gateway.receiving import checked_invisible
 from dledger.rpc.gateway.shared import SharedCommands
-from dledger.rpc.limits import MAX_MESSAGES
+from dledger.rpc.limits import CONSUME_BACKOFF_S, MAX_MESSAGES
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import Code, Rejected, ok, status_of
 
@@ -69,16 +69,29 @@ class Acker:
         client_id(caller)
         group, topic = group_name(request.group), topic_name(request.topic)
         lease = receipts.decode(request.receipt_handle, group=group, topic=topic)
+        invisible_ms = checked_invisible(request.invisible_duration, least_ms=0)
         command = ChangeInvisible(
             group=group,
             topic=topic,
             lease=lease,
-            invisible_ms=checked_invisible(request.invisible_duration),
+            invisible_ms=invisible_ms or self._soonest_ms(group, topic, lease),
         )
         await self._engine.propose(command.encode())
         return service.ChangeInvisibleDurationResponse(
             status=ok(), receipt_handle=request.receipt_handle
         )
+
+    def _soonest_ms(self, group: str, topic: str, ref: LeaseRef) -> int:
+        """Return when a message that is given back "now" comes again, in milliseconds.
+
+        At once, to a simple consumer. The push consumer of Node.js does not know the delays that
+        Settings name, and says 0 whenever its listener fails: it is given the delay all the same,
+        or a message that always fails would go round and round without a rest.
+        """
+        lease = self._engine.state.groups.lease(group, topic, ref)
+        if lease is None or not lease.client_id:
+            return 0
+        return 1000 * CONSUME_BACKOFF_S[min(lease.attempt, len(CONSUME_BACKOFF_S)) - 1]
 
 
 def _encoded(key: tuple[str, str], leases: Sequence[LeaseRef]) -> bytes:

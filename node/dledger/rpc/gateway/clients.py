@@ -6,7 +6,9 @@ yet, so for a while it takes every holder for alive.
 What a client was given is renewed only once it is known to have it: an answer may die with a node
 or a connection, and would then never be acked by a client that lives on. The leader that sees an
 answer out renews what is left of it at its next look, within seconds; that renewal in the log is
-how the leaders after it know. What no leader saw out is handed out again when its lease ends.
+how the leaders after it know. An answer that goes through a follower is out when that follower says
+so (`rpc.passing_on`): it may die, or be frozen, with the answer in its hands. What no leader saw
+out is handed out again when its first lease ends, which is short.
 """
 
 from __future__ import annotations
@@ -26,13 +28,15 @@ from dledger.errors import DledgerError
 from dledger.rpc.engine import Engine
 from dledger.rpc.forward import Caller
 from dledger.rpc.gateway.names import client_id, group_name
-from dledger.rpc.limits import MAX_CLIENTS, RENEWED_INVISIBLE_MS
+from dledger.rpc.limits import MAX_CLIENTS, MAX_UNCONFIRMED_ANSWERS, RENEWED_INVISIBLE_MS
 from dledger.rpc.rocketmq_stubs import service
 from dledger.rpc.status import ok
+from dledger.types import NodeId
 
 logger = logging.getLogger(__name__)
 
-_SCAN_S: Final = 5.0
+_SCAN_S: Final = 3.0
+"""What goes out just after a look is renewed at the next, before its first lease ends."""
 _ALIVE_S: Final = 35.0
 """SDKs send a heartbeat every 10 s; three in a row may be lost."""
 _RENEW_BEFORE_MS: Final = RENEWED_INVISIBLE_MS // 2
@@ -47,6 +51,7 @@ class Clients:
         self._seen_s: OrderedDict[str, float] = OrderedDict()
         self._leading_since_s: float | None = None
         self._answered: defaultdict[QueueKey, set[int]] = defaultdict(set)
+        self._passed_on: OrderedDict[tuple[NodeId, int], list[tuple[QueueKey, int]]] = OrderedDict()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -68,12 +73,31 @@ class Clients:
             if len(self._seen_s) > MAX_CLIENTS:
                 self._seen_s.popitem(last=False)
 
-    def answered(self, command: Receive, received: Received) -> None:
-        """Note that a RECEIVE's whole answer went out, so that its messages may be renewed."""
-        if command.client_id:
-            for queue_id in {delivery.queue_id for delivery in received.deliveries}:
-                key = (command.group, command.topic, queue_id)
-                self._answered[key].add(received.receive_id)
+    def answered(self, command: Receive, received: Received, caller: Caller) -> None:
+        """Note that a RECEIVE's whole answer went out, so that its messages may be renewed.
+
+        What went to a follower waits until that has `passed_on` the answer; of very many the oldest
+        are forgotten, as if they were lost.
+        """
+        if not command.client_id:
+            return
+        queue_ids = {delivery.queue_id for delivery in received.deliveries}
+        parts = [((command.group, command.topic, each), received.receive_id) for each in queue_ids]
+        if caller.through is None:
+            self._arrived(parts)
+        elif caller.passing_on is not None:
+            self._passed_on[caller.through, caller.passing_on] = parts
+            if len(self._passed_on) > MAX_UNCONFIRMED_ANSWERS:
+                self._passed_on.popitem(last=False)
+
+    def passed_on(self, through: NodeId, numbers: Iterable[int]) -> None:
+        """Take a follower's word that its clients have these answers; it numbers them itself."""
+        for number in numbers:
+            self._arrived(self._passed_on.pop((through, number), ()))
+
+    def _arrived(self, parts: Iterable[tuple[QueueKey, int]]) -> None:
+        for key, receive_id in parts:
+            self._answered[key].add(receive_id)
 
     def is_alive(self, client: str) -> bool:
         """Whether a client was heard from lately, or could not have been."""
@@ -104,6 +128,7 @@ class Clients:
             if not self._engine.is_leader():
                 self._leading_since_s = None
                 self._answered.clear()
+                self._passed_on.clear()
                 continue
             if self._leading_since_s is None:
                 self._leading_since_s = asyncio.get_running_loop().time()

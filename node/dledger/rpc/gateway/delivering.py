@@ -9,6 +9,7 @@ from dledger.broker.message import Message
 from dledger.broker.results import Delivery
 from dledger.rpc.checks import md5_of
 from dledger.rpc.gateway import receipts
+from dledger.rpc.limits import RENEWED_INVISIBLE_MS
 from dledger.rpc.rocketmq_stubs import definition, service
 
 
@@ -27,7 +28,8 @@ class DeliveryForm:
         system = message.system_properties
         system.message_type = definition.MessageType.NORMAL
         system.body_digest.type = definition.DigestType.MD5
-        system.invisible_duration.FromMilliseconds(poll.invisible_ms)
+        kept_ms = RENEWED_INVISIBLE_MS if poll.client_id else poll.invisible_ms
+        system.invisible_duration.FromMilliseconds(kept_ms)
         self._message = message
         self._common = b""
 

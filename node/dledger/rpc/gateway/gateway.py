@@ -7,13 +7,15 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 import grpc.aio
 
+from dledger.metadata import by_key
 from dledger.metrics import NodeMetrics
 from dledger.rpc.engine import Engine
-from dledger.rpc.forward import Relay
+from dledger.rpc.forward import THROUGH_KEY, Relay
 from dledger.rpc.gateway.acking import Acker
 from dledger.rpc.gateway.affinity import WINDOW_S, Affinity
 from dledger.rpc.gateway.arrivals import Arrivals
@@ -28,7 +30,9 @@ from dledger.rpc.gateway.telemetry import Telemetry
 from dledger.rpc.gateway.turns import Turns
 from dledger.rpc.intake import Intake
 from dledger.rpc.ledger import LedgerHandlers
+from dledger.rpc.passing_on import PASSED_ON_PATH, numbers_of
 from dledger.rpc.topics import TopicsHandlers
+from dledger.types import NodeId
 
 logger = logging.getLogger(__name__)
 
@@ -96,11 +100,25 @@ class Gateway:
             tls: The port speaks TLS: routes asked for through it name the TLS ports.
             peer_port: The port is for peers: what comes through it was forwarded.
         """
-        return (
+        handlers = (
             MessagingHandlers(self, tls=tls, peer_port=peer_port).generic_handler(),
             LedgerHandlers(self, tls=tls, peer_port=peer_port).generic_handler(),
             TopicsHandlers(self, tls=tls, peer_port=peer_port).generic_handler(),
         )
+        return (*handlers, self._words_of_followers()) if peer_port else handlers
+
+    def _words_of_followers(self) -> grpc.GenericRpcHandler:
+        """Return what takes a follower's word for answers that it passed on."""
+
+        async def passed_on(request: bytes, context: Any) -> bytes:
+            through = by_key(context.invocation_metadata()).get(THROUGH_KEY)
+            if through is not None:
+                self.clients.passed_on(NodeId(through), numbers_of(request))
+            return b""
+
+        _, service, method = PASSED_ON_PATH.split("/")
+        handler = grpc.unary_unary_rpc_method_handler(passed_on)
+        return grpc.method_handlers_generic_handler(service, {method: handler})
 
     def load(self) -> Load:
         """Return what clients keep busy here now."""

@@ -13,7 +13,7 @@ from dledger.broker.filters import parse_tags
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import Received
 from dledger.broker.topics import Topic
-from dledger.errors import InvalidArgument, NotLeader
+from dledger.errors import InvalidArgument, NotLeader, Unavailable
 from dledger.rpc.engine import Engine
 from dledger.rpc.forward import Caller
 from dledger.rpc.gateway.catalog import Catalog
@@ -23,11 +23,11 @@ from dledger.rpc.gateway.names import client_id, group_name, topic_name
 from dledger.rpc.gateway.turns import ANY_QUEUE, Turns, Want
 from dledger.rpc.limits import (
     DEFAULT_POLL_MS,
+    FIRST_INVISIBLE_MS,
     MAX_ATTEMPT_LENGTH,
     MAX_INVISIBLE_MS,
     MAX_POLL_MS,
     MAX_RECEIVE_BATCH,
-    RENEWED_INVISIBLE_MS,
 )
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import Code, Rejected, ok
@@ -85,7 +85,7 @@ class Receiver:
         yield response
         async for message in self._messages(poll, received):
             yield message
-        self._clients.answered(poll.command, received)
+        self._clients.answered(poll.command, received, caller)
 
     async def _check(self, request: Any, caller: Caller) -> _Poll:
         consumer = client_id(caller)
@@ -129,11 +129,20 @@ class Receiver:
             turn = await self._turns.take(want, until_s - loop.time())
             if turn is not None:
                 with turn:
+                    self._check_way_back(caller)
                     received = await self._ask(poll.command)
                 if received.deliveries:
                     return received
             elif loop.time() >= until_s or not self._turns.may_wait:
                 return None
+
+    def _check_way_back(self, caller: Caller) -> None:
+        """Raise Unavailable where the answer would go through a follower that we do not hear.
+
+        A frozen one keeps its connections, takes answers, and passes nothing on.
+        """
+        if caller.through is not None and not self._engine.hears(caller.through):
+            raise Unavailable(f"node {caller.through}, through which this came, is not heard")
 
     async def _ask(self, command: Receive) -> Received:
         received = await self._engine.propose(command.encode())
@@ -178,17 +187,17 @@ def tags_of(expression: Any) -> tuple[str, ...] | None:
 def invisible_of(request: Any) -> int:
     """Return for how long the messages are the caller's, in milliseconds."""
     if request.auto_renew:
-        return RENEWED_INVISIBLE_MS
+        return FIRST_INVISIBLE_MS
     return checked_invisible(request.invisible_duration)
 
 
-def checked_invisible(duration: Any) -> int:
+def checked_invisible(duration: Any, *, least_ms: int = 1) -> int:
     """Return a ``Duration`` in milliseconds, or raise Rejected (ILLEGAL_INVISIBLE_TIME)."""
     milliseconds = duration.seconds * 1000 + duration.nanos // 1_000_000
-    if not 0 < milliseconds <= MAX_INVISIBLE_MS:
+    if not least_ms <= milliseconds <= MAX_INVISIBLE_MS:
         raise Rejected(
             Code.ILLEGAL_INVISIBLE_TIME,
-            f"the invisible duration must be above 0 and at most {MAX_INVISIBLE_MS} ms, "
+            f"the invisible duration must be {least_ms} to {MAX_INVISIBLE_MS} ms, "
             f"not {milliseconds}",
         )
     return int(milliseconds)

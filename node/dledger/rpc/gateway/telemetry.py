@@ -12,9 +12,9 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from dledger.rpc.limits import (
+    CONSUME_BACKOFF_S,
     DEFAULT_POLL_MS,
     MAX_BODY_BYTES,
-    MAX_POLL_MS,
     MAX_RECEIVE_BATCH,
     MAX_TELEMETRY_STREAMS,
 )
@@ -24,7 +24,6 @@ from dledger.rpc.status import Code, ok
 _SEND_ATTEMPTS: Final = 3
 _SEND_BACKOFF_MS: Final = (10, 1000)
 _CONSUME_ATTEMPTS: Final = 16
-_CONSUME_BACKOFF_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200)
 _REQUEST_TIMEOUT_S: Final = 3
 
 
@@ -115,11 +114,12 @@ def _merge_subscription(settings: Any) -> None:
     subscription.fifo = False
     subscription.receive_batch_size = MAX_RECEIVE_BATCH
     asked_ms = subscription.long_polling_timeout.ToMilliseconds()
-    poll_ms = min(asked_ms, MAX_POLL_MS) if asked_ms > 0 else DEFAULT_POLL_MS
+    # What a client does not poll for longer, it does not wait for longer when it stops.
+    poll_ms = min(asked_ms, DEFAULT_POLL_MS) if asked_ms > 0 else DEFAULT_POLL_MS
     subscription.long_polling_timeout.FromMilliseconds(poll_ms)
     settings.backoff_policy.Clear()
     settings.backoff_policy.max_attempts = _CONSUME_ATTEMPTS
-    for delay_s in _CONSUME_BACKOFF_S:
+    for delay_s in CONSUME_BACKOFF_S:
         settings.backoff_policy.customized_backoff.next.add(seconds=delay_s)
 
 
