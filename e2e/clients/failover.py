@@ -17,7 +17,7 @@ from e2e.clients.stage import Running, Stage, came_true
 
 WRITERS: Final = 4
 EVERY_S: Final = 5.0
-_PACE_S: Final = 0.05
+_PACE_S: Final = 0.02
 """The least time between two sends of a writer: what is late shall not be so because a client
 is slower than four loops without a pause."""
 _AFTER_ERROR_S: Final = 0.2

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Final
 
 _FRAME: Final = "the client takes no frame over 4 MiB, and a body of 4 MiB comes in a larger one"
@@ -39,7 +40,7 @@ class Sdk:
 
 SDKS: Final[Mapping[str, Sdk]] = {
     "python": Sdk(
-        version="rocketmq-python-client (PyPI)",
+        version=f"rocketmq-python-client {version('rocketmq-python-client')} (PyPI)",
         roots="GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
         one_tls_address=True,
     ),
