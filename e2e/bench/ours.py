@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
 import sys
 import threading
 import uuid
 from collections.abc import Coroutine, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,7 +24,6 @@ T = TypeVar("T")
 
 _FOUNDED_S = 60.0
 _GROUP_ID = str(uuid.uuid4())
-_ASKS = "from dledger.config import Settings; print(*Settings.__annotations__)"
 
 
 class Ours:
@@ -44,8 +41,13 @@ class Ours:
         *,
         python: Path = Path(sys.executable),
         environment: Mapping[str, str] | None = None,
+        tells_group: bool = True,
     ) -> None:
-        """Take nodes and clients from where *environment* makes *python* find them."""
+        """Take nodes and clients from where *environment* makes *python* find them.
+
+        *tells_group*: whether these nodes are told which group they may join.
+        """
+        self._tells_group = tells_group
         self._settings = dict(settings or {})
         self._python, self._environment = python, dict(environment or {})
 
@@ -63,24 +65,12 @@ class Ours:
             "peer_port": str(seat.peer_port),
             "replication_port": str(seat.replication_port),
             "http_port": str(seat.http_port),
-            **({"group_id": _GROUP_ID} if self._is_told_its_group else {}),
+            **({"group_id": _GROUP_ID} if self._tells_group else {}),
             **self._settings,
         }
         argv = (self._python, "-m", "dledger", "node")
         told = {f"DLEDGER_{key.upper()}": value for key, value in settings.items()}
         return Command(argv, self._environment | told)
-
-    @cached_property
-    def _is_told_its_group(self) -> bool:
-        """Whether these nodes have that setting; another commit's may not."""
-        known = subprocess.run(
-            [self._python, "-c", _ASKS],
-            env=os.environ | self._environment,
-            stdout=subprocess.PIPE,
-            check=True,
-            text=True,
-        )
-        return "group_id" in known.stdout.split()
 
     def load(self, seats: Sequence[Seat]) -> Command:
         """See `System`."""

@@ -29,6 +29,7 @@ from dledger.version import VERSION
 _EXIT_OK: Final = 0
 _EXIT_REFUSED: Final = 1
 _EXIT_UNAVAILABLE: Final = 4
+_WORTH_TELLING_MS: Final = 1000
 
 _EPILOG: Final = """\
 examples:
@@ -180,6 +181,9 @@ def _status(args: argparse.Namespace) -> int:
         print(f"{status.name} ({status.node_id}) of group {status.group} {status.group_id or '-'}")
         print(f"  {status.role}, term {status.term}, {ready}")
         print(f"  commit {status.commit_index}, applied {status.applied_index}")
+        if status.commit_waits_ms >= _WORTH_TELLING_MS:
+            waits_s = status.commit_waits_ms / 1000
+            print(f"  no majority has acknowledged what waits in its log for {waits_s:.1f} s")
         print(f"  version {status.version}, feature level {status.feature_level}")
         for row in status.members:
             # Only a leader knows how far the others are.

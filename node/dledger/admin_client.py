@@ -256,6 +256,7 @@ def _status(response: pb.StatusResponse) -> NodeStatus:
         recovered_to=response.recovered_to,
         faulty_entries=response.faulty_entries,
         feature_level=response.feature_level,
+        commit_waits_ms=response.commit_waits_ms,
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
+from dledger.commit_watch import CommitWatch
 from dledger.disk import Disk
 from dledger.disk_room import DiskRoom
 from dledger.disk_stall import StallLimits, StallWatch
@@ -170,6 +171,7 @@ class Driver:
         )
         self.applied_bytes = 0
         self._stall = StallWatch(config.stall)
+        self._commits = CommitWatch()
         self._changes = ChangeSignal()
         self._applied_listeners: list[Callable[[], None]] = []
         self.last_tick_s = clock.monotonic_s()
@@ -225,6 +227,10 @@ class Driver:
         """Return how long the write and sync under way has taken so far; 0 if none is."""
         since_s = self._disk.busy_since_s
         return 0.0 if since_s is None else self._clock.monotonic_s() - since_s
+
+    def commit_waits_s(self) -> float:
+        """Return for how long no majority took what waits in this leader's log; 0 if none waits."""
+        return self._commits.waited_s(self._clock.monotonic_s())
 
     @property
     def last_failover(self) -> FailoverRecord | None:
@@ -372,6 +378,8 @@ class Driver:
         self._watch_disk(now_s)
         if self._takes_steps:
             self.core.tick()
+        waits = self.core.role is Role.LEADER and self.core.commit_index < self.core.last_index
+        self._commits.look(now_s, waits=waits, commit_index=self.core.commit_index)
         self._wake()
 
     def _watch_disk(self, now_s: float) -> None:

@@ -47,6 +47,7 @@ class Sample:
         follower_lag_entries: The leader's view of each other voter, by name; else empty.
         quorum_margin: None unless the node leads.
         bytes_at_risk: None unless the node leads.
+        commit_waits_seconds: None unless the node leads.
     """
 
     role: str
@@ -64,6 +65,9 @@ class Sample:
     )
     bytes_at_risk: int | None = _gauge(
         "On the leader: bytes of entries it wrote in its term that no majority has synced yet"
+    )
+    commit_waits_seconds: float | None = _gauge(
+        "On the leader: how long no majority has acknowledged what waits in its log; 0 if none does"
     )
     queued_bytes: int = _gauge("Bytes of commands that wait to become part of an entry")
     sync_running_seconds: float = _gauge("How long the sync under way has taken; 0 if none is")

@@ -43,6 +43,6 @@ def _sentence(refused: Divergence | TermJump) -> str:
     if isinstance(refused, TermJump):
         return f"a message of term {refused.term} from {refused.sender!r}, out of reach of ours"
     return (
-        f"entry {refused.index} of leader {refused.leader!r}, or one before it, is another than "
-        f"ours: chain {refused.theirs:#010x}, ours {refused.ours:#010x}; nothing of it is taken"
+        f"entry {refused.index} of {refused.peer!r}, or one before it, is another than here: "
+        f"chain {refused.theirs:#010x}, here {refused.ours:#010x}; nothing of it counts"
     )

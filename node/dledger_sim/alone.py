@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from crc32c import crc32c
 
+from dledger.chain import chain_behind
 from dledger.raft import invariants
 from dledger.raft.core import Raft, RaftConfig, Ready
 from dledger.raft.messages import (
@@ -35,6 +36,7 @@ _CHAINS: dict[type[Message], dict[str, str]] = {
     PreVoteRequest: {"last_chain": "last_index"},
     VoteRequest: {"last_chain": "last_index"},
     AppendRequest: {"previous_chain": "previous_index"},
+    AppendResponse: {"match_chain": "match_index"},
     HeartbeatRequest: {"commit_chain": "commit_index"},
 }
 """Which field of a message is the chain CRC of which index."""
@@ -122,6 +124,9 @@ class Alone:
         """Let a message arrive; a chain CRC that is not given is that of our own log there."""
         for chain, index in _CHAINS.get(kind, {}).items():
             fields.setdefault(chain, self._own_chain(fields[index]))
+        if kind is AppendRequest:
+            last_chain = chain_behind(fields["previous_chain"], fields.get("entries", ()))
+            fields.setdefault("last_chain", last_chain)
         message = kind(sender=NodeId(sender), recipient=self.raft.id, term=term, **fields)
         self.do(lambda raft: raft.step(message))
 
@@ -137,18 +142,22 @@ class Alone:
         commit: int = 0,
         sender: str = "2",
         chain: int | None = None,
+        last_chain: int | None = None,
     ) -> None:
         """Let an AppendRequest arrive.
 
-        *after* is the (term, index) before the entries, and *chain* the chain CRC there.
+        *after* is the (term, index) before the entries, and *chain* the chain CRC there; what is
+        not given is as it should be.
         """
+        previous = self._own_chain(after[1]) if chain is None else chain
         self.hear(
             AppendRequest,
             sender=sender,
             term=term,
             previous_term=after[0],
             previous_index=after[1],
-            previous_chain=self._own_chain(after[1]) if chain is None else chain,
+            previous_chain=previous,
+            last_chain=chain_behind(previous, entries) if last_chain is None else last_chain,
             commit_index=commit,
             entries=entries,
         )

@@ -166,6 +166,7 @@ class Replay:
             previous_index=same + _BEHIND,
             previous_term=reign.log[same - 1] >> 2 if same else 1,
             previous_chain=self._entries.chain(reign.log[:same]),
+            last_chain=self._entries.chain(reign.log[:last]),
             commit_index=0,
             entries=tuple(self._entries.at(reign.log, each) for each in range(same + 1, last + 1)),
         )

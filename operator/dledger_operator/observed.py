@@ -6,7 +6,7 @@ Filled by the shell (`cluster.py`), taken by the pure functions. Nothing here do
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dledger_operator.brokerbackup import BrokerBackup
 from dledger_operator.spec import Manifest
@@ -156,6 +156,13 @@ class Observed:
     recovery: Work | None = None
     backups: tuple[BrokerBackup, ...] = ()
     due: str = ""
+
+    def of_group(self, group_id: str) -> Observed:
+        """Return the same without the nodes of another group than this; all, if it is empty."""
+        if not group_id:
+            return self
+        own = {name: one for name, one in self.nodes.items() if one.group_id in ("", group_id)}
+        return replace(self, nodes=own)
 
     @property
     def leader(self) -> tuple[str, NodeView] | None:

@@ -108,6 +108,7 @@ def rfc3339(unix_ms: int) -> str:
 def _leadership(group: BrokerGroup, observed: Observed) -> tuple[int, str]:
     """Return the newest term that has a leader, and the leader's name if one is known now."""
     before = int(group.status.get("term") or 0)
+    observed = observed.of_group(group.group_id)
     led = [node for node in observed.nodes.values() if node.leader_id and node.term >= before]
     newest = max(led, key=lambda node: node.term, default=None)
     if newest:

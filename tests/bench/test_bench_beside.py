@@ -80,6 +80,18 @@ def test_a_tree_with_other_packages_gets_its_own(
     assert how == {"directory": tmp_path}
 
 
+def test_only_nodes_that_know_the_setting_are_told_their_group(tmp_path: Path) -> None:
+    """An older commit's do not start with a setting that they do not know."""
+    older = Tree(commit="abc", directory=tmp_path, python=Path("/other/python"))
+    told = [
+        "DLEDGER_GROUP_ID" in Ours(tells_group=tree.tells_group).node(seat, [seat]).environment
+        for tree in (this_tree(), older)
+        for seat in take_seats(tmp_path)[:1]
+    ]
+
+    assert told == [True, False]
+
+
 def test_nodes_and_clients_are_of_their_own_tree(tmp_path: Path) -> None:
     """The load program is this tree's, the client library it uses is not."""
     package = tmp_path / "node" / "dledger"

@@ -95,6 +95,7 @@ def append(sender: NodeId, *behind: Entry, term: int, entry_term: int, text: str
         previous_index=len(before),
         previous_term=1,
         previous_chain=chain_behind(0, before),
+        last_chain=chain_behind(0, [*before, entry]),
         commit_index=1,
         entries=(entry,),
     )

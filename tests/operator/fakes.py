@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from dledger.errors import AlreadyBootstrapped, InvalidArgument, Unavailable
+from dledger.errors import AlreadyBootstrapped, InvalidArgument, NotTheGroup, Unavailable
 from dledger_operator import names
 from dledger_operator.api import ApiError
 from dledger_operator.brokerbackup import BrokerBackup
@@ -205,6 +205,9 @@ class FakeNodes:
         world.trouble.before_effect(Unavailable("no answer"))
         if world.disks[pod.name]:
             raise AlreadyBootstrapped(world.disks[pod.name])
+        told = world.objects["ConfigMap", "orders-config"]["data"]["group-id"]
+        if told != group_id:
+            raise NotTheGroup(told=told, theirs=group_id)
         world.bootstraps += 1
         for _, name, _ in members:
             world.disks[name] = group_id

@@ -335,6 +335,7 @@ class Group:
 
     world: World
     now: str = NOW
+    fresh_id: str = GROUP_ID
 
     def __post_init__(self) -> None:
         self.reconciler = Reconciler(
@@ -344,7 +345,9 @@ class Group:
             watched=FakeWatched(self.world),
             platform=PLATFORM,
             metrics=Metrics(),
-            clock=Clock(monotonic_s=lambda: 0.0, now=lambda: self.now, fresh_id=lambda: GROUP_ID),
+            clock=Clock(
+                monotonic_s=lambda: 0.0, now=lambda: self.now, fresh_id=lambda: self.fresh_id
+            ),
         )
 
     async def rounds(self, count: int = 6) -> None:
@@ -464,10 +467,11 @@ async def test_deleted_after_it_was_founded_and_applied_again_it_is_adopted() ->
     world.put_group(RECOVERING)
     world.leader = "orders-1"
 
-    await Group(world).rounds(8)
+    await Group(world, fresh_id="another").rounds(9)
 
     assert world.writes.count("Job") == 1
     assert world.bootstraps == 1
+    assert world.status["groupId"] == GROUP_ID
     assert "Adopted" in world.events
 
 

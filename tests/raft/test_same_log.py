@@ -128,6 +128,36 @@ def test_a_conflict_of_terms_is_resolved_as_ever() -> None:
     assert node.disk.chain(3) == chain_of(new)
 
 
+@pytest.mark.parametrize("at", [0, 1])
+def test_an_entry_that_is_not_the_leaders_is_refused_when_it_comes(at: int) -> None:
+    """A bad memory changed it behind every CRC: the leader's log has another one there."""
+    node = follower()
+    sent = [TRUE, data_entry(1, 4)]
+    mangled = [replace(one, data=b"?", crc32c=7) if n == at else one for n, one in enumerate(sent)]
+
+    node.append(*mangled, after=(1, 2), term=1, last_chain=chain_of(*sent))
+    assert isinstance(refused(node), Divergence)
+    assert (acknowledged(node), node.raft.last_index) == ([], 2)
+
+    node.append(*sent, after=(1, 2), term=1)
+    assert acknowledged(node) == [4]
+
+
+def test_an_acknowledgement_of_another_log_does_not_count() -> None:
+    """A forged entry that a follower took is no vote for the true one in its place (found: S8c)."""
+    node = Alone(terms=(1,))
+    node.become_leader()
+    last = node.raft.last_index
+    fields = {"term": 2, "success": True, "match_index": last}
+
+    node.hear(AppendResponse, **fields, match_chain=node.disk.chain(last) ^ 1)
+    assert isinstance(refused(node), Divergence)
+    assert node.raft.commit_index == 0
+
+    node.hear(AppendResponse, **fields, match_chain=node.disk.chain(last))
+    assert node.raft.commit_index == last
+
+
 def test_a_leader_names_what_stands_before_its_entries() -> None:
     """To each follower, at the place where its entries go."""
     node = Alone(terms=(1, 1))
@@ -141,7 +171,9 @@ def test_a_leader_names_what_stands_before_its_entries() -> None:
     assert {m.previous_index for m in appends} == {3, 4}
     entries = [*log_of(1, 1), *log.entries(4, log.last_index, 1 << 20)]
     for m in appends:
+        last_index = m.previous_index + len(m.entries)
         assert m.previous_chain == chain_behind(0, entries[: m.previous_index])
+        assert m.last_chain == chain_behind(0, entries[:last_index])
 
 
 def test_a_snapshot_of_another_log_is_not_installed_over_what_is_committed() -> None:

@@ -81,6 +81,7 @@ def test_every_message_comes_out_as_it_went_in(
             previous_index=previous,
             previous_term=two,
             previous_chain=crc,
+            last_chain=crc ^ 1,
             commit_index=one,
             entries=entries,
         ),
@@ -89,6 +90,7 @@ def test_every_message_comes_out_as_it_went_in(
             term=term,
             success=flag,
             match_index=one,
+            match_chain=crc,
             conflict_term=two,
             conflict_index=one,
         ),
@@ -128,6 +130,7 @@ def test_a_frame_cut_short_anywhere_is_refused() -> None:
             previous_index=0,
             previous_term=0,
             previous_chain=0,
+            last_chain=0,
             commit_index=0,
             entries=(entry(1, b"first"), entry(2, b"second")),
         )
@@ -148,6 +151,7 @@ def test_an_entry_whose_data_changed_on_the_way_is_refused() -> None:
                 previous_index=0,
                 previous_term=0,
                 previous_chain=0,
+                last_chain=0,
                 commit_index=0,
                 entries=(entry(1, b"payload"),),
             )
@@ -170,6 +174,7 @@ def test_entries_that_do_not_follow_each_other_are_refused() -> None:
                     previous_index=0,
                     previous_term=0,
                     previous_chain=0,
+                    last_chain=0,
                     commit_index=0,
                     entries=(entry(5, b"x"),),
                 )
@@ -273,6 +278,7 @@ def test_an_encoder_that_remembers_says_what_one_without_memory_says(data: st.Da
             previous_index=data.draw(small),
             previous_term=data.draw(small),
             previous_chain=data.draw(small),
+            last_chain=data.draw(small),
             commit_index=data.draw(small),
         )
         assert encoder.encode(message) == encode(message)
@@ -284,6 +290,7 @@ def append(entries: tuple[Entry, ...], *, recipient: str, **numbers: int) -> App
         "previous_index": 7,
         "previous_term": 3,
         "previous_chain": 5,
+        "last_chain": 6,
         "commit_index": 6,
     } | numbers
     return AppendRequest(sender=NodeId("a"), recipient=NodeId(recipient), entries=entries, **fields)

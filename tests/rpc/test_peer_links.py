@@ -259,6 +259,7 @@ async def test_an_entry_that_consensus_does_not_know_stops_the_node(ends: tuple[
             previous_index=0,
             previous_term=0,
             previous_chain=0,
+            last_chain=0,
             commit_index=0,
             entries=(odd,),
         )

@@ -5,9 +5,7 @@ Owned by one Raft, which passes the messages of its own term on. Sources: Raft 5
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from dledger.chain import chain_behind
+from dledger.chain import chains_behind
 from dledger.raft.answers import is_well_formed, stored
 from dledger.raft.elections import Elections
 from dledger.raft.installing import Installing
@@ -22,7 +20,7 @@ from dledger.raft.messages import (
 )
 from dledger.raft.ready import Cause, Divergence, Outbox
 from dledger.raft.standing import Standing
-from dledger.types import Entry, NodeId
+from dledger.types import NodeId
 
 
 class Following:
@@ -64,7 +62,12 @@ class Following:
 
     def _answer_success(self, message: AppendRequest, match_index: int) -> None:
         self._out.after_entries.append(
-            stored(message, term=self._standing.term, match_index=match_index)
+            stored(
+                message,
+                term=self._standing.term,
+                match_index=match_index,
+                match_chain=self._log.chain(match_index),
+            )
         )
 
     def _reject_append(self, message: AppendRequest) -> None:
@@ -84,8 +87,14 @@ class Following:
     def _merge(self, message: AppendRequest) -> bool:
         """Add what we lack; False if that is impossible, which only a faulty leader asks for."""
         entries = message.entries
+        chains = chains_behind(message.previous_chain, entries)
+        if chains and chains[-1] != message.last_chain:
+            self._refuse(message.sender, entries[-1].index, chains[-1], message.last_chain)
+            return False
         position = self._log.first_new(entries)
-        if not self._has_the_same(message, entries if position is None else entries[:position]):
+        known = len(entries) if position is None else position
+        if known and self._log.chain(entries[known - 1].index) != chains[known - 1]:
+            self._diverged(message.sender, entries[known - 1].index, chains[known - 1])
             return False
         if position is None:
             return True
@@ -98,23 +107,10 @@ class Following:
             return False
         if new[0].index <= self._log.last_index:
             self.truncate(new[0].index)
-        self._log.append(new)
+        self._log.append(new, chains[position:])
         if memberships:
             self._memberships.append(memberships)
         return True
-
-    def _has_the_same(self, message: AppendRequest, known: Sequence[Entry]) -> bool:
-        """Whether what we have in place of the first entries is what the leader has there.
-
-        By index and term it is; the chain CRC tells whether it is in truth.
-        """
-        if not known:
-            return True
-        index, theirs = known[-1].index, chain_behind(message.previous_chain, known)
-        if self._log.chain(index) == theirs:
-            return True
-        self._diverged(message.sender, index, theirs)
-        return False
 
     def _diverged(self, leader: NodeId, index: int, theirs: int) -> None:
         """Take nothing of a leader whose log is another one than ours where both have an entry.
@@ -122,7 +118,10 @@ class Following:
         In Raft that cannot be (5.3, log matching): a bug, a bad memory or a forger did it, to us or
         to the leader. Nothing here says to whom, so nothing is cut, either; others decide.
         """
-        self._out.refused = Divergence(leader, index, self._log.chain(index), theirs)
+        self._refuse(leader, index, self._log.chain(index), theirs)
+
+    def _refuse(self, leader: NodeId, index: int, ours: int, theirs: int) -> None:
+        self._out.refused = Divergence(leader, index, ours, theirs)
 
     def truncate(self, first: int) -> None:
         """Let go of our log from *first* on; storage has, or does when others take its place."""

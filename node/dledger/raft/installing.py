@@ -126,5 +126,10 @@ class Installing:
         """We have all of it: as a success of an append, which leaves when it is durable."""
         self._log.commit_to(message.info.last_index)
         self._out.after_entries.append(
-            stored(message, term=self._standing.term, match_index=message.info.last_index)
+            stored(
+                message,
+                term=self._standing.term,
+                match_index=message.info.last_index,
+                match_chain=message.info.last_chain,
+            )
         )

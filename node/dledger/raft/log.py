@@ -177,11 +177,11 @@ class RaftLog:
                 high = middle - 1
         return low, self.term(low)
 
-    def append(self, entries: Sequence[Entry]) -> None:
-        """Add entries that follow the last one."""
+    def append(self, entries: Sequence[Entry], chains: Sequence[int] | None = None) -> None:
+        """Add entries that follow the last one; *chains* are their chain CRCs if they are known."""
         assert entries[0].index == self.last_index + 1, "entries must be contiguous"
         self._tail.extend(entries)
-        self._tail_chains += chains_behind(self.last_chain, entries)
+        self._tail_chains += chains or chains_behind(self.last_chain, entries)
         self._tail_bytes += held_bytes(entries)
         self.last_index = entries[-1].index
         self.last_term = entries[-1].term

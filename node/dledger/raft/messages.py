@@ -64,11 +64,13 @@ class AppendRequest(Message):
     """Entries that follow (previous_index, previous_term); may be empty to probe.
 
     *previous_chain* is the chain CRC there: it stands for everything that is before the entries.
+    *last_chain* is that of the last entry in the leader's log, and so for what they should be.
     """
 
     previous_index: int
     previous_term: int
     previous_chain: int
+    last_chain: int
     commit_index: int
     entries: tuple[Entry, ...] = ()
 
@@ -81,6 +83,7 @@ class AppendResponse(Message):
         success: Whether the previous entry matched.
         match_index: On success, the highest index known equal to the leader's. On rejection,
             the request's previous_index, so that stale rejections can be told apart.
+        match_chain: On success, the chain CRC there: the leader counts no other log.
         conflict_term: On rejection, our term at conflict_index; 0 if nothing can agree.
         conflict_index: On rejection, our highest index at or below the request's previous
             entry, in index and in term: the logs cannot agree above it, so the leader resumes
@@ -89,6 +92,7 @@ class AppendResponse(Message):
 
     success: bool
     match_index: int
+    match_chain: int = 0
     conflict_term: int = 0
     conflict_index: int = 0
 

@@ -38,16 +38,18 @@ class RoleChange:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """A leader's log is another one than ours, though both have an entry of one term at *index*.
+    """A peer's log is another one than ours, though both have an entry of one term at *index*.
+
+    Or what came of it is not what it says that is there.
 
     Attributes:
-        leader: Who sent it, or in whose name it came.
+        peer: Who sent it, or in whose name it came.
         index: Where it shows; it may begin before.
-        ours: The chain CRC of our log there.
-        theirs: That of the leader's.
+        ours: The chain CRC of our log there, or of what came.
+        theirs: That of the peer's.
     """
 
-    leader: NodeId
+    peer: NodeId
     index: int
     ours: int
     theirs: int

@@ -3,8 +3,8 @@
 ::
 
     frame      := type u8 | term u64 | fields of the type
-    AppendReq  := previous_index u64 | previous_term u64 | previous_chain u32 | commit_index u64
-                | count u32 | entry*
+    AppendReq  := previous_index u64 | previous_term u64 | previous_chain u32 | last_chain u32
+                | commit_index u64 | count u32 | entry*
     Install    := last_index u64 | last_term u64 | last_chain u32 | size_bytes u64 | crc32c u32
                 | offset u64 | data
     entry      := term u64 | index u64 | timestamp_ms i64 | crc32c u32 | kind u8 | length u32 | data
@@ -49,7 +49,7 @@ from dledger.raft.messages import (
 from dledger.types import MAX_NUMBER, Entry, EntryKind, NodeId, SnapshotInfo
 
 _HEAD: Final = struct.Struct("<BQ")
-_APPEND: Final = struct.Struct("<QQIQI")
+_APPEND: Final = struct.Struct("<QQIIQI")
 _COUNT: Final = struct.Struct("<I")
 _ENTRY: Final = struct.Struct("<QQqIBI")
 
@@ -64,8 +64,8 @@ _FIELDS: Final[dict[type[Message], tuple[int, struct.Struct, tuple[str, ...]]]] 
     VoteResponse: (4, struct.Struct("<?"), ("granted",)),
     AppendResponse: (
         6,
-        struct.Struct("<?QQQ"),
-        ("success", "match_index", "conflict_term", "conflict_index"),
+        struct.Struct("<?QIQQ"),
+        ("success", "match_index", "match_chain", "conflict_term", "conflict_index"),
     ),
     HeartbeatRequest: (7, struct.Struct("<QIQ"), ("commit_index", "commit_chain", "round")),
     HeartbeatResponse: (8, struct.Struct("<Q"), ("round",)),
@@ -136,7 +136,7 @@ def _says_the_same(one: AppendRequest, other: AppendRequest) -> bool:
         one.previous_index == other.previous_index
         and one.term == other.term
         and one.previous_term == other.previous_term
-        and one.previous_chain == other.previous_chain
+        and (one.previous_chain, one.last_chain) == (other.previous_chain, other.last_chain)
         and one.commit_index == other.commit_index
         and len(one.entries) == len(other.entries)
         and all(map(is_, one.entries, other.entries))
@@ -179,6 +179,7 @@ def _encode_append(message: AppendRequest) -> bytes:
             message.previous_index,
             message.previous_term,
             message.previous_chain,
+            message.last_chain,
             message.commit_index,
             len(message.entries),
         ),
@@ -261,7 +262,7 @@ def _decode_append(
     frame: bytes | memoryview, term: int, sender: NodeId, recipient: NodeId
 ) -> AppendRequest:
     fields = _APPEND.unpack_from(frame, _HEAD.size)
-    previous_index, previous_term, previous_chain, commit_index, count = fields
+    previous_index, previous_term, previous_chain, last_chain, commit_index, count = fields
     _check_range(previous_index, previous_term, commit_index)
     entries = tuple(_decode_entries(frame, _HEAD.size + _APPEND.size, count))
     _check_sequence(entries, previous_index)
@@ -272,6 +273,7 @@ def _decode_append(
         previous_index=previous_index,
         previous_term=previous_term,
         previous_chain=previous_chain,
+        last_chain=last_chain,
         commit_index=commit_index,
         entries=entries,
     )

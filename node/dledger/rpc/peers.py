@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Final, NoReturn
 
@@ -62,10 +63,11 @@ class Peers:
         self._closing: set[asyncio.Task[None]] = set()
         self.endpoints: dict[NodeId, ClientAddress] = {}
         self.levels = levels or MemberLevels(node_id, FEATURES)
+        self._streams: Counter[NodeId] = Counter()
         self._not_known: set[tuple[NodeId, int]] = set()
         self.replication = ReplicationPort(
             self._take,
-            lambda hello: events.peer_disconnected(hello.sender_id),
+            self._lost,
             feature_level=self.levels.own,
             clients=clients,
         )
@@ -180,6 +182,7 @@ class Peers:
         with self.replication.admitted(hello) as ticket:
             await context.send_initial_metadata(((TICKET_KEY, ticket.encode()),))
             self._heard_from(hello, sender)
+            self._streams[hello.sender_id] += 1
             try:
                 async for frame in frames:
                     self._take(hello, frame)
@@ -189,7 +192,18 @@ class Peers:
             except (MemberRemoved, NotMember, NewerCommand) as error:
                 await _refuse(context, error)
             finally:
-                self._events.peer_disconnected(hello.sender_id)
+                self._lost(hello)
+                self._streams[hello.sender_id] -= 1
+                self._streams += Counter()  # which lets go of who has none
+
+    def _lost(self, hello: Hello) -> None:
+        """Tell that a connection of a node broke, unless it has another stream here.
+
+        Then it came back before this was noticed; or the other stream is a stranger's, whose coming
+        and going in a member's name says nothing.
+        """
+        if self._streams[hello.sender_id] <= 1:
+            self._events.peer_disconnected(hello.sender_id)
 
     def _take(self, hello: Hello, frame: bytes | memoryview) -> None:
         """Take a frame of either stream.
