@@ -36,6 +36,7 @@ class TopicStore:
         self._topics: dict[str, Topic] = {}
         self._queues: dict[str, list[ConsumeQueue]] = {}
         self._turns: dict[str, int] = {}
+        self._kept: dict[str, int] = {}
         self._queues_in_all = 0
         self._made = 0
         self._dedupe = dedupe
@@ -90,8 +91,8 @@ class TopicStore:
         return queue
 
     def messages(self, topic: str) -> int:
-        """Return how many messages a topic keeps."""
-        return sum(queue.end - queue.first for queue in self.queues(topic))
+        """Return how many messages a topic keeps, or raise UnknownTopic."""
+        return self._kept[self.named(topic).name]
 
     @property
     def remembered_ids(self) -> int:
@@ -120,7 +121,7 @@ class TopicStore:
             self._topics[topic.name] = topic
             edition = self._edition.number
             self._queues[topic.name] = [ConsumeQueue(edition) for _ in range(topic.queues)]
-            self._turns[topic.name] = 0
+            self._turns[topic.name] = self._kept[topic.name] = 0
         return TopicCreated(existing or topic, existing is None)
 
     def delete(self, command: commands.DeleteTopic) -> TopicDeleted:
@@ -132,7 +133,7 @@ class TopicStore:
         topic = self._topics.get(command.name)
         if topic is None or topic.generation != command.generation:
             raise UnknownTopic(command.name)
-        messages = self.messages(topic.name)
+        messages = self._kept.pop(topic.name)
         del self._topics[topic.name], self._queues[topic.name], self._turns[topic.name]
         self._queues_in_all -= topic.queues
         self._dedupe.forget_topic(topic.name)
@@ -169,6 +170,7 @@ class TopicStore:
         queue_id = self._choose_queue(batch)
         queue = self._own(batch.topic, queue_id)
         first = queue.append(payload, range(batch.count), tags)
+        self._kept[batch.topic] += batch.count
         self._changed.add((batch.topic, queue_id))
         if ids is not None:
             self._dedupe.remember(batch.client_id, batch.topic, ids, queue_id=queue_id, first=first)
@@ -208,6 +210,7 @@ class TopicStore:
                 if message_id:
                     self._dedupe.remember(*scope, (message_id,), queue_id=queue_id, first=offset)
             places.append(place)
+        self._kept[batch.topic] += queue.end - before
         queue_ids, offsets = zip(*places, strict=True)
         return Produced(
             topic=batch.topic,
@@ -238,7 +241,9 @@ class TopicStore:
         for topic, queues in self._queues.items():
             for queue_id, queue in enumerate(queues):
                 if queue.first < queue.end:
-                    dropped += self._own(topic, queue_id).drop_before(index)
+                    gone = self._own(topic, queue_id).drop_before(index)
+                    self._kept[topic] -= gone
+                    dropped += gone
         return dropped
 
     def freeze(self) -> Encoded:
@@ -259,6 +264,7 @@ class TopicStore:
             self._topics[name] = Topic(name=name, type=kind, queues=queues, generation=generation)
             self._turns[name] = source.number(high=queues - 1)
             self._queues[name] = [ConsumeQueue.read(source) for _ in range(queues)]
+            self._kept[name] = sum(queue.end - queue.first for queue in self._queues[name])
         self._dedupe.read(source)
 
     def canonical(self) -> list[object]:
