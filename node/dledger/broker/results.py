@@ -18,6 +18,7 @@ class Produced:
         offsets: The queue offset of each message, in the batch's order.
         index: The Raft index of the entry that holds the first message; 0 when retention has
             dropped it since.
+        generation: Which topic of that name it is.
         stored: How many are new; the others were there before.
     """
 
@@ -25,6 +26,7 @@ class Produced:
     queue_ids: Sequence[int]
     offsets: Sequence[int]
     index: int
+    generation: int
     stored: int
 
 

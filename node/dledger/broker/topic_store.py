@@ -179,6 +179,7 @@ class TopicStore:
             queue_ids=(queue_id,) * batch.count,
             offsets=range(first, queue.end),
             index=payload.index,
+            generation=self._topics[batch.topic].generation,
             stored=batch.count,
         )
 
@@ -217,6 +218,7 @@ class TopicStore:
             queue_ids=queue_ids,
             offsets=offsets,
             index=self._index_of(batch.topic, *places[0]),
+            generation=self._topics[batch.topic].generation,
             stored=queue.end - before,
         )
 
