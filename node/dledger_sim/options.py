@@ -56,6 +56,7 @@ class Options:
         rot_s: Mean seconds between flipped bits, on a minority of the disks for each entry.
         misdirect_s: Mean seconds between records that another's bytes are written over.
         lie_s: Mean seconds between power cuts that take what was synced last.
+        makes: Whether topics and groups come and go.
     """
 
     nodes: int = 3
@@ -98,6 +99,7 @@ class Options:
     rot_s: float = 0.0
     misdirect_s: float = 0.0
     lie_s: float = 0.0
+    makes: bool = False
 
     @classmethod
     def draw(cls, rng: Random) -> Options:
