@@ -98,6 +98,10 @@ def group_manifest(name: str, **spec: Any) -> dict[str, Any]:
     }
 
 
+def _holds(condition: dict[str, Any]) -> bool:
+    return bool(condition["status"] == "True")
+
+
 @dataclass(frozen=True, slots=True)
 class Namespace:
     """A namespace with restricted Pod Security, where one story happens."""
@@ -166,12 +170,13 @@ class Group:
         return next((c for c in conditions if c["type"] == kind), {})
 
     def wait_available(self, deadline_s: float = 120) -> dict[str, Any]:
-        """Wait until it takes writes and all its replicas are ready; return the status."""
+        """Wait until it takes writes, is whole and has its topics; return the status."""
 
         def probe() -> dict[str, Any] | None:
             status = self.status()
-            true = {c["type"] for c in status.get("conditions", []) if c["status"] == "True"}
-            return status if {"Available", "Ready"} <= true and status.get("leader") else None
+            true = {c["type"]: c["reason"] for c in status.get("conditions", []) if _holds(c)}
+            is_whole = {"Available", "Ready"} <= true.keys() and status.get("leader")
+            return status if is_whole and true.get("Progressing") != "TopicsPending" else None
 
         return eventually(f"group {self.name} is available and ready", probe, deadline_s)
 

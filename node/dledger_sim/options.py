@@ -57,6 +57,7 @@ class Options:
         misdirect_s: Mean seconds between records that another's bytes are written over.
         lie_s: Mean seconds between power cuts that take what was synced last.
         mangle: Part of the appends of which an entry arrives changed, behind its own CRC.
+        makes: Whether topics and groups come and go.
     """
 
     nodes: int = 3
@@ -100,6 +101,7 @@ class Options:
     misdirect_s: float = 0.0
     lie_s: float = 0.0
     mangle: float = 0.0
+    makes: bool = False
 
     @classmethod
     def draw(cls, rng: Random) -> Options:

@@ -222,7 +222,7 @@ class Spec:
     image_pull_secrets: tuple[Json, ...] = ()
     security_context: Json = field(default_factory=dict)
     retention: Retention = Retention()
-    auto_create_topics: bool = True
+    auto_create_topics: bool = False
     topics: tuple[Topic, ...] = ()
     tls: Tls = Tls()
     auth: Auth = Auth()

@@ -65,10 +65,12 @@ PLACEMENT_SCHEMA: Final = _schema(
     rows=pa.int64(),
     queue_id=pa.int32(),
     first_offset=pa.int64(),
+    generation=pa.int64(),
 )
 """One row a stretch: rows ``[first_row, first_row + rows)`` of the PRODUCE payload at bytes
 ``[start, end)`` of the entry at `index` are the messages of queue `queue_id` at offsets
-`first_offset` and up. Stretches ascend by (index, start, first_row); a row in none is a repeat."""
+`first_offset` and up, of the topic that is the `generation`th of its group. Stretches ascend by
+(index, start, first_row); a row in none is a repeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ class _Messages:
     """The rows of the stretches of a placement: which stretch each is in, and which row there."""
 
     def __init__(self, entries: pa.RecordBatch, placement: pa.RecordBatch) -> None:
-        index, start, end, first_row, rows, _, _ = (_ints(c) for c in placement.columns)
+        index, start, end, first_row, rows = (_ints(c) for c in placement.columns[:5])
         bodies = entries.column("body")
         found = np.searchsorted(_ints(entries.column("index")), index)
         at = np.frombuffer(bodies.buffers()[1], np.int64)[bodies.offset :][found]

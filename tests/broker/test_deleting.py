@@ -344,6 +344,7 @@ def _agrees(log: Log, model: Model) -> None:
     for name, topic in model.topics.items():
         assert state.topics.named(name).generation == topic.generation
         assert [queue.end for queue in state.topics.queues(name)] == list(map(len, topic.queues))
+        assert state.topics.messages(name) == sum(map(len, topic.queues))
     assert state.topics.remembered_ids == sum(len(t.places) for t in model.topics.values())
     assert state.groups.names() == sorted(model.groups)
     for group in model.groups:

@@ -34,7 +34,7 @@ FULL: dict[str, Any] = {
     "serviceAccountName": "orders",
     "imagePullSecrets": [{"name": "pull"}],
     "securityContext": {"fsGroup": 2000},
-    "autoCreateTopics": False,
+    "autoCreateTopics": True,
     "retention": {"hours": 24, "diskWatermarkPercent": 70, "groupHours": 48},
 }
 

@@ -53,6 +53,7 @@ def _places(entries: Sequence[bytes]) -> list[dict[str, int]]:
             "rows": ProduceFrame(entry, start, end).count,
             "queue_id": 7,
             "first_offset": 100,
+            "generation": 1,
         }
         for index, entry in enumerate(entries, 1)
         for kind, start, end in split(entry)

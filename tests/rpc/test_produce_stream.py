@@ -709,7 +709,14 @@ def _hold(
 
 
 def _stored(first: int) -> Produced:
-    return Produced(topic=TOPIC, queue_ids=(0,), offsets=range(first, first + 1), index=1, stored=1)
+    return Produced(
+        topic=TOPIC,
+        queue_ids=(0,),
+        offsets=range(first, first + 1),
+        index=1,
+        generation=1,
+        stored=1,
+    )
 
 
 async def _turns() -> None:

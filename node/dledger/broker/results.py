@@ -22,6 +22,7 @@ class Produced:
         offsets: The queue offset of each message, in the batch's order; `NOWHERE` if it conflicts.
         index: The Raft index of the entry that holds the first message that is stored; 0 when
             retention has dropped it since, or none is.
+        generation: Which topic of that name it is.
         stored: How many are new; the others were there before, or conflict.
         repeats: The rows that were there before, ascending.
         conflicts: The rows whose ids were those of other messages before, ascending: these are not
@@ -32,6 +33,7 @@ class Produced:
     queue_ids: Sequence[int]
     offsets: Sequence[int]
     index: int
+    generation: int
     stored: int
     repeats: Sequence[int] = ()
     conflicts: Sequence[int] = ()

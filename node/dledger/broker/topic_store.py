@@ -38,6 +38,7 @@ class TopicStore:
         self._topics: dict[str, Topic] = {}
         self._queues: dict[str, list[ConsumeQueue]] = {}
         self._turns: dict[str, int] = {}
+        self._kept: dict[str, int] = {}
         self._queues_in_all = 0
         self._made = 0
         self._dedupe = dedupe
@@ -95,8 +96,8 @@ class TopicStore:
         return queue
 
     def messages(self, topic: str) -> int:
-        """Return how many messages a topic keeps."""
-        return sum(queue.end - queue.first for queue in self.queues(topic))
+        """Return how many messages a topic keeps, or raise UnknownTopic."""
+        return self._kept[self.named(topic).name]
 
     @property
     def remembered_ids(self) -> int:
@@ -125,7 +126,7 @@ class TopicStore:
             self._topics[topic.name] = topic
             edition = self._edition.number
             self._queues[topic.name] = [ConsumeQueue(edition) for _ in range(topic.queues)]
-            self._turns[topic.name] = 0
+            self._turns[topic.name] = self._kept[topic.name] = 0
         return TopicCreated(existing or topic, existing is None)
 
     def delete(self, command: commands.DeleteTopic) -> TopicDeleted:
@@ -137,7 +138,7 @@ class TopicStore:
         topic = self._topics.get(command.name)
         if topic is None or topic.generation != command.generation:
             raise UnknownTopic(command.name)
-        messages = self.messages(topic.name)
+        messages = self._kept.pop(topic.name)
         del self._topics[topic.name], self._queues[topic.name], self._turns[topic.name]
         self._queues_in_all -= topic.queues
         self._dedupe.forget_topic(topic.name)
@@ -176,6 +177,7 @@ class TopicStore:
         queue_id = self._choose_queue(batch)
         queue = self._own(batch.topic, queue_id)
         first = queue.append(payload, range(batch.count), tags)
+        self._kept[batch.topic] += batch.count
         self._changed.add((batch.topic, queue_id))
         self._grew(batch.topic, payload)
         if ids is not None:
@@ -186,6 +188,7 @@ class TopicStore:
             queue_ids=(queue_id,) * batch.count,
             offsets=range(first, queue.end),
             index=payload.index,
+            generation=self._topics[batch.topic].generation,
             stored=batch.count,
         )
 
@@ -215,6 +218,7 @@ class TopicStore:
                 if ids[row]:
                     one, its = (ids[row],), digests[row : row + 1]
                     self._dedupe.remember(*scope, one, its, queue_id=queue_id, first=offset)
+            self._kept[batch.topic] += len(rows.new)
         places = rows.places()
         queue_ids, offsets = zip(*places, strict=True)
         return Produced(
@@ -222,6 +226,7 @@ class TopicStore:
             queue_ids=queue_ids,
             offsets=offsets,
             index=self._index_of(batch.topic, places),
+            generation=self._topics[batch.topic].generation,
             stored=len(rows.new),
             repeats=rows.repeats,
             conflicts=rows.conflicts,
@@ -249,7 +254,9 @@ class TopicStore:
         for topic, queues in self._queues.items():
             for queue_id, queue in enumerate(queues):
                 if queue.first < queue.end:
-                    dropped += self._own(topic, queue_id).drop_before(index)
+                    gone = self._own(topic, queue_id).drop_before(index)
+                    self._kept[topic] -= gone
+                    dropped += gone
         return dropped
 
     def freeze(self) -> Encoded:
@@ -270,6 +277,7 @@ class TopicStore:
             self._topics[name] = Topic(name=name, type=kind, queues=queues, generation=generation)
             self._turns[name] = source.number(high=queues - 1)
             self._queues[name] = [ConsumeQueue.read(source) for _ in range(queues)]
+            self._kept[name] = sum(queue.end - queue.first for queue in self._queues[name])
         self._dedupe.read(source)
 
     def canonical(self) -> list[object]:
