@@ -43,7 +43,9 @@ def main(endpoints: str, topic: str) -> int:
     producer = Producer(configuration, (topic,))
     producer.startup()
     listener = Greeter()
-    consumer = PushConsumer(configuration, f"{topic}-readers", listener, {topic: FilterExpression()})
+    consumer = PushConsumer(
+        configuration, f"{topic}-readers", listener, {topic: FilterExpression()}
+    )
     consumer.startup()
     for number in range(MESSAGES):
         message = Message()
