@@ -14,7 +14,7 @@ from dledger.rpc import passing_on
 from dledger.rpc.gateway.receiving import Receiver
 from dledger.rpc.limits import FIRST_INVISIBLE_MS
 from dledger.rpc.passing_on import PassingOn, numbers_of
-from tests.rpc.memory_group import MemoryGroup, memory_group, until
+from tests.rpc.memory_group import WAIT_S, MemoryGroup, memory_group, until
 from tests.rpc.rocketmq_client import RocketClient, message
 
 pytestmark = pytest.mark.found
@@ -114,7 +114,8 @@ async def test_a_frozen_follower_is_given_no_messages(
         async with RocketClient(group.nodes[0].port) as producer:
             await producer.send(message(1, queue_id=0))
 
-        assert await served == [0]
+        async with asyncio.timeout(WAIT_S):
+            assert await served == [0]
         assert not waiting.done()
         waiting.cancel()
 
