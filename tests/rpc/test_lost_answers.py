@@ -16,7 +16,7 @@ from dledger.rpc.gateway.receiving import Receiver
 from dledger.rpc.limits import FIRST_INVISIBLE_MS
 from dledger.rpc.passing_on import PassingOn, numbers_of
 from dledger.rpc.rocketmq_stubs import service
-from tests.rpc.memory_group import MemoryGroup, memory_group, until
+from tests.rpc.memory_group import WAIT_S, MemoryGroup, memory_group, until
 from tests.rpc.rocketmq_client import RocketClient, message
 
 pytestmark = pytest.mark.found
@@ -118,7 +118,8 @@ async def test_a_frozen_follower_is_given_no_messages(
         async with RocketClient(group.nodes[0].port) as producer:
             await producer.send(message(1, queue_id=0))
 
-        assert await served == [0]
+        async with asyncio.timeout(WAIT_S):
+            assert await served == [0]
         assert not waiting.done()
         waiting.cancel()
 
@@ -133,14 +134,39 @@ async def test_what_is_large_goes_out_as_it_comes(monkeypatch: pytest.MonkeyPatc
             taken.append(answer)
             yield answer
 
-    async def tell(*_: object) -> None:
-        pass
+    async def tell(*_: object) -> bool:
+        return True
 
     seen = [(answer, len(taken)) async for answer in PassingOn(tell).whole(answers())]
 
     assert seen == [(b"12345", 3), (b"67890", 3), (b"x", 3), (b"y", 4)]
 
 
+async def test_a_leader_that_is_silent_is_told_again_and_not_for_ever() -> None:
+    """What it does not hear within seconds has come again, or it is dead."""
+    calls: list[list[int]] = []
+    answers = [False, True, False, False, False, False, True]
+
+    async def tell(address: str, path: str, request: bytes) -> bool:
+        assert (address, path) == ("leader:1", passing_on.PASSED_ON_PATH)
+        calls.append(list(numbers_of(request)))
+        return answers[len(calls) - 1]
+
+    passing = PassingOn(tell)
+    passing.passed_on("leader:1", 1)
+    await passing.tell()
+    passing.passed_on("leader:1", 2)
+    await passing.tell()
+    passing.passed_on("leader:1", 3)
+    for _ in range(6):
+        await passing.tell()
+    passing.passed_on("leader:1", 4)
+    await passing.tell()
+
+    assert calls == [[1], [1, 2], [3], [3], [3], [3], [4]]
+
+
 def test_numbers_that_are_cut_short_are_none() -> None:
     """A peer's bytes are no reason to fail."""
     assert list(numbers_of(bytes([7] + [0] * 7 + [1, 2]))) == [7]
+    assert len(numbers_of(bytes(1 << 20))) == 4_096

@@ -53,6 +53,7 @@ _RETRY_S: Final = 0.05
 _RETRY_MAX_S: Final = 0.4
 _WATCH_S: Final = 1.0
 _TELL_S: Final = 1.0
+_NUMBER_DIGITS: Final = 20
 _T = TypeVar("_T")
 
 
@@ -129,7 +130,7 @@ class Caller:
     def passing_on(self) -> int | None:
         """The number by which that follower will say that it passed the answer on."""
         number = self.given.get(_PASSING_ON_KEY, "") if self.forwarded else ""
-        return int(number) if number.isdecimal() else None
+        return int(number) if number.isdecimal() and len(number) < _NUMBER_DIGITS else None
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
@@ -286,13 +287,17 @@ class Relay:
                 call.cancel()
         self._answers.passed_on(leader.address, number)
 
-    async def _tell(self, address: str, path: str, request: bytes) -> None:
-        """Call a method of a peer that led; it is no loss where that fails."""
+    async def _tell(self, address: str, path: str, request: bytes) -> bool:
+        """Call a method of a peer that led; return whether it answered."""
         channel = self._channels.get(address)
-        if channel is not None:
-            me = ((THROUGH_KEY, self._engine.node_id),)
-            with contextlib.suppress(grpc.aio.AioRpcError):
-                await channel.unary_unary(path)(request, metadata=me, timeout=_TELL_S)
+        if channel is None:
+            return False
+        me = ((THROUGH_KEY, self._engine.node_id),)
+        try:
+            await channel.unary_unary(path)(request, metadata=me, timeout=_TELL_S)
+        except grpc.aio.AioRpcError:
+            return False
+        return True
 
     def cancel_streams(self) -> None:
         """End every relayed stream as unavailable: this node is about to close."""

@@ -14,7 +14,7 @@ import contextlib
 import itertools
 import random
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
@@ -25,21 +25,24 @@ PASSED_ON_PATH: Final = "/dledger.Peers/PassedOn"
 _TELL_EVERY_S: Final = 1.0
 _MAX_TOLD: Final = 4_096
 """Numbers in one call; what waits beyond is dropped."""
+_TRIES: Final = 4
+"""Then a leader is gone, or what it gave away has come again."""
 
 
 class PassingOn:
     """The relayed answers of one node.
 
     Args:
-        tell: Calls a unary method of a leader: its address, the method's path, the request. It
-            does not raise.
+        tell: Calls a unary method of a leader: its address, the method's path, the request.
+            Returns whether it was answered, and does not raise.
     """
 
-    def __init__(self, tell: Callable[[str, str, bytes], Awaitable[None]]) -> None:
+    def __init__(self, tell: Callable[[str, str, bytes], Awaitable[bool]]) -> None:
         self._tell = tell
         # By the number alone the leader could not tell this process from the one before it.
         self._numbers = itertools.count(random.getrandbits(62))
         self._out: defaultdict[str, list[int]] = defaultdict(list)
+        self._failures: Counter[str] = Counter()
         self._held_bytes = 0
         self._task: asyncio.Task[None] | None = None
 
@@ -84,10 +87,17 @@ class PassingOn:
             self._held_bytes -= size_bytes
 
     async def tell(self) -> None:
-        """Tell every leader which answers are out."""
+        """Tell every leader which answers are out; again at the next call where one is silent."""
         out, self._out = self._out, defaultdict(list)
         for leader, numbers in out.items():
-            await self._tell(leader, PASSED_ON_PATH, little_endian(array("Q", numbers)))
+            if await self._tell(leader, PASSED_ON_PATH, little_endian(array("Q", numbers))):
+                del self._failures[leader]
+                continue
+            self._failures[leader] += 1
+            if self._failures[leader] < _TRIES:
+                self._out[leader] = [*numbers, *self._out[leader]][:_MAX_TOLD]
+            else:
+                del self._failures[leader]
 
     async def _tell_for_ever(self) -> None:
         while True:
@@ -97,4 +107,5 @@ class PassingOn:
 
 def numbers_of(request: bytes) -> array[int]:
     """Return the numbers that a follower told; a last one that is cut short is left out."""
-    return from_little_endian("Q", request[: len(request) // 8 * 8])
+    told = request[: 8 * _MAX_TOLD]
+    return from_little_endian("Q", told[: len(told) // 8 * 8])
