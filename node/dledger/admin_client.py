@@ -19,6 +19,8 @@ from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
 from dledger.status import MemberStatus, NodeStatus
 from dledger.types import Member, Membership, NodeId
 
+MAX_ANSWER_BYTES: Final = 256 << 10
+"""Of what a node says about itself; one that says more is not to be believed, nor taken in."""
 _RETRY_S: Final = 0.2
 
 
@@ -26,7 +28,7 @@ class AdminClient(Channel):
     """Asks and steers one node through its peer port (20911)."""
 
     def __init__(self, address: str, *, timeout_s: float = 5.0) -> None:
-        super().__init__(address, timeout_s)
+        super().__init__(address, timeout_s, max_answer_bytes=MAX_ANSWER_BYTES)
         self._stub = pb_grpc.AdminStub(self.channel)
 
     async def status(self) -> NodeStatus:
