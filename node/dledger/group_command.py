@@ -7,6 +7,7 @@ import dataclasses
 import json
 from typing import Final
 
+from dledger.channel import MAX_ANSWER_BYTES
 from dledger.client import AdminClient
 from dledger.errors import UnknownGroup
 
@@ -55,7 +56,9 @@ def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
 
 async def show(args: argparse.Namespace) -> int:
     """Print the groups, with what each has before it in the topics that it reads."""
-    async with AdminClient(args.endpoint, timeout_s=args.timeout) as admin:
+    async with AdminClient(
+        args.endpoint, timeout_s=args.timeout, max_answer_bytes=MAX_ANSWER_BYTES
+    ) as admin:
         groups = await admin.groups()
     if args.json:
         print(json.dumps([dataclasses.asdict(group) for group in groups]))
@@ -71,7 +74,9 @@ async def show(args: argparse.Namespace) -> int:
 
 async def create(args: argparse.Namespace) -> int:
     """Create a consumer group."""
-    async with AdminClient(args.endpoint, timeout_s=args.timeout) as admin:
+    async with AdminClient(
+        args.endpoint, timeout_s=args.timeout, max_answer_bytes=MAX_ANSWER_BYTES
+    ) as admin:
         created = await admin.create_group(args.name)
     if args.json:
         print(json.dumps({"name": args.name, "created": created}))
@@ -82,7 +87,9 @@ async def create(args: argparse.Namespace) -> int:
 
 async def delete(args: argparse.Namespace) -> int:
     """Delete a consumer group, or say what would go with it; then 1."""
-    async with AdminClient(args.endpoint, timeout_s=args.timeout) as admin:
+    async with AdminClient(
+        args.endpoint, timeout_s=args.timeout, max_answer_bytes=MAX_ANSWER_BYTES
+    ) as admin:
         found = [group for group in await admin.groups() if group.name == args.name]
         if not found:
             raise UnknownGroup(args.name)

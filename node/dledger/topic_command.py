@@ -7,6 +7,7 @@ import dataclasses
 import json
 from typing import Final
 
+from dledger.channel import MAX_ANSWER_BYTES
 from dledger.client import AdminClient, Client, TopicView
 
 _NOT_DONE: Final = 1
@@ -77,7 +78,9 @@ async def show(args: argparse.Namespace) -> int:
 
 async def delete(args: argparse.Namespace) -> int:
     """Delete a topic, or say what would go with it; then 1."""
-    async with AdminClient(args.endpoint, timeout_s=args.timeout) as admin:
+    async with AdminClient(
+        args.endpoint, timeout_s=args.timeout, max_answer_bytes=MAX_ANSWER_BYTES
+    ) as admin:
         topic = await admin.describe_topic(args.name)
         messages = await admin.delete_topic(topic) if args.yes else topic.messages
     if args.json:

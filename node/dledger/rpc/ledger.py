@@ -158,8 +158,7 @@ class LedgerHandlers(NativeHandlers):
                 if not self._gateway.outflow.has_room(size_bytes):
                     reading.let_go()
                 async with self._gateway.outflow.room(connection, size_bytes):
-                    for response in told(request, await reading.part()):
-                        await context.write(response)
+                    await _write(context, told(request, await reading.part()))
             self._answered(method)
         except DledgerError as error:
             await self._refuse(context, method, error)
@@ -258,6 +257,12 @@ def _checked_columns(records: Sequence[pb.Record]) -> Columns:
         keys=keys,
         properties=properties,
     )
+
+
+async def _write(context: Any, responses: Iterable[bytes]) -> None:
+    """Write all of them; a call of its own, so that nothing of them is kept."""
+    for response in responses:
+        await context.write(response)
 
 
 def _parts(records: Iterator[pb.StoredRecord]) -> Iterator[list[pb.StoredRecord]]:

@@ -114,6 +114,8 @@ class BatchReading:
         while self._has_more(size_bytes):
             part.append(await self._stretch())
             size_bytes += part[-1].size_bytes
+        if size_bytes > _RESPONSE_BYTES:
+            self.let_go()  # so large a payload has its entry for itself
         return part
 
     def _has_more(self, size_bytes: int) -> bool:

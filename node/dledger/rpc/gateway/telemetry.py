@@ -95,20 +95,27 @@ class Telemetry:
             del self._peers[client_id]
 
     async def _answer_all(self, context: Any) -> None:
-        connection, before_bytes = context.peer(), None
+        before_bytes: int | None = None
         while True:
-            message = self._intake.message(context, "Telemetry", before_bytes)
-            try:
-                async with message as raw:
-                    if message.ended:
-                        return
-                    answer, before_bytes = answer_to(raw), len(raw)
-            except DledgerError as error:
-                await context.write(_refused(code_of(error), str(error)))
+            before_bytes = await self._answer_next(context, before_bytes)
+            if before_bytes is None:
                 return
-            if answer:
-                async with self._outflow.room(connection, len(answer)):
-                    await context.write(answer)
+
+    async def _answer_next(self, context: Any, before_bytes: int | None) -> int | None:
+        """Answer the next command; return its size, or None where the stream is to end."""
+        message = self._intake.message(context, "Telemetry", before_bytes)
+        try:
+            async with message as raw:
+                if message.ended:
+                    return None
+                answer = answer_to(raw)
+        except DledgerError as error:
+            await context.write(_refused(code_of(error), str(error)))
+            return None
+        if answer:
+            async with self._outflow.room(context.peer(), len(answer)):
+                await context.write(answer)
+        return len(raw)
 
 
 def answer_to(raw: bytes) -> bytes:
