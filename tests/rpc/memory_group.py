@@ -22,6 +22,7 @@ from dledger.errors import DledgerError, LeadershipLost, NotLeader
 from dledger.proposals import Command, closed
 from dledger.rpc.engine import ClientEndpoint
 from dledger.rpc.gateway import Gateway, GatewayConfig
+from dledger.rpc.made import MadeServicer
 from dledger.types import Entry, EntryKind, Member, NodeId
 
 WAIT_S = 30.0
@@ -227,7 +228,8 @@ async def memory_group(
         engine = MemoryEngine(group, number)
         node = Node(engine, Gateway(engine, config or GatewayConfig()))
         node.port = await _serve(node, node.gateway.handlers())
-        node.peer_port = await _serve(node, node.gateway.handlers(peer_port=True))
+        made = MadeServicer(engine).handler()
+        node.peer_port = await _serve(node, (*node.gateway.handlers(peer_port=True), made))
         if tls is not None:
             credentials = grpc.ssl_server_credentials([tls])
             node.tls_port = await _serve(node, node.gateway.handlers(tls=True), credentials)

@@ -11,9 +11,11 @@ import pytest
 from dledger.broker.results import Received
 from dledger.errors import LeadershipLost
 from dledger.rpc import passing_on
+from dledger.rpc.gateway.receipts import Receipts
 from dledger.rpc.gateway.receiving import Receiver
 from dledger.rpc.limits import FIRST_INVISIBLE_MS
 from dledger.rpc.passing_on import PassingOn, numbers_of
+from dledger.rpc.rocketmq_stubs import service
 from tests.rpc.memory_group import WAIT_S, MemoryGroup, memory_group, until
 from tests.rpc.rocketmq_client import RocketClient, message
 
@@ -68,7 +70,7 @@ async def test_a_follower_says_which_answers_it_passed_on(
     for _ in range(4):
         await clients.renew()
         group.clock_skew_ms += 29_000
-        clients.seen("client-1")
+        await follower.call("Heartbeat", service.HeartbeatRequest())
 
     assert await _offsets(follower) == []
 
@@ -80,8 +82,10 @@ async def test_a_leader_that_dies_in_the_middle_of_an_answer_leaves_no_half(
     await follower.send(message(1), message(2))
     whole = Receiver._messages
 
-    async def cut_short(receiver: Receiver, poll: Any, received: Received) -> AsyncIterator[Any]:
-        async for each in whole(receiver, poll, received):
+    async def cut_short(
+        receiver: Receiver, poll: Any, received: Received, receipts: Receipts
+    ) -> AsyncIterator[Any]:
+        async for each in whole(receiver, poll, received, receipts):
             yield each
             if receiver is group.nodes[0].gateway.receiver:
                 group.elect(2)

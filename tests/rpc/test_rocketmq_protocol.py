@@ -297,7 +297,7 @@ async def test_a_live_push_consumer_keeps_its_messages(
     status, _, _ = await client.receive(auto_renew=True)
     assert code(status) == "MESSAGE_NOT_FOUND"
 
-    clients._seen_s["client-1"] -= 3600
+    clients._seen["client-1"].at_s -= 3600
     await clients.renew()
     group.clock_skew_ms += 40_000
     async with RocketClient(group.nodes[0].port, client_id="client-2") as other:

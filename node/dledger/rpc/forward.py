@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -28,6 +28,7 @@ from dledger.errors import (
     NotLeader,
     OutcomeUnknown,
     Overloaded,
+    RateLimited,
     Unavailable,
 )
 from dledger.metadata import by_key
@@ -39,6 +40,8 @@ from dledger.rpc.status import Relayed, from_rpc
 from dledger.types import Member, NodeId
 
 FORWARDED_KEY: Final = "x-dledger-forwarded"
+_TELEMETRY_KEY: Final = "x-dledger-telemetry"
+_HOST_KEY: Final = "x-dledger-host"
 THROUGH_KEY: Final = "x-dledger-through"
 _PASSING_ON_KEY: Final = "x-dledger-passing-on"
 _CLIENT_ID_KEY: Final = "x-mq-client-id"
@@ -65,6 +68,9 @@ class Caller:
         deadline_s: Event-loop time by which the answer should leave, a margin before the
             client's own deadline.
         given: The call's metadata.
+        host: Where the client's connection comes from, as gRPC names it, without the port.
+        has_telemetry: Whether the client's Telemetry runs on the same connection.
+        connection: The client's connection here, as gRPC names it; empty if a follower's.
     """
 
     client_id: str
@@ -72,17 +78,36 @@ class Caller:
     forwarded: bool
     deadline_s: float
     given: Mapping[str, str]
+    host: str = ""
+    has_telemetry: bool = False
+    connection: str = ""
 
     @classmethod
-    def of(cls, context: Any, *, tls: bool, peer_port: bool) -> Caller:
-        """Return the caller of the gRPC call *context* that came through such a port."""
+    def of(
+        cls,
+        context: Any,
+        *,
+        tls: bool,
+        peer_port: bool,
+        runs_telemetry: Callable[[str, str], bool] = lambda _, __: False,
+    ) -> Caller:
+        """Return the caller of the gRPC call *context* that came through such a port.
+
+        *runs_telemetry* says whether a client's Telemetry runs on the connection of a peer, both
+        given; of a forwarded call the follower has said so.
+        """
         given = by_key(context.invocation_metadata())
+        client_id, peer = client_id_of(given), context.peer()
+        has_telemetry = _TELEMETRY_KEY in given if peer_port else runs_telemetry(client_id, peer)
         return cls(
-            client_id=given.get(_CLIENT_ID_KEY, ""),
+            client_id=client_id,
+            host=given.get(_HOST_KEY, "") if peer_port else peer.rpartition(":")[0],
+            has_telemetry=has_telemetry,
             tls=given.get(FORWARDED_KEY) == "tls" if peer_port else tls,
             forwarded=peer_port,
             deadline_s=_deadline_s(context),
             given=given,
+            connection="" if peer_port else context.peer(),
         )
 
     @property
@@ -111,11 +136,18 @@ class Caller:
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """What is passed on to the leader."""
         passed = (item for item in self.given.items() if item[0].startswith(_PASSED_ON))
-        return (*passed, (FORWARDED_KEY, "tls" if self.tls else "plain"))
+        telemetry = ((_TELEMETRY_KEY, "1"),) if self.has_telemetry else ()
+        port = "tls" if self.tls else "plain"
+        return (*passed, (FORWARDED_KEY, port), (_HOST_KEY, self.host), *telemetry)
 
     def remaining_s(self) -> float:
         """Return the seconds until `deadline_s`; negative when it has passed."""
         return self.deadline_s - asyncio.get_running_loop().time()
+
+
+def client_id_of(given: Mapping[str, str]) -> str:
+    """Return the client id in a call's metadata; empty if there is none."""
+    return given.get(_CLIENT_ID_KEY, "")
 
 
 class Relay:
@@ -192,7 +224,7 @@ class Relay:
                         raise _unknown(error) from error
                     raise
                 unknown = unknown or not isinstance(error, _NOTHING_HAPPENED)
-            except (DiskFull, Relayed) as error:
+            except (DiskFull, RateLimited, Relayed) as error:
                 if unknown and _says_nothing_happened(error):
                     raise _unknown(error) from error
                 raise
@@ -232,7 +264,7 @@ class Relay:
             response: bytes = await call
             return response
 
-    async def stream(self, path: str, request: bytes, caller: Caller) -> AsyncIterator[bytes]:
+    async def stream(self, path: str, request: bytes, caller: Caller) -> AsyncGenerator[bytes]:
         """Yield the leader's answers to a call that streams them. Raises as `unary` does.
 
         They go out together where they are small: so none has when the leader dies among them, and
@@ -321,7 +353,7 @@ class Relay:
         call.cancel()
 
 
-_NOTHING_HAPPENED: Final = (NotLeader, NotJoined, Overloaded, DiskFull)
+_NOTHING_HAPPENED: Final = (NotLeader, NotJoined, Overloaded, RateLimited, DiskFull)
 
 
 def _says_nothing_happened(error: DledgerError) -> bool:

@@ -49,3 +49,7 @@ MAX_UNCONFIRMED_ANSWERS: Final = 16_384
 MAX_WAITING_POLLS: Final = 10_000
 MAX_TELEMETRY_STREAMS: Final = 10_000
 MAX_CLIENTS: Final = 100_000
+MADE_AT_ONCE: Final = 100
+MADE_PER_S: Final = 1.0
+"""Topics, and consumer groups, that clients make by naming them, at one leader: so many at once,
+and so many a second afterwards."""

@@ -40,7 +40,7 @@ def decode(version: int, data: bytes) -> dict[str, Any]:
         if found != _crc(fields):
             raise ValueError(f"CRC32C is {_crc(fields)}, the file says {found}")
         stored = fields.pop("format_version")
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(str(error) or repr(error)) from error
     if stored != version:
         raise VersionError(f"format version {stored}, this one reads {version}")
@@ -63,6 +63,22 @@ def decode_own(version: int, data: bytes, path: Path) -> dict[str, Any]:
         raise CorruptFile(str(path), str(error)) from error
     except ValueError as error:
         raise CorruptFile(str(path), str(error) or repr(error)) from error
+
+
+def text(fields: Mapping[str, object], key: str) -> str:
+    """Return a field that is a text. Raises KeyError, TypeError."""
+    value = fields[key]
+    if not isinstance(value, str):
+        raise TypeError(f"{key} is {value!r:.80}")
+    return value
+
+
+def number(fields: Mapping[str, object], key: str) -> int:
+    """Return a field that is a whole number. Raises KeyError, TypeError."""
+    value = fields[key]
+    if type(value) is not int:
+        raise TypeError(f"{key} is {value!r:.80}")
+    return value
 
 
 def _crc(fields: Mapping[str, object]) -> int:

@@ -54,16 +54,22 @@ def load_discards(files: Files, directory: Path) -> list[Discard]:
     try:
         rows = checked_json.decode(FORMAT_VERSION, data)["discards"]
         return [_discard(row) for row in rows]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise CorruptFile(str(path), str(error) or repr(error)) from error
 
 
 def _discard(row: dict[str, object]) -> Discard:
-    damaged, lost = row.pop("damaged"), row.pop("lost")
+    damaged, lost = row["damaged"], row["lost"]
     if not isinstance(damaged, list) or not isinstance(lost, list):
         raise ValueError("not a list")
-    pairs = tuple((int(first), int(last)) for first, last in damaged)
-    return Discard(damaged=pairs, lost=tuple(map(str, lost)), **row)  # type: ignore[arg-type]
+    return Discard(
+        group_id=checked_json.text(row, "group_id"),
+        damaged=tuple((int(first), int(last)) for first, last in damaged),
+        messages_below=checked_json.number(row, "messages_below"),
+        log_behind=checked_json.number(row, "log_behind"),
+        lost=tuple(map(str, lost)),
+        at_ms=checked_json.number(row, "at_ms"),
+    )
 
 
 def save_discards(files: Files, directory: Path, discards: Sequence[Discard]) -> None:

@@ -185,11 +185,11 @@ def _decode(data: bytes, path: Path) -> Identity:
     fields = checked_json.decode_own(FORMAT_VERSION, data, path)
     try:
         return Identity(
-            node_id=NodeId(fields["node_id"]),
-            group_id=fields["group_id"],
-            name=fields["name"],
-            recovered_from=fields["recovered_from"],
-            recovered_to=fields["recovered_to"],
+            node_id=NodeId(checked_json.text(fields, "node_id")),
+            group_id=checked_json.text(fields, "group_id"),
+            name=checked_json.text(fields, "name"),
+            recovered_from=checked_json.text(fields, "recovered_from"),
+            recovered_to=checked_json.number(fields, "recovered_to"),
         )
-    except KeyError as error:
+    except (KeyError, TypeError) as error:
         raise CorruptFile(str(path), repr(error)) from error

@@ -52,12 +52,12 @@ def load_tombstone(files: Files, directory: Path) -> Tombstone | None:
     fields = checked_json.decode_own(FORMAT_VERSION, data, path)
     try:
         return Tombstone(
-            group_id=fields["group_id"],
-            node_id=NodeId(fields["node_id"]),
-            index=fields["index"],
-            learned_at_ms=fields["learned_at_ms"],
+            group_id=checked_json.text(fields, "group_id"),
+            node_id=NodeId(checked_json.text(fields, "node_id")),
+            index=checked_json.number(fields, "index"),
+            learned_at_ms=checked_json.number(fields, "learned_at_ms"),
         )
-    except KeyError as error:
+    except (KeyError, TypeError) as error:
         raise CorruptFile(str(path), repr(error)) from error
 
 

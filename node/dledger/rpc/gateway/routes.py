@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from dledger.broker.topics import Topic
-from dledger.errors import UnknownGroup
 from dledger.rpc.engine import ClientEndpoint, Engine
 from dledger.rpc.forward import Caller
 from dledger.rpc.gateway.catalog import Catalog
@@ -56,10 +55,8 @@ class Router:
         Members of a group share the messages, not the queues, so none has to wait until the
         queues of another, which is gone, are given to it.
         """
-        group = group_name(request.group)
+        group_name(request.group)
         queues = await self._queues(request.topic, caller)
-        if not (self._config.auto_create or self._engine.state.groups.exists(group)):
-            raise UnknownGroup(group)
         assignments = [definition.Assignment(message_queue=queue) for queue in queues]
         return service.QueryAssignmentResponse(status=ok(), assignments=assignments)
 

@@ -1,0 +1,207 @@
+"""A producer's spool directory, whose files anybody on that machine may have changed."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Hashable
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from crc32c import crc32c
+
+from dledger.errors import DledgerError, InvalidArgument
+from dledger.records import Record
+from dledger.spool.format import (
+    FILE_HEADER_BYTES,
+    Message,
+    decode_message,
+    encode_message,
+    topic_of,
+)
+from dledger.spool.identity import SpoolIdentity
+from dledger.spool.opening import limits_of, open_spool
+from dledger.spool.spool import Spool
+from dledger.store import checked_json
+from dledger.store.files import Mode
+from dledger.store.memory_files import MemoryFiles
+from tests.fuzz.mutation import NUMBERS, TEXTS, json_bytes, mutated, nested, spoil
+from tests.fuzz.target import Broken, Target
+
+_DIRECTORY: Final = Path("/spool")
+_LIMITS: Final = limits_of(1 << 20)
+_STAMP: Final = b"stampst!"
+_CRC: Final = struct.Struct("<I")
+
+
+def _message(number: int) -> Message:
+    return Message(
+        topic=f"topic{number % 2}",
+        record=Record(
+            body=b"body %d" % number,
+            message_id=f"p{number:012}",
+            tag="tag",
+            keys=("key",),
+            properties={"name": "value"},
+            born_at_ms=number,
+        ),
+    )
+
+
+def _made() -> dict[str, bytes]:
+    """Return the files of a spool with messages, some replayed and one rejected."""
+    files = MemoryFiles()
+    spool = _opened(files)
+    spool.append([_message(n) for n in range(1, 7)])
+    chunk = spool.read(max_records=2, max_bytes=1 << 20)
+    assert chunk is not None
+    spool.reject([(chunk.messages[0], "refused")])
+    spool.advance(chunk)
+    spool.close()
+    return {
+        str(path.relative_to(_DIRECTORY)): bytes(files.contents(path)).rstrip(b"\0")
+        for path in list(files._names)
+        if path.name != "lock"
+    }
+
+
+def _opened(files: MemoryFiles) -> Spool:
+    return open_spool(
+        files,
+        _DIRECTORY,
+        limits=_LIMITS,
+        new_identity=lambda _: SpoolIdentity(client_id="client", stamp=_STAMP),
+    )
+
+
+class SpoolFiles(Target):
+    """Files of a spool: what is whole is replayed, what is damaged is named, and so again."""
+
+    name = "spool-files"
+    refuses = (DledgerError,)
+
+    def __init__(self) -> None:
+        self._files = _made()
+
+    def draw(self, rng: Random) -> bytes:
+        files = dict(self._files)
+        for _ in range(rng.randint(1, 2)):
+            if not files:
+                break
+            name = rng.choice(sorted(files))
+            if rng.random() < 0.1:
+                del files[name]
+            else:
+                files[name] = _sealed(name, mutated(rng, files[name], 2), rng)
+        return json_bytes({name: data.hex() for name, data in files.items()})
+
+    def mutate(self, rng: Random, data: bytes) -> bytes:
+        try:
+            files = {str(name): bytes.fromhex(text) for name, text in json.loads(data).items()}
+        except (ValueError, AttributeError, TypeError):
+            return self.draw(rng)
+        if files:
+            name = rng.choice(sorted(files))
+            files[name] = _sealed(name, mutated(rng, files[name], 2), rng)
+        return json_bytes({name: data.hex() for name, data in files.items()})
+
+    def feed(self, data: bytes) -> Hashable:
+        try:
+            found = {str(name): bytes.fromhex(text) for name, text in json.loads(data).items()}
+        except (ValueError, AttributeError, TypeError):
+            return "no files"
+        files = MemoryFiles()
+        for name, content in found.items():
+            if "\0" not in name and name and ".." not in name:
+                files.open(_DIRECTORY / name, Mode.CREATE).pwritev([content], 0)
+        first = _replayed(files)
+        if len({sequence for sequence, _ in first}) != len(first):
+            raise Broken("a message is replayed twice")
+        again = _replayed(files)
+        if again != first:
+            raise Broken(f"opened again it replays {len(again)} messages, not {len(first)}")
+        return len(first)
+
+
+def _replayed(files: MemoryFiles) -> list[tuple[int, bytes]]:
+    """Return what a spool would send, and leave it as a process that was killed does."""
+    spool = _opened(files)
+    found: list[tuple[int, bytes]] = []
+    while (chunk := spool.read(max_records=3, max_bytes=1 << 20)) is not None:
+        found += [(one.sequence, encode_message(one.message)) for one in chunk.messages]
+    spool.read_rejected()
+    files.kill()
+    return found
+
+
+def _sealed(name: str, data: bytes, rng: Random) -> bytes:
+    """Return a file with right checksums, mostly: of its header, of its records, of its fields."""
+    if rng.random() < 0.1:
+        return data
+    if name.endswith(".json"):
+        return _sealed_json(data, rng)
+    if name == "state":
+        slots = [data[at : at + 508].ljust(508, b"\0") for at in (0, 4_096)]
+        return (slots[0] + _CRC.pack(crc32c(slots[0]))).ljust(4_096, b"\0") + (
+            slots[1] + _CRC.pack(crc32c(slots[1]))
+        )
+    head = data[:288].ljust(288, b"\0")
+    records = _sealed_records(data[FILE_HEADER_BYTES:])
+    return (head + _CRC.pack(crc32c(head))).ljust(FILE_HEADER_BYTES, b"\0") + records
+
+
+def _sealed_json(data: bytes, rng: Random) -> bytes:
+    if rng.random() < 0.05:
+        return nested(rng).encode()
+    fields = {"client_id": "client", "stamp": _STAMP.hex()}
+    try:
+        spoilt = spoil(rng, fields, 1)
+        return checked_json.encode(1, spoilt) if isinstance(spoilt, dict) else data
+    except (ValueError, TypeError):
+        return data
+
+
+def _sealed_records(data: bytes) -> bytes:
+    records, at = bytearray(data), 0
+    while at + 32 <= len(records):
+        length = int.from_bytes(records[at + 16 : at + 20], "little")
+        payload = records[at + 32 : at + 32 + length]
+        if len(payload) < length:
+            break
+        records[at + 20 : at + 24] = _CRC.pack(crc32c(bytes(payload)))
+        records[at + 28 : at + 32] = _CRC.pack(crc32c(bytes(records[at : at + 28])))
+        at += 32 + length + (-length % 8)
+    return bytes(records)
+
+
+class SpoolMessages(Target):
+    """The payload of an intact spool record: the message that it is, or none."""
+
+    name = "spool-messages"
+    refuses = (ValueError, InvalidArgument)
+
+    def draw(self, rng: Random) -> bytes:
+        message = Message(
+            topic=rng.choice(TEXTS),
+            queue_id=rng.choice((-1, 0, 2**31 - 1)),
+            reason=rng.choice(TEXTS),
+            record=Record(
+                body=rng.randbytes(rng.randrange(5)),
+                message_id=rng.choice(TEXTS),
+                tag=rng.choice(TEXTS),
+                keys=tuple(rng.choice(TEXTS) for _ in range(rng.randrange(3))),
+                properties={rng.choice(TEXTS): rng.choice(TEXTS) for _ in range(rng.randrange(3))},
+                born_at_ms=rng.choice([n for n in NUMBERS if -(2**63) <= n < 2**63]),
+            ),
+        )
+        made = encode_message(message)
+        return mutated(rng, made, 2) if rng.random() < 0.7 else made
+
+    def feed(self, data: bytes) -> Hashable:
+        message = decode_message(data)
+        if topic_of(data) != message.topic:
+            raise Broken("it is counted under another topic than it is sent to")
+        if decode_message(encode_message(message)) != message:
+            raise Broken("written again it is another message")
+        return len(message.record.keys), len(message.record.properties)
