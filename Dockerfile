@@ -4,7 +4,8 @@
 #   python -m e2e.cluster.image wheels
 #   docker build --tag dledger.io/dledger:0.1.0 .
 # (`python -m e2e.cluster.image build` does both, and works without Docker, too.)
-ARG BASE=python:3.11-slim-bookworm
+# `docker buildx imagetools inspect python:3.11-slim-bookworm` names the newest digest.
+ARG BASE=python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b
 FROM ${BASE}
 
 RUN groupadd --gid 10001 dledger \

@@ -17,6 +17,7 @@ BESIDE ?=
 SOAK_ARGS ?=
 OVERLOAD_ARGS ?=
 GROWTH_ARGS ?=
+CLIENTS_ARGS ?=
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -126,6 +127,10 @@ overload: $(STAMP) ## More than a group can take, four ways, and how it is after
 .PHONY: growth
 growth: $(STAMP) ## A group that has lived for a year: make growth [GROWTH_ARGS="--only polls,storm"]
 	$(PY) -m e2e.growth $(GROWTH_ARGS)
+
+.PHONY: clients
+clients: $(STAMP) ## Official clients of five languages: make clients [CLIENTS_ARGS="--languages node,rust"]
+	$(PY) -m e2e.clients $(CLIENTS_ARGS)
 
 .PHONY: bench-report
 bench-report: $(STAMP) ## Write docs/performance.md and its plots from bench/results

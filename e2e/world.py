@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from e2e.cluster import Cluster
-from e2e.cluster.image import Image
+from e2e.cluster.image import NODE, SPARK, Image
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 OPERATOR_NAMESPACE: Final = "dledger-system"
@@ -53,12 +53,14 @@ def install_operator(cluster: Cluster, image: Image) -> None:
     repository, _, tag = image.name.rpartition(":")
     node = cluster.heavy_node
     spark = ("--set-string", rf"sparkNodeSelector.kubernetes\.io/hostname={node}") if node else ()
+    allowed = f"allowedImages={{{NODE.repository},{SPARK.repository}}}"
     # Helm installs the schema but never upgrades it; an operator needs its own.
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
     cluster.helm(
         "upgrade", "--install", OPERATOR, str(ROOT / "charts" / "dledger-operator"),
         "--namespace", OPERATOR_NAMESPACE, "--create-namespace",
         "--set", f"image.repository={repository}", "--set", f"image.tag={tag}", *spark,
+        "--set", allowed,
         "--wait", "--timeout", "120s",
     )  # fmt: skip
 
@@ -94,6 +96,10 @@ def group_manifest(name: str, **spec: Any) -> dict[str, Any]:
             **spec,
         },
     }
+
+
+def _holds(condition: dict[str, Any]) -> bool:
+    return bool(condition["status"] == "True")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +170,13 @@ class Group:
         return next((c for c in conditions if c["type"] == kind), {})
 
     def wait_available(self, deadline_s: float = 120) -> dict[str, Any]:
-        """Wait until it takes writes and all its replicas are ready; return the status."""
+        """Wait until it takes writes, is whole and has its topics; return the status."""
 
         def probe() -> dict[str, Any] | None:
             status = self.status()
-            true = {c["type"] for c in status.get("conditions", []) if c["status"] == "True"}
-            return status if {"Available", "Ready"} <= true and status.get("leader") else None
+            true = {c["type"]: c["reason"] for c in status.get("conditions", []) if _holds(c)}
+            is_whole = {"Available", "Ready"} <= true.keys() and status.get("leader")
+            return status if is_whole and true.get("Progressing") != "TopicsPending" else None
 
         return eventually(f"group {self.name} is available and ready", probe, deadline_s)
 

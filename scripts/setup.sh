@@ -66,7 +66,8 @@ else
     if [ ! -x build/uv/bin/uv ]; then
         echo "setup: uv is not on PATH; installing it into build/uv"
         "$python" -m venv build/uv
-        build/uv/bin/pip install --quiet --disable-pip-version-check uv
+        build/uv/bin/pip install --quiet --disable-pip-version-check --require-hashes \
+            --requirement scripts/uv.txt
     fi
     uv=build/uv/bin/uv
 fi

@@ -17,6 +17,8 @@ import uvloop
 from dledger.broker.topics import NORMAL, Topic
 from dledger.rpc.gateway.routes import message_queues
 from dledger.rpc.gateway.telemetry import Telemetry
+from dledger.rpc.intake import Intake
+from dledger.rpc.outflow import Outflow
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
 from dledger.rpc.status import ok
 from e2e.bench.bare_server import bare_server, serve
@@ -72,7 +74,9 @@ def _handler(port: int) -> grpc.GenericRpcHandler:
     handlers = {
         name: grpc.unary_unary_rpc_method_handler(_served(answer)) for name, answer in unary.items()
     }
-    handlers["Telemetry"] = grpc.stream_stream_rpc_method_handler(Telemetry().serve)
+    handlers["Telemetry"] = grpc.stream_stream_rpc_method_handler(
+        Telemetry(Intake(), Outflow()).serve
+    )
     return grpc.method_handlers_generic_handler(SERVICE_NAME, handlers)
 
 
@@ -95,9 +99,8 @@ def _entry() -> Any:
 def _route(raw: bytes, port: int) -> bytes:
     resource = service.QueryRouteRequest.FromString(raw).topic
     address = definition.Address(host=HOST, port=port)
-    queues = message_queues(
-        BARE, Topic(name=resource.name, type=NORMAL, queues=_QUEUES), resource, [[address]]
-    )
+    topic = Topic(name=resource.name, type=NORMAL, queues=_QUEUES)
+    queues = message_queues(topic, resource, [(BARE, [address])])
     response = service.QueryRouteResponse(status=ok(), message_queues=queues)
     return bytes(response.SerializeToString())
 

@@ -267,7 +267,9 @@ def take(
     with contextlib.ExitStack() as stack:
         groups: dict[str, Group] = {}
         for name, tree in trees.items():
-            system = Ours(python=tree.python, environment=tree.environment)
+            system = Ours(
+                python=tree.python, environment=tree.environment, tells_group=tree.tells_group
+            )
             logs = LOGS / f"beside-{name}"
             groups[name] = Group(system, take_seats(scratch / name), logs)
             stack.callback(groups[name].discard)

@@ -23,6 +23,7 @@ from e2e.bench.seats import HOST, Link, Seat
 T = TypeVar("T")
 
 _FOUNDED_S = 60.0
+_GROUP_ID = str(uuid.uuid4())
 
 
 class Ours:
@@ -40,8 +41,13 @@ class Ours:
         *,
         python: Path = Path(sys.executable),
         environment: Mapping[str, str] | None = None,
+        tells_group: bool = True,
     ) -> None:
-        """Take nodes and clients from where *environment* makes *python* find them."""
+        """Take nodes and clients from where *environment* makes *python* find them.
+
+        *tells_group*: whether these nodes are told which group they may join.
+        """
+        self._tells_group = tells_group
         self._settings = dict(settings or {})
         self._python, self._environment = python, dict(environment or {})
 
@@ -59,6 +65,7 @@ class Ours:
             "peer_port": str(seat.peer_port),
             "replication_port": str(seat.replication_port),
             "http_port": str(seat.http_port),
+            **({"group_id": _GROUP_ID} if self._tells_group else {}),
             **self._settings,
         }
         argv = (self._python, "-m", "dledger", "node")
@@ -134,4 +141,4 @@ async def _status(seat: Seat) -> NodeStatus:
 
 async def _bootstrap(seat: Seat, members: list[Member]) -> None:
     async with AdminClient(seat.own_address) as admin:
-        await admin.bootstrap(str(uuid.uuid4()), members)
+        await admin.bootstrap(_GROUP_ID, members)

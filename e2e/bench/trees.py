@@ -38,6 +38,12 @@ class Tree:
         """What makes *python* take this tree's `dledger`, and the bench of the tree that runs."""
         return {"PYTHONPATH": f"{self.directory / 'node'}:{machine.ROOT}"}
 
+    @property
+    def tells_group(self) -> bool:
+        """Whether its nodes have the setting `group_id`: older ones do not know it."""
+        settings = self.directory / "node" / "dledger" / "config.py"
+        return settings.exists() and "\n    group_id: " in settings.read_text("utf-8")
+
 
 def this_tree() -> Tree:
     """Return the tree that runs, as its files are now."""

@@ -139,6 +139,7 @@ class Group:
     def __init__(self, directory: Path, *, count: int, own_volume: bool, seed: int) -> None:
         rng = random.Random(seed)
         self.directory = directory
+        self.group_id = str(uuid.uuid4())
         first = _free_ports(_PORTS_PER_NODE * count)
         self.nodes = {
             name: Node(
@@ -177,7 +178,7 @@ class Group:
             Member(id=NodeId(s.node_id), name=s.name, address=f"{_HOST}:{node.peer_port}")
             for s, node in zip(statuses, self.nodes.values(), strict=True)
         ]
-        await next(iter(self.nodes.values())).admin.bootstrap(str(uuid.uuid4()), members)
+        await next(iter(self.nodes.values())).admin.bootstrap(self.group_id, members)
         await self.wait_for("the first leader", self.whole, _START_S)
 
     async def stop(self) -> None:
@@ -226,6 +227,7 @@ class Group:
         settings = {
             **_SETTINGS,
             "name": node.name,
+            "group_id": self.group_id,
             "data_dir": str(node.data),
             "client_port": str(node.client_port),
             "peer_port": str(node.peer_port),

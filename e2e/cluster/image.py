@@ -23,7 +23,6 @@ from e2e.cluster.layout import Layout, default_layout
 from e2e.cluster.shell import run
 from e2e.cluster.steps import Steps
 
-DOCKER_BASE = "python:3.11-slim-bookworm"
 KEPT_ARCHIVES = 2
 MAX_ATTEMPTS = 5
 
@@ -90,7 +89,7 @@ def build(recipe: Recipe = NODE, layout: Layout | None = None, steps: Steps | No
     """Return the image of the present sources, built if it is not yet."""
     layout, steps = layout or default_layout(), steps or Steps()
     docker = docker_answers()
-    base_name = DOCKER_BASE if docker else recipe.base.name
+    base_name = docker_base(recipe) if docker else recipe.base.name
     with lock.held(wheels.ROOT / "build" / "image.lock", steps):
         image = describe(recipe, base_name)
         if image.archive.exists():
@@ -112,6 +111,12 @@ def build(recipe: Recipe = NODE, layout: Layout | None = None, steps: Steps | No
         partial.rename(image.archive)
         _forget_old(recipe, image.archive)
     return image
+
+
+def docker_base(recipe: Recipe, root: Path = wheels.ROOT) -> str:
+    """Return the base that a recipe's Dockerfile names, by its digest."""
+    lines = (root / recipe.files[0]).read_text().splitlines()
+    return next(line.removeprefix("ARG BASE=") for line in lines if line.startswith("ARG BASE="))
 
 
 def _wheel_of_settled_sources(recipe: Recipe, base_name: str, steps: Steps) -> Image:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 IMAGE_PYTHON = "3.11"
 NODE_EXTRAS = ("node", "operator")
 SPARK_EXTRAS = ("node", "pipeline")
-METADATA_FILES = ("pyproject.toml", "uv.lock", "README.md", "LICENSE")
+METADATA_FILES = ("pyproject.toml", "uv.lock", "README.md", "LICENSE", "NOTICE")
 # An eighth of what Spark brings, and nothing that runs here reads it: a shell for Spark Connect, a
 # database for streaming state, tests, headers, and programs that name this machine's Python.
 UNREAD = (
@@ -29,6 +29,9 @@ UNREAD = (
     "pyspark/jars/rocksdbjni-*.jar",
 )
 IGNORED = ("__pycache__", ".pyc", ".pyo")
+STUBS = "rocketmq-python-client"
+"""The client library of which a node imports two generated modules (`rpc.rocketmq_stubs`):
+what that library needs for itself stays out of the images."""
 
 
 def project(root: Path = ROOT) -> dict[str, Any]:
@@ -107,6 +110,8 @@ def _once(
 ) -> str:
     """Fill the directory with what ``uv.lock`` names for the extras, unless that is there."""
     words = [word for each in extras for word in ("--extra", each)]
+    left_out = needed_only_by(STUBS, extras, tomllib.loads((root / "uv.lock").read_text()))
+    words += [word for each in left_out for word in ("--no-emit-package", each)]
     export = (uv(root), "export", "--frozen", "--no-dev", "--no-emit-project", "--no-header")
     text = run(*export, *words, cwd=root)
     wanted = hashlib.sha256("\0".join((text, *UNREAD)).encode()).hexdigest()[:12]
@@ -120,6 +125,34 @@ def _once(
     make(directory, requirements)
     stamp.write_text(wanted)
     return wanted
+
+
+def needed_only_by(name: str, extras: Iterable[str], lock: dict[str, Any]) -> list[str]:
+    """Return the packages that *extras* of the project bring only because *name* needs them."""
+    return sorted(_reached(extras, lock, beyond=()) - _reached(extras, lock, beyond={name}))
+
+
+def needed_by(extras: Iterable[str], lock: dict[str, Any]) -> set[str]:
+    """Return the packages that an image with *extras* of the project carries."""
+    return _reached(extras, lock, beyond={STUBS})
+
+
+def _reached(extras: Iterable[str], lock: dict[str, Any], *, beyond: Collection[str]) -> set[str]:
+    """Return what the requirements of *extras* lead to, but not through packages in *beyond*."""
+    packages = {package["name"]: package for package in lock["package"]}
+    reached = set[tuple[str, str]]()
+    waiting = [("dledger", extra) for extra in extras]
+    while waiting:
+        name, extra = waiting.pop()
+        if (name, extra) in reached:
+            continue
+        reached.add((name, extra))
+        if name not in beyond:
+            package = packages[name]
+            more = package.get("optional-dependencies", {}).get(extra, ())
+            for row in more if extra else package.get("dependencies", ()):
+                waiting += [(row["name"], each) for each in ("", *row.get("extra", ()))]
+    return {name for name, _ in reached} - {"dledger"}
 
 
 def make_project(steps: Steps, root: Path = ROOT) -> None:

@@ -13,8 +13,15 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
-from dledger import dev, log_tool, member_command, node_command
-from dledger.client import AdminClient, Client
+from dledger import (
+    dev,
+    group_command,
+    log_tool,
+    member_command,
+    node_command,
+    topic_command,
+)
+from dledger.client import AdminClient
 from dledger.errors import DledgerError, Unavailable
 from dledger.failover import failover_line
 from dledger.version import VERSION
@@ -22,6 +29,7 @@ from dledger.version import VERSION
 _EXIT_OK: Final = 0
 _EXIT_REFUSED: Final = 1
 _EXIT_UNAVAILABLE: Final = 4
+_WORTH_TELLING_MS: Final = 1000
 
 _EPILOG: Final = """\
 examples:
@@ -29,6 +37,7 @@ examples:
   dledger node --config /etc/dledger/node.toml   one node (what the container runs)
   dledger topic create orders --queues 8 --endpoint 127.0.0.1:18081
   dledger topic list --endpoint 127.0.0.1:18081 --json
+  dledger group list --endpoint 127.0.0.1:18281
   dledger status --endpoint 127.0.0.1:18281
   dledger member list --endpoint 127.0.0.1:18281
   dledger log verify ./data/node-0
@@ -60,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _command(commands, "dev", "run a whole group on this machine", dev.add_arguments, dev.run)
     _add_topic(commands)
+    _add_group(commands)
     _add_member(commands)
     _command(commands, "status", "ask a node how it is", _add_status_arguments, _status)
     _command(commands, "log", "read a data directory offline", log_tool.add_arguments, log_tool.run)
@@ -79,20 +89,59 @@ def _command(
 
 
 def _add_topic(commands: Any) -> None:
-    topic = commands.add_parser("topic", help="create and list topics")
-    actions = topic.add_subparsers(required=True, metavar="ACTION")
-    _command(actions, "create", "create a topic", _add_create_arguments, _create_topic)
-    _command(actions, "list", "list topics", _add_endpoint_arguments, _list_topics)
+    actions = _family(commands, "topic", "create, list and delete topics", topic_command.EPILOG)
+    for name, help_text, add_arguments, work in (
+        ("create", "create a topic", topic_command.add_create_arguments, topic_command.create),
+        ("list", "list topics", topic_command.add_list_arguments, topic_command.show),
+        (
+            "delete",
+            "delete a topic with its messages",
+            topic_command.add_delete_arguments,
+            topic_command.delete,
+        ),
+    ):
+        _command(actions, name, help_text, add_arguments, _asking(work))
+
+
+def _add_group(commands: Any) -> None:
+    help_text = "list, create and delete consumer groups"
+    actions = _family(commands, "group", help_text, group_command.EPILOG)
+    for name, help_text, add_arguments, work in (
+        (
+            "list",
+            "list consumer groups and what they have before them",
+            group_command.add_list_arguments,
+            group_command.show,
+        ),
+        (
+            "create",
+            "create a consumer group",
+            group_command.add_create_arguments,
+            group_command.create,
+        ),
+        (
+            "delete",
+            "delete a consumer group with its offsets",
+            group_command.add_delete_arguments,
+            group_command.delete,
+        ),
+    ):
+        _command(actions, name, help_text, add_arguments, _asking(work))
+
+
+def _family(commands: Any, name: str, help_text: str, epilog: str) -> Any:
+    family = commands.add_parser(
+        name,
+        help=help_text,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return family.add_subparsers(required=True, metavar="ACTION")
 
 
 def _add_member(commands: Any) -> None:
-    member = commands.add_parser(
-        "member",
-        help="list, add and remove members",
-        epilog=member_command.EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    actions = member.add_subparsers(required=True, metavar="ACTION")
+    help_text = "list, add and remove members"
+    actions = _family(commands, "member", help_text, member_command.EPILOG)
     for name, help_text, add_arguments, work in (
         ("list", "list the members", member_command.add_list_arguments, member_command.show),
         ("add", "add a node as learner", member_command.add_add_arguments, member_command.add),
@@ -113,53 +162,12 @@ def _asking(
     return lambda args: _run_client(work(args))
 
 
-def _add_endpoint_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--endpoint", required=True, metavar="HOST:PORT", help="any node's 8081")
-    parser.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name")
-    parser.add_argument("--type", default="NORMAL", help="message type (default NORMAL)")
-    parser.add_argument("--queues", type=int, default=8, help="number of queues (default 8)")
-    _add_endpoint_arguments(parser)
-
-
 def _add_status_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--endpoint", required=True, metavar="HOST:PORT", help="a node's peer port (20911)"
     )
     parser.add_argument("--timeout", type=float, default=5.0, metavar="SECONDS")
     parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def _create_topic(args: argparse.Namespace) -> int:
-    async def create() -> int:
-        async with Client(args.endpoint, timeout_s=args.timeout) as client:
-            created = await client.create_topic(args.name, args.type, args.queues)
-        if args.json:
-            print(json.dumps({"name": args.name, "created": created}))
-        else:
-            print(f"topic {args.name} {'created' if created else 'existed already'}")
-        return _EXIT_OK
-
-    return _run_client(create())
-
-
-def _list_topics(args: argparse.Namespace) -> int:
-    async def show() -> int:
-        async with Client(args.endpoint, timeout_s=args.timeout) as client:
-            topics = await client.topics()
-        if args.json:
-            print(json.dumps([dataclasses.asdict(topic) for topic in topics]))
-            return _EXIT_OK
-        print(f"{'NAME':32} {'TYPE':8} {'QUEUES':>6} {'MESSAGES':>12}")
-        for topic in topics:
-            print(f"{topic.name:32} {topic.type:8} {topic.queues:6} {topic.messages:12}")
-        return _EXIT_OK
-
-    return _run_client(show())
 
 
 def _status(args: argparse.Namespace) -> int:
@@ -173,6 +181,9 @@ def _status(args: argparse.Namespace) -> int:
         print(f"{status.name} ({status.node_id}) of group {status.group} {status.group_id or '-'}")
         print(f"  {status.role}, term {status.term}, {ready}")
         print(f"  commit {status.commit_index}, applied {status.applied_index}")
+        if status.commit_waits_ms >= _WORTH_TELLING_MS:
+            waits_s = status.commit_waits_ms / 1000
+            print(f"  no majority has acknowledged what waits in its log for {waits_s:.1f} s")
         print(f"  version {status.version}, feature level {status.feature_level}")
         for row in status.members:
             # Only a leader knows how far the others are.

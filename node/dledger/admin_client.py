@@ -9,29 +9,71 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
+from dledger.broker.results import Backlog
 from dledger.channel import Channel
 from dledger.errors import DledgerError, NotLeader, Unavailable
 from dledger.failover import FailoverRecord
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
-from dledger.status import MemberStatus, NodeStatus
+from dledger.status import MOST_MEMBERS, MemberStatus, NodeStatus
 from dledger.types import Member, Membership, NodeId
 
+ADMIN_ANSWER_BYTES: Final = 256 << 10
+"""Of what a node says about itself; one that says more is not to be believed, nor taken in."""
 _RETRY_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicView:
+    """A topic as the leader sees it.
+
+    Attributes:
+        messages: How many it keeps.
+        generation: Which topic of that name it is: one that is made anew is another.
+        backlogs: Of each consumer group that has read of it, by name.
+    """
+
+    name: str
+    type: str
+    queues: int
+    messages: int
+    generation: int
+    backlogs: tuple[Backlog, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    """A consumer group as the leader sees it, with each topic that it has read of."""
+
+    name: str
+    backlogs: tuple[Backlog, ...]
 
 
 class AdminClient(Channel):
     """Asks and steers one node through its peer port (20911)."""
 
-    def __init__(self, address: str, *, timeout_s: float = 5.0) -> None:
-        super().__init__(address, timeout_s)
+    def __init__(
+        self, address: str, *, timeout_s: float = 5.0, max_answer_bytes: int = ADMIN_ANSWER_BYTES
+    ) -> None:
+        super().__init__(address, timeout_s, max_answer_bytes=max_answer_bytes)
         self._stub = pb_grpc.AdminStub(self.channel)
 
     async def status(self) -> NodeStatus:
-        """Return the node's own view of itself and its group. Raises Unavailable."""
-        return _status(await self.call(self._stub.Status, pb.StatusRequest()))
+        """Return the node's own view of itself and its group.
+
+        Raises:
+            Unavailable: It does not answer.
+            DledgerError: Its answer names more members than any group has.
+        """
+        response = await self.call(self._stub.Status, pb.StatusRequest())
+        if (named := len(response.members)) > MOST_MEMBERS:
+            raise DledgerError(
+                f"{self.address}: names {named} members, of which no group has over {MOST_MEMBERS}"
+            )
+        return _status(response)
 
     async def bootstrap(self, group_id: str, members: Sequence[Member]) -> None:
         """Found a group on the asked node; the other members join it by themselves.
@@ -65,6 +107,57 @@ class AdminClient(Channel):
             Unavailable: It was not done within the timeout; it may be, later.
         """
         request = pb.ChangeMembersRequest(add=map(_to_pb, add), remove=remove)
+        return _membership(await self._at_leader("ChangeMembers", request))
+
+    async def describe_topic(self, name: str) -> TopicView:
+        """Return what the leader knows of a topic. Raises UnknownTopic, Unavailable."""
+        response = await self._at_leader("DescribeTopic", pb.DescribeTopicRequest(name=name))
+        return TopicView(
+            name=response.topic.name,
+            type=response.topic.type,
+            queues=response.topic.queues,
+            messages=response.topic.messages,
+            generation=response.generation,
+            backlogs=tuple(map(_backlog, response.backlogs)),
+        )
+
+    async def delete_topic(self, topic: TopicView) -> int:
+        """Delete the topic that `describe_topic` showed; return how many messages went with it.
+
+        One that was made anew under its name since then is left alone.
+
+        Raises:
+            UnknownTopic: It is not there any more; it may have been this very call that deleted it,
+                where an answer was lost.
+            Unavailable: It was not done within the timeout; it may be, later.
+        """
+        request = pb.DeleteTopicRequest(name=topic.name, generation=topic.generation)
+        return int((await self._at_leader("DeleteTopic", request)).messages)
+
+    async def groups(self) -> tuple[GroupView, ...]:
+        """Return all consumer groups, sorted by name. Raises Unavailable."""
+        response = await self._at_leader("ListGroups", pb.ListGroupsRequest())
+        return tuple(
+            GroupView(name=group.name, backlogs=tuple(map(_backlog, group.backlogs)))
+            for group in response.groups
+        )
+
+    async def create_group(self, name: str) -> bool:
+        """Make a consumer group; False when it was there. Raises Refused, Unavailable."""
+        response = await self._at_leader("CreateGroup", pb.CreateGroupRequest(name=name))
+        return bool(response.created)
+
+    async def delete_group(self, name: str) -> None:
+        """Delete a consumer group: who comes back under its name begins anew.
+
+        Raises:
+            UnknownGroup: There is none; see `delete_topic`.
+            Unavailable: It was not done within the timeout; it may be, later.
+        """
+        await self._at_leader("DeleteGroup", pb.DeleteGroupRequest(name=name))
+
+    async def _at_leader(self, method: str, request: Any) -> Any:
+        """Return the leader's answer, whichever member was asked; tried until the timeout."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self.timeout_s
         known = await self._addresses()
@@ -74,7 +167,7 @@ class AdminClient(Channel):
             left_s = max(deadline_s - loop.time(), _RETRY_S)
             try:
                 async with AdminClient(address, timeout_s=left_s) as node:
-                    return _membership(await node.call(node._stub.ChangeMembers, request))
+                    return await node.call(getattr(node._stub, method), request)
             except Unavailable as error:
                 if loop.time() + _RETRY_S >= deadline_s:
                     raise
@@ -123,6 +216,12 @@ class AdminClient(Channel):
         return str(response.leader_id)
 
 
+def _backlog(backlog: pb.Backlog) -> Backlog:
+    return Backlog(
+        group=backlog.group, topic=backlog.topic, unread=backlog.unread, held=backlog.held
+    )
+
+
 def _to_pb(member: Member) -> pb.Member:
     return pb.Member(id=member.id, name=member.name, address=member.address)
 
@@ -159,6 +258,7 @@ def _status(response: pb.StatusResponse) -> NodeStatus:
         recovered_to=response.recovered_to,
         faulty_entries=response.faulty_entries,
         feature_level=response.feature_level,
+        commit_waits_ms=response.commit_waits_ms,
     )
 
 

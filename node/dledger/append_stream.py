@@ -26,6 +26,7 @@ from dledger.errors import (
     DiskFull,
     DledgerError,
     InvalidArgument,
+    MessageIdConflict,
     NotLeader,
     Refused,
     Unavailable,
@@ -138,7 +139,9 @@ class AppendStream:
         room; no need to await one before the next.
 
         Raises:
-            Refused: The batch is at fault; nothing of it is stored.
+            MessageIdConflict: Some of its messages have the ids of others; the error says which,
+                and where the rest is stored.
+            Refused: Any other: the batch is at fault; nothing of it is stored.
             DiskFull: The group's disks are full; nothing of it is stored.
             OutcomeUnknown: No leader answered within the timeout, the stream ended, or the group
                 takes nothing more; the batch may be stored, or may be yet.
@@ -279,10 +282,14 @@ class AppendStream:
         self._window.give(batch)
         if batch.appended.done():
             return
+        appended = _appended(answer, batch.count)
         if answer.refused:
             batch.appended.set_exception(Refused(answer.refused))
+        elif answer.conflicts:
+            conflict = MessageIdConflict.of(answer.conflicts, appended=appended)
+            batch.appended.set_exception(conflict)
         else:
-            batch.appended.set_result(_appended(answer, batch.count))
+            batch.appended.set_result(appended)
 
     def _note(self, error: DledgerError, *, harmless: int) -> None:
         """Fail everybody if it is no use to try again; *harmless* as for `_fail_all`."""

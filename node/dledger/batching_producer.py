@@ -16,9 +16,9 @@ from typing import Final, Self
 from dledger.append_stream import AppendStream
 from dledger.broker.produce import NO_QUEUE
 from dledger.broker.topics import check_name
-from dledger.errors import DledgerError, OutcomeUnknown
+from dledger.errors import DledgerError, MessageIdConflict, OutcomeUnknown
 from dledger.produce_call import Connect, GrpcConnection
-from dledger.records import Record
+from dledger.records import Appended, Record
 from dledger.rpc.checks import check_record
 from dledger.rpc.limits import MAX_MESSAGES, MAX_MESSAGES_UNDER_WAY
 from dledger.window import Window
@@ -132,6 +132,7 @@ class BatchingProducer:
         Nothing need be awaited before the next: call it from many tasks, or gather.
 
         Raises:
+            MessageIdConflict: Its id is that of another message; it is not stored.
             Refused: The message is at fault; it is not stored.
             DiskFull: The group's disks are full; it is not stored.
             OutcomeUnknown: No leader answered within the timeout, or the group takes nothing more;
@@ -178,20 +179,42 @@ class BatchingProducer:
             appended = await self._stream.append(
                 topic, [record for record, _ in batch], queue_id=queue_id
             )
+        except MessageIdConflict as error:
+            _tell_conflicts(batch, error)
         except DledgerError as error:
             _fail(batch, error)
         except asyncio.CancelledError:
             _fail(batch, OutcomeUnknown("ended before the group had answered; it may be stored"))
             raise
         else:
-            for (_, sent), offset in zip(batch, appended.offsets, strict=True):
-                if not sent.done():
-                    sent.set_result(
-                        Sent(queue_id=appended.queue_id, offset=offset, index=appended.index)
-                    )
+            _tell(batch, appended)
         finally:
             lane.under_way -= 1
             self._begin(topic, queue_id, lane)
+
+
+def _tell(
+    batch: list[tuple[Record, asyncio.Future[Sent]]],
+    appended: Appended,
+) -> None:
+    """Tell each message's sender where it is, if nobody has told it anything yet."""
+    for (_, sent), offset in zip(batch, appended.offsets, strict=True):
+        if not sent.done():
+            sent.set_result(Sent(queue_id=appended.queue_id, offset=offset, index=appended.index))
+
+
+def _tell_conflicts(
+    batch: list[tuple[Record, asyncio.Future[Sent]]], conflict: MessageIdConflict
+) -> None:
+    """Tell each message's sender whether it is one of those that conflict, or where it is."""
+    for row in conflict.rows:
+        record, sent = batch[row]
+        if not sent.done():
+            sent.set_exception(MessageIdConflict.of_message(record.message_id))
+    if conflict.appended is None:
+        _fail(batch, conflict)
+    else:
+        _tell(batch, conflict.appended)
 
 
 def _fail(batch: list[tuple[Record, asyncio.Future[Sent]]], error: DledgerError) -> None:

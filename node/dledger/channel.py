@@ -5,7 +5,7 @@ Shared by `client.Client`, `admin_client.AdminClient` and `append_stream.AppendS
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -19,12 +19,15 @@ from dledger.errors import (
     FeatureNotReady,
     InvalidArgument,
     LimitReached,
+    MessageIdConflict,
     NotJoined,
     NotLeader,
     OutcomeUnknown,
     Overloaded,
+    RateLimited,
     Refused,
     Unavailable,
+    UnknownGroup,
     UnknownTopic,
 )
 from dledger.metadata import by_key
@@ -34,12 +37,25 @@ LEADER_KEY: Final = "dledger-leader"
 """Trailing metadata: the leader's client address, where a caller has to go there by itself."""
 NOTHING_TAKEN_KEY: Final = "dledger-nothing-taken"
 """Trailing metadata: of what came with a stream of batches, nothing came into the log."""
-OPTIONS: Final = (
-    ("grpc.max_send_message_length", 64 << 20),
-    ("grpc.max_receive_message_length", 64 << 20),
-    ("grpc.max_reconnect_backoff_ms", 500),
-    ("grpc.enable_http_proxy", 0),
-)
+MAX_ANSWER_BYTES: Final = 64 << 20
+
+
+def options(max_answer_bytes: int = MAX_ANSWER_BYTES) -> tuple[tuple[str, int], ...]:
+    """Return a channel's options, where an answer may have so many bytes.
+
+    Nothing is compressed: a small answer would be as large as it likes here.
+    """
+    return (
+        ("grpc.max_send_message_length", 64 << 20),
+        ("grpc.max_receive_message_length", max_answer_bytes),
+        ("grpc.max_reconnect_backoff_ms", 500),
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.default_compression_algorithm", 0),
+        ("grpc.compression_enabled_algorithms_bitset", 1),
+    )
+
+
+OPTIONS: Final = options()
 
 
 def nodes_of(addresses: str | Sequence[str], *, for_what: str) -> tuple[str, ...]:
@@ -51,12 +67,17 @@ def nodes_of(addresses: str | Sequence[str], *, for_what: str) -> tuple[str, ...
 
 
 class Channel:
-    """A gRPC channel as an async context manager."""
+    """A gRPC channel as an async context manager.
 
-    def __init__(self, address: str, timeout_s: float) -> None:
+    An answer of more than *max_answer_bytes* is refused unread.
+    """
+
+    def __init__(
+        self, address: str, timeout_s: float, *, max_answer_bytes: int = MAX_ANSWER_BYTES
+    ) -> None:
         self.address = address
         self.timeout_s = timeout_s
-        self.channel = grpc.aio.insecure_channel(address, options=OPTIONS)
+        self.channel = grpc.aio.insecure_channel(address, options=options(max_answer_bytes))
 
     async def __aenter__(self) -> Self:
         return self
@@ -90,10 +111,24 @@ _BY_NAME: Final[dict[str, type[DledgerError]]] = {
         Unavailable,
         OutcomeUnknown,
         Overloaded,
+        RateLimited,
         DiskFull,
         FeatureNotReady,
     )
 }
+
+_BY_ARGUMENT: Final[dict[str, Callable[[str, str], DledgerError]]] = {
+    "AlreadyBootstrapped": lambda _, group_id: AlreadyBootstrapped(group_id),
+    "MessageIdConflict": lambda text, rows: MessageIdConflict(text, rows=_numbers(rows)),
+    "NotJoined": lambda _, __: NotJoined(),
+    "NotLeader": lambda _, leader: NotLeader(NodeId(leader) if leader else None),
+    "UnknownGroup": lambda _, group: UnknownGroup(group),
+    "UnknownTopic": lambda _, topic: UnknownTopic(topic),
+}
+
+
+def _numbers(listed: str) -> list[int]:
+    return [int(number) for number in listed.split(",") if number.isdecimal()]
 
 
 def error_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:
@@ -105,14 +140,8 @@ def error_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:
     text = f"{address}: {error.details()}"
     name = str(metadata.get("dledger-error", ""))
     argument = str(metadata.get("dledger-error-argument", ""))
-    if name == "AlreadyBootstrapped":
-        return AlreadyBootstrapped(argument)
-    if name == "NotJoined":
-        return NotJoined()
-    if name == "NotLeader":
-        return NotLeader(NodeId(argument) if argument else None)
-    if name == "UnknownTopic":
-        return UnknownTopic(argument)
+    if name in _BY_ARGUMENT:
+        return _BY_ARGUMENT[name](text, argument)
     if name in _BY_NAME:
         return _BY_NAME[name](text)
     return _by_code(error.code(), text)

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dledger.admin_client import AdminClient
+from dledger.admin_client import AdminClient, GroupView, TopicView
 from dledger.any_node import AnyNode
 from dledger.append_stream import AppendStream
 from dledger.batch_reader import follow
 from dledger.batching_producer import BatchingProducer, Sent
+from dledger.broker.results import Backlog
 from dledger.broker.topics import check_name
 from dledger.channel import error_of, nodes_of
-from dledger.errors import CorruptSpool, MessageRejected, OutcomeUnknown
+from dledger.errors import CorruptSpool, MessageIdConflict, MessageRejected, OutcomeUnknown
 from dledger.ledger_client import Client, TopicInfo
 from dledger.records import Appended, Record, StoredRecord
 from dledger.rpc.checks import check_record
@@ -31,9 +32,12 @@ __all__ = [
     "AdminClient",
     "AppendStream",
     "Appended",
+    "Backlog",
     "BatchingProducer",
     "BlockingProducer",
     "Client",
+    "GroupView",
+    "MessageIdConflict",
     "OutcomeUnknown",
     "Record",
     "SendResult",
@@ -44,6 +48,7 @@ __all__ = [
     "StoredBatch",
     "StoredRecord",
     "TopicInfo",
+    "TopicView",
     "error_of",
     "follow",
 ]

@@ -14,6 +14,9 @@ from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from dledger.errors import InvalidArgument
+from dledger.words import check_group_id
+
 Durability = Literal["sync", "osBuffer"]
 
 ENV_PREFIX: Final = "DLEDGER_"
@@ -38,6 +41,8 @@ class Settings:
     Attributes:
         name: Stable name of the replica, such as ``orders-0``.
         group: Name of the broker group, such as ``orders``.
+        group_id: The id of the group that an empty disk may join, or found; empty: none. A disk
+            that belongs to a group already stays with that.
         data_dir: Directory of the log and the state files; one node only.
         advertise_host: Where clients reach this node: an IPv4 address, or a name that has one.
         peer_host: IPv4 address at which peers reach this node; empty: advertise_host.
@@ -56,7 +61,7 @@ class Settings:
         segment_bytes: Size of a commit log segment.
         scrub_bytes_per_s: How fast the log is read to look for rot; 0 turns that off.
         durability: ``sync``, or ``osBuffer`` to acknowledge from the page cache.
-        auto_create_topics: Whether topics and consumer groups are created on first use.
+        auto_create_topics: Whether topics are created on first use; consumer groups always are.
         default_queues: Queues of a topic that is created on first use.
         snapshot_bytes: Log between two snapshots of the broker's state; a restart replays at most
             about that much.
@@ -76,6 +81,7 @@ class Settings:
     group: str
     data_dir: Path
     advertise_host: str
+    group_id: str = ""
     peer_host: str = ""
     listen_host: str = "0.0.0.0"  # noqa: S104 - a pod listens on all its addresses
     client_port: int = 8081
@@ -110,6 +116,8 @@ class Settings:
                 raise ConfigError(key, "must not be empty")
         if self.peer_host:
             _check_ipv4("peer_host", self.peer_host)
+        if self.group_id:
+            _check_group_id("group_id", self.group_id)
         for key, (low, high) in _BOUNDS.items():
             value = getattr(self, key)
             if not low <= value <= high:
@@ -231,6 +239,13 @@ def _boolean(key: str, value: Any) -> bool:
     if isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower() == "true"
     raise ConfigError(key, f"must be true or false, not {value!r}")
+
+
+def _check_group_id(key: str, group_id: str) -> None:
+    try:
+        check_group_id(group_id)
+    except InvalidArgument as error:
+        raise ConfigError(key, str(error)) from error
 
 
 def _check_ipv4(key: str, host: str) -> None:

@@ -23,6 +23,7 @@ from typing import Any, Final
 from dledger.client import AdminClient
 from dledger.errors import AlreadyBootstrapped, DledgerError, Unavailable
 from dledger.status import NodeStatus
+from dledger.store.atomic import replace_file
 from dledger.store.files import RealFiles
 from dledger.store.identity import load_identity
 from dledger.store.tombstone import NAME as TOMBSTONE_NAME
@@ -83,13 +84,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def found(
-    admin: AdminClient, members: Sequence[Member], *, no_answer: Callable[[], None]
+    admin: AdminClient, group_id: str, members: Sequence[Member], *, no_answer: Callable[[], None]
 ) -> None:
     """Found a group of *members*; where no answer comes, on a slow machine, ask again.
 
     *no_answer* is called each time, and raises when that is enough.
     """
-    group_id = str(uuid.uuid4())
     while True:
         try:
             return await admin.bootstrap(group_id, members)
@@ -113,6 +113,7 @@ class _Group:
         self._client_port: int = args.client_port
         self._ports = [Ports.of(args.client_port, index) for index in range(args.nodes)]
         self._overrides = _overrides(args.set)
+        self._group_id = ""
         self._processes: list[asyncio.subprocess.Process | None] = [None] * args.nodes
         self._admins: list[AdminClient] = []
         self._stopping = asyncio.Event()
@@ -121,6 +122,7 @@ class _Group:
     async def run(self) -> int:
         self._check_data()
         self._check_ports()
+        self._group_id = group_id_in(self._data)
         self._admins = [AdminClient(f"{_HOST}:{p.peer}", timeout_s=1.0) for p in self._ports]
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -194,6 +196,7 @@ class _Group:
         deadline_s = asyncio.get_running_loop().time() + _WRITABLE_DEADLINE_S
         await found(
             self._admins[0],
+            self._group_id,
             members,
             no_answer=lambda: self._give_up_after(deadline_s, "the group was not founded"),
         )
@@ -320,6 +323,7 @@ class _Group:
         settings = {
             "name": f"node-{index}",
             "group": "dev",
+            "group_id": self._group_id,
             "data_dir": str(self._data / f"node-{index}"),
             "advertise_host": _HOST,
             "listen_host": _HOST,
@@ -339,6 +343,17 @@ class _Group:
     def _tail(self, index: int) -> str:
         lines = self._log_path(index).read_text("utf-8", "replace").splitlines()
         return lines[-1] if lines else "no output"
+
+
+def group_id_in(directory: Path) -> str:
+    """Return the id that a group in *directory* has, or is to be founded with; made once."""
+    path = directory / "group-id"
+    try:
+        if not path.exists():
+            replace_file(RealFiles(), path, str(uuid.uuid4()).encode())
+        return path.read_text("utf-8")
+    except (OSError, DledgerError) as error:
+        raise DevError(f"--data {directory}: {error}") from error
 
 
 async def own_status(admin: AdminClient, directory: Path) -> NodeStatus | None:

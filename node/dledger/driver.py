@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
+from dledger.commit_watch import CommitWatch
 from dledger.disk import Disk
 from dledger.disk_room import DiskRoom
 from dledger.disk_stall import StallLimits, StallWatch
@@ -32,6 +33,7 @@ from dledger.raft.messages import InstallSnapshotRequest, Message
 from dledger.raft.ready import Ready, RoleChange
 from dledger.reads import AppliedWaiters, PendingReads
 from dledger.refetch import first_needed, is_stuck_behind
+from dledger.refusal_log import RefusalLog
 from dledger.role_watch import RoleWatch
 from dledger.signals import ChangeSignal
 from dledger.snapshots import Memberships, Snapshots
@@ -143,6 +145,7 @@ class Driver:
             max_queued_bytes=config.max_queued_bytes,
             sizes=config.entries,
         )
+        self._refusals = RefusalLog(raft.id, clock=clock, metrics=metrics)
         self._roles = RoleWatch(self.core, clock=clock, log_clock=self._log_clock, metrics=metrics)
         self._room = DiskRoom(config.min_free_bytes)
         self._reads = PendingReads()
@@ -168,6 +171,7 @@ class Driver:
         )
         self.applied_bytes = 0
         self._stall = StallWatch(config.stall)
+        self._commits = CommitWatch()
         self._changes = ChangeSignal()
         self._applied_listeners: list[Callable[[], None]] = []
         self.last_tick_s = clock.monotonic_s()
@@ -223,6 +227,10 @@ class Driver:
         """Return how long the write and sync under way has taken so far; 0 if none is."""
         since_s = self._disk.busy_since_s
         return 0.0 if since_s is None else self._clock.monotonic_s() - since_s
+
+    def commit_waits_s(self) -> float:
+        """Return for how long no majority took what waits in this leader's log; 0 if none waits."""
+        return self._commits.waited_s(self._clock.monotonic_s())
 
     @property
     def last_failover(self) -> FailoverRecord | None:
@@ -370,6 +378,8 @@ class Driver:
         self._watch_disk(now_s)
         if self._takes_steps:
             self.core.tick()
+        waits = self.core.role is Role.LEADER and self.core.commit_index < self.core.last_index
+        self._commits.look(now_s, waits=waits, commit_index=self.core.commit_index)
         self._wake()
 
     def _watch_disk(self, now_s: float) -> None:
@@ -417,6 +427,7 @@ class Driver:
         self._reads.confirmed(ready.reads)
         self._note_membership()
         self._note_role(ready.role_change)
+        self._refusals.note(ready.refused)
 
     # -- what the disk says ----------------------------------------------------------------------
 

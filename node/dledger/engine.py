@@ -17,7 +17,7 @@ from dledger.driver import Driver
 from dledger.errors import DledgerError, NotJoined, NotLeader
 from dledger.proposals import Command
 from dledger.rpc.engine import ClientEndpoint
-from dledger.rpc.hello import NodeAddress
+from dledger.rpc.hello import ClientAddress
 from dledger.rpc.peers import Peers
 from dledger.status import CAUGHT_UP_ENTRIES
 from dledger.types import Entry, Member, NodeId
@@ -36,14 +36,16 @@ class NodeEngine:
         node_id: NodeId,
         state: BrokerState,
         peers: Peers,
-        address: NodeAddress,
+        clients: ClientAddress,
+        told_group: str = "",
     ) -> None:
         self.group = group
         self.node_id = node_id
         self.state = state
         self._name = name
         self._peers = peers
-        self._address = address
+        self._clients = clients
+        self._told_group = told_group
         self._driver: Driver | None = None
         self._attached = asyncio.Event()
         self._listeners: list[Callable[[], None]] = []
@@ -60,15 +62,15 @@ class NodeEngine:
         return self._driver is not None and self._driver.is_serving_leader()
 
     def leader(self) -> Member | None:
-        """Return the leader this node knows of, with the address it was last heard from."""
+        """Return the leader this node knows of, with the address at which it is called."""
         if self._driver is None or self._driver.core.leader is None:
             return None
         member = self._driver.core.membership.get(self._driver.core.leader)
         return replace(member, address=self._peers.address(member)) if member else None
 
     def endpoints(self) -> Sequence[ClientEndpoint]:
-        """Return where clients reach the nodes that were heard from, by name; this one included."""
-        known = [(self._name, self.node_id, self._address)]
+        """Return where clients reach the members that said so, by name; this node included."""
+        known = [(self._name, self.node_id, self._clients)]
         known += [
             (member.name, member.id, address)
             for member in (self._driver.core.membership.members if self._driver else ())
@@ -79,11 +81,28 @@ class NodeEngine:
                 node_id=node_id,
                 name=name,
                 host=address.host,
-                port=address.client_port,
-                tls_port=address.client_tls_port,
+                port=address.port,
+                tls_port=address.tls_port,
+                heard=self.hears(node_id),
             )
-            for name, node_id, address in sorted(known)
+            for name, node_id, address in sorted(known, key=lambda one: one[:2])
         ]
+
+    def knows_members(self) -> bool:
+        """Whether each member has told this node where clients reach it."""
+        members = self._driver.core.membership.members if self._driver is not None else ()
+        return all(m.id == self.node_id or m.id in self._peers.endpoints for m in members)
+
+    def hears(self, node_id: NodeId) -> bool:
+        """Whether *node_id* is this node, or one whose link is up.
+
+        A frozen node keeps its links: where this node leads, that one has also answered within an
+        election timeout.
+        """
+        if node_id == self.node_id:
+            return True
+        silent = self._driver.core.silent_voters() if self._driver is not None else ()
+        return self._peers.connected(node_id) and node_id not in silent
 
     def submit(self, command: Command) -> asyncio.Future[object]:
         """Queue a framed or open command; see `Driver.submit`."""
@@ -158,7 +177,7 @@ class NodeEngine:
         """Say why clients should not be sent here; empty when they may."""
         driver = self._driver
         if driver is None:
-            return "Unjoined: waiting for Bootstrap or for a member's greeting"
+            return _unjoined(self._told_group)
         if driver.core.leader is None:
             return f"no leader known in term {driver.core.term}"
         behind = driver.core.commit_index - driver.applied_index
@@ -170,3 +189,9 @@ class NodeEngine:
         if self._driver is None:
             raise NotJoined
         return self._driver
+
+
+def _unjoined(told_group: str) -> str:
+    if not told_group:
+        return "Unjoined, and not told which group to join: see the setting group_id"
+    return f"Unjoined: waiting for Bootstrap, or for a member's greeting, of group {told_group!r}"

@@ -9,7 +9,8 @@
     │   ├── Unsupported         (not implemented yet; the message names the feature)
     │   ├── UnknownTopic / UnknownGroup / TopicTypeMismatch
     │   ├── InvalidReceiptHandle
-    │   ├── AlreadyBootstrapped / WrongGroup / MemberRemoved
+    │   ├── MessageIdConflict   (the id is that of a message with another body)
+    │   ├── AlreadyBootstrapped / WrongGroup / NotTheGroup / NotMember / MemberRemoved
     │   ├── OffsetOutOfRange
     │   └── MessageRejected     (a spooled message that the group refuses; kept in a file)
     ├── Unavailable             try again, here or at another node; nothing is known to be lost
@@ -20,6 +21,7 @@
     │   ├── Overloaded
     │   ├── FaultyEntry         (damaged on this node's disk; being fetched from its peers)
     │   └── SpoolFull           (no room on a producer's local disk, and no group to take writes)
+    ├── RateLimited             topics or groups are made on demand faster than they may be
     ├── DiskFull                writes are refused until space returns; reads go on
     ├── FeatureNotReady         held back until every member knows it; nothing was stored
     ├── NewerCommand            this node is older than what its group wrote: it must be upgraded
@@ -34,9 +36,16 @@
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, Self
 
 from dledger.types import NodeId
+
+if TYPE_CHECKING:
+    from dledger.records import Appended
+
+NOTHING_DONE: Final = "; nothing was done"
+"""How a sentence ends that says so: it goes where another attempt may have done something."""
 
 
 class DledgerError(Exception):
@@ -60,21 +69,24 @@ class Unsupported(Refused):
 
 
 class UnknownTopic(Refused):
-    """The topic does not exist and is not created on demand."""
+    """The topic does not exist, and was not to be created on demand, or was deleted."""
 
     def __init__(self, topic: str) -> None:
         super().__init__(
-            f"topic {topic!r} does not exist and autoCreateTopics is off; "
-            f"create it with `dledger topic create {topic}`"
+            f"topic {topic!r} does not exist; create it with `dledger topic create {topic}` "
+            "(with autoCreateTopics on, its first use makes it)"
         )
         self.topic = topic
 
 
 class UnknownGroup(Refused):
-    """The consumer group does not exist and is not created on demand."""
+    """The consumer group does not exist, or was deleted meanwhile."""
 
     def __init__(self, group: str) -> None:
-        super().__init__(f"consumer group {group!r} does not exist and autoCreateTopics is off")
+        super().__init__(
+            f"consumer group {group!r} does not exist; create it with `dledger group create "
+            f"{group}`, or ask for messages in its name, which makes it"
+        )
         self.group = group
 
 
@@ -84,6 +96,44 @@ class TopicTypeMismatch(Refused):
 
 class InvalidReceiptHandle(Refused):
     """The receipt handle is malformed, expired, or was acknowledged already."""
+
+
+class MessageIdConflict(Refused):
+    """Messages whose ids are those of others, with other bodies, that were stored before.
+
+    They are not stored; the rest of their batch is. An id is one message's: send them with others.
+
+    Attributes:
+        rows: Which messages of the batch, from 0 on, ascending; empty where nobody said.
+        appended: Where the batch went, with offset -1 for *rows*; None where nobody said.
+    """
+
+    def __init__(
+        self, sentence: str, *, rows: Sequence[int] = (), appended: Appended | None = None
+    ) -> None:
+        super().__init__(sentence)
+        self.rows, self.appended = tuple(rows), appended
+
+    @classmethod
+    def of(cls, rows: Sequence[int], *, appended: Appended | None = None) -> Self:
+        """Return the error about these *rows* of a batch."""
+        named = ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
+        return cls(
+            f"{len(rows)} of the batch's messages (rows {named}) have the ids of messages with "
+            "other bodies that were stored before: they are not stored, the others are",
+            rows=rows,
+            appended=appended,
+        )
+
+    @classmethod
+    def of_message(cls, message_id: str) -> Self:
+        """Return the error about a message that is alone; without an id, one was made up for it."""
+        named = f"message id {message_id!r}" if message_id else "the id that was made up for it"
+        return cls(
+            f"{named} is that of a message with another body that was stored before: this one is "
+            "not stored",
+            rows=(0,),
+        )
 
 
 class AlreadyBootstrapped(Refused):
@@ -98,9 +148,29 @@ class WrongGroup(Refused):
     """The caller belongs to another group."""
 
     def __init__(self, *, ours: str, theirs: str) -> None:
-        super().__init__(f"this node belongs to group {ours}, not to {theirs}")
+        super().__init__(f"this node belongs to group {ours!r}, not to {theirs!r}")
         self.ours = ours
         self.theirs = theirs
+
+
+class NotTheGroup(Refused):
+    """An empty disk joins, or founds, no group but the one that its node was told (`group_id`)."""
+
+    def __init__(self, *, told: str, theirs: str) -> None:
+        only = f"may only join group {told!r}" if told else "was not told which group it may join"
+        super().__init__(f"this node's disk is empty and {only}, not {theirs!r}; see group_id")
+        self.told = told
+        self.theirs = theirs
+
+
+class NotMember(Refused):
+    """The caller is no member of the group, as far as can be told here."""
+
+    def __init__(self, node_id: NodeId, *, name: str, group_id: str) -> None:
+        super().__init__(
+            f"{name!r} ({node_id!r}) is not a member of group {group_id}: "
+            "a replaced disk must be added to the group as a new member"
+        )
 
 
 class MemberRemoved(Refused):
@@ -152,7 +222,11 @@ class NotLeader(Unavailable):
     """Only the leader can do this; *leader* names it when known."""
 
     def __init__(self, leader: NodeId | None) -> None:
-        super().__init__(f"not the leader; leader is {leader or 'unknown'}")
+        super().__init__(
+            f"the group has no leader at the moment{NOTHING_DONE}"
+            if leader is None
+            else f"this node does not lead the group, node {leader} does{NOTHING_DONE}"
+        )
         self.leader = leader
 
 
@@ -191,6 +265,10 @@ class FaultyEntry(Unavailable):
 
 class SpoolFull(Unavailable):
     """A producer's spool has no room, and the group takes no writes: the message is not kept."""
+
+
+class RateLimited(DledgerError):
+    """This is done only so often; nothing happened. The message says how to do it at once."""
 
 
 class DiskFull(DledgerError):

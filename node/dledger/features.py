@@ -161,11 +161,14 @@ FEATURES: Final = Features(
         8: CommandForm(name="RELEASE", level=1, fields=since(1, "group client")),
         9: CommandForm(name="RETAIN", level=1, fields=since(1, "before")),
         10: CommandForm(name="EXPIRE_GROUPS", level=1, fields=since(1, "before_ms")),
+        11: CommandForm(name="DELETE_TOPIC", level=1, fields=since(1, "name generation")),
+        12: CommandForm(name="DELETE_GROUP", level=1, fields=since(1, "name")),
+        13: CommandForm(name="SET_SECRET", level=1, fields=since(1, "secret")),
     },
     entry_kinds={0: 1, 1: 1, 2: 1},
     membership=since(1, "group voters outgoing learners"),
     member=since(1, "id name address"),
-    snapshots={4: 1},
+    snapshots={5: 1},
 )
 """All that this version knows of the log."""
 

@@ -19,6 +19,7 @@ from dledger.errors import CorruptFile, InvalidArgument
 from dledger.store.atomic import load_file, replace_file
 from dledger.store.files import Files
 from dledger.types import Entry, EntryKind, Member, Membership, NodeId
+from dledger.words import check_group_id, check_member
 
 FILE_NAME: Final = "founding.json"
 MAX_MEMBERS: Final = 9
@@ -65,11 +66,10 @@ def check_founding(group_id: str, members: tuple[Member, ...], *, own_id: NodeId
     """Check a Bootstrap request against the node that was asked.
 
     Raises:
-        InvalidArgument: The group id is empty, or the members are not an odd number of distinct
-            nodes that include this one.
+        InvalidArgument: The group id or a member is malformed, or the members are not an odd number
+            of distinct nodes that include this one.
     """
-    if not group_id:
-        raise InvalidArgument("group_id must not be empty")
+    check_group_id(group_id)
     if not members or len(members) % 2 == 0 or len(members) > MAX_MEMBERS:
         raise InvalidArgument(f"members must be odd, 1 to {MAX_MEMBERS}, not {len(members)}")
     for what, values in (
@@ -79,6 +79,8 @@ def check_founding(group_id: str, members: tuple[Member, ...], *, own_id: NodeId
     ):
         if len(set(values)) != len(values) or not all(values):
             raise InvalidArgument(f"members' {what} must be distinct and not empty: {values}")
+    for member in members:
+        check_member(member)
     if own_id not in {m.id for m in members}:
         raise InvalidArgument(f"this node, {own_id}, is not among the members")
     return Founding(group_id, Membership.of(members, group_id))

@@ -1,14 +1,21 @@
-"""``/livez``, ``/readyz`` and ``/metrics`` of a process, served by a thread.
+"""``/livez``, ``/readyz`` and ``/metrics`` of a process, served by threads.
 
-A thread, so that a stalled event loop is seen from outside as what it is: not alive.
+Threads, so that a stalled event loop is seen from outside as what it is: not alive. The port is
+open to whoever reaches it, so it costs little whoever comes: a connection has one request and a few
+seconds for it, there are few at once, and metrics are made once for all who ask within a second.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
+import socket
+import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -17,11 +24,20 @@ from prometheus_client import (
     generate_latest,
 )
 
+logger = logging.getLogger(__name__)
+
 # A time of creation for each series would double what is scraped.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 Probe = Callable[[], str]
 """Returns an empty string when all is well, else what is not."""
+MAX_CONNECTIONS: Final = 16
+"""At once; for one more the oldest goes, or idle strangers would keep the probes out."""
+TIMEOUT_S: Final = 5.0
+"""For a connection's one request and its answer together."""
+_BACKLOG: Final = 64
+_METRICS_S: Final = 1.0
+"""How old what is scraped may be; gauges are published as often."""
 
 
 class HealthServer:
@@ -36,28 +52,30 @@ class HealthServer:
         registry: CollectorRegistry,
     ) -> None:
         """Bind *address*. Raises OSError when that is not possible."""
+        metrics = _Metrics(registry)
         routes: dict[str, Callable[[], tuple[int, str, bytes]]] = {
             "/livez": lambda: _probe(live),
             "/readyz": lambda: _probe(ready),
-            "/metrics": lambda: (200, CONTENT_TYPE_LATEST, generate_latest(registry)),
+            "/metrics": lambda: (200, CONTENT_TYPE_LATEST, metrics.text()),
         }
 
         class Handler(BaseHTTPRequestHandler):
+            timeout = TIMEOUT_S
+
             def do_GET(self) -> None:
                 route = routes.get(self.path.partition("?")[0])
                 status, kind, body = route() if route else (404, "text/plain", b"not found\n")
                 self.send_response(status)
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
-                with contextlib.suppress(ConnectionError):  # the probe did not wait
+                with contextlib.suppress(OSError):  # the probe did not wait
                     self.end_headers()
                     self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - inherited
                 """Probes arrive every few seconds; they are not worth a line each."""
 
-        self._server = ThreadingHTTPServer(address, Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(address, Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
     @property
@@ -74,6 +92,71 @@ class HealthServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    """A thread for each of a few connections, and so much time for each."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = _BACKLOG
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._since_s: dict[socket.socket, float] = {}
+        self._lock = threading.Lock()
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection, in place of the oldest if there are too many."""
+        with self._lock:
+            oldest = list(self._since_s)[: len(self._since_s) + 1 - MAX_CONNECTIONS]
+            self._since_s[request] = time.monotonic()
+        _end(oldest)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection, which its thread has done with."""
+        with self._lock:
+            self._since_s.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Twice a second: end what has had its time, however often it said a byte."""
+        before_s = time.monotonic() - TIMEOUT_S
+        with self._lock:
+            overdue = [each for each, since_s in self._since_s.items() if since_s < before_s]
+        _end(overdue)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log what is our own fault; how a stranger's connection ends is none."""
+        del request
+        error = sys.exception()
+        if not isinstance(error, OSError):
+            logger.error("a request of %s failed", client_address, exc_info=error)
+
+
+class _Metrics:
+    """A registry's text, made once for all who ask within a second."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._lock = threading.Lock()
+        self._text, self._until_s = b"", 0.0
+
+    def text(self) -> bytes:
+        """Return the metrics as they were at most `_METRICS_S` ago."""
+        with self._lock:
+            if time.monotonic() >= self._until_s:
+                self._text = generate_latest(self._registry)
+                self._until_s = time.monotonic() + _METRICS_S
+            return self._text
+
+
+def _end(connections: Iterable[socket.socket]) -> None:
+    """Let the threads of *connections* find them closed."""
+    for connection in connections:
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
 
 
 def _probe(probe: Probe) -> tuple[int, str, bytes]:

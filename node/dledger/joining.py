@@ -1,7 +1,7 @@
 """Which group this disk belongs to, and how it comes to belong to one.
 
 Owned by the node, which starts its driver once the disk belongs to a group: by `Bootstrap`, or by
-the greeting of a member that knows the disk's UUID.
+the greeting of a member that knows the disk's UUID; and to none but the one it was told before.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from dledger.errors import AlreadyBootstrapped, NodeRemoved
+from dledger.errors import AlreadyBootstrapped, NodeRemoved, NotTheGroup
 from dledger.features import FEATURE_LEVEL
 from dledger.founding import Founding, FoundingFile, check_founding
 from dledger.raft.view import RaftView
-from dledger.rpc.hello import Hello, NodeAddress, check
+from dledger.rpc.hello import Hello, PeerAddress, check
 from dledger.store.files import Files
 from dledger.store.identity import Identity, join, load_or_format
 from dledger.store.tombstone import NAME as TOMBSTONE_NAME
@@ -36,6 +36,8 @@ class Joining:
     """The identity of one disk, formatted if it was empty; it joins one group, once.
 
     Args:
+        address: Where this node tells its peers that it is.
+        told_group: The id of the group that the disk may join, or found, if it is empty; "": none.
         feature_level: What this node tells its peers that it knows.
         on_joined: Called when the disk has come to belong to a group.
     """
@@ -47,7 +49,8 @@ class Joining:
         *,
         group: str,
         name: str,
-        address: NodeAddress,
+        address: PeerAddress,
+        told_group: str,
         feature_level: int = FEATURE_LEVEL,
         on_joined: Callable[[], Awaitable[None]],
     ) -> None:
@@ -61,6 +64,7 @@ class Joining:
         self._directory = directory
         self._name = name
         self._address = address
+        self.told_group = told_group
         self._feature_level = feature_level
         self._on_joined = on_joined
         self._lock = asyncio.Lock()
@@ -69,6 +73,12 @@ class Joining:
         tombstone = load_tombstone(files, directory)
         if tombstone is not None:
             raise self._removed(tombstone)
+        if self.group_id and told_group not in ("", self.group_id):
+            logger.warning(
+                "this disk belongs to group %r; group_id %r is for an empty one",
+                self.group_id,
+                told_group,
+            )
 
     @property
     def node_id(self) -> NodeId:
@@ -95,12 +105,15 @@ class Joining:
 
         Raises:
             AlreadyBootstrapped: This node belongs to a group.
+            NotTheGroup: It was told to join another one, or none.
             InvalidArgument: See `check_founding`.
         """
         founding = check_founding(group_id, members, own_id=self.node_id)
         async with self._lock:
             if self.group_id:
                 raise AlreadyBootstrapped(self.group_id)
+            if group_id != self.told_group:
+                raise NotTheGroup(told=self.told_group, theirs=group_id)
             await asyncio.to_thread(self._founding.save, founding)
             await self._join(group_id)
             logger.info("founding group %s with %s", group_id, [m.name for m in members])
@@ -118,7 +131,7 @@ class Joining:
         )
 
     async def accept(self, hello: Hello, view: Callable[[], RaftView | None]) -> None:
-        """Accept a peer's greeting; an Unjoined node joins the group that knows its UUID.
+        """Accept a peer's greeting; an Unjoined node joins the group that it was told to join.
 
         Args:
             hello: The greeting.
@@ -133,12 +146,15 @@ class Joining:
                 hello,
                 node_id=self.node_id,
                 group_id=self.group_id,
+                told_group=self.told_group,
                 membership=authoritative_membership(core),
                 removal_index=core.removal_index(hello.sender_id) if core else None,
             )
             if joins:
                 await self._join(hello.group_id)
-                logger.info("joined group %s at %s's greeting", hello.group_id, hello.sender_name)
+                logger.info(
+                    "joined group %s at the greeting of %r", hello.group_id, hello.sender_name
+                )
                 await self._on_joined()
 
     async def bury(self, index: int, now_ms: int) -> NodeRemoved:

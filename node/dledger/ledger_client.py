@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import grpc.aio
 
-from dledger.channel import Channel, error_of, outcome_of
+from dledger.broker.topics import MAX_TOPICS
+from dledger.channel import MAX_ANSWER_BYTES, Channel, error_of, outcome_of
 from dledger.errors import (
     DiskFull,
     DledgerError,
@@ -19,6 +20,7 @@ from dledger.errors import (
     NotLeader,
     OutcomeUnknown,
     Overloaded,
+    RateLimited,
     Refused,
     Unavailable,
 )
@@ -29,7 +31,7 @@ from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
 from dledger.stored_batch import StoredBatch
 
 _RETRY_S: Final = 0.1
-_NOTHING_TAKEN: Final = (NotLeader, NotJoined, Overloaded, DiskFull)
+_NOTHING_TAKEN: Final = (NotLeader, NotJoined, Overloaded, RateLimited, DiskFull)
 """After these, when a node says so, nothing of a request was carried out."""
 
 
@@ -50,8 +52,15 @@ class Client(Channel):
     loses nor repeats a record.
     """
 
-    def __init__(self, address: str, *, timeout_s: float = 30.0, client_id: str = "") -> None:
-        super().__init__(address, timeout_s)
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout_s: float = 30.0,
+        client_id: str = "",
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+    ) -> None:
+        super().__init__(address, timeout_s, max_answer_bytes=max_answer_bytes)
         self.client_id = client_id or f"dledger-py-{uuid.uuid4()}"
         self._ids = MessageIds()
         self._ledger = pb_grpc.LedgerStub(self.channel)
@@ -65,6 +74,10 @@ class Client(Channel):
     async def topics(self) -> tuple[TopicInfo, ...]:
         """Return all topics, sorted by name."""
         response = await self.call(self._topics.ListTopics, pb.ListTopicsRequest())
+        if (named := len(response.topics)) > MAX_TOPICS:
+            raise DledgerError(
+                f"{self.address}: names {named} topics, of which no group has over {MAX_TOPICS}"
+            )
         found = (
             TopicInfo(name=t.name, type=t.type, queues=t.queues, messages=t.messages)
             for t in response.topics
@@ -82,7 +95,8 @@ class Client(Channel):
             queue_id: The queue; -1 lets the leader choose.
 
         Raises:
-            Refused: The batch is at fault; the message says how.
+            MessageIdConflict: Some of its messages have the ids of others; the rest is stored.
+            Refused: Any other: the batch is at fault; the message says how.
             DiskFull: The group's disks are full; nothing of it is stored.
             OutcomeUnknown: No leader answered within the timeout, or the group takes nothing more;
                 the batch may be stored, or may be yet.
@@ -97,7 +111,9 @@ class Client(Channel):
         """Append one batch in a single attempt; the records should have ids.
 
         Raises:
-            Refused: A node of the group says that the batch is at fault; nothing is stored.
+            MessageIdConflict: Some of its messages have the ids of others; the rest is stored.
+            Refused: Any other: a node of the group says that the batch is at fault; nothing is
+                stored.
             Unavailable: No node took it, or somebody else answered; the outcome is unknown.
             DledgerError: Any other failure of a node; the outcome is unknown.
         """

@@ -60,6 +60,10 @@ class LogView:
         """Return the term at *index* (0 at index 0). Raises OffsetOutOfRange outside the log."""
         return self._log.term(index)
 
+    def chain(self, index: int) -> int:
+        """Return the chain CRC at *index* (0 at index 0). Raises OffsetOutOfRange outside."""
+        return self._log.chain(index)
+
     def membership_indexes(self) -> Collection[int]:
         """Return where the log has memberships of the group, those too that are damaged."""
         return self._log.membership_indexes()

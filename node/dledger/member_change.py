@@ -16,6 +16,7 @@ from dledger.driver import Driver
 from dledger.errors import InvalidArgument, LeadershipLost, NotLeader, Refused, Unavailable
 from dledger.founding import MAX_MEMBERS
 from dledger.types import Member, Membership, NodeId, Role
+from dledger.words import check_member
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ def plan(
     _check_shape(change)
     for node_id in change.remove:
         if not was_member(node_id):
-            raise InvalidArgument(f"{node_id} is no member of group {current.group_id}")
+            raise InvalidArgument(f"{node_id!r:.120} is no member of group {current.group_id}")
     present = {member.id for member in current.members}
     staying = [m for m in current.members if m.id not in change.remove]
     coming = [m for m in change.add if m.id not in present]
@@ -85,8 +86,7 @@ def _check_shape(change: MemberChange) -> None:
     if not change.add and not change.remove:
         raise InvalidArgument("name a member to add or to remove")
     for member in change.add:
-        if not member.id or not member.name or not member.address:
-            raise InvalidArgument(f"a member has an id, a name and an address: {member}")
+        check_member(member)
     ids = [*(member.id for member in change.add), *change.remove]
     if len(set(ids)) != len(ids):
         raise InvalidArgument(f"a node is named twice among {', '.join(sorted(ids))}")

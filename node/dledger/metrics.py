@@ -47,6 +47,7 @@ class Sample:
         follower_lag_entries: The leader's view of each other voter, by name; else empty.
         quorum_margin: None unless the node leads.
         bytes_at_risk: None unless the node leads.
+        commit_waits_seconds: None unless the node leads.
     """
 
     role: str
@@ -65,6 +66,9 @@ class Sample:
     bytes_at_risk: int | None = _gauge(
         "On the leader: bytes of entries it wrote in its term that no majority has synced yet"
     )
+    commit_waits_seconds: float | None = _gauge(
+        "On the leader: how long no majority has acknowledged what waits in its log; 0 if none does"
+    )
     queued_bytes: int = _gauge("Bytes of commands that wait to become part of an entry")
     sync_running_seconds: float = _gauge("How long the sync under way has taken; 0 if none is")
     writes_refused: bool = _gauge("1 while this node refuses user data because its disk is full")
@@ -79,7 +83,7 @@ class Sample:
         "Message ids of all clients by which a retry is recognised"
     )
     remembered_message_ids_limit: int = _gauge(
-        "How many are kept; beyond it the least recent clients are forgotten"
+        "How many are kept; beyond it the largest client's oldest are forgotten"
     )
 
 
@@ -115,8 +119,29 @@ class NodeMetrics:
             "Damaged entries that were written again from memory or from a peer",
             **make,
         ).labels(**own)
+        self._refusals = Counter(
+            "dledger_refused_messages",
+            "Peers' messages that Raft refused: of another log, or of a term out of reach",
+            labelnames=(*own, "reason"),
+            registry=self.registry,
+        )
         self.scrubbed_bytes = Counter(
             "dledger_scrubbed_bytes", "Bytes of the log that were read to look for damage", **make
+        ).labels(**own)
+        self.message_id_conflicts = Counter(
+            "dledger_message_id_conflicts",
+            "Messages whose id was that of another one: refused, or stored apart from it",
+            **make,
+        ).labels(**own)
+        self.broken_messages = Counter(
+            "dledger_broken_messages",
+            "Deliveries and reads that left out a message which cannot be told",
+            **make,
+        ).labels(**own)
+        self.early_dropped_messages = Counter(
+            "dledger_early_dropped_messages",
+            "Messages that went before their time because the disk was fuller than it may be",
+            **make,
         ).labels(**own)
         self.batch_commands = Histogram(
             "dledger_batch_commands", "Commands that shared one entry", buckets=_COMMANDS, **make
@@ -173,6 +198,10 @@ class NodeMetrics:
         for phase, time_ms in zip(_PHASES, times_ms, strict=True):
             labels = {**self._own, "cause": record.cause, "phase": phase}
             self._failovers.labels(**labels).observe(time_ms / 1000)
+
+    def refused(self, reason: str) -> None:
+        """Count a message that Raft refused; *reason* is one of `refusal_log`."""
+        self._refusals.labels(**self._own, reason=reason).inc()
 
     def publish(self, sample: Sample) -> None:
         """Make *sample* what scrapes see."""

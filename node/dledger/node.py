@@ -19,7 +19,14 @@ from dledger.broker.state import BrokerState
 from dledger.config import Settings
 from dledger.driver import Driver
 from dledger.engine import NodeEngine
-from dledger.errors import DiskFull, MemberRemoved, NewerCommand, NotJoined, StorageError
+from dledger.errors import (
+    DiskFull,
+    MemberRemoved,
+    NewerCommand,
+    NotJoined,
+    NotMember,
+    StorageError,
+)
 from dledger.features import FEATURES, Features, MemberLevels
 from dledger.http import HealthServer
 from dledger.joining import Joining
@@ -35,7 +42,9 @@ from dledger.replica import Replica, Surroundings
 from dledger.rpc.admin import AdminServicer
 from dledger.rpc.export import CommittedLog
 from dledger.rpc.gateway import Gateway, GatewayConfig
-from dledger.rpc.hello import Hello, NodeAddress
+from dledger.rpc.hello import ClientAddress, Hello, PeerAddress
+from dledger.rpc.introductions import Introductions
+from dledger.rpc.made import MadeServicer
 from dledger.rpc.peers import Peers
 from dledger.rpc.records import RecordsServicer
 from dledger.rpc.servers import Servers
@@ -92,31 +101,34 @@ class Node:
         self._replica: Replica | None = None
         self._state = state if state is not None else BrokerState(features=features)
         self._metrics = NodeMetrics(settings.group, settings.name)
-        self._address = NodeAddress(
+        clients = ClientAddress(
             host=settings.advertise_host,
-            peer_host=settings.peer_host or settings.advertise_host,
-            client_port=settings.client_port,
-            client_tls_port=settings.client_tls_port,
-            peer_port=settings.peer_port,
+            port=settings.client_port,
+            tls_port=settings.client_tls_port,
         )
         self._joining = Joining(
             self._files,
             self._directory,
             group=settings.group,
             name=settings.name,
-            address=self._address,
+            address=PeerAddress(
+                host=settings.peer_host or settings.advertise_host, port=settings.peer_port
+            ),
+            told_group=settings.group_id,
             feature_level=features.level,
             on_joined=self._start_replica,
         )
         self._levels = MemberLevels(self.node_id, features)
-        self._peers = Peers(self.node_id, self, self._levels)
+        self._peers = Peers(self.node_id, self, self._levels, clients=clients)
+        self._introductions = Introductions(self._peers.ask, lambda: self._joining.group_id)
         self.engine = NodeEngine(
             group=settings.group,
             name=settings.name,
             node_id=self.node_id,
             state=self._state,
             peers=self._peers,
-            address=self._address,
+            clients=clients,
+            told_group=settings.group_id,
         )
         self._stopping = False
         self._burial: asyncio.Task[None] | None = None
@@ -132,7 +144,7 @@ class Node:
         self._gateway = Gateway(
             self.engine,
             GatewayConfig(
-                auto_create=settings.auto_create_topics,
+                auto_create_topics=settings.auto_create_topics,
                 default_queues=settings.default_queues,
                 leader_follows_clients=settings.leader_follows_clients,
             ),
@@ -150,6 +162,7 @@ class Node:
         return [
             self._peers.handlers(),
             AdminServicer(self).handler(),
+            MadeServicer(self.engine).handler(),
             RecordsServicer(self._open_records).handler(),
         ]
 
@@ -164,7 +177,7 @@ class Node:
         if self._joining.group_id:
             await self._start_replica()
         else:
-            logger.info("node %s is Unjoined: waiting for Bootstrap", self.node_id)
+            logger.info("node %s: %s", self.node_id, self.engine.not_ready_reason())
         loop = asyncio.get_running_loop()
         duties = (self._keep_house(), self._keep_log_short(), self._show())
         self._tasks += [loop.create_task(duty) for duty in duties]
@@ -239,17 +252,38 @@ class Node:
         """Return the greeting for a stream to *member*."""
         return self._joining.hello_to(member)
 
-    async def hello_from(self, hello: Hello) -> None:
-        """Accept a peer's greeting, which may make this node join its group; or raise."""
+    async def hello_from(self, hello: Hello) -> Member | None:
+        """Accept a peer's greeting, which may make this node join its group; or raise.
+
+        Returns the sender as a member, by this node's log or by the word of a member that is in it;
+        None while this node knows no member.
+        """
         if self._stopping:
             raise NotJoined
         await self._joining.accept(hello, lambda: self._driver.core if self._driver else None)
+        core = self._driver.core if self._driver else None
+        if core is None or not core.membership.voters:
+            return None
+        sender = core.known_member(hello.sender_id)
+        if sender is None:
+            others = [one.id for one in core.membership.members if one.id != self.node_id]
+            sender = await self._introductions.find(hello.sender_id, others)
+            if sender is None:
+                group_id = self._joining.group_id
+                raise NotMember(hello.sender_id, name=hello.sender_name, group_id=group_id)
+            logger.info("heard of a new member: %s", sender)
+            core.introduce(sender.id)
+        return sender
 
     def check_sender(self, sender: NodeId) -> None:
-        """Refuse what a member that was removed since its greeting says. Raises MemberRemoved."""
-        index = self._driver.core.removal_index(sender) if self._driver is not None else None
+        """Refuse what a node says that is no member any more. Raises MemberRemoved, NotMember."""
+        core, group_id = self._driver.core if self._driver else None, self._joining.group_id
+        if core is None or core.hears(sender):
+            return
+        index = core.removal_index(sender)
         if index is not None:
-            raise MemberRemoved(sender, group_id=self._joining.group_id, index=index)
+            raise MemberRemoved(sender, group_id=group_id, index=index)
+        raise NotMember(sender, name=sender, group_id=group_id)
 
     def removed(self, index: int) -> None:
         """Take note that committed entry *index* removed this node: it stops for good."""

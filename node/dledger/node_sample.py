@@ -39,6 +39,7 @@ def node_sample(
         voters=len(core.membership.voters) if core else 0,
         quorum_margin=quorum_margin(core) if core else None,
         bytes_at_risk=core.uncommitted_bytes if core and leads else None,
+        commit_waits_seconds=driver.commit_waits_s() if driver and leads else None,
         queued_bytes=driver.queued_bytes if driver else 0,
         sync_running_seconds=driver.sync_running_s() if driver else 0.0,
         writes_refused=bool(status.writes_refused_reason),

@@ -72,6 +72,7 @@ def node_status(
         recovered_to=facts.recovered_to,
         faulty_entries=log.faulty_count if log else 0,
         feature_level=facts.feature_level,
+        commit_waits_ms=int(driver.commit_waits_s() * 1000) if driver else 0,
     )
 
 

@@ -220,5 +220,6 @@ def _upkeep(given: Surroundings, driver: Driver, log: CommitLog, snapshots: Snap
         policy=SnapshotPolicy(
             size_bytes=settings.snapshot_bytes, entries=settings.snapshot_entries
         ),
+        metrics=given.metrics,
         now_s=given.clock.monotonic_s,
     )

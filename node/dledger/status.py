@@ -11,6 +11,8 @@ from dledger.types import Member
 CAUGHT_UP_ENTRIES: Final = 1000
 """A node that lacks no more has it within a moment: it may serve clients, lead, and counts for the
 quorum's margin."""
+MOST_MEMBERS: Final = 64
+"""An answer that names more is no node's: even nine voters and as many learners are fewer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +33,11 @@ class MemberStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """What one node says of itself (`dledger.v1.StatusResponse`)."""
+    """What one node says of itself (`dledger.v1.StatusResponse`).
+
+    *commit_waits_ms* is how long no majority has acknowledged what waits in a leader's log; 0 if
+    nothing waits.
+    """
 
     node_id: str
     name: str
@@ -55,3 +61,4 @@ class NodeStatus:
     recovered_to: int = 0
     faulty_entries: int = 0
     feature_level: int = 0
+    commit_waits_ms: int = 0

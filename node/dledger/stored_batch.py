@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dledger.broker.frames import MalformedCommandError
 from dledger.broker.produce import ProduceFrame
 from dledger.records import Record, StoredRecord
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +22,7 @@ class StoredBatch:
         count: How many there are.
         index: Raft index of the entry that holds them.
         stored_at_ms: When the leader stored them, Unix milliseconds.
-        payload: The whole PRODUCE payload (``docs/message-format.md``).
+        payload: The whole PRODUCE payload (``docs/message-format.md``), but for the client id.
         first_row: The row of the first one in it.
     """
 
@@ -39,10 +43,18 @@ class StoredBatch:
         return self._frame().bodies()[self.first_row : self.first_row + self.count]
 
     def records(self) -> Iterator[StoredRecord]:
-        """Yield the messages with all they carry. Raises MalformedCommandError."""
+        """Yield the messages with all they carry; one that cannot be told is left out, and logged.
+
+        No node lets such a message in, but an older log may have some.
+        """
         frame = self._frame()
         for number in range(self.count):
-            message = frame.message(self.first_row + number)
+            try:
+                message = frame.message(self.first_row + number)
+            except MalformedCommandError as error:
+                offset = self.first_offset + number
+                logger.warning("the message at offset %d is left out: %s", offset, error)
+                continue
             yield StoredRecord(
                 record=Record(
                     body=message.body,

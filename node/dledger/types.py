@@ -15,6 +15,9 @@ NodeId = NewType("NodeId", str)
 """The UUID that was written when a disk was formatted; a wiped disk is another node."""
 
 
+MAX_NUMBER: Final = 1 << 62
+"""Terms and indexes stay below: a number that no group comes to is a fault or a forgery, and what
+follows it would not fit where numbers have 64 bits, or 63."""
 _OVERHEAD_BYTES: Final = 256
 """What an entry takes in memory beside its data, about."""
 
@@ -88,12 +91,14 @@ class SnapshotInfo:
     Attributes:
         last_index: The last entry it covers.
         last_term: That entry's term.
+        last_chain: The chain CRC of that entry.
         size_bytes: How long it is; at least 1.
         crc32c: Of all its bytes: snapshots of two nodes may differ, and must not be mixed.
     """
 
     last_index: int
     last_term: int
+    last_chain: int
     size_bytes: int
     crc32c: int
 

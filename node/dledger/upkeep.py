@@ -13,14 +13,17 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from dledger import snapshot_care
 from dledger.broker.commands import ExpireGroups, Retain
+from dledger.broker.results import Retained
 from dledger.broker.state import BrokerState
 from dledger.driver import Driver
 from dledger.errors import DiskFull, DledgerError, StorageError
 from dledger.laggards import Laggards
+from dledger.metrics import NodeMetrics
 from dledger.retention import RetentionPolicy, first_index_without, keep_from
 from dledger.snapshots import Snapshots
 from dledger.store.commit_log import CommitLog
@@ -61,6 +64,7 @@ class Upkeep:
         *,
         retention: RetentionPolicy,
         policy: SnapshotPolicy,
+        metrics: NodeMetrics,
         now_s: Callable[[], float] = time.monotonic,
         spread: Callable[[], float] = random.random,
     ) -> None:
@@ -70,6 +74,7 @@ class Upkeep:
         self._snapshots = snapshots
         self._retention = retention
         self._policy = policy
+        self._metrics = metrics
         self._now_s = now_s
         wait_s = snapshot_care.wait_s(snapshots.unfinished, spread())
         self._not_before_s = now_s() + wait_s
@@ -145,10 +150,29 @@ class Upkeep:
     async def _propose_retention(self, usage: DiskUsage) -> None:
         if not self._driver.is_serving_leader():
             return
-        index = await asyncio.to_thread(self._keep_from, usage, self._driver.now_ms())
-        if index > self._state.first_index:
-            logger.info("messages in entries below %d are not kept any longer", index)
-            await self._driver.propose(Retain(before_index=index).encode(), grows=False)
+        decided = await asyncio.to_thread(self._keep_from, usage, self._driver.now_ms())
+        index, of_age = decided
+        if index <= self._state.first_index:
+            return
+        logger.info("messages in entries below %d are not kept any longer", index)
+        grown = self._state.topics.grown_bytes
+        retained = await self._driver.propose(Retain(before_index=index).encode(), grows=False)
+        if index > of_age and isinstance(retained, Retained):
+            self._went_early(retained.dropped, grown)
+
+    def _went_early(self, dropped: int, grown: dict[str, int]) -> None:
+        """Say whose messages took the room for which others go before their time."""
+        self._metrics.early_dropped_messages.inc(dropped)
+        topic = max(grown, key=lambda each: (grown[each], each), default="")
+        logger.warning(
+            "the disk is fuller than it may be: %d messages went before their time, of all topics; "
+            "most of the room went to topic %s: %d MiB since this was last said, or since this "
+            "node started",
+            dropped,
+            topic,
+            grown.get(topic, 0) >> 20,
+        )
+        grown.clear()
 
     async def _propose_expiry(self) -> None:
         """Every minute on the leader: let go the groups that nobody used for long."""
@@ -161,18 +185,22 @@ class Upkeep:
             logger.info("consumer groups that were used last before %d are let go", before_ms)
             await self._driver.propose(ExpireGroups(before_ms=before_ms).encode(), grows=False)
 
-    def _keep_from(self, usage: DiskUsage, now_ms: int) -> int:
+    def _keep_from(self, usage: DiskUsage, now_ms: int) -> tuple[int, int]:
+        """Return from which index on messages are kept; and from which if there were more room."""
         used_bytes = usage.total_bytes - usage.free_bytes
-        return keep_from(
+        excess_bytes = self._retention.excess_bytes(
+            used_bytes=used_bytes, total_bytes=usage.total_bytes
+        )
+        decide = partial(
+            keep_from,
             self._log.sealed(),
             self._retention,
             applied_index=self._driver.applied_index,
-            excess_bytes=self._retention.excess_bytes(
-                used_bytes=used_bytes, total_bytes=usage.total_bytes
-            ),
             now_ms=now_ms,
             newest_ms=self._newest,
         )
+        of_age = decide(excess_bytes=0)
+        return (decide(excess_bytes=excess_bytes) if excess_bytes else of_age), of_age
 
     def _newest(self, segment: SealedSegment) -> int:
         """Return the newest time in a segment; the core's own entries at its end have none."""

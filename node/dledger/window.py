@@ -24,9 +24,13 @@ class Window:
         """How many wait for room."""
         return len(self._waiting)
 
+    def has_room(self, size: int) -> bool:
+        """Whether there is room for so much, and nobody waits."""
+        return not self._in_line and self._fits(size)
+
     def take_now(self, size: int) -> bool:
         """Take so much if there is room and nobody waits; return whether."""
-        if self._in_line or not self._fits(size):
+        if not self.has_room(size):
             return False
         self.taken += size
         return True

@@ -12,13 +12,17 @@ from typing import Any, TypeVar
 
 from crc32c import crc32c
 
+from dledger.chain import chain_behind
 from dledger.raft import invariants
 from dledger.raft.core import Raft, RaftConfig, Ready
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
+    HeartbeatRequest,
     Message,
+    PreVoteRequest,
     PreVoteResponse,
+    VoteRequest,
     VoteResponse,
 )
 from dledger.raft.ready import ConfirmedRead, SnapshotChunk
@@ -28,6 +32,14 @@ from dledger_sim.disk import ModelDisk, Reader
 from dledger_sim.scenario import founding_entry, members
 from dledger_sim.stalls import while_true
 
+_CHAINS: dict[type[Message], dict[str, str]] = {
+    PreVoteRequest: {"last_chain": "last_index"},
+    VoteRequest: {"last_chain": "last_index"},
+    AppendRequest: {"previous_chain": "previous_index"},
+    AppendResponse: {"match_chain": "match_index"},
+    HeartbeatRequest: {"commit_chain": "commit_index"},
+}
+"""Which field of a message is the chain CRC of which index."""
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
@@ -109,20 +121,43 @@ class Alone:
             self.do(lambda raft: raft.tick())
 
     def hear(self, kind: type[M], *, sender: str = "2", term: int, **fields: Any) -> None:
-        """Let a message arrive."""
+        """Let a message arrive; a chain CRC that is not given is that of our own log there."""
+        for chain, index in _CHAINS.get(kind, {}).items():
+            fields.setdefault(chain, self._own_chain(fields[index]))
+        if kind is AppendRequest:
+            last_chain = chain_behind(fields["previous_chain"], fields.get("entries", ()))
+            fields.setdefault("last_chain", last_chain)
         message = kind(sender=NodeId(sender), recipient=self.raft.id, term=term, **fields)
         self.do(lambda raft: raft.step(message))
 
+    def _own_chain(self, index: int) -> int:
+        log = self.raft._log  # noqa: SLF001 - what no caller of a core may need
+        return log.chain(index) if log.knows(index) else 0
+
     def append(
-        self, *entries: Entry, after: tuple[int, int], term: int, commit: int = 0, sender: str = "2"
+        self,
+        *entries: Entry,
+        after: tuple[int, int],
+        term: int,
+        commit: int = 0,
+        sender: str = "2",
+        chain: int | None = None,
+        last_chain: int | None = None,
     ) -> None:
-        """Let an AppendRequest arrive; *after* is the (term, index) before the entries."""
+        """Let an AppendRequest arrive.
+
+        *after* is the (term, index) before the entries, and *chain* the chain CRC there; what is
+        not given is as it should be.
+        """
+        previous = self._own_chain(after[1]) if chain is None else chain
         self.hear(
             AppendRequest,
             sender=sender,
             term=term,
             previous_term=after[0],
             previous_index=after[1],
+            previous_chain=previous,
+            last_chain=chain_behind(previous, entries) if last_chain is None else last_chain,
             commit_index=commit,
             entries=entries,
         )

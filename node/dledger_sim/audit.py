@@ -54,8 +54,10 @@ def _stored(processes: Sequence[Process]) -> dict[tuple[str, str], Place]:
     """Return where each message is; raises ViolationError if one is there twice."""
     entries = _entries(processes)
     places: dict[tuple[str, str], Place] = {}
-    for place, client, message_id in _messages(processes[0], entries):
-        other = places.setdefault((client, message_id), place)
+    once: dict[tuple[str, str, bytes], Place] = {}
+    for place, client, message_id, body in _messages(processes[0], entries):
+        places.setdefault((client, message_id), place)
+        other = once.setdefault((client, message_id, body), place)
         if other != place:
             raise ViolationError(f"{client}'s {message_id} is at {other} and at {place}")
     return places
@@ -84,15 +86,18 @@ def _read(process: Process, first: int, last: int) -> tuple[Entry, ...]:
     return ()
 
 
-def _messages(process: Process, entries: dict[int, Entry]) -> Iterator[tuple[Place, str, str]]:
-    """Yield each message with its place, its client and its id."""
+def _messages(
+    process: Process, entries: dict[int, Entry]
+) -> Iterator[tuple[Place, str, str, bytes]]:
+    """Yield each message with its place, its client, its id and its body."""
     for queue_id, queue in enumerate(_queues(process)):
         offset = queue.first
         while offset < queue.end:
             position, count = queue.stretch(offset)
             payload = position.payload
             frame = ProduceFrame(entries[payload.index].data, payload.start, payload.end)
-            ids = frame.message_ids()[position.row : position.row + count]
-            for place, message_id in enumerate(ids, offset):
-                yield (queue_id, place), frame.client_id, message_id.decode()
+            rows = slice(position.row, position.row + count)
+            pairs = zip(frame.message_ids()[rows], frame.bodies()[rows], strict=True)
+            for place, (message_id, body) in enumerate(pairs, offset):
+                yield (queue_id, place), frame.client_id, message_id.decode(), body
             offset += count

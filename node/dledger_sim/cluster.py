@@ -10,6 +10,8 @@ from dataclasses import replace
 from random import Random
 from zlib import crc32
 
+from crc32c import crc32c
+
 from dledger.driver import Driver
 from dledger.errors import DledgerError, StorageError
 from dledger.raft.messages import AppendRequest, Message
@@ -55,6 +57,7 @@ class Cluster:
         self._jobs = self.random("jobs")
         self._network = self.random("network")
         self._crashes = self.random("crashes")
+        self._mangled = self.random("mangled")
         self.links = Links(self.clock, options, self._network)
         self.elections = ElectionSafety()
         self.history = OneHistory()
@@ -261,7 +264,35 @@ class Cluster:
             return
         if self.links.reaches(message.sender, message.recipient):
             self.note(_sentence(message))
+            message = self._arrived(message)
+            self._introduce(process, message.sender)
             process.loop.run(process.driver.receive, message)
+
+    def _arrived(self, message: Message) -> Message:
+        """Return a message, or one with an entry that a bad memory changed on its way."""
+        part = 0.0 if self.calm else self.options.mangle
+        if not part or not isinstance(message, AppendRequest) or self._mangled.random() >= part:
+            return message
+        entries = list(message.entries)
+        whole = [at for at, entry in enumerate(entries) if entry.data]
+        if whole:
+            at = self._mangled.choice(whole)
+            data = bytes([entries[at].data[0] ^ 1]) + entries[at].data[1:]
+            entries[at] = replace(entries[at], data=data, crc32c=crc32c(data))
+        return replace(message, entries=tuple(entries))
+
+    def _introduce(self, process: Process, sender: NodeId) -> None:
+        """Do as the greeting of a node that the recipient does not know (`rpc.peers`).
+
+        The recipient asks those whom it hears itself.
+        """
+        core = process.driver.core
+        if core.hears(sender):
+            return
+        for other in self.up():
+            asked = core.was_member(other.id) and self.links.talks(process.id, other.id)
+            if asked and other.driver.core.membership.get(sender) is not None:
+                core.introduce(sender)
 
     def job_us(self, process: Process) -> tuple[int, int]:
         """Draw how long a job takes, and when within that time it runs."""

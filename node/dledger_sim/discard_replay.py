@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 from crc32c import crc32c
 
+from dledger.chain import chain_behind
 from dledger.raft import invariants
 from dledger.raft.core import Raft, RaftConfig, Ready
 from dledger.raft.membership import begin_change, end_change
@@ -164,6 +165,8 @@ class Replay:
             term=term,
             previous_index=same + _BEHIND,
             previous_term=reign.log[same - 1] >> 2 if same else 1,
+            previous_chain=self._entries.chain(reign.log[:same]),
+            last_chain=self._entries.chain(reign.log[:last]),
             commit_index=0,
             entries=tuple(self._entries.at(reign.log, each) for each in range(same + 1, last + 1)),
         )
@@ -180,14 +183,17 @@ class Replay:
         assert reign is not None, "someone led that term"  # noqa: S101
         leader = self._ids[reign.leader]
         core.hear(
-            HeartbeatRequest(sender=leader, recipient=core.id, term=term, commit_index=0, round=1)
+            HeartbeatRequest(
+                sender=leader, recipient=core.id, term=term, commit_index=0, commit_chain=0, round=1
+            )
         )
         lost = [each for each in range(1, base + 1) if state.nodes[at].lost >> each & 1]
         if lost:
             core.do(lambda raft: raft.entry_lost(lost[0] + _BEHIND))
         snapshots = ModelSnapshots()
         memberships = self._entries.memberships_in(reign.log[:base])
-        info = snapshots.take(base + _BEHIND, reign.log[base - 1] >> 2, memberships)
+        last_term, chain = reign.log[base - 1] >> 2, self._entries.chain(reign.log[:base])
+        info = snapshots.take(base + _BEHIND, last_term, chain, memberships)
         data = snapshots.read(info, 0, info.size_bytes) or b""
         for offset, piece in ((0, data), (info.size_bytes, b"")):
             core.hear(
@@ -212,6 +218,7 @@ class Replay:
                     term=term,
                     last_index=0,
                     last_term=0,
+                    last_chain=0,
                     transfer=True,
                 )
             )
@@ -289,6 +296,11 @@ class _Entries:
         term, kind = log[position - 1] >> 2, log[position - 1] & 3
         return _entry(term, position + _BEHIND, self.memberships[kind] if kind else None)
 
+    def chain(self, log: Log) -> int:
+        """Return the chain CRC of a log's last entry; that of the founding one, if it has none."""
+        entries = (self.at(log, position) for position in range(1, len(log) + 1))
+        return chain_behind(0, [self.founding(), *entries])
+
     def memberships_in(self, log: Log) -> list[tuple[int, Membership]]:
         """Return (index, membership) of all in a log, the founding one included."""
         found = [(at + 1, each & 3) for at, each in enumerate(log) if each & 3]
@@ -353,8 +365,9 @@ class _Core:
             self.do(lambda raft: raft.peer_disconnected(leader))
 
     def hear(self, message: Message) -> None:
-        """Let a message arrive, and do all that comes of it."""
+        """Let a message arrive, and do all that comes of it; a member has introduced its sender."""
         self._untaken.clear()
+        self.raft.introduce(message.sender)
         self.do(lambda raft: raft.step(message))
 
     def take(self, kind: type[M]) -> list[M]:
@@ -401,7 +414,7 @@ class _Core:
     def _install(self, info: SnapshotInfo) -> None:
         memberships = self._snapshots.install(info)
         assert memberships is not None, "it arrived whole"  # noqa: S101
-        self._disk.begin_behind(info.last_index, info.last_term, memberships)
+        self._disk.begin_behind(info.last_index, info.last_term, info.last_chain, memberships)
         kept = range(info.last_index + 1, self._disk.last_index + 1)
         self._lost = {each for each in self._lost if each + _BEHIND in kept}
         self._note_damage()

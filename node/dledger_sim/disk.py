@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Protocol
 
+from dledger.chain import chains_behind
 from dledger.raft.membership import memberships_in
 from dledger.store.commit_log import CommitLog
 from dledger.store.hard_state import HardStateFile
@@ -38,6 +39,10 @@ class Disk(Protocol):
 
     def term(self, index: int) -> int:
         """Return the term at *index*; 0 for index 0."""
+        ...
+
+    def chain(self, index: int) -> int:
+        """Return the chain CRC at *index*; 0 for index 0."""
         ...
 
     def entries(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...]:
@@ -102,6 +107,10 @@ class Reader:
         """Return the term at *index*; 0 for index 0."""
         return self._disk.term(index)
 
+    def chain(self, index: int) -> int:
+        """Return the chain CRC at *index*; 0 for index 0."""
+        return self._disk.chain(index)
+
     def entries(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...] | None:
         """Return entries from [first, last], or None if they are not in memory."""
         return self._disk.entries(first, last, max_bytes) if self._in_memory() else None
@@ -122,10 +131,11 @@ class ModelDisk:
 
     def __init__(self, entries: Sequence[Entry] = (), hard_state: HardState | None = None) -> None:
         self._entries = list(entries)
+        self._chains = chains_behind(0, entries)
         self._durable = list(entries)
         self._unsynced: list[tuple[Entry, ...]] = []
         self._hard_state = hard_state or HardState()
-        self._base_index = self._base_term = 0
+        self._base_index = self._base_term = self._base_chain = 0
         self._base_memberships: list[tuple[int, Membership]] = []
         self.unreadable: set[int] = set()
 
@@ -140,14 +150,15 @@ class ModelDisk:
         return self._base_index + len(self._entries)
 
     def begin_behind(
-        self, index: int, term: int, memberships: Sequence[tuple[int, Membership]]
+        self, index: int, term: int, chain: int, memberships: Sequence[tuple[int, Membership]]
     ) -> None:
         """Drop the entries that a snapshot covers; all of them, if ours are others."""
         known = index <= self.last_index and self.term(index) == term
         kept = self._entries[index - self._base_index :] if known else []
-        self._base_index, self._base_term = index, term
+        self._base_index, self._base_term, self._base_chain = index, term, chain
         self._base_memberships = list(memberships)
         self._entries, self._durable = kept, list(kept)
+        self._chains = chains_behind(chain, kept)
         self._unsynced.clear()
 
     def term(self, index: int) -> int:
@@ -155,6 +166,12 @@ class ModelDisk:
         if index == self._base_index:
             return self._base_term
         return self._entries[index - self._base_index - 1].term
+
+    def chain(self, index: int) -> int:
+        """Return the chain CRC at *index*; 0 for index 0."""
+        if index == self._base_index:
+            return self._base_chain
+        return self._chains[index - self._base_index - 1]
 
     def entries(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...]:
         """Return entries from [first, last]: at least one, cut at *max_bytes*."""
@@ -187,11 +204,14 @@ class ModelDisk:
         """Write entries, truncating at the first; they are durable only after `sync`."""
         self._unsynced.append(tuple(entries))
         _overwrite(self._entries, entries, self._base_index)
+        del self._chains[entries[0].index - self._base_index - 1 :]
+        self._chains += chains_behind(self.chain(entries[0].index - 1), entries)
 
     def cut_behind(self, last: int) -> None:
         """Remove what is behind *last*, durably; what was written before it is, too."""
         self.sync()
-        del self._entries[last - self._base_index :], self._durable[last - self._base_index :]
+        kept = last - self._base_index
+        del self._entries[kept:], self._chains[kept:], self._durable[kept:]
 
     def sync(self) -> None:
         """Make everything written durable."""
@@ -212,6 +232,7 @@ class ModelDisk:
             _overwrite(self._durable, written, self._base_index)
         self._unsynced.clear()
         self._entries = list(self._durable)
+        self._chains = chains_behind(self._base_chain, self._entries)
 
 
 class StoreDisk:
@@ -239,6 +260,10 @@ class StoreDisk:
     def term(self, index: int) -> int:
         """Return the term at *index*; 0 for index 0."""
         return self._log.term(index)
+
+    def chain(self, index: int) -> int:
+        """Return the chain CRC at *index*; 0 for index 0."""
+        return self._log.chain(index)
 
     def entries(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...]:
         """Return entries from [first, last]: at least one, cut at *max_bytes*."""

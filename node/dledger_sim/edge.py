@@ -2,7 +2,8 @@
 
 Each seed draws small bounds everywhere: the queue of commands, the uncommitted bytes, the windows
 of clients and streams, the ids that are remembered; then disks that stall, leaders that change and
-connections that break, under the producers that we ship. ``python -m dledger_sim.edge --seeds 500``
+connections that break, and strangers who take ids, under the producers that we ship.
+``python -m dledger_sim.edge --seeds 500``
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from itertools import pairwise
 from random import Random
 
 from dledger.broker.produce import ProduceFrame
-from dledger.errors import DledgerError, OutcomeUnknown
+from dledger.errors import DledgerError, MessageIdConflict, MessageRejected, OutcomeUnknown
 from dledger.rpc.gateway import GatewayConfig
 from dledger.rpc.producing import StreamBounds
 from dledger_sim.audit import audit
@@ -30,11 +31,15 @@ from dledger_sim.process import Process
 from dledger_sim.producers import TOPIC
 from dledger_sim.seeds import silence
 from dledger_sim.senders import KINDS, Sender, SenderOptions, Told
+from dledger_sim.strangers import FIRST_STOLEN, Stranger
 from dledger_sim.wire import Wire, WireOptions
 
 _FAULTY_S = 6
 _ANSWERED_S = 120
 _WHOLE_S = 30
+_WITH_STRANGERS = 0.5
+_TAKEN = (MessageIdConflict, MessageRejected)
+"""What a sender is told of a message whose id was taken."""
 _REPORT_EVERY = 50
 """Seeds, of a quarter of a second each."""
 
@@ -47,12 +52,14 @@ class EdgeOptions:
     wire: WireOptions
     streams: StreamBounds
     senders: tuple[SenderOptions, ...]
+    strangers: bool = False
 
     @classmethod
     def draw(cls, rng: Random) -> EdgeOptions:
         """Draw one: a leader that is short of room, connections that fall silent, or anything."""
         drawn = cls._draw(rng)
-        return rng.choice((drawn, drawn.short_of_room(), drawn.falling_silent()))
+        chosen = rng.choice((drawn, drawn.short_of_room(), drawn.falling_silent()))
+        return replace(chosen, strangers=rng.random() < _WITH_STRANGERS)
 
     def short_of_room(self) -> EdgeOptions:
         """Return the same with much queued where little may be uncommitted."""
@@ -141,6 +148,7 @@ class Outcome:
     acknowledged: int
     unknown: int
     refused: int
+    conflicts: int
 
 
 class EdgeRun:
@@ -155,6 +163,12 @@ class EdgeRun:
             Sender(f"sender-{n}", self.cluster, self.wire, one, self.cluster.random(f"sender {n}"))
             for n, one in enumerate(self.options.senders)
         ]
+        few = self.options.group.remembered_ids // 8
+        self.strangers = [
+            Stranger(one, self.cluster, self.cluster.random(f"stranger {n}"), budget=few, ahead=few)
+            for n, one in enumerate(self.senders)
+            if self.options.strangers
+        ]
 
     def run(self) -> Outcome:
         """Run to the end.
@@ -167,6 +181,8 @@ class EdgeRun:
         self._within(_WHOLE_S, self._has_topic, "the group makes no topic")
         for sender in self.senders:
             sender.start()
+        for stranger in self.strangers:
+            stranger.start()
         Nemesis(cluster).start()
         cluster.clock.run_until(cluster.clock.now_us + _FAULTY_S * S)
         self._heal()
@@ -183,6 +199,7 @@ class EdgeRun:
             acknowledged=sum(one.is_acknowledged for one in told),
             unknown=sum(isinstance(one.error, OutcomeUnknown) for one in told),
             refused=sum(_is_refusal(one.error) for one in told),
+            conflicts=sum(isinstance(one.error, _TAKEN) for one in told),
         )
 
     def _has_topic(self) -> bool:
@@ -217,7 +234,14 @@ class EdgeRun:
         for sender in self.senders:
             for queue_id in range(sender.options.queues):
                 sent = [one for one in sender.sent if one.queue_id == queue_id]
-                check(sender.name, sent, stored.get((sender.name, queue_id), []))
+                found = stored.get((sender.name, queue_id), [])
+                check(sender.name, sent, [one for one in found if one[0] < FIRST_STOLEN])
+        for stranger in self.strangers:
+            name = stranger.victim.name
+            for queue_id in range(stranger.victim.options.queues):
+                sent = [one for one in stranger.sent if one.queue_id == queue_id]
+                found = sorted(stored.get((name, queue_id), []))
+                check(f"{name}'s thief", sent, [one for one in found if one[0] >= FIRST_STOLEN])
 
 
 def check(name: str, sent: list[Told], stored: list[tuple[int, int]]) -> None:
@@ -307,6 +331,7 @@ def main() -> int:
         f"{sum(one.acknowledged for one in outcomes):,} messages acknowledged, "
         f"{sum(one.unknown for one in outcomes):,} of unknown outcome, "
         f"{sum(one.refused for one in outcomes):,} refused, "
+        f"{sum(one.conflicts for one in outcomes):,} of them by an id that was taken, "
         f"{sum(one.terms for one in outcomes):,} terms"
     )
     return int(bool(failed) or not outcomes)

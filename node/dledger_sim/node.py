@@ -190,7 +190,7 @@ class SimNode:
         assert not self._writing, "the writes before it have ended"  # noqa: S101
         memberships = self.snapshots.install(info)
         if memberships is not None:
-            self.disk.begin_behind(info.last_index, info.last_term, memberships)
+            self.disk.begin_behind(info.last_index, info.last_term, info.last_chain, memberships)
         self.do(
             lambda raft: raft.snapshot_finished(
                 info, installed=memberships is not None, memberships=memberships or ()

@@ -56,6 +56,8 @@ class Options:
         rot_s: Mean seconds between flipped bits, on a minority of the disks for each entry.
         misdirect_s: Mean seconds between records that another's bytes are written over.
         lie_s: Mean seconds between power cuts that take what was synced last.
+        mangle: Part of the appends of which an entry arrives changed, behind its own CRC.
+        makes: Whether topics and groups come and go.
     """
 
     nodes: int = 3
@@ -98,6 +100,8 @@ class Options:
     rot_s: float = 0.0
     misdirect_s: float = 0.0
     lie_s: float = 0.0
+    mangle: float = 0.0
+    makes: bool = False
 
     @classmethod
     def draw(cls, rng: Random) -> Options:
@@ -107,6 +111,7 @@ class Options:
         But none is wiped where others are damaged: those two copies may be all that there were.
         """
         drawn = cls._draw(rng)
+        drawn = replace(drawn, mangle=Random(repr(drawn)).choice((0.0, 0.0, 0.01, 0.1)))
         which = rng.random()
         if which < 1 / 3:
             return drawn.without(*_DAMAGE)

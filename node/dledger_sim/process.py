@@ -252,6 +252,7 @@ class Process:
             policy=SnapshotPolicy(
                 size_bytes=4096, entries=self._world.options.snapshot_entries, rest_rounds=0
             ),
+            metrics=_METRICS,
             now_s=self.clock.monotonic_s,
             spread=lambda: _SPREAD,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from dledger.types import NodeId
@@ -12,6 +12,7 @@ from dledger_sim.audit import audit
 from dledger_sim.checkers import StuckError
 from dledger_sim.cluster import Cluster, S
 from dledger_sim.liveness import LeaderWatch, partition_with_hub
+from dledger_sim.makers import Maker
 from dledger_sim.nemesis import Nemesis
 from dledger_sim.options import Options
 from dledger_sim.process import Process
@@ -25,6 +26,8 @@ _STUCK_S = 10
 """A leader with a damaged entry that nobody else has gives way after its patience."""
 _LEAST_FOR_HUBS = 3
 _PARTIAL_PARTITIONS = 2
+_MAKES = 0.4
+"""Part of the runs in which topics and groups come and go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +63,11 @@ class Run:
         *,
         tell: Callable[[str], None] | None = None,
     ) -> None:
-        self.options = options or Options.draw(Random(f"{seed}/options"))
+        self.options = options or _drawn(seed)
         self.cluster = Cluster(seed, self.options, tell=tell)
         self._rng = self.cluster.random("run")
         self._outside: set[NodeId] = set()
+        self._maker = Maker(self.cluster)
 
     def run(self) -> Outcome:
         """Run to the end.
@@ -75,6 +79,8 @@ class Run:
         cluster.begin()
         reader = Reader(cluster)
         reader.start()
+        if self.options.makes:
+            self._maker.start()
         Nemesis(cluster).start()
         cluster.clock.run_until(self.options.faulty_s * S)
         lost_entry = self._recover()
@@ -205,6 +211,7 @@ class Run:
         cluster = self.cluster
         for producer in cluster.producers:
             producer.stop()
+        self._maker.stop()
         self._within(
             _WHOLE_S,
             lambda: all(producer.is_idle for producer in cluster.producers),
@@ -221,6 +228,8 @@ class Run:
         cluster = self.cluster
         for producer in cluster.producers:
             producer.resume()
+        if self.options.makes:
+            self._maker.start()
         cluster.clock.run_until(cluster.clock.now_us + self._rng.randint(0, S // 2))
         for process in cluster.up():
             cluster.crash(process)
@@ -248,6 +257,12 @@ class Run:
         if reached() or clock.run_until(clock.now_us + seconds * S, reached):
             return
         raise StuckError(f"{what} within {seconds} s")
+
+
+def _drawn(seed: int) -> Options:
+    """Return the options of a seed; whether things come and go does not change the rest of them."""
+    makes = Random(f"{seed}/makes").random() < _MAKES
+    return replace(Options.draw(Random(f"{seed}/options")), makes=makes)
 
 
 def _revive(cluster: Cluster, process: Process) -> None:

@@ -228,9 +228,10 @@ class Scenario:
         node, last = self.nodes[name], int(index)
         assert isinstance(node.disk, ModelDisk), "scenarios have model disks"  # noqa: S101
         assert node.snapshots is not None, "every node of a scenario has them"  # noqa: S101
-        term, memberships = node.disk.term(last), node.disk.memberships()
-        info = node.snapshots.take(last, term, memberships)
-        node.disk.begin_behind(last, term, [one for one in memberships if one[0] <= last])
+        term, chain = node.disk.term(last), node.disk.chain(last)
+        memberships = node.disk.memberships()
+        info = node.snapshots.take(last, term, chain, memberships)
+        node.disk.begin_behind(last, term, chain, [one for one in memberships if one[0] <= last])
         self._tell(f"{name} has a snapshot of {info.size_bytes} bytes up to {last}")
 
     def _do_install(self, name: str, how: str = "") -> None:

@@ -17,7 +17,13 @@ from dledger.any_node import AnyNode
 from dledger.append_stream import AppendStream
 from dledger.batching_producer import BatchingProducer
 from dledger.broker.results import Produced
-from dledger.errors import DledgerError, Unavailable
+from dledger.errors import (
+    CorruptSpool,
+    DledgerError,
+    MessageIdConflict,
+    MessageRejected,
+    Unavailable,
+)
 from dledger.records import Appended, Record
 from dledger.rpc.ledger import command_of
 from dledger.rpc.pb import dledger_pb2 as pb
@@ -75,6 +81,11 @@ class SenderOptions:
     queues: int
 
 
+def id_of(name: str, number: int) -> str:
+    """Return the id of a sender's message."""
+    return f"{name}-{number:012d}"
+
+
 class _Sends(Protocol):
     """What the kinds have in common."""
 
@@ -97,6 +108,12 @@ class Sender:
 
     def __post_init__(self) -> None:
         self.loop = ProcessLoop(self.cluster.clock, job_us=self._job_us)
+
+    @property
+    def stored_up_to(self) -> int:
+        """The highest number that is stored as far as it was told; -1: none is."""
+        known = (one.number for one in self.sent if one.offset is not None and one.offset >= 0)
+        return max(known, default=-1)
 
     def start(self) -> None:
         """Begin to send: there is the topic."""
@@ -162,25 +179,34 @@ class Sender:
             files=SimFiles(),
             patience_s=self.rng.choice((0.05, 0.5, 2.0)),
             batch_records=self.options.max_messages,
+            report=self._rejected,
         ) as producer:
 
             async def send(batch: Sequence[Told], records: Sequence[Record]) -> None:
                 sends = (
-                    producer.send(TOPIC, record, queue_id=told.queue_id)
+                    self._noted(told, producer.send(TOPIC, record, queue_id=told.queue_id))
                     for told, record in zip(batch, records, strict=True)
                 )
-                for told, result in zip(batch, await asyncio.gather(*sends), strict=True):
-                    told.offset = -1 if result.spooled else result.offset
+                await asyncio.gather(*sends)
 
             await self._send_all(send)
             await producer.drained()
 
     async def _noted(self, told: Told, sending: Awaitable[object]) -> None:
-        """Keep what a single message's sender is told."""
+        """Keep what a single message's sender is told; what is spooled has no offset yet."""
         try:
-            told.offset = getattr(await sending, "offset")  # noqa: B009 - `Sent` or `SendResult`
+            offset = getattr(await sending, "offset")  # noqa: B009 - `Sent` or `SendResult`
         except DledgerError as error:
             told.error = error
+        else:
+            told.offset = -1 if offset is None else offset
+
+    def _rejected(self, what: CorruptSpool | MessageRejected) -> None:
+        """Keep that a spooled message was refused after all."""
+        assert isinstance(what, MessageRejected), "no disk is damaged"  # noqa: S101
+        number = int(what.message_id.removeprefix(f"{self.name}-"))
+        (told,) = (one for one in self.sent if one.number == number)
+        told.offset, told.error = None, what
 
     async def _send_all(self, send: _Sends) -> None:
         """Send everything, awaiting nothing in between."""
@@ -199,6 +225,11 @@ class Sender:
         records = [self._record(told) for told in batch]
         try:
             await send(batch, records)
+        except MessageIdConflict as error:
+            offsets = error.appended.offsets if error.appended else ()
+            for row, (told, offset) in enumerate(zip(batch, offsets, strict=True)):
+                told.error = error if row in error.rows else None
+                told.offset = None if row in error.rows else offset
         except DledgerError as error:
             for told in batch:
                 told.error = error
@@ -213,7 +244,7 @@ class Sender:
 
     def _record(self, told: Told) -> Record:
         body = b"%d " % told.number + bytes(self.rng.randint(0, self.options.body_bytes))
-        return Record(body=body, message_id=f"{self.name}-{told.number:012d}", born_at_ms=1)
+        return Record(body=body, message_id=id_of(self.name, told.number), born_at_ms=1)
 
     @property
     def _addresses(self) -> list[str]:
@@ -255,6 +286,8 @@ class _Node:
         if isinstance(answer, DledgerError):
             raise answer
         assert isinstance(answer, Produced), "a PRODUCE was asked for"  # noqa: S101
+        if answer.conflicts:
+            raise MessageIdConflict.of(answer.conflicts)
         return Appended(
             queue_id=answer.queue_ids[0], offsets=tuple(answer.offsets), index=answer.index
         )

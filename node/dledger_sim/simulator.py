@@ -261,7 +261,23 @@ class Simulation:
         node = self._nodes[message.recipient]
         if node.is_up and self._network.reaches(message.sender, message.recipient):
             self._note(describe.message(message))
+            self._introduce(node, message.sender)
             self._later(0, node.id, lambda n: n.do(lambda raft: raft.step(message)))
+
+    def _introduce(self, node: SimNode, sender: NodeId) -> None:
+        """Do as the greeting of a node that the recipient does not know (`rpc.peers`).
+
+        The recipient asks those whom it hears itself.
+        """
+        if node.raft.hears(sender):
+            return
+        for other in self._nodes.values():
+            asked = other.is_up and node.raft.was_member(other.id)
+            if asked and self._talk(node.id, other.id) and other.raft.membership.get(sender):
+                node.raft.introduce(sender)
+
+    def _talk(self, one: NodeId, other: NodeId) -> bool:
+        return self._network.reaches(one, other) and self._network.reaches(other, one)
 
     def _write(self, node_id: NodeId, crashes: float, finish: Callable[[SimNode], None]) -> None:
         """Let a write end after a while, unless the node crashes before."""

@@ -31,11 +31,15 @@ class ModelSnapshots:
         return self._bytes[offset : offset + max_bytes]
 
     def take(
-        self, last_index: int, last_term: int, memberships: Sequence[tuple[int, Membership]]
+        self,
+        last_index: int,
+        last_term: int,
+        last_chain: int,
+        memberships: Sequence[tuple[int, Membership]],
     ) -> SnapshotInfo:
         """Make a snapshot that ends in this entry."""
         rows = [[at, one.encode().decode()] for at, one in memberships if at <= last_index]
-        return self._keep(last_index, last_term, json.dumps(rows).encode())
+        return self._keep(last_index, last_term, last_chain, json.dumps(rows).encode())
 
     def receive(self, chunk: SnapshotChunk) -> None:
         """Keep a piece aside."""
@@ -53,12 +57,16 @@ class ModelSnapshots:
         data = bytes(self._arrived)
         if crc32c(data) != info.crc32c:
             return None
-        self._keep(info.last_index, info.last_term, data)
+        self._keep(info.last_index, info.last_term, info.last_chain, data)
         return [(at, Membership.decode(text.encode())) for at, text in json.loads(data)]
 
-    def _keep(self, last_index: int, last_term: int, data: bytes) -> SnapshotInfo:
+    def _keep(self, last_index: int, last_term: int, last_chain: int, data: bytes) -> SnapshotInfo:
         self._bytes = data
         self._info = SnapshotInfo(
-            last_index=last_index, last_term=last_term, size_bytes=len(data), crc32c=crc32c(data)
+            last_index=last_index,
+            last_term=last_term,
+            last_chain=last_chain,
+            size_bytes=len(data),
+            crc32c=crc32c(data),
         )
         return self._info

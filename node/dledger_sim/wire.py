@@ -20,7 +20,7 @@ import grpc.aio
 from dledger.engine import NodeEngine
 from dledger.metrics import NodeMetrics
 from dledger.rpc.gateway import Gateway, GatewayConfig
-from dledger.rpc.hello import NodeAddress
+from dledger.rpc.hello import ClientAddress
 from dledger.rpc.peers import Peers
 from dledger.types import NodeId
 from dledger_sim.cluster import MS, Cluster, S
@@ -77,14 +77,14 @@ class Wire:
     def _service(self, process: Process) -> Callable[[Any, Any], AsyncIterator[bytes]]:
         peers = Peers(process.id, cast("Any", None))
         for other in self.cluster.processes:
-            peers.endpoints[other] = _node_address(other)
+            peers.endpoints[other] = _clients(other)
         engine = NodeEngine(
             group="simulated",
             name=process.member.name,
             node_id=process.id,
             state=process.state.broker,
             peers=peers,
-            address=_node_address(process.id),
+            clients=_clients(process.id),
         )
         engine.attach(process.driver)
         gateway = Gateway(engine, self._config, metrics=_METRICS)
@@ -102,10 +102,8 @@ class Wire:
         return self.rng.randint(MS // 10, longest_ms * MS)
 
 
-def _node_address(node: NodeId) -> NodeAddress:
-    return NodeAddress(
-        host=node, peer_host=node, client_port=_PORT, client_tls_port=0, peer_port=20911
-    )
+def _clients(node: NodeId) -> ClientAddress:
+    return ClientAddress(host=node, port=_PORT, tls_port=0)
 
 
 class SimConnection:

@@ -104,6 +104,7 @@ class Operator:
             namespace=options.namespace if options.in_cluster else "",
             spark_image=options.spark_image,
             spark_node_selector=options.spark_node_selector,
+            policy=options.policy,
         )
         manager = Manager(self._api, platform, self._metrics)
         tasks = await kopf.spawn_tasks(

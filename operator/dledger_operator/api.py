@@ -32,7 +32,6 @@ _COLLECTIONS: Final = {
     "Job": "apis/batch/v1/namespaces/{}/jobs",
     "PersistentVolumeClaim": "api/v1/namespaces/{}/persistentvolumeclaims",
     "ServiceAccount": "api/v1/namespaces/{}/serviceaccounts",
-    "Role": "apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
     "RoleBinding": "apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
     "PodDisruptionBudget": "apis/policy/v1/namespaces/{}/poddisruptionbudgets",
     "NetworkPolicy": "apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",

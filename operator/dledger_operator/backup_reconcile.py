@@ -82,7 +82,8 @@ class BackupReconciler:
             sight = await self._look(backup, backups, group, works.get(backup.name), ahead=first)
             actions = plan_backup(backup, sight)
             for action in actions:
-                await self._act(action, group, backup)
+                if not await self._act(action, group, backup):
+                    break
             await self._report(backup, replace(sight, refusals=self._standing(backup)))
             if not first and (actions or isinstance(sight.work, Working)):
                 first = backup.name
@@ -145,19 +146,25 @@ class BackupReconciler:
 
     async def _act(
         self, action: Apply | Create, group: BrokerGroup | None, backup: BrokerBackup
-    ) -> None:
-        """Carry out one action; what the API server refuses is told in the status."""
+    ) -> bool:
+        """Carry out one action; False if it is no good to go on with the next one.
+
+        What the API server refuses is told in the status.
+        """
         try:
             if isinstance(action, Create):
                 await self._cluster.create_child(backup, action.manifest)
-            elif group is not None:
-                await self._cluster.apply_child(group, action.manifest, known=False)
+                return True
+            return group is not None and await self._cluster.apply_child(
+                group, action.manifest, known=False
+            )
         except ApiError as error:
             if not error.refused:
                 raise
             ref = ref_of(action.manifest)
             self._refused(backup).add(ref, str(error), generation=backup.generation)
             log.warning("backup %s/%s: %s %s: %s", *self.key, *ref, error)
+            return False
 
     async def _report(self, backup: BrokerBackup, sight: Sight) -> None:
         """Write the status if it tells something new, then post the Events that it is worth."""

@@ -17,6 +17,9 @@ CONDITION: Final = "Complete"
 
 _NUMBERS: Final = ("term", "records", "bytes", "objectBytes", "objects", "newObjects")
 _TEXTS: Final = ("groupId", "manifest")
+_LONGEST: Final = 1024
+_GREATEST: Final = (1 << 63) - 1
+"""What does not fit the CRD would have the API server refuse the whole status, for ever."""
 _Told = tuple[str, str, Reason, str]
 """Phase, status of the condition, reason and message."""
 
@@ -91,7 +94,7 @@ def _of_job(backup: BrokerBackup, sight: Sight, *, now: str) -> Manifest:
 def _of_result(result: Json) -> Manifest:
     """Return what the pipeline told, as far as it is of the right kind."""
     found: Manifest = {key: _number(result.get(key)) for key in _NUMBERS}
-    found |= {key: str(result.get(key) or "") for key in _TEXTS}
+    found |= {key: str(result.get(key) or "")[:_LONGEST] for key in _TEXTS}
     found["range"] = {
         "first": _number(result.get("firstIndex")),
         "last": _number(result.get("lastIndex")),
@@ -100,7 +103,8 @@ def _of_result(result: Json) -> Manifest:
 
 
 def _number(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+    counts = isinstance(value, int) and not isinstance(value, bool)
+    return value if counts and 0 <= value <= _GREATEST else 0
 
 
 def _sentence(found: Json) -> str:

@@ -58,7 +58,11 @@ def obstacle(backup: BrokerBackup, sight: Sight) -> Obstacle | None:
 
 
 def plan_backup(backup: BrokerBackup, sight: Sight) -> tuple[Apply | Create, ...]:
-    """Return the next actions for a backup; none once it has a Job, or while it is held up."""
+    """Return the next actions for a backup; none once it has a Job, or while it is held up.
+
+    The Job comes when all that its pod stands on was *seen* as ours: a pod that runs as an account
+    which somebody else made would have that one's rights.
+    """
     group, log = sight.group, sight.log
     if backup.finished or sight.work or obstacle(backup, sight) or group is None or log is None:
         return ()
@@ -69,7 +73,7 @@ def plan_backup(backup: BrokerBackup, sight: Sight) -> tuple[Apply | Create, ...
     template = executor_template(backup, group, store=store)
     rights = (Apply(m) for m in access(group) if differs(sight.children.get(ref_of(m)), m))
     files = () if ref_of(template) in sight.children else (Create(template),)
-    return (*rights, *files, Create(made))
+    return (*rights, *files) or (Create(made),)
 
 
 def store_of(backup: BrokerBackup, group: BrokerGroup) -> Store:

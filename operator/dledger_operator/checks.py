@@ -14,9 +14,11 @@ from typing import Any, Final
 
 from dledger_operator import quantity
 from dledger_operator.observed import Observed
+from dledger_operator.permits import not_allowed, spark_not_allowed
 from dledger_operator.reasons import Reason
 from dledger_operator.schedule import fault
 from dledger_operator.spec import BrokerGroup, Recovery, Spec, Store, Topic, camel
+from dledger_operator.texts import ENDPOINT, GROUP_ID, IMAGE, SECRET_NAME, STORE_URL, Shape
 
 ACTED_ON: Final = frozenset(
     {
@@ -26,6 +28,7 @@ ACTED_ON: Final = frozenset(
         *("imagePullSecrets", "securityContext", "autoCreateTopics", "topics", "paused"),
         *("retention.hours", "retention.diskWatermarkPercent", "retention.groupHours"),
         "monitoring.canary.enabled",  # off is what there is
+        *("networkPolicy.clients", "networkPolicy.monitoring", "networkPolicy.egress"),
         *("backup.store.url", "backup.store.secretName", "backup.store.endpoint"),
         *("backup.schedule", "spark.image", "spark.localThreshold"),
         *("spark.executors.max", "spark.executors.cores", "spark.executors.memory"),
@@ -38,6 +41,8 @@ ACTED_ON: Final = frozenset(
 
 _NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _LEAST_MEMORY: Final = "1Gi"
+_GRAVITY: Final = (Reason.INVALID_SPEC, Reason.NOT_ALLOWED, Reason.NOT_IMPLEMENTED_YET)
+"""Of several reasons, SpecValid shows the first of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,7 @@ def problems(group: BrokerGroup, observed: Observed) -> tuple[Problem, ...]:
     """Return everything that keeps the spec from being acted on; empty when it is valid."""
     return (
         *_contradictions(group),
+        *(Problem(Reason.NOT_ALLOWED, said) for said in not_allowed(group)),
         *backup_problems(group),
         *_recovery_problems(group),
         *_volume_contradictions(group, observed),
@@ -72,17 +78,19 @@ def backup_problems(group: BrokerGroup) -> tuple[Problem, ...]:
 
 def store_problems(store: Store, path: str) -> Iterator[Problem]:
     """Yield why a store cannot be used; a store that says nothing at all is fine."""
-    scheme, separator, rest = store.url.partition("://")
-    if not store.url:
-        if store != Store():
-            yield _invalid(f"{path}.url is required where anything else of the store is set")
-    elif not separator or not rest:
-        yield _invalid(f"{path}.url must be a URL such as s3://bucket/path, not {store.url}")
-    elif scheme != "s3":
+    if not store.url and store != Store():
+        yield _invalid(f"{path}.url is required where anything else of the store is set")
+    elif not STORE_URL.fits(store.url):
+        yield _misshapen(f"{path}.url", store.url, STORE_URL)
+    elif store.url and not store.url.startswith("s3://"):
         yield Problem(
             Reason.NOT_IMPLEMENTED_YET,
             f"{path}.url={store.url}: only s3:// is reached from pods so far",
         )
+    if not ENDPOINT.fits(store.endpoint):
+        yield _misshapen(f"{path}.endpoint", store.endpoint, ENDPOINT)
+    if not SECRET_NAME.fits(store.secret_name):
+        yield _misshapen(f"{path}.secretName", store.secret_name, SECRET_NAME)
 
 
 def spark_problems(group: BrokerGroup, *, needed: bool = True) -> Iterator[Problem]:
@@ -90,6 +98,9 @@ def spark_problems(group: BrokerGroup, *, needed: bool = True) -> Iterator[Probl
     spark = group.spec.spark
     if needed and not spark.image:
         yield _invalid("spec.spark.image is required: this operator has no default (--spark-image)")
+    if not IMAGE.fits(spark.image):
+        yield _misshapen("spec.spark.image", spark.image, IMAGE)
+    yield from (Problem(Reason.NOT_ALLOWED, said) for said in spark_not_allowed(group))
     if spark.executors.max < 1 or spark.executors.cores < 1:
         yield _invalid("spec.spark.executors.max and .cores must be at least 1")
     yield from _at_least("spec.spark.executors.memory", spark.executors.memory, _LEAST_MEMORY)
@@ -103,9 +114,8 @@ def verdict(found: tuple[Problem, ...]) -> Problem:
             Reason.ACCEPTED,
             "the spec is acted on; the canary, at its default, does nothing yet",
         )
-    invalid = any(problem.reason is Reason.INVALID_SPEC for problem in found)
-    reason = Reason.INVALID_SPEC if invalid else Reason.NOT_IMPLEMENTED_YET
-    return Problem(reason, "; ".join(problem.message for problem in found))
+    worst = min((problem.reason for problem in found), key=_GRAVITY.index)
+    return Problem(worst, "; ".join(problem.message for problem in found))
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -130,6 +140,8 @@ def _contradictions(group: BrokerGroup) -> Iterator[Problem]:
         yield _invalid("metadata.name must be at most 50 of a-z, 0-9 and '-', letter first")
     if spec.replicas % 2 == 0 or not 1 <= spec.replicas <= 9:
         yield _invalid(f"spec.replicas must be odd, from 1 to 9, not {spec.replicas}")
+    if not IMAGE.fits(spec.image):
+        yield _misshapen("spec.image", spec.image, IMAGE)
     try:
         if quantity.parse(spec.storage.size) <= 0:
             yield _invalid(f"spec.storage.size must be above zero, not {spec.storage.size}")
@@ -152,6 +164,8 @@ def _recovery_problems(group: BrokerGroup) -> Iterator[Problem]:
     yield from store_problems(recovery.store, "spec.bootstrap.recovery.store")
     if recovery != Recovery() and recovery.store == Store():
         yield _invalid("spec.bootstrap.recovery needs spec.bootstrap.recovery.store.url")
+    if not GROUP_ID.fits(recovery.group_id):
+        yield _misshapen("spec.bootstrap.recovery.groupId", recovery.group_id, GROUP_ID)
     target = recovery.target
     if target.index and target.time:
         yield _invalid("spec.bootstrap.recovery.target takes index or time, not both")
@@ -245,6 +259,10 @@ def _compare(wanted: str, present: str) -> int:
 
 def _invalid(message: str) -> Problem:
     return Problem(Reason.INVALID_SPEC, message)
+
+
+def _misshapen(path: str, text: str, shape: Shape) -> Problem:
+    return _invalid(f"{path} {shape.words}, not {text!r}")
 
 
 def _not_yet(path: str, value: object, instead: object) -> Problem:

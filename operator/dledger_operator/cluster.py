@@ -18,6 +18,8 @@ from dledger_operator.status import Event
 
 log: Final = logging.getLogger(__name__)
 
+_RIGHTS: Final = frozenset({"ServiceAccount", "RoleBinding"})
+
 
 class KubernetesApi(Protocol):
     """What of `api.Api` is needed here."""
@@ -85,10 +87,24 @@ class Cluster:
                 if left_over(present, group):
                     return False
                 raise ApiError(409, f"the name is taken by {_whose(present)}")
+        if not known and kind == "StatefulSet":
+            await self._check_claims(group, manifest)
         await self._api.apply(manifest)
         self._wrote(kind)
         log.info("%s %s/%s: applied %s %s", *_who(group), kind, name)
         return True
+
+    async def _check_claims(self, group: Subject, manifest: Manifest) -> None:
+        """Raise ApiError if a volume claim that the pods would mount is somebody else's.
+
+        A StatefulSet takes any claim of the right name for its own: ``data-orders-0`` may well be a
+        database's.
+        """
+        for ordinal in range(manifest["spec"]["replicas"]):
+            name = names.claim(group.name, ordinal)
+            present = await self._api.get("PersistentVolumeClaim", group.namespace, name)
+            if present is not None and not _labelled(present, group):
+                raise ApiError(409, f"the name {name} is taken by {_whose(present)}")
 
     async def create_child(self, owner: Subject, manifest: Manifest) -> bool:
         """Create an object that is never changed; False if it is there, or an older one has to go.
@@ -165,13 +181,20 @@ class Cluster:
 
 
 def owned(manifest: Json, group: Subject) -> bool:
-    """Whether an object is this very owner's child, or was a group's and has no owner any more."""
+    """Whether an object is this very owner's child, or was a group's and has no owner any more.
+
+    What rights hang on is never taken over by its labels: who may label an account would lend it.
+    """
     owners = manifest["metadata"].get("ownerReferences") or []
-    if not any(owner.get("controller") for owner in owners):
-        labels = manifest["metadata"].get("labels") or {}
-        ours = names.labels(group.name).items() <= labels.items()
-        return group.KIND == names.KIND and ours
-    return any(owner["uid"] == group.uid for owner in owners)
+    controllers = [owner["uid"] for owner in owners if owner.get("controller")]
+    if controllers or manifest["kind"] in _RIGHTS:
+        return group.uid in controllers
+    return group.KIND == names.KIND and _labelled(manifest, group)
+
+
+def _labelled(manifest: Json, group: Subject) -> bool:
+    labels = manifest["metadata"].get("labels") or {}
+    return names.labels(group.name).items() <= labels.items()
 
 
 def left_over(manifest: Json, group: Subject) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dledger_operator import names
@@ -177,11 +177,8 @@ def _older_template(facts: _Facts) -> list[str]:
 def _degraded(facts: _Facts) -> Finding:
     if isinstance(facts.recovery, RestoreFailed):
         return "True", Reason.RECOVERY_FAILED, _recovery_sentence(facts)
-    if found := _broken_founding(facts):
+    if found := _broken_founding(facts) or _bad_pods(facts):
         return found
-    if too_old := sorted(p.name for p in facts.observed.pods.values() if p.too_old):
-        said = (f"{name}: {facts.observed.pods[name].too_old}" for name in too_old)
-        return "True", Reason.MEMBER_TOO_OLD, "; ".join(said)
     if refusals := facts.observed.refusals:
         topics_only = all(kind == "Topic" for kind, _ in refusals)
         reason = Reason.TOPIC_REFUSED if topics_only else Reason.APPLY_REFUSED
@@ -210,6 +207,20 @@ def _broken_founding(facts: _Facts) -> Finding | None:
                 (f"{', '.join(replaced)} came up with an empty disk and takes no part"),
             )
     return None
+
+
+def _bad_pods(facts: _Facts) -> Finding | None:
+    """Return what is wrong with what runs in pods."""
+    too_old = {name: pod.too_old for name, pod in facts.observed.pods.items() if pod.too_old}
+    if too_old:
+        return "True", Reason.MEMBER_TOO_OLD, _each(too_old)
+    if facts.observed.disbelieved:
+        return "True", Reason.STATUS_NOT_BELIEVED, _each(facts.observed.disbelieved)
+    return None
+
+
+def _each(words: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}: {said}" for name, said in sorted(words.items()))
 
 
 def _unrestored_sentence(facts: _Facts, restored: Sequence[str]) -> str:
@@ -282,5 +293,6 @@ def _pod(facts: _Facts, name: str) -> str:
     pod, node = facts.observed.pods.get(name), facts.observed.nodes.get(name)
     if pod is None:
         return f"{name} (no pod)"
-    why = pod.trouble or (node.not_ready_reason if node else "")
+    said = facts.observed.disbelieved.get(name, "") or (node.not_ready_reason if node else "")
+    why = pod.trouble or said
     return f"{name} ({why})" if why else name

@@ -36,7 +36,10 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Adoptable:
-    """Volumes carry one group id and none is recorded: they are taken on as they are."""
+    """Volumes carry one group id, and no group was founded with the recorded one, if any is.
+
+    They are taken on as they are.
+    """
 
     group_id: str
 
@@ -97,9 +100,9 @@ def founding(group: BrokerGroup, observed: Observed) -> Founding:
             return Waiting(missing)
         return Lost() if group.founded else _unfounded(group, nodes)
     ids = set(carried.values())
-    if ids - {group.group_id or next(iter(ids))}:
+    if len(ids) > 1 or (group.founded and ids != {group.group_id or next(iter(ids))}):
         return Inconsistent(carried)
-    if group.group_id:
+    if ids == {group.group_id}:
         return _founded(observed)
     enough = not missing or 2 * len(carried) > group.spec.replicas
     return Adoptable(ids.pop()) if enough else Waiting(missing)

@@ -43,7 +43,6 @@ _CHILDREN: Final = (
     ("networking.k8s.io", "v1", "networkpolicies"),
     ("policy", "v1", "poddisruptionbudgets"),
     ("rbac.authorization.k8s.io", "v1", "rolebindings"),
-    ("rbac.authorization.k8s.io", "v1", "roles"),
 )
 _WATCHED: Final = (*_CHILDREN, _PODS, _VOLUMES)
 _LABELLED: Final = {names.GROUP_LABEL: kopf.PRESENT}

@@ -84,6 +84,7 @@ def children(group: str, replicas: int) -> tuple[tuple[str, str], ...]:
         *(("Service", pod_service(group, ordinal)) for ordinal in range(replicas)),
         ("PodDisruptionBudget", group),
         ("NetworkPolicy", group),
+        ("NetworkPolicy", job_policy(group)),
         ("StatefulSet", group),
     )
 
@@ -111,9 +112,18 @@ def labels(group: str) -> dict[str, str]:
     }
 
 
-def backup_access(group: str) -> str:
-    """Return the name of what the Spark drivers of a group run as: account, Role, policy."""
-    return f"{group}-backup"
+def backup_access(uid: str) -> str:
+    """Return the name of what the Spark drivers of a group run as: account, binding, policy.
+
+    It comes from Kubernetes' id of the very BrokerGroup, not from its name, which its user chose:
+    an account of somebody else may well be called ``orders-backup``.
+    """
+    return f"dledger-{uid[:8]}-backup"
+
+
+def job_policy(group: str) -> str:
+    """Return the name of the NetworkPolicy that lets nobody connect to the pods of Jobs."""
+    return f"{group}-jobs"
 
 
 def backup_job(backup: str) -> str:

@@ -2,6 +2,10 @@
 
 Keeps a connection to each node and its last answer. While one leader is followed by all, only the
 leader is asked most of the time; its silence or another word of it makes everybody be asked.
+
+What runs in a pod is the user's to say, and one operator serves many: an answer has a time, a size
+and a number of members, its texts and numbers have bounds, and one that contradicts itself is not
+believed.
 """
 
 from __future__ import annotations
@@ -12,13 +16,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from dledger.client import AdminClient, Client, TopicInfo
-from dledger.errors import DledgerError, Refused, Unavailable
-from dledger.status import NodeStatus
+from dledger.errors import DledgerError, Overloaded, Refused, Unavailable
+from dledger.failover import FailoverRecord
+from dledger.status import MemberStatus, NodeStatus
 from dledger.types import Member, NodeId
 from dledger_operator import names
 from dledger_operator.build.backup import LogRange
 from dledger_operator.observed import Failover, MemberView, NodeView, Pod
 from dledger_operator.spec import Topic
+from dledger_operator.texts import GROUP_ID
 
 log: Final = logging.getLogger(__name__)
 
@@ -26,6 +32,15 @@ STATUS_TIMEOUT_S: Final = 1.0
 CALL_TIMEOUT_S: Final = 5.0
 EVERYBODY_EVERY: Final = 5
 """Everybody is asked at least once in so many looks."""
+ANSWER_BYTES: Final = 256 << 10
+"""Longest answer of an Admin call; 64 members with every text at its longest fit."""
+TOPICS_BYTES: Final = 2 << 20
+"""Longest list of topics: as many as a group may have, with names of the longest."""
+LONGEST_TEXT: Final = 1024
+"""What is longer is cut; no node says more of anything."""
+_GREATEST_COUNT: Final = 1 << 62
+_GREATEST_MS: Final = 253402300799000
+"""The last second of the year 9999, in Unix milliseconds."""
 
 
 class Admin(Protocol):
@@ -58,15 +73,15 @@ class Topics(Protocol):
 
 
 def _admin(address: str) -> Admin:
-    return AdminClient(address, timeout_s=STATUS_TIMEOUT_S)
+    return AdminClient(address, timeout_s=STATUS_TIMEOUT_S, max_answer_bytes=ANSWER_BYTES)
 
 
 def _slow_admin(address: str) -> Admin:
-    return AdminClient(address, timeout_s=CALL_TIMEOUT_S)
+    return AdminClient(address, timeout_s=CALL_TIMEOUT_S, max_answer_bytes=ANSWER_BYTES)
 
 
 def _topics(address: str) -> Topics:
-    return Client(address, timeout_s=CALL_TIMEOUT_S)
+    return Client(address, timeout_s=CALL_TIMEOUT_S, max_answer_bytes=TOPICS_BYTES)
 
 
 class Nodes:
@@ -90,7 +105,13 @@ class Nodes:
         self._make_topics = topics
         self._admins: dict[str, tuple[str, Admin]] = {}
         self._views: dict[str, NodeView] = {}
+        self._disbelieved: dict[str, str] = {}
         self._looks = 0
+
+    @property
+    def disbelieved(self) -> Mapping[str, str]:
+        """Whose answer to the last look is not believed, by pod name, and why."""
+        return dict(self._disbelieved)
 
     async def look(self, pods: Mapping[str, Pod]) -> Mapping[str, NodeView]:
         """Return what each node that answers says; answers of followers may be seconds old."""
@@ -143,17 +164,31 @@ class Nodes:
 
     async def _ask_one(self, pod: Pod) -> None:
         admin = await self._admin_of(pod)
+        self._disbelieved.pop(pod.name, None)
         try:
-            said = await admin.status()
+            view = self._believed(pod, await admin.status())
         except DledgerError as error:
             log.debug("%s does not answer: %s", pod.name, error)
+            if isinstance(error, Overloaded) or not isinstance(error, Unavailable):
+                # gRPC says of an answer that is too long what a busy node would say.
+                self._disbelieved[pod.name] = _cut(str(error))
+            view = None
+        if view is None:
             self._views.pop(pod.name, None)
-            return
-        if (said.group, said.name) == (self._group, pod.name):
-            self._views[pod.name] = view_of(said)
         else:
-            log.warning("%s at %s is %s of group %s", pod.name, pod.ip, said.name, said.group)
-            self._views.pop(pod.name, None)
+            self._views[pod.name] = view
+
+    def _believed(self, pod: Pod, said: NodeStatus) -> NodeView | None:
+        """Return what a node says, if it is the one that was asked.
+
+        Raises:
+            DledgerError: It cannot be what it says.
+        """
+        if (said.group, said.name) == (self._group, pod.name):
+            return view_of(said)
+        who, group = _cut(said.name), _cut(said.group)
+        log.warning("%s at %s is %r of group %r", pod.name, pod.ip, who, group)
+        return None
 
     async def _admin_of(self, pod: Pod) -> Admin:
         address = _address(pod, names.PEER_PORT)
@@ -168,6 +203,7 @@ class Nodes:
     async def _forget(self, gone: Iterable[str]) -> None:
         for name in gone:
             self._views.pop(name, None)
+            self._disbelieved.pop(name, None)
             if known := self._admins.pop(name, None):
                 await known[1].close()
 
@@ -214,48 +250,68 @@ async def log_ahead(
 
 
 def view_of(said: NodeStatus) -> NodeView:
-    """Return what matters of a node's words."""
-    failover = said.last_failover
+    """Return what matters of a node's words, within bounds.
+
+    Raises:
+        DledgerError: They cannot be a node's: a group id that none has, or a member named twice.
+    """
+    if not GROUP_ID.fits(said.group_id):
+        raise DledgerError(f"its group id {GROUP_ID.words}, not {_cut(said.group_id)!r}")
+    members = tuple(map(_member_of, said.members))
+    if min(len({row.id for row in members}), len({row.name for row in members})) < len(members):
+        raise DledgerError("it names a member twice")
     return NodeView(
-        node_id=said.node_id,
+        node_id=_cut(said.node_id),
         group_id=said.group_id,
-        role=said.role,
-        term=said.term,
-        leader_id=said.leader_id,
-        commit_index=said.commit_index,
-        applied_index=said.applied_index,
+        role=_cut(said.role),
+        term=_count(said.term),
+        leader_id=_cut(said.leader_id),
+        commit_index=_count(said.commit_index),
+        applied_index=_count(said.applied_index),
         ready=said.ready,
-        not_ready_reason=said.not_ready_reason,
-        members=tuple(
-            MemberView(
-                id=row.member.id,
-                name=row.member.name,
-                role=row.role,
-                match_index=row.match_index,
-                lag=row.lag,
-                connected=row.connected,
-                feature_level=row.feature_level,
-            )
-            for row in said.members
-        ),
-        last_failover=None
-        if failover is None
-        else Failover(
-            from_id=failover.from_id,
-            to_id=failover.to_id,
-            term=failover.term,
-            cause=failover.cause,
-            detected_ms=failover.detected_ms,
-            elected_ms=failover.elected_ms,
-            first_ack_ms=failover.first_ack_ms,
-            at_ms=failover.at_ms,
-        ),
-        storage_used_bytes=said.storage_used_bytes,
-        storage_capacity_bytes=said.storage_capacity_bytes,
-        writes_refused_reason=said.writes_refused_reason,
-        recovered_to=said.recovered_to,
-        feature_level=said.feature_level,
+        not_ready_reason=_cut(said.not_ready_reason),
+        members=members,
+        last_failover=_failover_of(said.last_failover) if said.last_failover else None,
+        storage_used_bytes=_count(said.storage_used_bytes),
+        storage_capacity_bytes=_count(said.storage_capacity_bytes),
+        writes_refused_reason=_cut(said.writes_refused_reason),
+        recovered_to=_count(said.recovered_to),
+        feature_level=max(0, said.feature_level),
     )
+
+
+def _member_of(row: MemberStatus) -> MemberView:
+    return MemberView(
+        id=_cut(row.member.id),
+        name=_cut(row.member.name),
+        role=_cut(row.role),
+        match_index=_count(row.match_index),
+        lag=_count(row.lag),
+        connected=row.connected,
+        feature_level=max(0, row.feature_level),
+    )
+
+
+def _failover_of(record: FailoverRecord) -> Failover:
+    return Failover(
+        from_id=_cut(record.from_id),
+        to_id=_cut(record.to_id),
+        term=_count(record.term),
+        cause=_cut(record.cause),
+        detected_ms=_count(record.detected_ms),
+        elected_ms=_count(record.elected_ms),
+        first_ack_ms=_count(record.first_ack_ms),
+        at_ms=min(_count(record.at_ms), _GREATEST_MS),
+    )
+
+
+def _cut(text: str) -> str:
+    return text[:LONGEST_TEXT]
+
+
+def _count(number: int) -> int:
+    """Return a count within what a status can hold, with room for sums."""
+    return max(0, min(number, _GREATEST_COUNT))
 
 
 def _address(pod: Pod, port: int) -> str:

@@ -6,7 +6,7 @@ Filled by the shell (`cluster.py`), taken by the pure functions. Nothing here do
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dledger_operator.brokerbackup import BrokerBackup
 from dledger_operator.spec import Manifest
@@ -138,6 +138,7 @@ class Observed:
         pods: Pods of the group, by name.
         volumes: Its claims, by name; they outlive the group.
         nodes: What the nodes that answered say, by pod name.
+        disbelieved: Pods whose answer cannot be a node's, and why; they are not among *nodes*.
         topics: Names of the topics there are; None when not asked.
         refusals: What could not be done lately, and the answer: child or topic to sentence.
         recovery: What the Job that restores the first volume amounts to; None without one.
@@ -149,11 +150,19 @@ class Observed:
     pods: Mapping[str, Pod] = field(default_factory=dict)
     volumes: Mapping[str, Volume] = field(default_factory=dict)
     nodes: Mapping[str, NodeView] = field(default_factory=dict)
+    disbelieved: Mapping[str, str] = field(default_factory=dict)
     topics: frozenset[str] | None = None
     refusals: Mapping[Ref, str] = field(default_factory=dict)
     recovery: Work | None = None
     backups: tuple[BrokerBackup, ...] = ()
     due: str = ""
+
+    def of_group(self, group_id: str) -> Observed:
+        """Return the same without the nodes of another group than this; all, if it is empty."""
+        if not group_id:
+            return self
+        own = {name: one for name, one in self.nodes.items() if one.group_id in ("", group_id)}
+        return replace(self, nodes=own)
 
     @property
     def leader(self) -> tuple[str, NodeView] | None:

@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from dledger_operator import names
+from dledger_operator.policy import ANY, DENIED_POD_METADATA, ENFORCED, OVERRIDABLE, Policy, RoleRef
 
 _PREFIX: Final = "DLEDGER_OPERATOR_"
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
@@ -28,6 +29,7 @@ class Options:
         namespace: Where the operator runs and its Lease lives.
         lease_name: Name of the Lease.
         identity: Who we are to the other operator pods.
+        policy: What BrokerGroups may ask for, besides the images above.
         listen: Host and port of /livez, /readyz and /metrics.
         kubeconfig: File to connect by; empty means the pod's service account.
         in_cluster: Whether nodes should let the pods of *namespace* reach their peer port.
@@ -44,6 +46,7 @@ class Options:
     listen: tuple[str, int] = ("0.0.0.0", 8080)  # noqa: S104 - a pod listens on all its addresses
     kubeconfig: str = ""
     log_level: str = "INFO"
+    policy: Policy = field(default_factory=Policy)
 
     @property
     def in_cluster(self) -> bool:
@@ -65,18 +68,51 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Optio
     pairs = [word.partition("=") for word in found.spark_node_selector.split(",") if word]
     if not all(key and equals for key, equals, _ in pairs):
         parser.error(f"--spark-node-selector must be KEY=VALUE,…, not {found.spark_node_selector}")
+    policy = _policy(found, parser)
     return Options(
         image=found.image,
         spark_image=found.spark_image,
         spark_node_selector={key: value for key, _, value in pairs},
-        namespaces=tuple(filter(None, found.namespaces.replace(",", " ").split())),
+        namespaces=_words(found.namespaces),
         namespace=found.namespace,
         lease_name=found.lease_name,
         identity=found.identity,
         listen=(host.strip("[]"), int(port)),
         kubeconfig=found.kubeconfig,
         log_level=found.log_level,
+        policy=policy,
     )
+
+
+def _policy(found: argparse.Namespace, parser: argparse.ArgumentParser) -> Policy:
+    """Return what groups may ask for; ends the process with 2 and a sentence if it is broken."""
+    images = _words(found.allowed_images)
+    for image in images:
+        if image != ANY and "/" not in image:
+            parser.error(
+                f"--allowed-images: {image} is a whole registry or none: write {image}/ for all of "
+                "it, or a repository with its registry"
+            )
+    if found.pod_security not in (ENFORCED, OVERRIDABLE):
+        parser.error(
+            f"--pod-security must be {ENFORCED} or {OVERRIDABLE}, not {found.pod_security}"
+        )
+    kind, _, name = found.driver_role.partition("/")
+    if kind not in ("Role", "ClusterRole") or not name:
+        parser.error(
+            f"--driver-role must be Role/NAME or ClusterRole/NAME, not {found.driver_role}"
+        )
+    return Policy(
+        allowed_images=images,
+        allowed_priority_classes=_words(found.allowed_priority_classes),
+        denied_pod_metadata=_words(found.denied_pod_metadata),
+        pod_security=found.pod_security,
+        driver_role=RoleRef(kind=kind, name=name),
+    )
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.replace(",", " ").split())
 
 
 def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
@@ -100,6 +136,14 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add("image", "", "image of the nodes of groups that name none")
     add("spark-image", "", "image of the backups and recoveries of groups that name none")
     add("spark-node-selector", "", "labels of the machines they run on: KEY=VALUE,…; empty: any")
+    add("allowed-images", "", "more images that groups may name: PREFIX/, REPOSITORY,…; * is any")
+    add("allowed-priority-classes", "", "priority classes that groups may name: NAME,…; * is any")
+    add(
+        *("denied-pod-metadata", ",".join(DENIED_POD_METADATA)),
+        "beginnings of keys that labels and annotations of pods may not have: PREFIX,…; * is all",
+    )
+    add("pod-security", ENFORCED, f"{ENFORCED}, or {OVERRIDABLE} by the spec of a group")
+    add("driver-role", "ClusterRole/dledger-operator-drivers", "what Spark drivers are bound to")
     add("namespaces", "", "namespaces to watch, separated by commas; empty: all of them")
     add("namespace", "default", "namespace the operator runs in and keeps its Lease in")
     add("lease-name", names.MANAGER, "name of the Lease by which one of several operators acts")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, assert_never
 
 from dledger_operator import names, quantity
+from dledger_operator.build.config import told_id
 from dledger_operator.build.recovery import recovery_claim, recovery_job
 from dledger_operator.build.scheduled import scheduled_backup
 from dledger_operator.checks import backup_problems, problems
@@ -95,6 +96,11 @@ class CreateTopic:
     topic: Topic
 
 
+def builds(action: Apply | Create) -> bool:
+    """Whether others stand on what an action makes; on a scheduled backup nothing does."""
+    return bool(action.manifest["kind"] != names.BACKUP_KIND)
+
+
 Action = Apply | Create | MarkRestored | RecordGroupId | Bootstrap | LabelRole | CreateTopic
 
 
@@ -115,7 +121,7 @@ def plan(
     backups = tuple(_scheduled(group, observed))
     if problems(group, observed):
         return (*roles, *backups)
-    held_back = {"StatefulSet"} if holds_back(recovery(group, observed)) else set()
+    held_back = _held_back(group, observed)
     wanted = (manifest for manifest in desired if manifest["kind"] not in held_back)
     return (
         *(Apply(m) for m in wanted if differs(observed.children.get(ref_of(m)), m)),
@@ -125,6 +131,16 @@ def plan(
         *_topics(group, observed),
         *backups,
     )
+
+
+def _held_back(group: BrokerGroup, observed: Observed) -> frozenset[str]:
+    """Return the kinds of children that are not made yet.
+
+    Nodes are told which group they may join, so they wait for its id; and for a recovery.
+    """
+    if not group.group_id:
+        return frozenset({"ConfigMap", "StatefulSet"})
+    return frozenset({"StatefulSet"} if holds_back(recovery(group, observed)) else ())
 
 
 def includes(present: Any, wanted: Any) -> bool:
@@ -175,9 +191,13 @@ def _scheduled(group: BrokerGroup, observed: Observed) -> Iterator[Create]:
 
 
 def _found(group: BrokerGroup, observed: Observed, fresh_id: str) -> Iterator[Action]:
+    if not group.group_id and not _is_built(group, observed):
+        if not holds_back(recovery(group, observed)):
+            yield RecordGroupId(fresh_id, adopted=False)
+        return
     match founding(group, observed):
         case Empty() if not group.group_id:
-            yield RecordGroupId(fresh_id, adopted=False)
+            yield RecordGroupId(_told_id(group, observed) or fresh_id, adopted=False)
         case Empty():
             yield _bootstrap(group, observed)
         case Adoptable(group_id):
@@ -186,6 +206,16 @@ def _found(group: BrokerGroup, observed: Observed, fresh_id: str) -> Iterator[Ac
             return
         case unknown:
             assert_never(unknown)
+
+
+def _is_built(group: BrokerGroup, observed: Observed) -> bool:
+    return ("StatefulSet", group.name) in observed.children
+
+
+def _told_id(group: BrokerGroup, observed: Observed) -> str:
+    """Return the id that the nodes were told, where the status that recorded it was lost."""
+    told = observed.children.get(("ConfigMap", names.config_map(group.name)))
+    return told_id(told["data"]) if told else ""
 
 
 def _bootstrap(group: BrokerGroup, observed: Observed) -> Bootstrap:

@@ -18,6 +18,7 @@ class Reason(StrEnum):
     ACCEPTED = "Accepted"
     NOT_IMPLEMENTED_YET = "NotImplementedYet"
     INVALID_SPEC = "InvalidSpec"
+    NOT_ALLOWED = "NotAllowed"
     LEADER_ELECTED = "LeaderElected"
     NO_LEADER = "NoLeader"
     WRITES_REFUSED = "WritesRefused"
@@ -38,6 +39,7 @@ class Reason(StrEnum):
     MEMBER_TOO_OLD = "MemberTooOld"
     ALL_DISKS_EMPTY = "AllDisksEmpty"
     DUPLICATE_NODE_ID = "DuplicateNodeId"
+    STATUS_NOT_BELIEVED = "StatusNotBelieved"
     APPLY_REFUSED = "ApplyRefused"
     TOPIC_REFUSED = "TopicRefused"
     ONE_GROUP_ID = "OneGroupId"
@@ -90,6 +92,14 @@ CATALOGUE: Final[Mapping[Reason, Explanation]] = MappingProxyType(
             "No part of the new spec is acted on but backups; a running group stays as it is. Of a "
             "BrokerBackup: it can never be carried out.",
             "Correct the named fields. A BrokerBackup does not change: create another.",
+        ),
+        Reason.NOT_ALLOWED: Explanation(
+            "SpecValid=False",
+            "The spec asks for what whoever installed the operator does not allow: an image, a "
+            "priority, less security of the pods; the message names the fields and the values of "
+            "the chart. No part of the new spec is acted on but backups; a running group stays as "
+            "it is.",
+            "Take the named fields back, or have the values of the chart changed.",
         ),
         Reason.LEADER_ELECTED: Explanation(
             "Available=True", "A majority follows one leader: writes are taken."
@@ -186,10 +196,16 @@ CATALOGUE: Final[Mapping[Reason, Explanation]] = MappingProxyType(
             "Several pods show the same node id: a disk was copied. Nothing is done to the group.",
             "Give each pod its own volume.",
         ),
+        Reason.STATUS_NOT_BELIEVED: Explanation(
+            "Degraded=True",
+            "What the named pods answer to the operator's Status call is an error, too long, or "
+            "contradicts itself. They count as silent.",
+            "See what runs in the named pods, and who else may have their addresses.",
+        ),
         Reason.APPLY_REFUSED: Explanation(
             "Degraded=True; Complete=Unknown of a BrokerBackup",
             "The API server refused a child, or its name is taken by an object that belongs to "
-            "someone else; the message has the answer.",
+            "someone else; the message has the answer. Nothing that comes after it is made.",
             "Correct the spec, or remove or rename what is in the way.",
         ),
         Reason.TOPIC_REFUSED: Explanation(

@@ -20,7 +20,7 @@ from dledger_operator.brokerbackup import BrokerBackup
 from dledger_operator.build import Platform, desired
 from dledger_operator.cluster import Cluster, owned
 from dledger_operator.metrics import Metrics
-from dledger_operator.nodes import Nodes
+from dledger_operator.nodes import LONGEST_TEXT, Nodes
 from dledger_operator.observed import Observed, Pod, Ref, Volume, ref_of
 from dledger_operator.plan import (
     Action,
@@ -31,6 +31,7 @@ from dledger_operator.plan import (
     LabelRole,
     MarkRestored,
     RecordGroupId,
+    builds,
     plan,
 )
 from dledger_operator.reasons import EventReason
@@ -129,8 +130,14 @@ class Reconciler:
             return
         children = desired(group, self._platform)
         actions = plan(group, observed, children, fresh_id=self._clock.fresh_id())
+        going_on = True
         for action in actions:
-            group = await self._act(group, observed, action)
+            if isinstance(action, Apply | Create):
+                # What comes later stands on what came before: no pods without their policy.
+                if going_on or not builds(action):
+                    going_on &= await self._make(group, observed, action)
+            else:
+                group = await self._act(group, observed, action)
         told = await self._report(group, replace(observed, refusals=self._standing(group)))
         self._memory.at_rest, self._memory.seen = told and not actions, seen
 
@@ -158,7 +165,12 @@ class Reconciler:
             backups=tuple(self._watched.backups(*key)),
         )
         due_at = due(group, observed.backups, now=datetime.fromisoformat(self._clock.now()))
-        return replace(observed, due=due_at, topics=await self._topics(group, observed))
+        return replace(
+            observed,
+            disbelieved=self._nodes.disbelieved,
+            due=due_at,
+            topics=await self._topics(group, observed),
+        )
 
     def _recovery(self, group: BrokerGroup) -> Work | None:
         """Return what the Job amounts to that restores the first volume."""
@@ -186,13 +198,26 @@ class Reconciler:
                 log.debug("group %s/%s: no topics: %s", group.namespace, group.name, error)
         return memory.topics
 
+    async def _make(self, group: BrokerGroup, observed: Observed, action: Apply | Create) -> bool:
+        """Bring a child into being; False if the others wait: it was refused, or is to go first."""
+        ref = ref_of(action.manifest)
+        if ref in observed.refusals:
+            return False
+        try:
+            if isinstance(action, Create):
+                await self._create(group, action.manifest)
+                return True
+            known = ref in observed.children
+            return await self._cluster.apply_child(group, action.manifest, known=known)
+        except ApiError as error:
+            if not error.refused:
+                raise
+            self._refuse(group, ref, str(error))
+            return False
+
     async def _act(self, group: BrokerGroup, observed: Observed, action: Action) -> BrokerGroup:
         """Carry out one action; return the group as it is recorded afterwards."""
         match action:
-            case Apply(manifest):
-                await self._apply(group, observed, manifest)
-            case Create(manifest):
-                await self._create(group, observed, manifest)
             case MarkRestored():
                 await self._mark_restored(group, action)
             case RecordGroupId():
@@ -205,29 +230,9 @@ class Reconciler:
                 await self._create_topic(group, observed, action)
         return group
 
-    async def _apply(self, group: BrokerGroup, observed: Observed, manifest: Manifest) -> None:
-        ref = ref_of(manifest)
-        if ref in observed.refusals:
-            return
-        try:
-            await self._cluster.apply_child(group, manifest, known=ref in observed.children)
-        except ApiError as error:
-            if not error.refused:
-                raise
-            self._refuse(group, ref, str(error))
-
-    async def _create(self, group: BrokerGroup, observed: Observed, manifest: Manifest) -> None:
-        ref = ref_of(manifest)
-        if ref in observed.refusals:
-            return
-        try:
-            created = await self._cluster.create_child(group, manifest)
-        except ApiError as error:
-            if not error.refused:
-                raise
-            self._refuse(group, ref, str(error))
-            return
-        kind, name = ref
+    async def _create(self, group: BrokerGroup, manifest: Manifest) -> None:
+        created = await self._cluster.create_child(group, manifest)
+        kind, name = ref_of(manifest)
         if created and kind == names.BACKUP_KIND:
             await self._post(group, Event(EventReason.BACKUP_SCHEDULED, f"{name} was created"))
         elif created and kind == "Job":
@@ -277,7 +282,7 @@ class Reconciler:
         try:
             created = await self._nodes.create_topic(observed.pods[leader[0]], topic)
         except Refused as error:
-            self._refuse(group, ("Topic", topic.name), str(error))
+            self._refuse(group, ("Topic", topic.name), str(error)[:LONGEST_TEXT])
         except (Unavailable, DledgerError) as error:
             log.info("group %s/%s: topic %s: %s", group.namespace, group.name, topic.name, error)
         else:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints
 
+from dledger_operator.policy import Policy
+
 Json = Mapping[str, Any]
 Manifest = dict[str, Any]
 
@@ -99,6 +101,15 @@ class Expose:
     """How clients outside the cluster reach the nodes."""
 
     type: str = "ClusterIP"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkPolicy:
+    """Who reaches the nodes and whom they reach: Kubernetes' NetworkPolicyPeers."""
+
+    clients: tuple[Json, ...] = ()
+    monitoring: tuple[Json, ...] = ()
+    egress: tuple[Json, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,11 +222,12 @@ class Spec:
     image_pull_secrets: tuple[Json, ...] = ()
     security_context: Json = field(default_factory=dict)
     retention: Retention = Retention()
-    auto_create_topics: bool = True
+    auto_create_topics: bool = False
     topics: tuple[Topic, ...] = ()
     tls: Tls = Tls()
     auth: Auth = Auth()
     expose: Expose = Expose()
+    network_policy: NetworkPolicy = NetworkPolicy()
     monitoring: Monitoring = Monitoring()
     backup: Backup = Backup()
     compaction: Compaction = Compaction()
@@ -240,6 +252,7 @@ class BrokerGroup:
         status: The last status this operator wrote, as the CRD has it.
         created_at: RFC 3339.
         spark_node_selector: The operator's labels of machines that run backups and recoveries.
+        policy: What whoever installed the operator lets the spec ask for.
     """
 
     KIND: ClassVar[str] = "BrokerGroup"
@@ -254,6 +267,7 @@ class BrokerGroup:
     status: Json = field(default_factory=dict)
     created_at: str = ""
     spark_node_selector: Mapping[str, str] = field(default_factory=dict)
+    policy: Policy = field(default_factory=Policy)
 
     @classmethod
     def parse(
@@ -262,10 +276,11 @@ class BrokerGroup:
         *,
         spark_image: str = "",
         spark_node_selector: Mapping[str, str] | None = None,
+        policy: Policy | None = None,
     ) -> Self:
         """Build it from the API's object; a value of a wrong type makes it *unreadable*.
 
-        *spark_image* is the operator's, for a spec that names none; *spark_node_selector*, too.
+        *spark_image* is the operator's, for a spec that names none; what follows is its own, too.
         """
         meta = body["metadata"]
         unknown: list[str] = []
@@ -287,6 +302,7 @@ class BrokerGroup:
             status=body.get("status") or {},
             created_at=meta.get("creationTimestamp", ""),
             spark_node_selector=spark_node_selector or {},
+            policy=policy or Policy(),
         )
 
     @property

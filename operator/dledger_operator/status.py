@@ -108,6 +108,7 @@ def rfc3339(unix_ms: int) -> str:
 def _leadership(group: BrokerGroup, observed: Observed) -> tuple[int, str]:
     """Return the newest term that has a leader, and the leader's name if one is known now."""
     before = int(group.status.get("term") or 0)
+    observed = observed.of_group(group.group_id)
     led = [node for node in observed.nodes.values() if node.leader_id and node.term >= before]
     newest = max(led, key=lambda node: node.term, default=None)
     if newest:
@@ -147,7 +148,7 @@ def _feature_level(node: NodeView | None, member: MemberView | None) -> int:
 def _storage(node: NodeView) -> Manifest:
     """Return the volume in whole percents: bytes would make an idle group's status move."""
     capacity_bytes = node.storage_capacity_bytes
-    used = 100 * node.storage_used_bytes // capacity_bytes if capacity_bytes else 0
+    used = min(100, 100 * node.storage_used_bytes // capacity_bytes) if capacity_bytes else 0
     return {"usedPercent": used, "capacityBytes": capacity_bytes}
 
 

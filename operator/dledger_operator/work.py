@@ -133,7 +133,7 @@ def _told(pod: WorkerPod) -> str:
 def _decoded(message: str) -> dict[str, Any] | None:
     try:
         value = json.loads(message)
-    except ValueError:
+    except (ValueError, RecursionError):  # 4096 brackets are deep enough for the second
         return None
     return value if isinstance(value, dict) else None
 

@@ -16,6 +16,7 @@ from dledger_pipeline.jobs.backup import BackupRequest, backup
 from dledger_pipeline.jobs.compact import CompactRequest, compact
 from dledger_pipeline.jobs.restore import RestoreRequest, restore
 from dledger_pipeline.jobs.result import Result
+from dledger_pipeline.jobs.sign import SignRequest, sign
 from dledger_pipeline.jobs.verify import VerifyRequest, verify
 from dledger_pipeline.session import LOCAL
 
@@ -28,12 +29,13 @@ examples:
   dledger-pipeline backup --endpoint 127.0.0.1:18281,127.0.0.1:18282 --store file:///backups
   dledger-pipeline verify --store file:///backups --deep
   dledger-pipeline restore --store file:///backups --data ./restored --name orders/orders-0
-  dledger-pipeline restore --store s3://bucket/dledger --store-endpoint http://127.0.0.1:9000 \\
+  dledger-pipeline restore --store s3://bucket/dledger --store-endpoint https://s3.example.com \\
       --data ./restored --name orders/orders-0 --to-time 2026-01-31T12:00:00Z
   dledger-pipeline compact --store file:///backups --topics prices,positions
 
 stores: file:///absolute/path, s3://bucket/path with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
-AWS_REGION and DLEDGER_STORE_ENDPOINT from the environment
+AWS_REGION and DLEDGER_STORE_ENDPOINT from the environment; DLEDGER_MANIFEST_KEY (32 bytes or more)
+signs what says which objects are a backup, and refuses what is not signed: `sign` begins with it
 exit codes: 0 done, 1 failed (one line says why), 2 wrong usage
 """
 
@@ -90,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_backup(commands)
     _add_restore(commands)
     _add_verify(commands)
+    _command(commands, "sign", "put the newest backup under the key for manifests", _sign)
     _add_compact(commands)
     return parser
 
@@ -107,6 +110,9 @@ def _command(
     parser.set_defaults(run=run)
     parser.add_argument("--store", required=True, metavar="URL", help="where backups are")
     parser.add_argument("--store-endpoint", metavar="URL", help="an S3 server other than Amazon's")
+    parser.add_argument(
+        "--allow-http", action="store_true", help="even by http://, which encrypts nothing"
+    )
     parser.add_argument("--group-id", metavar="ID", help="needed if a store has several groups")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON line")
     parser.add_argument(
@@ -200,6 +206,10 @@ def _verify(args: argparse.Namespace) -> Result:
     return verify(VerifyRequest(deep=args.deep, scratch=args.scratch, **_store_of(args)), _progress)
 
 
+def _sign(args: argparse.Namespace) -> Result:
+    return sign(SignRequest(**_store_of(args)), _progress)
+
+
 def _add_compact(commands: Any) -> None:
     parser = _command(commands, "compact", "keep the newest message for each key", _compact)
     parser.add_argument(
@@ -219,6 +229,7 @@ def _store_of(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "store": args.store,
         "store_endpoint": args.store_endpoint,
+        "allow_http": args.allow_http,
         "group_id": args.group_id,
     }
 

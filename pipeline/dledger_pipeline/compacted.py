@@ -13,20 +13,20 @@ topics only, so that a rerun finds what it would write.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dledger_pipeline.errors import AlreadyExists, CorruptManifest, CorruptObject, NoBackup
 from dledger_pipeline.messages import MESSAGE_SCHEMA
+from dledger_pipeline.parquet_sizes import inflated_bytes, opened
+from dledger_pipeline.sealed import MAX_SEALED_BYTES, field, seal, unseal
 from dledger_pipeline.store import Store
 
-FORMAT_VERSION: Final = 1
 FOLDER: Final = "compacted"
 _ROW_GROUP_ROWS: Final = 1 << 16
 
@@ -39,6 +39,7 @@ class CompactedFile:
         name: The object, relative to the group's folder.
         messages: How many stay.
         dropped: How many newer ones took the place of.
+        inflated_bytes: What the object's pages take, their headers included.
     """
 
     name: str
@@ -47,7 +48,11 @@ class CompactedFile:
     messages: int
     dropped: int
     object_bytes: int
+    inflated_bytes: int
     sha256: str
+
+
+_FIELDS: Final = {each.name: str if each.type == "str" else int for each in fields(CompactedFile)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +90,9 @@ class Compaction:
         """How many do not."""
         return sum(file.dropped for file in self.files)
 
-    def encode(self) -> bytes:
-        """Return the manifest's bytes: canonical JSON."""
-        return json.dumps({"format": FORMAT_VERSION} | asdict(self), sort_keys=True).encode()
+    def encode(self, key: bytes | None) -> bytes:
+        """Return the manifest's bytes, signed where there is a key."""
+        return seal(asdict(self), key)
 
 
 def _digest(topics: Collection[str]) -> str:
@@ -110,10 +115,20 @@ class CompactedRange:
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yield messages (`MESSAGE_SCHEMA`); raises ObjectMissing, CorruptObject, StoreError."""
         name = f"{self.group_id}/{self.file.name}"
-        data = self.store.get(name)
+        data = self.store.get(name, max_bytes=self.file.object_bytes)
         if sha256(data).hexdigest() != self.file.sha256:
             raise CorruptObject(name, "it does not have the SHA-256 that its manifest states")
-        yield from pq.read_table(pa.BufferReader(data)).cast(MESSAGE_SCHEMA).to_batches()
+        file = opened(
+            data,
+            name,
+            schema=MESSAGE_SCHEMA,
+            rows=self.file.messages,
+            inflated_bytes=self.file.inflated_bytes,
+        )
+        try:
+            yield from file.read().replace_schema_metadata(None).to_batches()
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptObject(name, f"not readable as Parquet: {error}") from error
 
 
 def write(
@@ -137,6 +152,7 @@ def write(
         messages=messages.num_rows,
         dropped=dropped,
         object_bytes=data.size,
+        inflated_bytes=inflated_bytes(data),
         sha256=digest,
     )
 
@@ -144,7 +160,11 @@ def write(
 def _parquet(messages: pa.Table) -> pa.Buffer:
     sink = pa.BufferOutputStream()
     pq.write_table(
-        messages.combine_chunks(), sink, compression="zstd", row_group_size=_ROW_GROUP_ROWS
+        messages.combine_chunks(),
+        sink,
+        compression="zstd",
+        use_dictionary=False,  # `parquet_sizes` lets none through
+        row_group_size=_ROW_GROUP_ROWS,
     )
     return sink.getvalue()
 
@@ -164,7 +184,8 @@ def publish(store: Store, compaction: Compaction) -> None:
         CorruptObject: There is another one of the same backup and topics.
         StoreError: It could not be written.
     """
-    _create_once(store, f"{compaction.group_id}/{compaction.name}", compaction.encode())
+    data = compaction.encode(store.manifest_key)
+    _create_once(store, f"{compaction.group_id}/{compaction.name}", data)
 
 
 def load(store: Store, group_id: str, topics: Collection[str]) -> Compaction:
@@ -172,7 +193,7 @@ def load(store: Store, group_id: str, topics: Collection[str]) -> Compaction:
 
     Raises:
         NoBackup: There is none.
-        CorruptManifest: Its manifest is damaged.
+        CorruptManifest, NotSigned: Its manifest is damaged, or not ours.
     """
     ending = f"-{_digest(topics)}.json"
     found = [name for name in store.list(f"{group_id}/{FOLDER}") if name.endswith(ending)]
@@ -181,15 +202,24 @@ def load(store: Store, group_id: str, topics: Collection[str]) -> Compaction:
             f"group {group_id} has no compaction of the topics {', '.join(sorted(topics))}; "
             "`dledger-pipeline compact` makes one"
         )
-    return _decode(store.get(found[-1]).to_pybytes(), found[-1])
+    name = found[-1]
+    content = unseal(name, store.get(name, max_bytes=MAX_SEALED_BYTES), store.manifest_key)
+    return _decode(content, name)
 
 
-def _decode(data: bytes, name: str) -> Compaction:
-    try:
-        fields = json.loads(data)
-        if fields.pop("format") != FORMAT_VERSION:
-            raise ValueError("its format is not known")
-        files = tuple(CompactedFile(**file) for file in fields.pop("files"))
-        return Compaction(**fields | {"topics": tuple(fields["topics"]), "files": files})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptManifest(name, str(error)) from error
+def _decode(content: dict[str, Any], name: str) -> Compaction:
+    topics = field(name, content, "topics", list)
+    if not all(isinstance(topic, str) for topic in topics):
+        raise CorruptManifest(name, f"topics is {topics!r:.80}")
+    return Compaction(
+        group_id=field(name, content, "group_id", str),
+        last_index=field(name, content, "last_index", int),
+        topics=tuple(topics),
+        files=tuple(_file(name, row) for row in field(name, content, "files", list)),
+    )
+
+
+def _file(name: str, content: Any) -> CompactedFile:
+    if not isinstance(content, dict):
+        raise CorruptManifest(name, f"a file is {content!r:.80}")
+    return CompactedFile(**{key: field(name, content, key, kind) for key, kind in _FIELDS.items()})

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import io
 import os
+import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,10 +25,11 @@ from dledger_pipeline.errors import (
     AlreadyExists,
     ObjectMissing,
     StoreDenied,
+    StoreError,
     StoreUnavailable,
     VersionConflict,
 )
-from dledger_pipeline.stored import Stored
+from dledger_pipeline.stored import Stored, check_size
 
 _LOCK: Final = ".lock"
 
@@ -37,16 +40,17 @@ class DirectoryObjects:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def get(self, name: str) -> Stored:
+    def get(self, name: str, max_bytes: int) -> Stored:
         """Return an object; its version is the hash of its bytes."""
-        with self._reported(name):
-            data = (self._root / name).read_bytes()
+        with self._reported(name), self._opened(name) as file:
+            check_size(name, os.fstat(file.fileno()).st_size, max_bytes)
+            data = file.read()
         return Stored(data=pa.py_buffer(data), version=_version(data))
 
     def size(self, name: str) -> int:
         """Return an object's length in bytes."""
-        with self._reported(name):
-            return (self._root / name).stat().st_size
+        with self._reported(name), self._opened(name) as file:
+            return os.fstat(file.fileno()).st_size
 
     def put(self, name: str, data: memoryview) -> None:
         """Write an object, replacing one of the same name."""
@@ -64,8 +68,12 @@ class DirectoryObjects:
     def replace(self, name: str, data: memoryview, version: str) -> None:
         """Write an object if it has this version; one writer at a time, on all hosts."""
         with self._reported(name), self._locked():
-            path = self._root / name
-            if not path.exists() or _version(path.read_bytes()) != version:
+            try:
+                with self._opened(name) as file:
+                    found = _version(file.read())
+            except FileNotFoundError:
+                found = ""
+            if found != version:
                 raise VersionConflict(name)
             self.put(name, data)
 
@@ -73,8 +81,18 @@ class DirectoryObjects:
         """Yield names below the folder, in any order."""
         with self._reported(prefix):
             for path in (self._root / prefix).rglob("*"):
-                if path.is_file() and not path.name.startswith("."):
+                is_object = path.is_file() and not path.is_symlink()
+                if is_object and not path.name.startswith("."):
                     yield path.relative_to(self._root).as_posix()
+
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[io.BufferedReader]:
+        """Open an object, which is a file: nobody put a link or a pipe in its place."""
+        descriptor = os.open(self._root / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(descriptor, "rb") as file:  # noqa: PTH123, a descriptor has no path
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise StoreError(f"{self._root}/{name} is not a file")
+            yield file
 
     @contextmanager
     def _written(self, name: str, data: memoryview) -> Iterator[tuple[Path, Path]]:
@@ -83,7 +101,7 @@ class DirectoryObjects:
         _make_durable_directory(path.parent)
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         try:
-            with temporary.open("wb", buffering=0) as file:
+            with open(temporary, "wb", buffering=0, opener=_made) as file:
                 while data:
                     data = data[file.write(data) :]
                 os.fsync(file.fileno())
@@ -109,6 +127,11 @@ class DirectoryObjects:
             raise StoreDenied(f"{self._root}/{name}", str(error)) from error
         except OSError as error:
             raise StoreUnavailable(f"{self._root}/{name}: {error}") from error
+
+
+def _made(path: str, flags: int) -> int:
+    """Open a new object: all messages are in it, and not for everyone's eyes."""
+    return os.open(path, flags, 0o640)
 
 
 def _version(data: bytes) -> str:

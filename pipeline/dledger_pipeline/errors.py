@@ -15,6 +15,7 @@
         │   ├── NoBackup            nothing was published there
         │   ├── CorruptObject       an object does not have its hash, or is not readable
         │   ├── CorruptManifest     a manifest does not have its hash, or is malformed
+        │   ├── NotSigned           there is a key, and a manifest is not signed with it
         │   ├── ForeignManifest     it belongs to another group
         │   └── BrokenBackup        files that do not join: a gap, an overlap, or another history
         ├── ExportError         the node that is read from
@@ -100,6 +101,17 @@ class CorruptManifest(BackupError):
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"corrupt manifest {name}: {reason}")
+        self.name, self.reason = name, reason
+
+
+class NotSigned(BackupError):
+    """A manifest is whole, but nothing says that it is one of ours."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(
+            f"manifest {name} is not to be trusted: {reason}; if it is older than the key, "
+            "`dledger-pipeline sign` signs what is there"
+        )
         self.name, self.reason = name, reason
 
 

@@ -30,10 +30,19 @@ from dledger_pipeline.errors import (
     ObjectMissing,
     VersionConflict,
 )
-from dledger_pipeline.sealed import field, seal, unseal
+from dledger_pipeline.sealed import (
+    MAX_SEALED_BYTES,
+    Signature,
+    field,
+    seal,
+    signature_of,
+    unseal,
+)
 from dledger_pipeline.store import Store
 
 _HEAD: Final = "HEAD"
+_MAX_HEAD_BYTES: Final = 1 << 16
+_MAX_CRC: Final = (1 << 32) - 1
 _ATTEMPTS: Final = 100
 _ROW_FIELDS: Final = {
     field.name: str if field.type == "str" else int for field in fields(ManifestRow)
@@ -160,6 +169,27 @@ def load(store: Store, group_id: str | None = None, at: int | None = None) -> Ma
     return manifest
 
 
+def signature(store: Store, manifest: Manifest) -> Signature:
+    """Return what is known of who wrote a manifest that was loaded. Raises like `load`."""
+    name = f"{manifest.group_id}/{manifest.name}"
+    data = store.get(name, max_bytes=MAX_SEALED_BYTES)
+    return signature_of(name, data, store.manifest_key)
+
+
+def sign(store: Store, group_id: str, last_index: int) -> None:
+    """Sign the manifest that ends with *last_index*, and HEAD, which may have no signature so far.
+
+    What the store has now is taken for ours: verify it before.
+
+    Raises:
+        StoreError: The store failed.
+        CorruptManifest, ObjectMissing: They are damaged, or not there.
+    """
+    for name in (f"{group_id}/{manifest_name(last_index)}", f"{group_id}/{_HEAD}"):
+        stored = store.get_versioned(name, max_bytes=MAX_SEALED_BYTES)
+        store.replace(name, seal(unseal(name, stored.data), store.manifest_key), stored.version)
+
+
 def newest(store: Store, group_id: str) -> Manifest | None:
     """Return the newest backup of the group, the base of an incremental one; None if none.
 
@@ -223,7 +253,7 @@ def _create(store: Store, manifest: Manifest) -> Manifest:
     """Write the manifest, unless there is one of the same log; return the one that is there."""
     name = f"{manifest.group_id}/{manifest.name}"
     try:
-        store.create(name, _encode(manifest))
+        store.create(name, _encode(manifest, store.manifest_key))
     except AlreadyExists:
         standing = _read(store, manifest.group_id, manifest.last_index)
         if (standing.first_index, standing.last_chain) != (
@@ -241,7 +271,8 @@ def _advance_head(store: Store, manifest: Manifest) -> None:
         {
             "group_id": manifest.group_id,
             "last_index": manifest.last_index,
-        }
+        },
+        store.manifest_key,
     )
     for _ in range(_ATTEMPTS):
         head = _read_head(store, manifest.group_id)
@@ -260,17 +291,18 @@ def _read_head(store: Store, group_id: str) -> tuple[int, str] | None:
     """Return the last index that HEAD names, and HEAD's version; None if there is no HEAD."""
     name = f"{group_id}/{_HEAD}"
     try:
-        stored = store.get_versioned(name)
+        stored = store.get_versioned(name, max_bytes=_MAX_HEAD_BYTES)
     except ObjectMissing:
         return None
-    content = unseal(name, stored.data)
+    content = unseal(name, stored.data, store.manifest_key)
     _check_group(name, group_id, content)
     return field(name, content, "last_index", int), stored.version
 
 
 def _read(store: Store, group_id: str, last_index: int) -> Manifest:
     name = f"{group_id}/{manifest_name(last_index)}"
-    content = unseal(name, store.get(name))
+    data = store.get(name, max_bytes=MAX_SEALED_BYTES)
+    content = unseal(name, data, store.manifest_key)
     _check_group(name, group_id, content)
     rows = tuple(_row(name, row) for row in field(name, content, "files", list))
     if not rows or rows[-1].last_index != last_index:
@@ -291,11 +323,14 @@ def _row(name: str, content: Any) -> ManifestRow:
         raise CorruptManifest(name, f"not the fields of a file: {content!r:.200}")
     row = ManifestRow(**{key: field(name, content, key, kind) for key, kind in _ROW_FIELDS.items()})
     if row.name != object_name(row.first_index, row.last_index, row.sha256):
-        raise CorruptManifest(name, f"{row.name} does not have the name of its contents")
+        raise CorruptManifest(name, f"{row.name!r:.200} does not have the name of its contents")
+    crc = max(row.first_chain, row.last_chain)
+    if not 1 <= row.first_index <= row.last_index or crc > _MAX_CRC or not row.object_bytes:
+        raise CorruptManifest(name, f"{row.name} states numbers that no log has")
     return row
 
 
-def _encode(manifest: Manifest) -> bytes:
+def _encode(manifest: Manifest, key: bytes | None) -> bytes:
     return seal(
         {
             "group": manifest.group,
@@ -305,5 +340,6 @@ def _encode(manifest: Manifest) -> bytes:
             "last_index": manifest.last_index,
             "last_timestamp_ms": manifest.last_timestamp_ms,
             "files": [asdict(row) for row in manifest.files],
-        }
+        },
+        key,
     )

@@ -5,21 +5,31 @@ broker itself uses, a message at a time; a property test holds the two to the sa
 columns of all payloads in a batch of entries are found together (`payloads`), and each column of
 messages is cut out of the entries' bytes by one Arrow ``take``. Which payloads count, and which
 place in its queue a message has, is not decided here but in `placement`.
+
+No node lets a message into the log any more that cannot be told, such as one whose id is not UTF-8,
+but an older log may have some. These are set aside, as consumers never get them: counted, logged,
+and left out with all their columns. Of ids, which no door looked at once, that is so whether or not
+they are asked for; of the other columns, at which all doors always looked, if they are.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dledger.broker.message import Encoding
-from dledger_pipeline.errors import MalformedMessage
 from dledger_pipeline.payloads import Bools, Ints, Lists, Numbers, Payloads, Span, Strings
 
+logger = logging.getLogger(__name__)
+
 _TEXT: Final = pa.string()
+_ASCII: Final = 0x7F
 
 
 def _schema(**columns: pa.DataType) -> pa.Schema:
@@ -55,38 +65,72 @@ PLACEMENT_SCHEMA: Final = _schema(
     rows=pa.int64(),
     queue_id=pa.int32(),
     first_offset=pa.int64(),
+    generation=pa.int64(),
 )
 """One row a stretch: rows ``[first_row, first_row + rows)`` of the PRODUCE payload at bytes
 ``[start, end)`` of the entry at `index` are the messages of queue `queue_id` at offsets
-`first_offset` and up. Stretches ascend by (index, start, first_row); a row in none is a repeat."""
+`first_offset` and up, of the topic that is the `generation`th of its group. Stretches ascend by
+(index, start, first_row); a row in none is a repeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A message that cannot be told: its place, and the entry that holds it."""
+
+    index: int
+    queue_id: int
+    queue_offset: int
+
+
+def warn(set_aside: Sequence[SetAside]) -> None:
+    """Log how many messages of a batch are set aside, and the first of them."""
+    first = set_aside[0]
+    logger.warning(
+        "%d messages cannot be told and are set aside; the first is at offset %d of queue %d, in "
+        "entry %d",
+        len(set_aside),
+        first.queue_offset,
+        first.queue_id,
+        first.index,
+    )
 
 
 def decode(
-    entries: pa.RecordBatch, placement: pa.RecordBatch, columns: Sequence[str] = ()
+    entries: pa.RecordBatch,
+    placement: pa.RecordBatch,
+    columns: Sequence[str] = (),
+    report: Callable[[Sequence[SetAside]], None] = warn,
 ) -> pa.RecordBatch:
     """Return the messages of *placement*, which all lie in *entries*, in the order of the log.
 
     Args:
         entries: A batch of `records.ENTRY_SCHEMA`, indexes ascending.
         placement: Stretches (`PLACEMENT_SCHEMA`) in these entries.
-        columns: Which columns of `MESSAGE_SCHEMA`, all when empty; only these are cut out.
+        columns: Which columns of `MESSAGE_SCHEMA`, all when empty.
+        report: Is told of the messages that are set aside, if there are any.
 
     Raises:
-        MalformedMessage: A payload's columns do not fit into it, or a text is not UTF-8.
+        MalformedMessage: A payload's columns do not fit into it: the broker stored no such thing.
     """
     schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in columns or MESSAGE_SCHEMA.names])
     if placement.num_rows == 0:
         return pa.RecordBatch.from_pylist([], schema=schema)
     messages = _Messages(entries, placement)
+    if "message_id" not in schema.names:
+        messages.judge_ids()
     arrays = [_COLUMNS[name](messages) for name in schema.names]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    found = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    if messages.good.all():
+        return found
+    report(messages.set_aside())
+    return found.filter(pa.array(messages.good))
 
 
 class _Messages:
     """The rows of the stretches of a placement: which stretch each is in, and which row there."""
 
     def __init__(self, entries: pa.RecordBatch, placement: pa.RecordBatch) -> None:
-        index, start, end, first_row, rows, _, _ = (_ints(c) for c in placement.columns)
+        index, start, end, first_row, rows = (_ints(c) for c in placement.columns[:5])
         bodies = entries.column("body")
         found = np.searchsorted(_ints(entries.column("index")), index)
         at = np.frombuffer(bodies.buffers()[1], np.int64)[bodies.offset :][found]
@@ -98,6 +142,27 @@ class _Messages:
         self._stretch = np.repeat(np.arange(len(rows)), rows)
         self._nth = _count_up(rows)
         self._row = first_row[self._stretch] + self._nth
+        self._every = np.arange(len(self._row))
+        self.good = np.ones(len(self._row), np.bool_)
+        """Which messages can be told, by the columns that were cut out so far."""
+
+    def set_aside(self) -> list[SetAside]:
+        """Return the messages that cannot be told."""
+        bad = np.flatnonzero(~self.good)
+        stretch = self._stretch[bad]
+        queue_ids = _ints(self._placement.column("queue_id"))[stretch]
+        offsets = _ints(self.queue_offset())[bad]
+        rows = zip(self.payloads.index[stretch], queue_ids, offsets, strict=True)
+        return [SetAside(int(index), int(queue), int(offset)) for index, queue, offset in rows]
+
+    def judge_ids(self) -> None:
+        """Find out which ids are no texts: mostly at a glance, for all are ASCII."""
+        ids = self.payloads.ids
+        start = ids.offsets_at + 4 * (ids.count + 1)
+        once = np.flatnonzero(np.diff(start, prepend=-1))
+        _, _, characters = self._cut(start[once], (start + ids.size)[once]).buffers()
+        if characters is not None and np.frombuffer(characters, np.uint8).max(initial=0) > _ASCII:
+            self.texts(ids)
 
     def of_entry(self, column: str) -> pa.Array:
         return self._entries.column(column).take(pa.array(self._entry[self._stretch]))
@@ -110,16 +175,22 @@ class _Messages:
 
     def once(self, span: Span) -> pa.Array:
         """Return a text that all messages of a payload share."""
-        texts = self._text(self._cut(span.start, span.end), np.arange(len(span.start)))
+        strings = self._cut(span.start, span.end)
+        try:
+            texts = strings.cast(_TEXT)
+        except pa.ArrowInvalid:
+            good = np.array([_is_text(each.as_py()) for each in strings])
+            self.payloads.check(good, "a name is not UTF-8")
+            raise
         return texts.take(pa.array(self._stretch))
 
     def texts(self, column: Strings) -> pa.Array:
-        return self._text(self.strings(column), self._stretch)
+        return self._text(self.strings(column), self._every)
 
     def strings(self, column: Strings) -> pa.Array:
         if not column.present.any():
             return pa.repeat(pa.scalar(b"", pa.large_binary()), len(self._row))
-        return self._items(column, self._stretch, self._row)
+        return self._items(column, self._every, self._row)
 
     def keys(self) -> pa.Array:
         offsets, items = self._lists(self.payloads.keys)
@@ -136,7 +207,7 @@ class _Messages:
         present = at >= 0
         found = self._numbers.u8(np.where(present, at + self._row, 0))
         encodings = np.where(present, found, Encoding.IDENTITY)
-        self._check(np.isin(encodings, list(Encoding)), self._stretch, "unknown body encoding")
+        self._keep(np.isin(encodings, list(Encoding)), self._every)
         return pa.array(encodings.astype(np.int8))
 
     def born_at_ms(self) -> pa.Array:
@@ -145,23 +216,24 @@ class _Messages:
     def _lists(self, lists: Lists) -> tuple[pa.Array, list[pa.Array]]:
         """Return the offsets of each message's list, and the texts of each of its columns."""
         low, high = self._offsets(lists.present, lists.offsets_at, self._stretch, self._row)
-        self._check(low <= high, self._stretch, "list offsets do not ascend")
-        sizes = high - low
-        stretch = np.repeat(self._stretch, sizes)
+        items = lists.columns[0].count[self._stretch]
+        sizes = self._keep((low <= high) & (high <= items), self._every) * (high - low)
+        message = np.repeat(self._every, sizes)
         item = np.repeat(low, sizes) + _count_up(sizes)
-        self._check(item < lists.columns[0].count[stretch], stretch, "a list ends after its items")
         offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
-        columns = [self._items(column, stretch, item) for column in lists.columns]
-        return pa.array(offsets), [self._text(column, stretch) for column in columns]
+        columns = [self._items(column, message, item) for column in lists.columns]
+        return pa.array(offsets), [self._text(column, message) for column in columns]
 
-    def _items(self, column: Strings, stretch: Ints, item: Ints) -> pa.Array:
-        """Return string *item* of the column in the payload of *stretch*, for each pair of them."""
-        present, offsets_at = column.present, column.offsets_at
+    def _items(self, column: Strings, message: Ints, item: Ints) -> pa.Array:
+        """Return string *item* of the column in the payload of *message*, for each pair of them.
+
+        One whose offsets are broken is empty, and its message is not good.
+        """
+        present, offsets_at, stretch = column.present, column.offsets_at, self._stretch[message]
         low, high = self._offsets(present, offsets_at, stretch, item)
-        good = (low <= high) & (high <= column.size[stretch])
-        self._check(good, stretch, "offsets do not ascend from 0")
+        good = self._keep((low <= high) & (high <= column.size[stretch]), message)
         base = (offsets_at + np.where(present, 4 * (column.count + 1), 0))[stretch]
-        return self._cut(base + low, base + high)
+        return self._cut(base + low * good, base + high * good)
 
     def _offsets(
         self, present: Bools, offsets_at: Ints, stretch: Ints, item: Ints
@@ -181,17 +253,19 @@ class _Messages:
         with_gaps = pa.Array.from_buffers(pa.large_binary(), len(bounds) - 1, buffers)
         return with_gaps.take(pa.array(np.arange(0, len(bounds), 2)))
 
-    def _text(self, strings: pa.Array, stretch: Ints) -> pa.Array:
+    def _text(self, strings: pa.Array, message: Ints) -> pa.Array:
+        """Return the texts that *strings* are; what is no UTF-8 is empty, its message not good."""
         try:
             return strings.cast(_TEXT)
         except pa.ArrowInvalid:
-            good = np.array([_is_text(each.as_py()) for each in strings])
-            self._check(good, stretch, "a text is not UTF-8")
-            raise
+            good = self._keep(np.array([_is_text(each.as_py()) for each in strings]), message)
+            return pc.if_else(pa.array(good), strings, pa.scalar(b"", strings.type)).cast(_TEXT)
 
-    def _check(self, good: Bools, stretch: Ints, reason: str) -> None:
+    def _keep(self, good: Bools, message: Ints) -> Bools:
+        """Take note of the messages of which something is not good; return *good*."""
         if not good.all():
-            raise MalformedMessage(int(self.payloads.index[stretch[np.argmin(good)]]), reason)
+            self.good[message[~good]] = False
+        return good
 
 
 _COLUMNS: Final[dict[str, Callable[[_Messages], pa.Array]]] = {

@@ -2,7 +2,8 @@
 
 The rules have one home, `dledger.broker`: the log is applied to the broker's own state, entry after
 entry from the first one on, and what that answers to a PRODUCE command says which of its messages
-are new, in which queue and at which offsets. A message whose id was stored before is no message.
+are new, in which queue and at which offsets. A message whose id was stored before is no message,
+and those of a topic that was deleted are none any more.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dledger.broker.frames import MalformedCommandError, split
 from dledger.broker.results import Produced
@@ -22,7 +24,7 @@ from dledger_pipeline.errors import LogIncomplete
 from dledger_pipeline.messages import PLACEMENT_SCHEMA, decode
 from dledger_pipeline.origin import EntryRange
 
-_Stretch: TypeAlias = tuple[int, int, int, int, int, int, int]
+_Stretch: TypeAlias = tuple[int, int, int, int, int, int, int, int]
 """A row of `PLACEMENT_SCHEMA`."""
 
 
@@ -34,7 +36,7 @@ class Placement:
 
     def __init__(self) -> None:
         self._state = BrokerState()
-        self._ends: dict[tuple[str, int], int] = {}
+        self._ends: dict[tuple[int, int], int] = {}
 
     def add(self, entries: pa.RecordBatch) -> pa.RecordBatch:
         """Apply the next entries; return the stretches (`PLACEMENT_SCHEMA`) of their messages.
@@ -63,6 +65,11 @@ class Placement:
         ]
         return _batch(found)
 
+    def kept(self, placement: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the stretches of topics that are there after all that was added."""
+        topics = pa.array([topic.generation for topic in self._state.topics.all()], pa.int64())
+        return placement.filter(pc.is_in(placement.column("generation"), value_set=topics))
+
     def _apply(self, entry: Entry) -> Iterator[_Stretch]:
         if entry.index != self._state.applied_index + 1:
             raise LogIncomplete(entry.index, self._state.applied_index + 1)
@@ -71,11 +78,11 @@ class Placement:
             for (start, end), result in zip(_frames(entry.data), results, strict=False):
                 if isinstance(result, Produced):
                     for stored in self._stored(result):
-                        yield (entry.index, start, end, *stored)
+                        yield (entry.index, start, end, *stored, result.generation)
 
     def _stored(self, produced: Produced) -> Iterator[tuple[int, int, int, int]]:
         """Yield (first row, rows, queue id, first offset) of the messages that are new."""
-        count, topic = len(produced.offsets), produced.topic
+        count, topic = len(produced.offsets), produced.generation
         if produced.stored == count:
             queue_id, first = produced.queue_ids[0], produced.offsets[0]
             self._ends[topic, queue_id] = first + count
@@ -108,6 +115,8 @@ class PlacedRange:
     def read(self, columns: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
         """Yield the messages, of `MESSAGE_SCHEMA` or only these *columns* of it.
 
+        Those that cannot be told are set aside, counted and logged (`messages`).
+
         Raises:
             MalformedMessage: See `messages.decode`.
             CorruptRecord, PipelineError: The entries cannot be read.
@@ -119,14 +128,19 @@ class PlacedRange:
 def placed(ranges: Iterable[EntryRange]) -> Iterator[PlacedRange]:
     """Yield each of *ranges*, from entry 1 on, with its placement: one pass over all entries.
 
+    Messages of a topic that is deleted in one of *ranges* are left out of those before it.
+
     Raises:
         LogIncomplete: The first range does not begin with entry 1.
         CorruptRecord, PipelineError: The entries cannot be read.
     """
     placement = Placement()
-    for each in ranges:
-        stretches = [placement.add(batch) for batch in each.read()]
-        yield PlacedRange(each, pa.concat_batches(stretches))
+    found = [
+        (each, pa.concat_batches([placement.add(batch) for batch in each.read()]))
+        for each in ranges
+    ]
+    for each, stretches in found:
+        yield PlacedRange(each, placement.kept(stretches))
 
 
 def _about(entries: pa.RecordBatch, placement: pa.RecordBatch) -> pa.RecordBatch:

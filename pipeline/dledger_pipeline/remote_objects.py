@@ -26,7 +26,7 @@ from dledger_pipeline.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from dledger_pipeline.stored import Stored
+from dledger_pipeline.stored import Stored, check_size
 
 if TYPE_CHECKING:
     from dledger_pipeline.store import Credentials
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _CODE: Final = re.compile(r"<Code>(\w+)</Code>")
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _RETRIES: Final[Any] = {"max_retries": 5, "retry_timeout": timedelta(seconds=30)}
-_CONNECTION: Final[Any] = {"connect_timeout": "5s", "timeout": "300s", "allow_http": True}
+_CONNECTION: Final[Any] = {"connect_timeout": "5s", "timeout": "300s"}
 
 
 class RemoteObjects:
@@ -45,7 +45,9 @@ class RemoteObjects:
         self._store = store
 
     @classmethod
-    def s3(cls, url: str, endpoint: str | None, credentials: Credentials | None) -> RemoteObjects:
+    def s3(
+        cls, url: str, endpoint: str | None, credentials: Credentials | None, *, allow_http: bool
+    ) -> RemoteObjects:
         """Open ``s3://bucket/path``; without *endpoint* at Amazon, where a role may sign, too.
 
         Raises:
@@ -67,29 +69,31 @@ class RemoteObjects:
         store = obstore.store.S3Store(
             parts.netloc,
             prefix=parts.path.strip("/") or None,
-            client_options=_CONNECTION,
+            client_options=_CONNECTION | {"allow_http": allow_http},
             retry_config=_RETRIES,
             **config,
         )
         return cls(url, store)
 
     @classmethod
-    def other(cls, url: str) -> RemoteObjects:
+    def other(cls, url: str, *, allow_http: bool) -> RemoteObjects:
         """Open what obstore knows by its URL and its own environment variables.
 
         Raises:
             StoreError: It knows no such URL.
         """
         try:
-            store = obstore.store.from_url(url, client_options=_CONNECTION, retry_config=_RETRIES)
+            options = _CONNECTION | {"allow_http": allow_http}
+            store = obstore.store.from_url(url, client_options=options, retry_config=_RETRIES)
         except (exceptions.BaseError, ValueError, TypeError) as error:
             raise StoreError(f"{url} is not the URL of a store: {error}") from error
         return cls(url, store)
 
-    def get(self, name: str) -> Stored:
+    def get(self, name: str, max_bytes: int) -> Stored:
         """Return an object and its version."""
         with self._reported(name):
             found = self._store.get(name)
+            check_size(name, found.meta["size"], max_bytes)
             meta = {key: found.meta[key] for key in ("e_tag", "version") if found.meta[key]}
             return Stored(data=pa.py_buffer(found.bytes()), version=json.dumps(meta))
 

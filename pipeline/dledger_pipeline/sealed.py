@@ -1,63 +1,113 @@
-"""JSON objects that carry the SHA-256 of their own fields, so that damage is noticed.
+"""JSON objects that carry the SHA-256 of their own fields, and a signature where there is a key.
+
+The hash tells damage. Who may write to the store can compute it, too: only the signature, an
+HMAC-SHA256 with a key that the store does not have, tells that a backup is one of ours. Where there
+is a key, what has no signature is refused, or forging would begin with taking it off.
 
 The fields come back checked one by one, since a manifest is input like any other. Used for
-manifests and HEAD.
+manifests, HEAD and compactions.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Any, Final
 
 import pyarrow as pa
 
-from dledger_pipeline.errors import CorruptManifest
+from dledger_pipeline.errors import CorruptManifest, NotSigned
 
 FORMAT_VERSION: Final = 1
+MAX_SEALED_BYTES: Final = 256 << 20
+"""Of a manifest: some 500,000 objects."""
+MAX_NUMBER: Final = 1 << 62
+"""Indexes, terms, sizes and times are below; so their sums are numbers of 64 bits."""
+_HASH: Final = "sha256"
+_SIGNATURE: Final = "hmac_sha256"
 
 
-def seal(content: Mapping[str, Any]) -> bytes:
-    """Return *content* as JSON with its hash and the format's version; the same for the same."""
+class Signature(StrEnum):
+    """What is known of who wrote a sealed object."""
+
+    VALID = "valid"
+    UNSIGNED = "unsigned"
+    NOT_CHECKED = "not checked"
+    """It has one, and there is no key to check it with."""
+
+
+def seal(content: Mapping[str, Any], key: bytes | None = None) -> bytes:
+    """Return *content* as JSON with the format's version, its hash, and with a key its signature.
+
+    The same content and key give the same bytes.
+    """
     versioned = {"format_version": FORMAT_VERSION, **content}
-    sealed = {**versioned, "sha256": _sha256(versioned)}
+    sealed = {**versioned, _HASH: _sha256(versioned)}
+    if key is not None:
+        sealed[_SIGNATURE] = _hmac(versioned, key)
     return json.dumps(sealed, indent=1, sort_keys=True).encode() + b"\n"
 
 
-def unseal(name: str, data: pa.Buffer) -> dict[str, Any]:
+def unseal(name: str, data: pa.Buffer, key: bytes | None = None) -> dict[str, Any]:
     """Return the fields of what `seal` made.
 
     Raises:
         CorruptManifest: *name* is not as it was written, or of another format.
+        NotSigned: There is a key, and *name* has no signature, or not the right one.
     """
+    return _opened(name, data, key)[0]
+
+
+def signature_of(name: str, data: pa.Buffer, key: bytes | None) -> Signature:
+    """Return what is known of the writer of what `seal` made. Raises like `unseal`."""
+    return _opened(name, data, key)[1]
+
+
+def _opened(name: str, data: pa.Buffer, key: bytes | None) -> tuple[dict[str, Any], Signature]:
     try:
         content = json.loads(data.to_pybytes())
     except (ValueError, RecursionError) as error:
         raise CorruptManifest(name, f"not JSON: {error}") from error
     if not isinstance(content, dict):
         raise CorruptManifest(name, "not a JSON object")
-    found = content.pop("sha256", None)
+    found, signature = content.pop(_HASH, None), content.pop(_SIGNATURE, None)
     if found != _sha256(content):
-        raise CorruptManifest(name, f"its SHA-256 is {_sha256(content)}, it says {found}")
+        raise CorruptManifest(name, f"its SHA-256 is {_sha256(content)}, it says {found!r:.80}")
     version = content.get("format_version")
     if version != FORMAT_VERSION:
-        raise CorruptManifest(name, f"format version {version}, this reads {FORMAT_VERSION}")
-    return content
+        raise CorruptManifest(name, f"format version {version!r:.80}, this reads {FORMAT_VERSION}")
+    if key is None:
+        return content, Signature.UNSIGNED if signature is None else Signature.NOT_CHECKED
+    if signature is None:
+        raise NotSigned(name, "it has no signature")
+    if not hmac.compare_digest(str(signature).encode(), _hmac(content, key).encode()):
+        raise NotSigned(name, "its signature is not one by this key")
+    return content, Signature.VALID
 
 
 def field(name: str, content: Mapping[str, Any], key: str, kind: type) -> Any:
-    """Return a field of that type.
+    """Return a field of that type; a whole number is one from 0 to `MAX_NUMBER`.
 
     Raises:
         CorruptManifest: *name* has no such field.
     """
     value = content.get(key)
-    if not isinstance(value, kind) or isinstance(value, bool):
+    fits = not isinstance(value, int) or 0 <= value <= MAX_NUMBER
+    if not isinstance(value, kind) or isinstance(value, bool) or not fits:
         raise CorruptManifest(name, f"{key} is {value!r:.80}")
     return value
 
 
+def _compact(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+
+
 def _sha256(content: Mapping[str, Any]) -> str:
-    compact = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(compact.encode()).hexdigest()
+    return hashlib.sha256(_compact(content)).hexdigest()
+
+
+def _hmac(content: Mapping[str, Any], key: bytes) -> str:
+    return hmac.digest(key, _compact(content), "sha256").hex()

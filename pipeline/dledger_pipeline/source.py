@@ -31,8 +31,9 @@ from dledger_pipeline.store import Store
 FORMAT: Final = "dledger"
 _ORIGINS: Final = ("store", "data", "endpoint")
 _OPTIONS: Final = (
-    *_ORIGINS, "storeEndpoint", "groupId", "view", "topics", "firstIndex", "lastIndex"
-)  # fmt: skip
+    *_ORIGINS,
+    *("storeEndpoint", "allowHttp", "groupId", "view", "topics", "firstIndex", "lastIndex"),
+)
 
 ENTRY_VIEW: Final = pa.schema(
     [
@@ -71,6 +72,7 @@ class ReadOptions:
     data: str | None
     endpoint: tuple[str, ...]
     store_endpoint: str | None
+    allow_http: bool
     group_id: str | None
     view: View
     topics: tuple[str, ...]
@@ -92,12 +94,17 @@ class ReadOptions:
             data=given.get("data"),
             endpoint=_list(given.get("endpoint", "")),
             store_endpoint=given.get("storeendpoint"),
+            allow_http=given.get("allowhttp", "").lower() == "true",
             group_id=given.get("groupid"),
             view=view,
             topics=_list(given.get("topics", "")),
             first_index=_index("firstIndex", given.get("firstindex", "1")),
             last_index=_index("lastIndex", given.get("lastindex", str(ALL))),
         )
+
+    def opened(self) -> Store:
+        """Return the store. Raises StoreError, StoreDenied."""
+        return Store.open(self.store or "", self.store_endpoint, allow_http=self.allow_http)
 
 
 def _check_names(given: Mapping[str, str], view: View) -> None:
@@ -189,7 +196,7 @@ def _shares(
 
 
 def _compacted(options: ReadOptions) -> Iterator[CompactedRange]:
-    store = Store.open(options.store or "", options.store_endpoint)
+    store = options.opened()
     group_id = options.group_id or manifest.load(store).group_id
     for file in compacted.load(store, group_id, options.topics).files:
         yield CompactedRange(store=store, group_id=group_id, file=file)
@@ -197,7 +204,7 @@ def _compacted(options: ReadOptions) -> Iterator[CompactedRange]:
 
 def _ranges(options: ReadOptions) -> Sequence[EntryRange]:
     if options.store:
-        store = Store.open(options.store, options.store_endpoint)
+        store = options.opened()
         return archived(store, manifest.load(store, options.group_id))
     return on_disk(Path(options.data)) if options.data else live(options.endpoint)
 

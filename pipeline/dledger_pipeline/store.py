@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 from urllib.parse import unquote, urlsplit
@@ -25,6 +27,10 @@ from dledger_pipeline.stored import Stored
 __all__ = ["Credentials", "Data", "Store", "Stored"]
 
 Data: TypeAlias = bytes | memoryview | pa.Buffer
+
+MIN_KEY_BYTES: Final = 32
+MAX_OBJECT_BYTES: Final = 4 << 30
+"""No object of ours is larger: a store that has one is damaged, or hostile."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
 
@@ -51,8 +57,8 @@ class Credentials:
 class Objects(Protocol):
     """What a kind of store does; `Store` says what its calls raise."""
 
-    def get(self, name: str) -> Stored:
-        """Return an object and its version."""
+    def get(self, name: str, max_bytes: int) -> Stored:
+        """Return an object and its version; CorruptObject if it is larger, unread."""
 
     def size(self, name: str) -> int:
         """Return an object's length in bytes."""
@@ -71,17 +77,31 @@ class Objects(Protocol):
 
 
 class Store:
-    """Objects below one URL. Pickles as URL and endpoint: credentials are each process's own."""
+    """Objects below one URL. Pickles as what `open` took: secrets are each process's own.
 
-    def __init__(self, url: str, endpoint: str | None, objects: Objects) -> None:
+    Attributes:
+        url, endpoint: Where it is.
+        manifest_key: What manifests are signed with; None: they are not.
+    """
+
+    def __init__(
+        self, url: str, endpoint: str | None, objects: Objects, *, allow_http: bool = False
+    ) -> None:
         """Use `open`."""
         self.url = url
         self.endpoint = endpoint
+        self.manifest_key = _manifest_key()
         self._objects = objects
+        self._allow_http = allow_http
 
     @classmethod
     def open(
-        cls, url: str, endpoint: str | None = None, credentials: Credentials | None = None
+        cls,
+        url: str,
+        endpoint: str | None = None,
+        credentials: Credentials | None = None,
+        *,
+        allow_http: bool = False,
     ) -> Store:
         """Open the store; nothing is asked of it yet.
 
@@ -91,32 +111,55 @@ class Store:
             endpoint: ``http(s)://host:port`` of an S3 server; default: the environment's
                 DLEDGER_STORE_ENDPOINT, else Amazon's.
             credentials: Default: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION.
+            allow_http: Whether ``http://`` will do, where everyone on the way reads along and may
+                answer; default: the environment's DLEDGER_STORE_ALLOW_HTTP is 1.
 
         Raises:
-            StoreError: The URL is none of a store.
+            StoreError: The URL is none of a store, or encrypts nothing, or DLEDGER_MANIFEST_KEY
+                is no key.
             StoreDenied: An S3 server needs credentials and there are none.
         """
         parts = urlsplit(url)
         endpoint = endpoint or os.environ.get("DLEDGER_STORE_ENDPOINT") or None
+        allow_http = allow_http or os.environ.get("DLEDGER_STORE_ALLOW_HTTP") == "1"
+        for address in (url, endpoint or ""):
+            if urlsplit(address).scheme == "http" and not allow_http:
+                raise StoreError(
+                    f"{address} encrypts nothing: whoever is on the way reads every message; "
+                    "write https://, or ask for it by --allow-http (store.allowHttp: true)"
+                )
         if parts.scheme == "file":
             if parts.netloc or not parts.path.startswith("/"):
                 raise StoreError(f"{url} is not of the form file:///absolute/path")
             return cls(url, endpoint, DirectoryObjects(Path(unquote(parts.path))))
         if parts.scheme == "s3":
             signed = credentials or Credentials.from_environment()
-            return cls(url, endpoint, RemoteObjects.s3(url, endpoint, signed))
-        return cls(url, endpoint, RemoteObjects.other(url))
+            objects = RemoteObjects.s3(url, endpoint, signed, allow_http=allow_http)
+        else:
+            objects = RemoteObjects.other(url, allow_http=allow_http)
+        return cls(url, endpoint, objects, allow_http=allow_http)
+
+    def trusted(self) -> Store:
+        """Return the same store without a key: what is there is taken for ours."""
+        store = copy(self)
+        store.manifest_key = None
+        return store
 
     def __reduce__(self) -> tuple[object, tuple[str, str | None]]:
-        return Store.open, (self.url, self.endpoint)
+        return partial(Store.open, allow_http=self._allow_http), (self.url, self.endpoint)
 
-    def get(self, name: str) -> pa.Buffer:
-        """Return an object's bytes. Raises ObjectMissing, StoreDenied, StoreUnavailable."""
-        return self.get_versioned(name).data
+    def get(self, name: str, *, max_bytes: int = MAX_OBJECT_BYTES) -> pa.Buffer:
+        """Return an object's bytes.
 
-    def get_versioned(self, name: str) -> Stored:
+        Raises:
+            ObjectMissing, StoreDenied, StoreUnavailable: As they say.
+            CorruptObject: It has more than *max_bytes*; nothing was read.
+        """
+        return self.get_versioned(name, max_bytes=max_bytes).data
+
+    def get_versioned(self, name: str, *, max_bytes: int = MAX_OBJECT_BYTES) -> Stored:
         """Return an object's bytes and version. Raises like `get`."""
-        return self._objects.get(_checked(name))
+        return self._objects.get(_checked(name), max_bytes)
 
     def size(self, name: str) -> int:
         """Return an object's length in bytes. Raises like `get`."""
@@ -156,6 +199,17 @@ class Store:
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the names of all objects below the folder *prefix*, sorted."""
         yield from sorted(self._objects.list(_checked(prefix) if prefix else ""))
+
+
+def _manifest_key() -> bytes | None:
+    """Return the environment's DLEDGER_MANIFEST_KEY; None if it is not set. Raises StoreError."""
+    key = os.environ.get("DLEDGER_MANIFEST_KEY", "").strip().encode()
+    if key and len(key) < MIN_KEY_BYTES:
+        raise StoreError(
+            f"the manifest key has {len(key)} bytes, {MIN_KEY_BYTES} are the least: "
+            "`openssl rand -hex 32` makes one"
+        )
+    return key or None
 
 
 def _checked(name: str) -> str:

@@ -10,10 +10,11 @@ import pyarrow as pa
 
 from dledger_pipeline.archive import ManifestRow, describe
 from dledger_pipeline.errors import BrokenBackup, CorruptManifest
-from dledger_pipeline.manifest import Manifest, load
+from dledger_pipeline.manifest import Manifest, load, signature
 from dledger_pipeline.reading import read_ahead
 from dledger_pipeline.records import RecordBytes, encode
 from dledger_pipeline.restore import Progress, restore
+from dledger_pipeline.sealed import Signature
 from dledger_pipeline.segments import read_log
 from dledger_pipeline.store import Store
 
@@ -25,6 +26,7 @@ class VerifyResult:
     Attributes:
         manifest: The object's name within the group's folder.
         compared_bytes: Record bytes of a restored log that were compared; 0 if not asked for.
+        signature: What is known of who wrote the manifest.
     """
 
     group_id: str
@@ -36,6 +38,7 @@ class VerifyResult:
     record_bytes: int
     object_bytes: int
     compared_bytes: int
+    signature: Signature
 
 
 def verify(
@@ -72,6 +75,7 @@ def verify(
         record_bytes=manifest.record_bytes,
         object_bytes=manifest.object_bytes,
         compared_bytes=0 if scratch is None else _compare(store, manifest, scratch),
+        signature=signature(store, manifest),
     )
 
 

@@ -80,15 +80,33 @@ def test_a_tree_with_other_packages_gets_its_own(
     assert how == {"directory": tmp_path}
 
 
+def test_only_nodes_that_know_the_setting_are_told_their_group(tmp_path: Path) -> None:
+    """An older commit's do not start with a setting that they do not know."""
+    older = Tree(commit="abc", directory=tmp_path, python=Path("/other/python"))
+    told = [
+        "DLEDGER_GROUP_ID" in Ours(tells_group=tree.tells_group).node(seat, [seat]).environment
+        for tree in (this_tree(), older)
+        for seat in take_seats(tmp_path)[:1]
+    ]
+
+    assert told == [True, False]
+
+
 def test_nodes_and_clients_are_of_their_own_tree(tmp_path: Path) -> None:
     """The load program is this tree's, the client library it uses is not."""
-    tree = Tree(commit="abc", directory=tmp_path, python=Path("/other/python"))
+    package = tmp_path / "node" / "dledger"
+    package.mkdir(parents=True)
+    (package / "config.py").write_text("class Settings:\n    data: str\n")
+    python = tmp_path / "python"
+    python.symlink_to(sys.executable)
+    tree = Tree(commit="abc", directory=tmp_path, python=python)
     system = Ours(python=tree.python, environment=tree.environment)
     seats = take_seats(tmp_path)
 
     commands = [system.node(seats[0], seats), system.load(seats)]
 
-    assert [command.argv[0] for command in commands] == [Path("/other/python")] * 2
+    assert [command.argv[0] for command in commands] == [python] * 2
+    assert "DLEDGER_GROUP_ID" not in commands[0].environment, "which that tree would refuse"
     assert {command.environment["PYTHONPATH"] for command in commands} == {
         f"{tmp_path / 'node'}:{machine.ROOT}"
     }

@@ -24,6 +24,9 @@ _COMMANDS = [
     commands.Release(group="g", client_id="c"),
     commands.Retain(before_index=1 << 40),
     commands.ExpireGroups(before_ms=1 << 40),
+    commands.DeleteTopic(name="t", generation=3),
+    commands.DeleteGroup(name="g"),
+    commands.SetSecret(secret=bytes(range(32))),
 ]  # fmt: skip
 
 

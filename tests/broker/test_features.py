@@ -36,6 +36,9 @@ _COMMANDS: list[commands.Command] = [
     commands.Release(group="g", client_id="c"),
     commands.Retain(before_index=1),
     commands.ExpireGroups(before_ms=1),
+    commands.DeleteTopic(name="t", generation=3),
+    commands.DeleteGroup(name="g"),
+    commands.SetSecret(secret=bytes(range(32))),
 ]
 _A, _B, _C = (Member(id=NodeId(i), name=f"orders-{i}", address=f"{i}:1") for i in "abc")
 _GROUP = Membership.of([_A, _B], learners=[_C])

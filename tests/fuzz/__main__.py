@@ -91,7 +91,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown := set(names) - set(TARGETS):
         parser.error(f"no such target: {', '.join(sorted(unknown))}")
     if args.list:
-        print("\n".join(f"{name:16} {(TARGETS[name].__doc__ or '').split(chr(10))[0]}" for name in names))
+        print(
+            "\n".join(
+                f"{name:16} {(TARGETS[name].__doc__ or '').split(chr(10))[0]}" for name in names
+            )
+        )
         return 0
     if args.input is not None:
         return again(names[0], args.input)

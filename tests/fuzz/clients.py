@@ -61,9 +61,9 @@ class Protobuf(Target):
             _spoil_field(rng, message)
         raw = bytes(message.SerializeToString())
         way = rng.random()
-        if way < 0.1:  # noqa: PLR2004
+        if way < 0.1:
             return raw + _many(rng, message)
-        return mutated(rng, raw, 2) if way < 0.4 else raw  # noqa: PLR2004
+        return mutated(rng, raw, 2) if way < 0.4 else raw
 
 
 def _spoil_field(rng: Random, message: Any) -> None:
@@ -92,7 +92,7 @@ def _scalar(rng: Random, field: Any) -> Any:
         text = rng.choice(TEXTS)
         return text.encode() if field.type == field.TYPE_BYTES else text
     if kinds == field.CPPTYPE_BOOL:
-        return rng.random() < 0.5  # noqa: PLR2004
+        return rng.random() < 0.5
     if kinds == field.CPPTYPE_ENUM:
         return rng.choice((0, 1, 2, 3, 99))
     if kinds in (field.CPPTYPE_DOUBLE, field.CPPTYPE_FLOAT):
@@ -107,7 +107,9 @@ def _many(rng: Random, message: Any) -> bytes:
     """Return a field of the message very often, or groups inside each other."""
     number = rng.choice(message.DESCRIPTOR.fields).number
     depth = rng.choice((50, 101, 5_000))
-    return rng.choice((bytes([(number & 15) << 3 | 2, 0]) * 5_000, b"\x0b" * depth + b"\x0c" * depth))
+    return rng.choice(
+        (bytes([(number & 15) << 3 | 2, 0]) * 5_000, b"\x0b" * depth + b"\x0c" * depth)
+    )
 
 
 def _message(**system: Any) -> Any:
@@ -204,7 +206,7 @@ class Receives(Protobuf):
         )
         if told(command.encode()) != command:
             raise Broken("the log says something else than was asked")
-        if not 0 <= _wait_s(request) <= 60:  # noqa: PLR2004
+        if not 0 <= _wait_s(request) <= 60:
             raise Broken(f"it would wait for {_wait_s(request)} s")
         return command.tags is None, request.auto_renew
 
@@ -285,7 +287,7 @@ class Receipts(Target):
         way = rng.randrange(4)
         if way == 0:
             return handle
-        return mutated(rng, handle) if way < 3 else rng.choice(TEXTS).encode()  # noqa: PLR2004
+        return mutated(rng, handle) if way < 3 else rng.choice(TEXTS).encode()
 
     def feed(self, data: bytes) -> Hashable:
         lease = read_receipt(data.decode("utf-8", "replace"), "g", "t")
@@ -318,7 +320,7 @@ class Telemetry(Protobuf):
         if answer is None:
             return "no answer"
         command = service.TelemetryCommand.FromString(answer)
-        if len(answer) > len(data) + 4_096:  # noqa: PLR2004
+        if len(answer) > len(data) + 4_096:
             raise Broken(f"{len(data)} bytes are answered by {len(answer)}")
         kind = command.settings.WhichOneof("pub_sub")
         if kind == "subscription":
@@ -335,7 +337,7 @@ class Filters(Target):
     def draw(self, rng: Random) -> bytes:
         tags = [rng.choice((*TEXTS, "a", "b")) for _ in range(rng.choice((1, 2, 3, 300)))]
         made = rng.choice(("||", " || ", "|", "|||")).join(tags).encode()
-        return mutated(rng, made) if rng.random() < 0.3 else made  # noqa: PLR2004
+        return mutated(rng, made) if rng.random() < 0.3 else made
 
     def feed(self, data: bytes) -> Hashable:
         tags = parse_tags(data.decode("utf-8", "replace"))
@@ -424,4 +426,3 @@ def _pairs(data: bytes) -> list[tuple[str, str]]:
 
 def _has_surrogates(text: str) -> bool:
     return any("\ud800" <= c <= "\udfff" for c in text)
-

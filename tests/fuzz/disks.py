@@ -98,7 +98,7 @@ class States(Target):
 
     def draw(self, rng: Random) -> bytes:
         spoilt = mutated(rng, self._seed, 2)
-        return spoilt if rng.random() < 0.05 else sealed(spoilt)  # noqa: PLR2004
+        return spoilt if rng.random() < 0.05 else sealed(spoilt)
 
     def mutate(self, rng: Random, data: bytes) -> bytes:
         return sealed(mutated(rng, data, 2))
@@ -153,7 +153,7 @@ class Snapshots(Target):
         return self._resized(mutated(rng, data, 2), rng.randrange(1, 4))
 
     def _resized(self, data: bytes, way: int) -> bytes:
-        if way > 1 and len(data) > 12:  # noqa: PLR2004
+        if way > 1 and len(data) > 12:
             data = data[:-12] + struct.pack("<Q", len(data)) + data[-4:]
         return sealed(data)
 
@@ -189,7 +189,7 @@ class Memberships(Target):
     refuses = (ValueError,)
 
     def draw(self, rng: Random) -> bytes:
-        if rng.random() < 0.03:  # noqa: PLR2004
+        if rng.random() < 0.03:
             return nested(rng).encode()
         way = rng.randrange(3)
         if way == 0:
@@ -231,7 +231,7 @@ class StateFiles(Target):
 
     def draw(self, rng: Random) -> bytes:
         kind = rng.randrange(4)
-        if kind == 3:  # noqa: PLR2004
+        if kind == 3:
             return b"\3" + self._an_index(rng)
         spoilt = mutated(rng, _SMALL[kind][0], 2)
         return bytes([kind]) + self._sealed(kind, spoilt)
@@ -239,7 +239,7 @@ class StateFiles(Target):
     def mutate(self, rng: Random, data: bytes) -> bytes:
         kind = data[0] % 4
         spoilt = mutated(rng, data[1:], 2)
-        return bytes([kind]) + (spoilt if kind == 3 else self._sealed(kind, spoilt))  # noqa: PLR2004
+        return bytes([kind]) + (spoilt if kind == 3 else self._sealed(kind, spoilt))
 
     def _sealed(self, kind: int, data: bytes) -> bytes:
         at = _SIZES[kind]
@@ -267,7 +267,7 @@ class StateFiles(Target):
 
     def feed(self, data: bytes) -> Hashable:
         kind, rest = data[0] % 4, data[1:]
-        if kind == 3:  # noqa: PLR2004
+        if kind == 3:
             index = decode_index(rest)
             if decode_index(encode_index(index)) != index:
                 raise Broken("an index file says something else when it is written again")
@@ -306,7 +306,7 @@ class JsonFiles(Target):
     def draw(self, rng: Random) -> bytes:
         number = rng.randrange(len(self._SEEDS))
         name, fields = self._SEEDS[number]
-        found = fields if rng.random() < 0.1 else spoil(rng, fields, 2)  # noqa: PLR2004
+        found = fields if rng.random() < 0.1 else spoil(rng, fields, 2)
         return bytes([number]) + self._written(rng, name, found)
 
     def mutate(self, rng: Random, data: bytes) -> bytes:
@@ -321,14 +321,14 @@ class JsonFiles(Target):
 
     def _written(self, rng: Random, name: str, fields: Any) -> bytes:
         way = rng.random()
-        if way < 0.03:  # noqa: PLR2004
+        if way < 0.03:
             return nested(rng).encode()
         if name == FILE_NAME or not isinstance(fields, dict):
             made = json_bytes(fields)
         else:
-            version = 1 if way < 0.95 else any_value(rng, 1)  # noqa: PLR2004
+            version = 1 if way < 0.95 else any_value(rng, 1)
             made = checked_json.encode(version, fields)
-        return mutated(rng, made, 1) if way > 0.97 else made  # noqa: PLR2004
+        return mutated(rng, made, 1) if way > 0.97 else made
 
     def feed(self, data: bytes) -> Hashable:
         number = data[0] % len(self._SEEDS)
@@ -387,15 +387,15 @@ class Segments(Target):
             entries.append(
                 Entry(
                     term=term,
-                    index=index if rng.random() < 0.97 else rng.choice(NUMBERS) % 2**64,  # noqa: PLR2004
+                    index=index if rng.random() < 0.97 else rng.choice(NUMBERS) % 2**64,
                     kind=kind,
                     timestamp_ms=rng.choice((0, 1, -1, 2**63 - 1, -(2**63))),
-                    crc32c=crc32c(data) if rng.random() < 0.95 else 7,  # noqa: PLR2004
+                    crc32c=crc32c(data) if rng.random() < 0.95 else 7,
                     data=data,
                 )
             )
         records = b"".join(encode_records(entries, chain=0, position=0).buffers)
-        return mutated(rng, records, 2) if rng.random() < 0.5 else records  # noqa: PLR2004
+        return mutated(rng, records, 2) if rng.random() < 0.5 else records
 
     def mutate(self, rng: Random, data: bytes) -> bytes:
         return rechained(mutated(rng, data, 2))
@@ -446,4 +446,3 @@ def rechained(records: bytes) -> bytes:
         data[at : at + 4] = _CRC.pack(chain)
         at += RECORD_HEADER_BYTES + length + (-length % 8)
     return bytes(data)
-

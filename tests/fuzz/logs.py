@@ -23,9 +23,9 @@ from dledger.errors import DledgerError, FeatureNotReady, NewerCommand, Refused
 from dledger.rpc.batches import checked_batch
 from dledger.rpc.gateway.delivering import DeliveryForm
 from dledger.rpc.ledger import _stored
+from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.reading import Stretch, encoded
 from dledger.rpc.rocketmq_stubs import definition, service
-from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.store.format import encode_records
 from dledger.stored_batch import StoredBatch
 from dledger.types import Entry, EntryKind
@@ -61,11 +61,15 @@ def a_batch(rng: Random) -> bytes:
     count = rng.choice((1, 1, 2, 3, 8, 40))
     client, topic, host = _bytes(rng, b"client"), _bytes(rng, b"t"), _bytes(rng, b"host")
     flags = rng.choice((0, 0, 1, 2, 4, 8, 16, 31, rng.randrange(32), rng.randrange(256)))
-    times = [rng.choice(_TIMES) if rng.random() < 0.9 else rng.choice(NUMBERS) for _ in range(count)]
+    times = [
+        rng.choice(_TIMES) if rng.random() < 0.9 else rng.choice(NUMBERS) for _ in range(count)
+    ]
     parts = [
         *(client, topic, host),
         struct.pack(f"<{count}q", *(_wrapped(time, 64) for time in times)),
-        bytes(rng.choice((*[1, 2] * 20, 0, 255)) for _ in range(count)) if flags & _ENCODINGS else b"",
+        bytes(rng.choice((*[1, 2] * 20, 0, 255)) for _ in range(count))
+        if flags & _ENCODINGS
+        else b"",
         _strings(rng, _ids(rng, count)),
     ]
     if flags & _TAGS:
@@ -99,7 +103,7 @@ def _ids(rng: Random, count: int) -> Sequence[bytes]:
 
 
 def _bytes(rng: Random, usual: bytes) -> bytes:
-    return usual if rng.random() < 0.95 else rng.choice(BYTES)  # noqa: PLR2004
+    return usual if rng.random() < 0.95 else rng.choice(BYTES)
 
 
 def _strings(rng: Random, items: Sequence[bytes]) -> bytes:
@@ -108,9 +112,11 @@ def _strings(rng: Random, items: Sequence[bytes]) -> bytes:
 
 def _offsets(rng: Random, sizes: Sequence[int]) -> bytes:
     offsets = list(accumulate(sizes, initial=0))
-    if rng.random() < 0.03:  # noqa: PLR2004
+    if rng.random() < 0.03:
         offsets[rng.randrange(len(offsets))] = rng.choice(NUMBERS)
-    return struct.pack(f"<{len(offsets)}I", *(_wrapped(offset, 32, signed=False) for offset in offsets))
+    return struct.pack(
+        f"<{len(offsets)}I", *(_wrapped(offset, 32, signed=False) for offset in offsets)
+    )
 
 
 def _wrapped(number: int, bits: int, *, signed: bool = True) -> int:
@@ -126,7 +132,7 @@ class Batches(Target):
 
     def draw(self, rng: Random) -> bytes:
         batch = a_batch(rng)
-        return mutated(rng, batch, 2) if rng.random() < 0.3 else batch  # noqa: PLR2004
+        return mutated(rng, batch, 2) if rng.random() < 0.3 else batch
 
     def feed(self, data: bytes) -> Hashable:
         batch = checked_batch(data)
@@ -169,7 +175,9 @@ def _delivered(state: BrokerState, stored: Entry, topic: str, result: Produced) 
 
 def _read(state: BrokerState, stored: Entry, topic: str, result: Produced) -> None:
     """`Ledger.Read` answers with every message."""
-    records = [record for one in _stretches(state, stored, topic, result) for record in _stored(one)]
+    records = [
+        record for one in _stretches(state, stored, topic, result) for record in _stored(one)
+    ]
     if len(records) != result.stored:
         raise Broken(f"of {result.stored} messages Read gives {len(records)}")
     pb.ReadResponse(records=records).SerializeToString()
@@ -192,9 +200,7 @@ def _read_by_batches(state: BrokerState, stored: Entry, topic: str, result: Prod
             raise Broken("its bodies are not its records'")
 
 
-def _stretches(
-    state: BrokerState, stored: Entry, topic: str, result: Produced
-) -> list[Stretch]:
+def _stretches(state: BrokerState, stored: Entry, topic: str, result: Produced) -> list[Stretch]:
     found: list[Stretch] = []
     for queue_id in sorted(set(result.queue_ids)):
         queue, at = state.topics.queue(topic, queue_id), 0
@@ -287,7 +293,7 @@ class Entries(Target):
                 seed = a_batch(rng)
             elif way == 1:
                 seed = mutated(rng, seed)
-            elif way == 2:  # noqa: PLR2004
+            elif way == 2:
                 kind, start, end = next(split(seed))
                 row = json.dumps(spoil(rng, json.loads(seed[start:end])))
                 seed = frame(CommandType(kind), row.encode())

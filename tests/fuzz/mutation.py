@@ -17,7 +17,20 @@ NUMBERS: Final = (
 TEXTS: Final = (
     *("", "a", "0", "-", " ", "\0", "\n", "\x7f", "é", "\u202e", "\u2028", "\U0001f600", "e\u0301"),
     *("..", "../x", "/etc/passwd", "a/b", "a\\b", "%00", "%s%n", "$(HOME)", "$$(HOME)", "{}", "*"),
-    *("a|b", "a||b", "--option", "-x", "true", "null", "NaN", "1e400", "1_0", "٣", "\ufeff", "x" * 300),
+    *(
+        "a|b",
+        "a||b",
+        "--option",
+        "-x",
+        "true",
+        "null",
+        "NaN",
+        "1e400",
+        "1_0",
+        "٣",
+        "\ufeff",
+        "x" * 300,
+    ),
     *("2026-01-01 00:00:00,000 CRITICAL forged\n", "10.0.0.1:1", "[::1]:1", "localhost", "0x10"),
 )
 """What texts are mistaken for."""
@@ -113,7 +126,7 @@ def spoil(rng: Random, value: Any, times: int = 3) -> Any:
         elif way == 1:
             container.insert(rng.randint(0, len(container)), container[key])
         else:
-            container[key] = _like(rng, container[key]) if way < 5 else any_value(rng)  # noqa: PLR2004
+            container[key] = _like(rng, container[key]) if way < 5 else any_value(rng)
     return copy
 
 

@@ -29,9 +29,7 @@ _MEMBERSHIP = Membership.of([Member(id=A, name="n-0", address="127.0.0.1:1")], "
 
 
 def _entry(index: int, data: bytes, kind: EntryKind = EntryKind.DATA) -> Entry:
-    return Entry(
-        term=2, index=index, kind=kind, timestamp_ms=1, crc32c=crc32c(data), data=data
-    )
+    return Entry(term=2, index=index, kind=kind, timestamp_ms=1, crc32c=crc32c(data), data=data)
 
 
 _ENTRIES = (
@@ -74,7 +72,7 @@ class Frames(Target):
         ]
 
     def draw(self, rng: Random) -> bytes:
-        if rng.random() < 0.05:  # noqa: PLR2004
+        if rng.random() < 0.05:
             return rng.randbytes(rng.randrange(90))
         return mutated(rng, rng.choice(self._seeds), 3)
 
@@ -122,7 +120,7 @@ class PeerEntries(Target):
             for data in (rng.choice((b"", b"x", _MEMBERSHIP)) for _ in range(rng.randrange(4)))
         ]
         made = peer_codec.encode_entries(entries)
-        return mutated(rng, made, 2) if rng.random() < 0.7 else made  # noqa: PLR2004
+        return mutated(rng, made, 2) if rng.random() < 0.7 else made
 
     def feed(self, data: bytes) -> Hashable:
         entries = peer_codec.decode_entries(data)
@@ -144,7 +142,7 @@ class Framing(Target):
         frames = [bytes([size % 251]) * size for size in sizes]
         stream = b"".join(prefix(one) + one for one in frames)
         return bytes([rng.randrange(256)]) + (
-            mutated(rng, stream, 1) if rng.random() < 0.4 else stream  # noqa: PLR2004
+            mutated(rng, stream, 1) if rng.random() < 0.4 else stream
         )
 
     def feed(self, data: bytes) -> Hashable:
@@ -183,7 +181,7 @@ class Greetings(Target):
     )  # fmt: skip
 
     def draw(self, rng: Random) -> bytes:
-        if rng.random() < 0.02:  # noqa: PLR2004
+        if rng.random() < 0.02:
             return nested(rng).encode()
         seed = json_bytes(json.loads(self._SEED.encode()))
         way = rng.randrange(3)
@@ -208,9 +206,7 @@ class Greetings(Target):
         if not all(type(port) is int and 0 <= port < 1 << 16 for port in ports):
             raise Broken(f"its ports are {ports}")
         try:
-            check(
-                hello, node_id=B, group_id=self._SEED.group_id, membership=Membership()
-            )
+            check(hello, node_id=B, group_id=self._SEED.group_id, membership=Membership())
         except Refused as error:
             return type(error).__name__
         return "welcome"
@@ -219,7 +215,7 @@ class Greetings(Target):
 def _check_said(text: object) -> None:
     if not isinstance(text, str):
         raise Broken(f"a text of it is of type {type(text).__name__}")
-    if len(text) > 1_024:  # noqa: PLR2004
+    if len(text) > 1_024:
         raise Broken("a text of it has over 1,024 characters")
 
 

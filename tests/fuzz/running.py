@@ -58,7 +58,7 @@ def run(
     pool: list[bytes] = []
     end_s = time.monotonic() + seconds if seconds is not None else None
     while tally.inputs != inputs and (end_s is None or time.monotonic() < end_s):
-        old = rng.choice(pool) if pool and rng.random() < 0.5 else None  # noqa: PLR2004 - half
+        old = rng.choice(pool) if pool and rng.random() < 0.5 else None
         data = target.draw(rng) if old is None else target.mutate(rng, old)
         began_s = time.perf_counter()
         verdict = judge(target, data)

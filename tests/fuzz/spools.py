@@ -90,7 +90,7 @@ class SpoolFiles(Target):
             if not files:
                 break
             name = rng.choice(sorted(files))
-            if rng.random() < 0.1:  # noqa: PLR2004
+            if rng.random() < 0.1:
                 del files[name]
             else:
                 files[name] = _sealed(name, mutated(rng, files[name], 2), rng)
@@ -137,7 +137,7 @@ def _replayed(files: MemoryFiles) -> list[tuple[int, bytes]]:
 
 def _sealed(name: str, data: bytes, rng: Random) -> bytes:
     """Return a file with right checksums, mostly: of its header, of its records, of its fields."""
-    if rng.random() < 0.1:  # noqa: PLR2004
+    if rng.random() < 0.1:
         return data
     if name.endswith(".json"):
         return _sealed_json(data, rng)
@@ -152,7 +152,7 @@ def _sealed(name: str, data: bytes, rng: Random) -> bytes:
 
 
 def _sealed_json(data: bytes, rng: Random) -> bytes:
-    if rng.random() < 0.05:  # noqa: PLR2004
+    if rng.random() < 0.05:
         return nested(rng).encode()
     fields = {"client_id": "client", "stamp": _STAMP.hex()}
     try:
@@ -196,7 +196,7 @@ class SpoolMessages(Target):
             ),
         )
         made = encode_message(message)
-        return mutated(rng, made, 2) if rng.random() < 0.7 else made  # noqa: PLR2004
+        return mutated(rng, made, 2) if rng.random() < 0.7 else made
 
     def feed(self, data: bytes) -> Hashable:
         message = decode_message(data)

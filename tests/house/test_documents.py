@@ -21,14 +21,18 @@ DOCUMENTS = sorted(
 )
 NAMES_OF_OTHERS = {
     "GRPC_POLL_STRATEGY",
+    "NODE_EXTRA_CA_CERTS",
+    "NODE_TLS_REJECT_UNAUTHORIZED",
     "O_DIRECT",
     "REFUSED_STREAM",
     "RWF_DONTCACHE",
     "SO_REUSEPORT",
+    "SSL_CERT_FILE",
     "ServerSideDiff",
     "generateName",
+    "sslEnabled",
 }
-"""Of gRPC, HTTP/2, Linux, Argo CD and Kubernetes."""
+"""Of gRPC, HTTP/2, Linux, Argo CD, Kubernetes and the clients of other languages."""
 _NOT_OURS = {".git", ".venv", "build", "dist", "results", "__pycache__", "node_modules"} | {
     f".{tool}_cache" for tool in ("mypy", "pytest", "ruff", "import_linter")
 }

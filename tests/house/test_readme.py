@@ -34,6 +34,7 @@ EVIDENCE = {
         "tests/rpc/test_sdk.py::test_a_simple_consumer_gets_each_message_of_its_tag_once",
         "tests/rpc/test_sdk.py::test_a_push_consumer_that_fails_gets_the_message_again",
         "tests/rpc/test_rocketmq_protocol.py::test_a_nack_makes_a_message_come_back_sooner",
+        "tests/system/test_clients_live.py::test_the_nodejs_client_sends_and_gets",
     ),
     "Idempotent sends": (
         "tests/rpc/test_forward.py::test_a_send_whose_outcome_was_lost_is_repeated_and_stored_once",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.consumer_mutants import CONSUMER_MUTANTS
 from tests.mutants.discard_mutants import DISCARD_MUTANTS
 from tests.mutants.growth_mutants import GROWTH_MUTANTS
+from tests.mutants.identity_mutants import IDENTITY_MUTANTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.node_mutants import NODE_MUTANTS
 from tests.mutants.raft_mutants import RAFT_MUTANTS
@@ -16,6 +17,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *DISCARD_MUTANTS,
     *STORE_MUTANTS,
     *NODE_MUTANTS,
+    *IDENTITY_MUTANTS,
     *REPLICA_MUTANTS,
     *CONSUMER_MUTANTS,
     *GROWTH_MUTANTS,

@@ -46,6 +46,7 @@ class LiveNodes:
         settings = Settings(
             name=f"orders-{number}",
             group="orders",
+            group_id=GROUP_ID,
             data_dir=self.data(number),
             advertise_host="127.0.0.1",
             listen_host="127.0.0.1",

@@ -150,7 +150,9 @@ def ends(node: TestNode) -> tuple[int, int]:
 def follow_leader(node: LoneNode, *, term: int) -> None:
     """Let the second node be heard as the leader of *term*."""
     node.node.driver.receive(
-        HeartbeatRequest(sender=SECOND, recipient=SELF, term=term, commit_index=0, round=1)
+        HeartbeatRequest(
+            sender=SECOND, recipient=SELF, term=term, commit_index=0, commit_chain=0, round=1
+        )
     )
 
 

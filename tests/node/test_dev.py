@@ -62,7 +62,7 @@ async def test_a_founding_whose_answer_is_lost_is_asked_for_again(tmp_path: Path
     await nodes.start(0)
 
     async with Deaf(nodes.peer_address(0)) as admin:
-        await found(admin, [nodes.member(0)], no_answer=lambda: None)
+        await found(admin, GROUP_ID, [nodes.member(0)], no_answer=lambda: None)
 
     assert nodes.status(0).group_id
     await nodes.stop()
@@ -80,11 +80,11 @@ async def test_a_group_that_somebody_else_has_founded_is_not_taken_for_ours(tmp_
 
     async with nodes.admin(0) as admin:
         with pytest.raises(AlreadyBootstrapped, match=GROUP_ID):
-            await found(admin, [nodes.member(0)], no_answer=lambda: None)
+            await found(admin, "another", [nodes.member(0)], no_answer=lambda: None)
     async with Deaf(nodes.peer_address(0)) as deaf:
         deaf.deaf_for = 100
         with pytest.raises(Unavailable):
-            await found(deaf, [nodes.member(0)], no_answer=enough)
+            await found(deaf, GROUP_ID, [nodes.member(0)], no_answer=enough)
     await nodes.stop()
 
 

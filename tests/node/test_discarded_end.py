@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dledger.broker.commands import Retain
+from dledger.chain import chain_behind
 from dledger.raft.membership import begin_change, end_change
 from dledger.raft.messages import AppendRequest, VoteRequest, VoteResponse
 from dledger.types import EntryKind, NodeId
@@ -54,7 +55,13 @@ async def test_a_rotten_membership_that_the_snapshot_has_still_says_who_is_asked
 
     assert core.last_index == 12
     vote = VoteRequest(
-        sender=SECOND, recipient=SELF, term=core.term, last_index=11, last_term=1, transfer=False
+        sender=SECOND,
+        recipient=SELF,
+        term=core.term,
+        last_index=11,
+        last_term=1,
+        last_chain=bench.node.log.chain(11),
+        transfer=False,
     )
     bench.node.driver.receive(vote)
     answer = await eventually(lambda: [m for m in bench.sent if isinstance(m, VoteResponse)])
@@ -88,6 +95,8 @@ async def test_a_discarded_membership_does_not_come_back_with_a_snapshot(tmp_pat
         term=core.term,
         previous_index=12,
         previous_term=1,
+        previous_chain=bench.node.log.chain(12),
+        last_chain=chain_behind(bench.node.log.chain(12), [retain]),
         commit_index=13,
         entries=(retain,),
     )
@@ -151,6 +160,8 @@ async def test_entries_that_were_overruled_are_not_committed_by_a_restart(tmp_pa
         term=core.term + 1,
         previous_index=12,
         previous_term=1,
+        previous_chain=node.node.log.chain(12),
+        last_chain=chain_behind(node.node.log.chain(12), data_entries(13, 13, term=3)),
         commit_index=13,
         entries=tuple(data_entries(13, 13, term=3)),
     )

@@ -189,7 +189,7 @@ async def test_a_failed_write_of_a_snapshot_ends_the_node() -> None:
 async def test_pieces_faster_than_the_disk_are_refused_for_a_while() -> None:
     """What waits to be written is bounded; the leader sends the piece again."""
     bench = Bench()
-    big = SnapshotInfo(last_index=6, last_term=2, size_bytes=1 << 30, crc32c=0)
+    big = SnapshotInfo(last_index=6, last_term=2, last_chain=0, size_bytes=1 << 30, crc32c=0)
     piece = bytes(1 << 20)
 
     for number in range(17):

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dledger.errors import CorruptFile, MemberRemoved, NodeRemoved, Refused
+from dledger.errors import CorruptFile, MemberRemoved, NodeRemoved, NotTheGroup, Refused
 from dledger.joining import Joining, authoritative_membership
 from dledger.raft.view import RaftView
-from dledger.rpc.hello import Hello, NodeAddress
+from dledger.rpc.hello import Hello, PeerAddress
 from dledger.store.files import RealFiles
 from dledger.store.tombstone import NAME, Tombstone, load_tombstone, save_tombstone
 from dledger.types import Member, Membership, NodeId, Role
@@ -17,9 +17,7 @@ from dledger.types import Member, Membership, NodeId, Role
 MEMBERS = Membership.of(
     [Member(id=NodeId(one), name=one, address=f"{one}:1") for one in ("a", "b", "c")], "g"
 )
-ADDRESS = NodeAddress(
-    host="10.0.0.1", peer_host="10.1.0.1", client_port=1, client_tls_port=2, peer_port=3
-)
+ADDRESS = PeerAddress(host="10.1.0.1", port=3)
 TOMBSTONE = Tombstone(group_id="g", node_id=NodeId("a"), index=7, learned_at_ms=1)
 
 
@@ -46,8 +44,16 @@ async def nothing() -> None:
     """Take the news that the disk belongs to a group."""
 
 
-def joining(directory: Path) -> Joining:
-    return Joining(RealFiles(), directory, group="g", name="b", address=ADDRESS, on_joined=nothing)
+def joining(directory: Path, told_group: str = "g") -> Joining:
+    return Joining(
+        RealFiles(),
+        directory,
+        group="g",
+        name="b",
+        address=ADDRESS,
+        told_group=told_group,
+        on_joined=nothing,
+    )
 
 
 def hello(sender: str, recipient: NodeId) -> Hello:
@@ -77,6 +83,35 @@ async def test_a_follower_hears_a_stranger_whom_a_leader_refuses(tmp_path: Path)
 
     with pytest.raises(Refused, match="is not a member of group g"):
         await own.accept(hello("stranger", own.node_id), lambda: View(Role.LEADER))
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("told", ["", "another"])
+async def test_an_empty_disk_stays_empty_for_another_group(tmp_path: Path, told: str) -> None:
+    """Neither a greeting nor a founding takes it there, and nothing is written (found: S8e)."""
+    own = joining(tmp_path, told)
+    members = (Member(id=own.node_id, name="b", address="b:1"),)
+
+    with pytest.raises(NotTheGroup):
+        await own.accept(hello("a", own.node_id), lambda: None)
+    with pytest.raises(NotTheGroup):
+        await own.bootstrap("g", members)
+
+    assert (own.group_id, joining(tmp_path, told).group_id) == ("", "")
+    assert own.founding_of(0) is None
+
+
+async def test_a_disk_that_belongs_to_a_group_stays_with_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever its node is told later; that is said."""
+    first = joining(tmp_path)
+    await first.accept(hello("a", first.node_id), lambda: None)
+
+    again = joining(tmp_path, "another")
+
+    assert again.group_id == "g"
+    assert "this disk belongs to group 'g'; group_id 'another' is for an empty one" in caplog.text
 
 
 @pytest.mark.parametrize("role", [Role.LEADER, Role.FOLLOWER])

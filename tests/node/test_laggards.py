@@ -7,7 +7,7 @@ from dledger.raft.progress import Progress
 from dledger.types import NodeId, SnapshotInfo
 
 PEER = NodeId("2")
-INFO = SnapshotInfo(last_index=9, last_term=1, size_bytes=1000, crc32c=0)
+INFO = SnapshotInfo(last_index=9, last_term=1, last_chain=0, size_bytes=1000, crc32c=0)
 
 
 def follower(match_index: int) -> Progress:

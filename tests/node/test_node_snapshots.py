@@ -14,6 +14,7 @@ from dledger.broker.produce import ProduceFrame, encode_produce
 from dledger.broker.results import Produced, Received, Retained
 from dledger.broker.state import BrokerState
 from dledger.errors import CorruptFile
+from dledger.metrics import NodeMetrics
 from dledger.raft.messages import InstallSnapshotRequest, Message
 from dledger.retention import RetentionPolicy
 from dledger.snapshots import Snapshots
@@ -22,6 +23,7 @@ from dledger.upkeep import SnapshotPolicy, Upkeep
 from tests.node.group import TestGroup, TestNode, eventually
 
 _BODY = b"x" * 60_000
+_METRICS = NodeMetrics("orders", "orders-0")
 _ROOMY = DiskUsage(total_bytes=100, free_bytes=90)
 _FULL = DiskUsage(total_bytes=1 << 30, free_bytes=0)
 
@@ -66,6 +68,7 @@ def _upkeep(node: TestNode, *, hours: int = 0, percent: int = 0, group_hours: in
             hours=hours, disk_watermark_percent=percent, group_hours=group_hours
         ),
         policy=SnapshotPolicy(size_bytes=1 << 30, entries=1),
+        metrics=_METRICS,
     )
 
 
@@ -396,6 +399,40 @@ async def test_a_full_disk_lets_the_oldest_segments_go_on_all_nodes(tmp_path: Pa
     assert [await _message(leader, offset) for offset in range(queue.first, 16)] == list(
         range(queue.first, 16)
     )
+    await group.stop()
+
+
+@pytest.mark.found
+@pytest.mark.asyncio
+async def test_who_took_the_room_is_named_when_messages_go_early(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A neighbour's flood drops a quiet topic's unread messages: not without a word; found: S11."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    quiet = CreateTopic(name="quiet", type="NORMAL", queues=1).encode()
+    await leader.driver.propose(quiet, grows=True)
+    batch = Columns(message_ids=[""], bodies=[b"transfer"], born_at_ms=[0])
+    command = encode_produce(batch, client_id="c", topic="quiet", queue_id=0)
+    await leader.driver.propose(command, grows=True)
+    await _produce(leader, *range(16))
+    counter = "dledger_early_dropped_messages_total"
+    labels = {"group": "orders", "node": "orders-0"}
+    before = _METRICS.registry.get_sample_value(counter, labels)
+    assert before is not None
+
+    await _upkeep(leader, percent=85).run(_FULL)
+    await _upkeep(leader, hours=1, percent=85).run(_ROOMY)
+
+    lines = [line for line in caplog.messages if "went before their time" in line]
+    assert len(lines) == 1
+    assert "most of the room went to topic t: 0 MiB" in lines[0]
+    dropped = _state(leader).topics.queue("t", 0).first + 1
+    assert _state(leader).topics.queue("quiet", 0).first == 1
+    assert _METRICS.registry.get_sample_value(counter, labels) == before + dropped
+    assert _state(leader).topics.grown_bytes == {}
     await group.stop()
 
 

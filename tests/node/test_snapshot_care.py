@@ -12,6 +12,7 @@ import pytest
 import dledger
 from dledger import snapshot_care
 from dledger.client import AdminClient, Client
+from dledger.metrics import NodeMetrics
 from dledger.retention import RetentionPolicy
 from dledger.store.files import DiskUsage
 from dledger.types import Member, NodeId
@@ -59,6 +60,7 @@ def _upkeep(node: TestNode, clock: _Clock, *, unfinished: int) -> Upkeep:
         node.snapshots,
         retention=RetentionPolicy(hours=0, disk_watermark_percent=0),
         policy=SnapshotPolicy(size_bytes=0, entries=1),
+        metrics=NodeMetrics("g", "n"),
         now_s=clock,
     )
 
@@ -152,6 +154,7 @@ class _Process:
         settings = {
             "NAME": "orders-0",
             "GROUP": "orders",
+            "GROUP_ID": _GROUP_ID,
             "DATA_DIR": str(self.data),
             "ADVERTISE_HOST": "127.0.0.1",
             "LISTEN_HOST": "127.0.0.1",

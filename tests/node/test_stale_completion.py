@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 from crc32c import crc32c
-from group import IDS, TestGroup, TestNode, command, eventually
+from group import IDS, TestGroup, TestNode, command, eventually, founding_entry
 
+from dledger.chain import chain_behind
 from dledger.raft.messages import AppendRequest, AppendResponse
 from dledger.store.files import File, Mode, RealFiles
 from dledger.types import Entry, EntryKind, NodeId
@@ -71,25 +72,30 @@ def files() -> Iterator[SteppedFiles]:
     made.open_up()
 
 
-def append(
-    sender: NodeId, *, term: int, entry_term: int, text: str, index: int = 2
-) -> AppendRequest:
-    """Return what the leader of *term* sends to have entry *index* say *text*."""
+def data_entry(*, term: int, text: str, index: int) -> Entry:
     data = command(text)
-    entry = Entry(
-        term=entry_term,
+    return Entry(
+        term=term,
         index=index,
         kind=EntryKind.DATA,
         timestamp_ms=1,
         crc32c=crc32c(data),
         data=data,
     )
+
+
+def append(sender: NodeId, *behind: Entry, term: int, entry_term: int, text: str) -> AppendRequest:
+    """Return what the leader of *term* sends to have *text* said *behind* those entries."""
+    before = [founding_entry(), *behind]
+    entry = data_entry(term=entry_term, text=text, index=len(before) + 1)
     return AppendRequest(
         sender=sender,
         recipient=SELF,
         term=term,
-        previous_index=index - 1,
+        previous_index=len(before),
         previous_term=1,
+        previous_chain=chain_behind(0, before),
+        last_chain=chain_behind(0, [*before, entry]),
         commit_index=1,
         entries=(entry,),
     )
@@ -149,11 +155,12 @@ async def test_one_sync_of_the_same_entry_twice_counts_the_second(
     """
     group = TestGroup(tmp_path, files={SELF: files})
     node = await follower(group, files)
+    first = data_entry(term=1, text="first", index=2)
     node.driver.receive(append(OTHER, term=1, entry_term=1, text="first"))
     await eventually(lambda: files.waiting)
     for term, entry_term, text in ((2, 2, "A"), (3, 3, "B"), (4, 2, "A")):
         sender = THIRD if term == 3 else OTHER
-        node.driver.receive(append(sender, term=term, entry_term=entry_term, text=text, index=3))
+        node.driver.receive(append(sender, first, term=term, entry_term=entry_term, text=text))
         await asyncio.sleep(0.01)
     await eventually(lambda: node.driver.core.durable_hard_state.term == 4)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
-from dledger.errors import AlreadyBootstrapped, InvalidArgument, Unavailable
+from dledger.errors import AlreadyBootstrapped, InvalidArgument, NotTheGroup, Unavailable
 from dledger_operator import names
 from dledger_operator.api import ApiError
 from dledger_operator.brokerbackup import BrokerBackup
@@ -161,7 +161,7 @@ class FakeWatched:
 
     def children(self, namespace: str, group: str) -> list[Manifest]:
         items = self._world.objects.items()
-        wanted = {"Job", "ServiceAccount", "Role", "RoleBinding"}
+        wanted = {"Job", "ServiceAccount", "RoleBinding"}
         wanted |= {kind for kind, _ in names.children(group, 3)}
         return [copy.deepcopy(m) for (kind, _), m in items if kind in wanted and _labelled(m)]
 
@@ -174,7 +174,8 @@ class FakeWatched:
     def volumes(self, namespace: str, group: str) -> list[Volume]:
         found = volumes(*range(len(self._world.disks)))
         made = self._world.objects.items()
-        found |= {name: volume_of(m) for (kind, name), m in made if kind == "PersistentVolumeClaim"}
+        claims = (m for (kind, _), m in made if kind == "PersistentVolumeClaim" and _labelled(m))
+        found |= {volume.name: volume for volume in map(volume_of, claims)}
         return list(found.values())
 
     def backups(self, namespace: str, group: str) -> list[BrokerBackup]:
@@ -192,6 +193,8 @@ class FakeNodes:
     def __init__(self, world: World) -> None:
         self._world = world
 
+    disbelieved: ClassVar[dict[str, str]] = {}
+
     async def look(self, pods: Mapping[str, Pod]) -> dict[str, NodeView]:
         return {name: self._view(name) for name in pods}
 
@@ -202,6 +205,9 @@ class FakeNodes:
         world.trouble.before_effect(Unavailable("no answer"))
         if world.disks[pod.name]:
             raise AlreadyBootstrapped(world.disks[pod.name])
+        told = world.objects["ConfigMap", "orders-config"]["data"]["group-id"]
+        if told != group_id:
+            raise NotTheGroup(told=told, theirs=group_id)
         world.bootstraps += 1
         for _, name, _ in members:
             world.disks[name] = group_id

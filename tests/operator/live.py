@@ -30,6 +30,8 @@ from tests.operator.fake_nodes import FakeGroup
 
 ROOT: Final = Path(__file__).parents[2]
 SYSTEM: Final = "dledger-system"
+NODE_IMAGE: Final = "dledger:test"
+SPARK_IMAGE: Final = "dledger-spark:test"
 
 
 def rendered(*values: str) -> list[dict[str, Any]]:
@@ -51,7 +53,8 @@ def rendered(*values: str) -> list[dict[str, Any]]:
 def chart() -> list[dict[str, Any]]:
     """Return the chart's contents, but for its Deployment, and the namespace they are in."""
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}}
-    return [namespace, *(made for made in rendered() if made["kind"] != "Deployment")]
+    values = (f"nodeImage={NODE_IMAGE}", f"sparkImage={SPARK_IMAGE}")
+    return [namespace, *(made for made in rendered(*values) if made["kind"] != "Deployment")]
 
 
 def group(name: str = "orders", **spec: Any) -> dict[str, Any]:
@@ -76,8 +79,8 @@ class Operator:
         path = os.pathsep.join([str(ROOT / "operator"), str(ROOT / "node")])
         self._process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "dledger_operator", "--image", "dledger:test"),
-                *("--spark-image", "dledger-spark:test"),
+                *(sys.executable, "-m", "dledger_operator", "--image", NODE_IMAGE),
+                *("--spark-image", SPARK_IMAGE),
                 *("--kubeconfig", kubeconfig, "--listen", f"127.0.0.1:{self._port}"),
                 *("--namespace", SYSTEM, "--identity", identity),
             ],

@@ -8,6 +8,7 @@ from typing import Any
 from dledger_operator import names
 from dledger_operator.build import Platform, desired
 from dledger_operator.observed import MemberView, NodeView, Observed, Pod, Volume, ref_of
+from dledger_operator.policy import Policy
 from dledger_operator.spec import BrokerGroup
 
 GROUP_ID = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
@@ -16,6 +17,16 @@ NOW = "2031-05-06T07:08:09Z"
 PLATFORM = Platform(
     image="dledger:test", namespace="dledger-system", spark_image="dledger-spark:test"
 )
+FREE = replace(
+    PLATFORM,
+    policy=Policy(
+        allowed_images=("*",),
+        allowed_priority_classes=("*",),
+        denied_pod_metadata=(),
+        pod_security="overridable",
+    ),
+)
+"""Of an operator that lets groups ask for what they like."""
 
 
 def body(spec: dict[str, Any] | None = None, **status: Any) -> dict[str, Any]:
@@ -26,7 +37,7 @@ def body(spec: dict[str, Any] | None = None, **status: Any) -> dict[str, Any]:
 
 def group(spec: dict[str, Any] | None = None, **status: Any) -> BrokerGroup:
     """Return the group with this spec and recorded status."""
-    return BrokerGroup.parse(body(spec, **status), spark_image=PLATFORM.spark_image)
+    return FREE.group(body(spec, **status))
 
 
 def founded(spec: dict[str, Any] | None = None, **status: Any) -> BrokerGroup:

@@ -50,6 +50,9 @@ REFUSED: Final[list[tuple[dict[str, Any], str]]] = [
     ({"spark": {"executors": {"memory": "1Ki"}}}, "must be a quantity of at least 1Gi"),
     ({"spark": {"executors": {"memory": "much"}}}, "must be a quantity of at least 1Gi"),
     ({"spark": {"localThreshold": "little"}}, "spark.localThreshold must be a quantity"),
+    ({"networkPolicy": {"clients": [{}]}}, "spec.networkPolicy.clients[0]"),
+    ({"networkPolicy": {"egress": [{"ipBlock": {}}]}}, "spec.networkPolicy.egress[0].ipBlock.cidr"),
+    ({"networkPolicy": {"monitoring": [{"pods": {}}]}}, 'unknown field "spec.networkPolicy'),
 ]
 
 
@@ -132,7 +135,12 @@ async def test_a_group_is_built_founded_and_converges_to_no_writes(
     story: Story, operator: Operator
 ) -> None:
     """The chart's rights suffice, and nothing is written again once all is well."""
-    await story.up(topics=[{"name": "demo"}], resources={"requests": {"cpu": "1000m"}})
+    shop = {"namespaceSelector": {"matchLabels": {"team": "shop"}}}
+    await story.up(
+        topics=[{"name": "demo"}],
+        resources={"requests": {"cpu": "1000m"}},
+        networkPolicy={"clients": [shop], "egress": [{"ipBlock": {"cidr": "10.9.0.0/16"}}]},
+    )
     await story.until_condition("Progressing", "False/Complete")
 
     async def quiet() -> bool:

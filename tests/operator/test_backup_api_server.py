@@ -21,7 +21,7 @@ pytestmark = pytest.mark.e2e
 
 DENIED: Final = {"error": {"type": "StoreDenied", "message": "s3://b denies access"}}
 WATCHED: Final = (
-    "statefulset,service,configmap,serviceaccount,role,rolebinding,poddisruptionbudget,"
+    "statefulset,service,configmap,serviceaccount,rolebinding,poddisruptionbudget,"
     "networkpolicy,job,pod,pvc,bg,bgb"
 )
 
@@ -184,7 +184,8 @@ async def test_a_large_backup_gets_an_account_that_may_make_pods_and_nothing_els
     await _apply(story)
     await _until_phase(story, "Running")
 
-    account = f"--as=system:serviceaccount:{story.namespace}:orders-backup"
+    uid = (await story.get("bg", "orders"))["metadata"]["uid"]
+    account = f"--as=system:serviceaccount:{story.namespace}:{names.backup_access(uid)}"
     may = {
         verb: server.kubectl(
             *("auth", "can-i", *verb.split(), "-n", story.namespace, account), check=False

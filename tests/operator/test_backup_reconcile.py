@@ -58,7 +58,7 @@ class Backups:
 
     def _group(self) -> BrokerGroup | None:
         body = self.world.objects.get((names.KIND, "orders"))
-        return body and BrokerGroup.parse(body, spark_image=PLATFORM.spark_image)
+        return body and PLATFORM.group(body)
 
     async def _ahead(self, pods: Iterable[Pod], first_index: int) -> LogRange:
         self.asked.append(first_index)
@@ -240,7 +240,7 @@ async def test_a_backup_waits_for_a_node_that_answers() -> None:
     await operator.rounds()
 
     assert "no pod of the group has an address" in waiting
-    assert ("Role", "orders-backup") in world.objects
+    assert ("RoleBinding", "dledger-uid-1-backup") in world.objects
     assert _phase(world) == "Running"
 
 
@@ -276,6 +276,41 @@ async def test_a_job_of_that_name_that_is_someone_elses_is_not_taken() -> None:
     assert "taken by a Job that this operator did not make" in status["message"]
 
 
+@pytest.mark.found
+@pytest.mark.parametrize("kind", ["ServiceAccount", "RoleBinding", "NetworkPolicy"])
+async def test_a_job_does_not_run_as_an_account_that_is_someone_elses(kind: str) -> None:
+    """Found: K1. Nothing that comes after the refusal is made, and the status says whose it is."""
+    world = _world("first")
+    name = names.backup_access(world.group["metadata"]["uid"])
+    theirs = {"namespace": "shop", "name": name, "labels": names.labels("orders")}
+    owner = {"kind": "Deployment", "name": "velero", "uid": "v", "controller": True}
+    world.put({"kind": kind, "metadata": {**theirs, "ownerReferences": [owner]}})
+
+    await Backups(world, log=LARGE).rounds()
+
+    status = world.objects[names.BACKUP_KIND, "first"]["status"]
+    assert _jobs(world) == []
+    assert status["conditions"][0]["reason"] == "ApplyRefused"
+    assert f"{kind} {name}: the name is taken by a {kind} of Deployment velero" in status["message"]
+    assert world.objects[kind, name]["metadata"]["ownerReferences"] == [owner]
+    later = {"ServiceAccount": "RoleBinding", "RoleBinding": "NetworkPolicy"}.get(kind, "Job")
+    assert later not in world.writes
+
+
+@pytest.mark.found
+async def test_an_account_is_named_by_the_group_not_by_its_user() -> None:
+    """Found: K1. `orders-backup` may well be somebody's account for backing up Secrets."""
+    world = _world("first")
+    account = {"namespace": "shop", "name": "orders-backup", "labels": {}}
+    world.put({"kind": "ServiceAccount", "metadata": account})
+
+    await Backups(world, log=LARGE).rounds()
+
+    pod = world.objects["Job", "first-backup"]["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == "dledger-uid-1-backup"
+    assert "ownerReferences" not in world.objects["ServiceAccount", "orders-backup"]["metadata"]
+
+
 async def test_a_backup_that_is_deleted_meanwhile_is_let_go() -> None:
     """Its status cannot be written any more."""
     world = _world("first")
@@ -300,6 +335,7 @@ class Group:
 
     world: World
     now: str = NOW
+    fresh_id: str = GROUP_ID
 
     def __post_init__(self) -> None:
         self.reconciler = Reconciler(
@@ -309,7 +345,9 @@ class Group:
             watched=FakeWatched(self.world),
             platform=PLATFORM,
             metrics=Metrics(),
-            clock=Clock(monotonic_s=lambda: 0.0, now=lambda: self.now, fresh_id=lambda: GROUP_ID),
+            clock=Clock(
+                monotonic_s=lambda: 0.0, now=lambda: self.now, fresh_id=lambda: self.fresh_id
+            ),
         )
 
     async def rounds(self, count: int = 6) -> None:
@@ -429,10 +467,11 @@ async def test_deleted_after_it_was_founded_and_applied_again_it_is_adopted() ->
     world.put_group(RECOVERING)
     world.leader = "orders-1"
 
-    await Group(world).rounds(8)
+    await Group(world, fresh_id="another").rounds(9)
 
     assert world.writes.count("Job") == 1
     assert world.bootstraps == 1
+    assert world.status["groupId"] == GROUP_ID
     assert "Adopted" in world.events
 
 

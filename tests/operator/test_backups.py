@@ -30,6 +30,7 @@ from tests.operator.backup_samples import (
 )
 from tests.operator.samples import GROUP_ID, NOW, body, founded
 
+ACCESS = "dledger-uid-1-backup"
 WORKING = Working(started_at=STARTED)
 BROKEN = Broken(error="StoreDenied: no", started_at=STARTED, ended_at=ENDED)
 
@@ -45,15 +46,32 @@ def test_little_work_needs_a_job_and_nothing_else() -> None:
 
 
 def test_much_work_needs_rights_first_and_the_job_last() -> None:
-    """When everything that its pod needs is there."""
-    assert _plan(backup(), sight(log=LARGE)) == [
-        ("Apply", "ServiceAccount", "orders-backup"),
-        ("Apply", "Role", "orders-backup"),
-        ("Apply", "RoleBinding", "orders-backup"),
-        ("Apply", "NetworkPolicy", "orders-backup"),
+    """When everything that its pod needs was seen: made is not enough."""
+    seen = sight(log=LARGE)
+
+    first = plan_backup(backup(), seen)
+    made = {ref_of(action.manifest): action.manifest for action in first}
+
+    assert _plan(backup(), seen) == [
+        ("Apply", "ServiceAccount", ACCESS),
+        ("Apply", "RoleBinding", ACCESS),
+        ("Apply", "NetworkPolicy", ACCESS),
         ("Create", "ConfigMap", "first-backup"),
-        ("Create", "Job", "first-backup"),
     ]
+    assert _plan(backup(), replace(seen, children=made)) == [("Create", "Job", "first-backup")]
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("missing", ["ServiceAccount", "RoleBinding", "NetworkPolicy", "ConfigMap"])
+def test_no_job_is_made_while_one_thing_that_it_stands_on_is_not_seen_as_ours(missing: str) -> None:
+    """Found: K1. What belongs to somebody else is never among the children."""
+    seen = sight(log=LARGE)
+    made = {ref_of(a.manifest): a.manifest for a in plan_backup(backup(), seen)}
+    others = {ref: manifest for ref, manifest in made.items() if ref[0] != missing}
+
+    kinds = [kind for _, kind, _ in _plan(backup(), replace(seen, children=others))]
+
+    assert kinds == [missing]
 
 
 def test_rights_that_are_there_are_not_written_again() -> None:
@@ -61,13 +79,13 @@ def test_rights_that_are_there_are_not_written_again() -> None:
     seen = sight(log=LARGE)
     assert seen.group is not None
     there = {ref_of(manifest): manifest for manifest in access(seen.group)}
-    edited = {**there, ("Role", "orders-backup"): {"kind": "Role", "rules": []}}
+    edited = {**there, ("RoleBinding", ACCESS): {"kind": "RoleBinding", "subjects": []}}
 
     kinds = [kind for _, kind, _ in _plan(backup(), replace(seen, children=there))]
     again = [kind for _, kind, _ in _plan(backup(), replace(seen, children=edited))]
 
-    assert kinds == ["ConfigMap", "Job"]
-    assert again == ["Role", "ConfigMap", "Job"]
+    assert kinds == ["ConfigMap"]
+    assert again == ["RoleBinding", "ConfigMap"]
 
 
 @pytest.mark.parametrize("of_job", [WORKING, SUCCEEDED, BROKEN])
@@ -171,7 +189,7 @@ def test_a_completed_backup_tells_everything() -> None:
     )
 
 
-@pytest.mark.parametrize("value", [None, "many", True, 1.5, [], {}])
+@pytest.mark.parametrize("value", [None, "many", True, 1.5, [], {}, -1, 1 << 63])
 def test_a_result_of_another_kind_does_not_reach_the_status(value: Any) -> None:
     """The API server would refuse the whole of it."""
     odd = Succeeded(result={**RESULT, "records": value, "groupId": None})

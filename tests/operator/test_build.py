@@ -34,7 +34,7 @@ FULL: dict[str, Any] = {
     "serviceAccountName": "orders",
     "imagePullSecrets": [{"name": "pull"}],
     "securityContext": {"fsGroup": 2000},
-    "autoCreateTopics": False,
+    "autoCreateTopics": True,
     "retention": {"hours": 24, "diskWatermarkPercent": 70, "groupHours": 48},
 }
 
@@ -135,13 +135,13 @@ def test_the_default_image_is_the_operators() -> None:
 
 def test_only_the_groups_own_pods_and_the_operator_reach_the_peer_port() -> None:
     """It carries Admin. Where the operator is no pod, none of its namespace is let in."""
-    inside = _child(group(), "NetworkPolicy")["spec"]["ingress"][1]
+    inside = _child(group(), "NetworkPolicy")["spec"]["ingress"][2]
     children = {ref_of(m): m for m in desired(group(), Platform(image="i"))}
-    outside = children["NetworkPolicy", "orders"]["spec"]["ingress"][1]
+    outside = children["NetworkPolicy", "orders"]["spec"]["ingress"][2]
 
     assert inside["ports"] == [{"port": 20911, "protocol": "TCP"}]
     assert len(inside["from"]) == 3
-    replication = _child(group(), "NetworkPolicy")["spec"]["ingress"][2]
+    replication = _child(group(), "NetworkPolicy")["spec"]["ingress"][3]
     assert replication == {
         "ports": [{"port": 20912, "protocol": "TCP"}],
         "from": [{"podSelector": {"matchLabels": names.selector("orders")}}],
@@ -151,3 +151,41 @@ def test_only_the_groups_own_pods_and_the_operator_reach_the_peer_port() -> None
         peer["podSelector"]["matchLabels"][names.COMPONENT_LABEL] for peer in outside["from"]
     ]
     assert components == ["node", "backup"]
+
+
+SHOP: dict[str, Any] = {"namespaceSelector": {"matchLabels": {"team": "shop"}}}
+WATCH: dict[str, Any] = {"podSelector": {"matchLabels": {"app": "prometheus"}}}
+OUT: dict[str, Any] = {"ipBlock": {"cidr": "10.9.0.0/16"}}
+
+
+@pytest.mark.found
+def test_the_spec_says_who_reaches_the_nodes_and_whom_they_reach() -> None:
+    """Found: K7. Who always belongs stays: other nodes, backups, the operator are clients too."""
+    spec = {"networkPolicy": {"clients": [SHOP], "monitoring": [WATCH], "egress": [OUT]}}
+
+    policy = _child(group(spec), "NetworkPolicy")["spec"]
+
+    clients, monitoring, peers, _ = policy["ingress"]
+    assert clients["from"] == [SHOP, *peers["from"]]
+    assert monitoring == {"ports": [{"port": 8080, "protocol": "TCP"}], "from": [WATCH]}
+    assert policy["egress"][-1] == {"to": [OUT]}
+
+
+@pytest.mark.found
+def test_nodes_reach_each_other_and_dns_and_nothing_else_by_themselves() -> None:
+    """Found: K7. Not the API server, not the cloud's metadata, not the brokers of others."""
+    dns, own = _child(group(), "NetworkPolicy")["spec"]["egress"]
+
+    assert {row["port"] for row in dns["ports"]} == {53, 5353}
+    assert own["to"] == [{"podSelector": {"matchLabels": names.selector("orders")}}]
+
+
+@pytest.mark.found
+def test_nobody_reaches_the_pods_of_jobs() -> None:
+    """Found: K7. Recoveries and local backups listen for nobody."""
+    policy = _child(group(), "NetworkPolicy", "orders-jobs")["spec"]
+
+    assert policy["policyTypes"] == ["Ingress"]
+    assert "ingress" not in policy
+    (only,) = policy["podSelector"]["matchExpressions"]
+    assert only["values"] == ["backup", "recovery"]

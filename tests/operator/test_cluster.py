@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dledger_operator import names
 from dledger_operator.cluster import left_over, owned
 from dledger_operator.observed import Pod, Volume
 from dledger_operator.views import pod_of, volume_of
@@ -104,7 +105,7 @@ def test_a_claim_is_read() -> None:
 
 def _owned_by(uid: str, kind: str = "BrokerGroup", name: str = "orders") -> dict[str, Any]:
     owner = {"kind": kind, "name": name, "uid": uid, "controller": True}
-    return {"metadata": {"ownerReferences": [owner], "labels": {}}}
+    return {"kind": "Service", "metadata": {"ownerReferences": [owner], "labels": {}}}
 
 
 def test_ownership_is_by_uid() -> None:
@@ -118,4 +119,27 @@ def test_ownership_is_by_uid() -> None:
 
 def test_an_unlabelled_object_without_owner_is_someone_elses() -> None:
     """Only what carries all our labels was ours once."""
-    assert not owned({"metadata": {"labels": {"dledger.io/group": "orders"}}}, group())
+    labels = {"dledger.io/group": "orders"}
+
+    assert not owned({"kind": "Service", "metadata": {"labels": labels}}, group())
+
+
+@pytest.mark.found
+def test_an_account_is_not_taken_over_for_its_labels() -> None:
+    """Found: K1. Who may label one would lend its rights to the pods of a group."""
+    metadata = {"labels": names.labels("orders")}
+
+    assert owned({"kind": "Service", "metadata": metadata}, group())
+    for kind in ("ServiceAccount", "RoleBinding"):
+        assert not owned({"kind": kind, "metadata": metadata}, group())
+
+
+@pytest.mark.found
+def test_an_owner_that_is_not_the_controller_does_not_count() -> None:
+    """An object may name many owners; one of them decides."""
+    owners = [
+        {"kind": "Deployment", "name": "db", "uid": "uid-7", "controller": True},
+        {"kind": "BrokerGroup", "name": "orders", "uid": "uid-1"},
+    ]
+
+    assert not owned({"kind": "ConfigMap", "metadata": {"ownerReferences": owners}}, group())

@@ -6,6 +6,7 @@ import pytest
 
 from dledger_operator.__main__ import main
 from dledger_operator.options import parse
+from dledger_operator.policy import Policy, RoleRef
 
 
 def test_the_environment_gives_what_the_command_line_does_not() -> None:
@@ -15,6 +16,11 @@ def test_the_environment_gives_what_the_command_line_does_not() -> None:
         "DLEDGER_OPERATOR_NAMESPACES": "one, two",
         "DLEDGER_OPERATOR_LISTEN": "127.0.0.1:9",
         "DLEDGER_OPERATOR_SPARK_NODE_SELECTOR": "disk=fast,pool=spark",
+        "DLEDGER_OPERATOR_ALLOWED_IMAGES": "r.example/team/,r.example/dledger",
+        "DLEDGER_OPERATOR_ALLOWED_PRIORITY_CLASSES": "high",
+        "DLEDGER_OPERATOR_DENIED_POD_METADATA": "k8s.v1.cni.cncf.io/",
+        "DLEDGER_OPERATOR_POD_SECURITY": "overridable",
+        "DLEDGER_OPERATOR_DRIVER_ROLE": "Role/drivers",
     }
 
     options = parse(["--image", "b:2"], environ)
@@ -24,6 +30,18 @@ def test_the_environment_gives_what_the_command_line_does_not() -> None:
     assert options.listen == ("127.0.0.1", 9)
     assert options.spark_node_selector == {"disk": "fast", "pool": "spark"}
     assert options.in_cluster
+    assert options.policy == Policy(
+        allowed_images=("r.example/team/", "r.example/dledger"),
+        allowed_priority_classes=("high",),
+        denied_pod_metadata=("k8s.v1.cni.cncf.io/",),
+        pod_security="overridable",
+        driver_role=RoleRef(kind="Role", name="drivers"),
+    )
+
+
+def test_without_options_nothing_is_loosened() -> None:
+    """As the chart has it: only our own images, no priorities, restricted pods."""
+    assert parse(["--image", "a:1"], {}).policy == Policy()
 
 
 @pytest.mark.parametrize(
@@ -33,6 +51,9 @@ def test_the_environment_gives_what_the_command_line_does_not() -> None:
         (["--image", "a", "--listen", "here"], "HOST:PORT"),
         (["--image", "a", "--log-level", "LOUD"], "--log-level"),
         (["--image", "a", "--spark-node-selector", "disk"], "KEY=VALUE"),
+        (["--image", "a", "--allowed-images", "registry.example"], "write registry.example/"),
+        (["--image", "a", "--pod-security", "lax"], "--pod-security"),
+        (["--image", "a", "--driver-role", "drivers"], "--driver-role"),
         (["--image", "a", "--nonsense"], "--nonsense"),
     ],
 )

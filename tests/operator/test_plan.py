@@ -21,6 +21,7 @@ from dledger_operator.plan import (
     plan,
 )
 from dledger_operator.spec import BrokerGroup, Topic
+from dledger_operator.status import status
 from tests.operator.samples import (
     FRESH_ID,
     GROUP_ID,
@@ -50,12 +51,60 @@ def test_a_converged_group_needs_nothing() -> None:
 
 def test_a_new_group_gets_its_children_in_order() -> None:
     """The StatefulSet comes last, when everything that its pods need is there."""
-    actions = _plan(group(), Observed())
+    actions = _plan(group(groupId=GROUP_ID), Observed())
 
     assert _kinds(actions) == ["Apply"] * len(names.children("orders", 3))
     last = actions[-1]
     assert isinstance(last, Apply)
     assert last.manifest["kind"] == "StatefulSet"
+
+
+@pytest.mark.found
+def test_an_id_is_recorded_before_there_are_nodes() -> None:
+    """They are told it, and join no other group (found: S8e)."""
+    of = group()
+
+    first = _plan(of, Observed())
+
+    kinds = {action.manifest["kind"] for action in first if isinstance(action, Apply)}
+    assert kinds.isdisjoint({"ConfigMap", "StatefulSet"})
+    assert first[-1] == RecordGroupId(FRESH_ID, adopted=False)
+    told = [
+        action.manifest["data"]["group-id"]
+        for action in _plan(group(groupId=FRESH_ID), Observed())
+        if isinstance(action, Apply) and action.manifest["kind"] == "ConfigMap"
+    ]
+    assert told == [FRESH_ID]
+
+
+def test_nodes_whose_groups_status_was_lost_are_founded_with_the_id_they_were_told() -> None:
+    """Another one they would refuse."""
+    observed = converged(
+        group(groupId=GROUP_ID), nodes=unjoined(0, 1, 2), pods=pods(0, 1, 2, leader=None)
+    )
+
+    assert _plan(group(), observed) == (RecordGroupId(GROUP_ID, adopted=False),)
+
+
+def test_kept_volumes_are_adopted_under_a_new_object() -> None:
+    """It had recorded an id of its own before it could know what they carry."""
+    of = group(groupId=FRESH_ID)
+    observed = converged(of)
+
+    actions = _plan(of, observed)
+
+    assert RecordGroupId(GROUP_ID, adopted=True) in actions
+    assert status(of, observed, now="2031-05-06T07:08:09Z")["term"] == 0
+
+
+def test_an_adopted_id_is_no_reason_to_restart_a_pod() -> None:
+    """It is for empty disks only."""
+    before, after = (
+        next(m for m in desired(of, PLATFORM) if m["kind"] == "StatefulSet")
+        for of in (group(groupId=FRESH_ID), group(groupId=GROUP_ID))
+    )
+
+    assert before["spec"]["template"] == after["spec"]["template"]
 
 
 def test_only_a_child_that_differs_is_applied() -> None:
@@ -262,9 +311,9 @@ def test_an_invalid_spec_creates_nothing() -> None:
 
 def test_reapplying_over_kept_volumes_builds_and_adopts() -> None:
     """Delete and re-apply: first the children again, then the id from the disks."""
-    kept = Observed(volumes=volumes(0, 1, 2))
+    kept, of = Observed(volumes=volumes(0, 1, 2)), group(groupId=FRESH_ID)
 
-    assert _kinds(_plan(group(), kept)) == ["Apply"] * len(names.children("orders", 3))
+    assert _kinds(_plan(of, kept)) == ["Apply"] * len(names.children("orders", 3))
 
 
 @pytest.mark.parametrize(

@@ -224,6 +224,49 @@ async def test_a_refused_child_is_told_and_tried_again_later() -> None:
     assert _condition(world, "Degraded") == ("False", "AsExpected")
 
 
+@pytest.mark.found
+async def test_nothing_that_comes_after_a_refused_child_is_made() -> None:
+    """Found: K1. No pods without their policy, none with the ConfigMap of somebody else."""
+    for kind, name in (("ConfigMap", "orders-config"), ("NetworkPolicy", "orders-jobs")):
+        world = _world()
+        world.put({"kind": kind, "metadata": {"namespace": "shop", "name": name}})
+
+        await Operator(world).rounds(3)
+
+        assert ("StatefulSet", "orders") not in world.objects
+        row = next(row for row in world.status["conditions"] if row["type"] == "Degraded")
+        assert f"{kind} {name}: the name is taken" in row["message"]
+
+
+@pytest.mark.found
+async def test_a_running_group_is_looked_after_while_a_child_is_refused() -> None:
+    """Labels follow the leader, and topics are made."""
+    world = _world()
+    operator = Operator(world)
+    await operator.rounds()
+    del world.objects["Service", "orders"]
+    world.put({"kind": "Service", "metadata": {"namespace": "shop", "name": "orders"}})
+
+    world.leader = "orders-2"
+    await operator.rounds(2)
+
+    assert _condition(world, "Degraded") == ("True", "ApplyRefused")
+    assert world.objects["Pod", "orders-2"]["metadata"]["labels"][names.ROLE_LABEL] == "leader"
+
+
+@pytest.mark.found
+async def test_a_volume_claim_of_somebody_else_is_not_mounted() -> None:
+    """A StatefulSet would take it for its own: `data-orders-0` may be a database's."""
+    world = _world()
+    claim = {"kind": "PersistentVolumeClaim", "metadata": {"name": "data-orders-1", "labels": {}}}
+    world.put(claim)
+
+    await Operator(world).rounds(3)
+
+    assert ("StatefulSet", "orders") not in world.objects
+    assert _condition(world, "Degraded") == ("True", "ApplyRefused")
+
+
 async def test_a_refused_topic_is_told() -> None:
     """The group itself is not held up by it."""
     world = _world()

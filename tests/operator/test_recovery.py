@@ -102,14 +102,18 @@ def test_nodes_wait_until_the_volume_is_restored(
     of: BrokerGroup, observed: Observed, expected: Recovery
 ) -> None:
     """Everything else is built meanwhile."""
+    planned = _plan(of, replace(observed, children={}))
     applied = [
         ref_of(action.manifest)
-        for action in _plan(of, replace(observed, children={}))
+        for action in planned
         if not isinstance(action, RecordGroupId | Bootstrap | MarkRestored)
     ]
 
-    wanted = ("StatefulSet", "orders") in applied
-    assert wanted == (not holds_back(recovery(of, replace(observed, children={}))))
+    held_back = holds_back(recovery(of, replace(observed, children={})))
+    assert (("StatefulSet", "orders") in applied) == bool(of.group_id and not held_back)
+    assert (RecordGroupId(FRESH_ID, adopted=False) in planned) == (
+        not of.group_id and not held_back
+    )
     assert ("Service", "orders") in applied
 
 
@@ -124,7 +128,9 @@ def test_first_comes_the_claim_then_the_job_then_the_mark_then_the_nodes() -> No
     assert _plan(of, _unbuilt(volumes=_claim(PENDING), recovery=well)) == (
         MarkRestored(CLAIM, RESULT),
     )
-    (built,) = _plan(of, _unbuilt(volumes=_claim(DONE), recovery=well))
+    restored = _unbuilt(volumes=_claim(DONE), recovery=well)
+    assert _plan(of, restored) == (RecordGroupId(FRESH_ID, adopted=False),)
+    *_, built = _plan(group(SPEC, groupId=FRESH_ID), restored)
     assert ref_of(built.manifest) == ("StatefulSet", "orders")  # type: ignore[union-attr]
 
 
@@ -138,8 +144,8 @@ def test_a_failed_recovery_changes_nothing_more() -> None:
 
 def test_a_claim_of_an_earlier_group_is_not_restored_over() -> None:
     """The nodes start on it, and what it carries is adopted."""
-    of = group(SPEC)
-    (built,) = _plan(of, _unbuilt(volumes=volumes(0, 1, 2)))
+    of = group(SPEC, groupId=FRESH_ID)
+    *_, built = _plan(of, _unbuilt(volumes=volumes(0, 1, 2)))
 
     assert ref_of(built.manifest) == ("StatefulSet", "orders")  # type: ignore[union-attr]
     assert RecordGroupId(GROUP_ID, adopted=True) in _plan(of, converged(of))

@@ -68,7 +68,7 @@ def test_a_result_that_never_comes_is_lost() -> None:
     assert "its pod with the result is gone" in found.error
 
 
-@pytest.mark.parametrize("message", ["", "no json", "[1]", '"text"', "17", DENIED])
+@pytest.mark.parametrize("message", ["", "no json", "[1]", '"text"', "17", "[" * 4096, DENIED])
 def test_an_end_without_a_result_is_no_success(message: str) -> None:
     """Whatever the container printed instead."""
     found = work(COMPLETE, [_pod(exit_code=0, message=message)], now=NOW)

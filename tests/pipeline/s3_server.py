@@ -31,7 +31,7 @@ class S3Server:
 
     def store(self, url: str) -> Store:
         """Open a store in this server."""
-        return Store.open(url, self.endpoint, self.credentials)
+        return Store.open(url, self.endpoint, self.credentials, allow_http=True)
 
 
 @contextmanager

@@ -208,6 +208,7 @@ def test_wrong_credentials_are_one_sentence(group: LiveGroup, s3: S3Server) -> N
     done = _shell(
         *("backup", "--endpoint", group.admins[0], "--store", url),
         DLEDGER_STORE_ENDPOINT=s3.endpoint,
+        DLEDGER_STORE_ALLOW_HTTP="1",
         AWS_ACCESS_KEY_ID=s3.credentials.access_key_id,
         AWS_SECRET_ACCESS_KEY=f"not {s3.credentials.secret_access_key}",
     )
@@ -240,6 +241,7 @@ def test_a_backup_goes_to_s3_from_the_shell(group: LiveGroup, s3: S3Server) -> N
         *("backup", "--endpoint", ",".join(group.admins), "--store", url, "--json"),
         *("--master", "local[1]", "--conf", "spark.driver.memory=512m"),
         DLEDGER_STORE_ENDPOINT=s3.endpoint,
+        DLEDGER_STORE_ALLOW_HTTP="1",
         AWS_ACCESS_KEY_ID=s3.credentials.access_key_id,
         AWS_SECRET_ACCESS_KEY=s3.credentials.secret_access_key,
     )

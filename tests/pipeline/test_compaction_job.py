@@ -10,8 +10,9 @@ from pyspark.sql import SparkSession
 
 from dledger.broker.message import Message
 from dledger_pipeline import compacted, manifest
-from dledger_pipeline.errors import CorruptManifest, CorruptObject, MalformedMessage, NoBackup
+from dledger_pipeline.errors import CorruptManifest, CorruptObject, NoBackup, ObjectMissing
 from dledger_pipeline.jobs.compact import CompactRequest, compact
+from dledger_pipeline.placement import PlacedRange, placed
 from dledger_pipeline.store import Store
 from tests.pipeline.entry_batches import produced
 from tests.pipeline.logs import GROUP_ID, backup, contents, flip
@@ -88,18 +89,39 @@ def test_a_flipped_object_of_the_backup_is_named(spark: SparkSession, store: Sto
     assert contents(store) == before
 
 
-def test_an_error_in_a_task_is_what_the_task_raised(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_error_in_a_task_is_what_the_task_raised(
+    spark: SparkSession, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not a stack trace of Spark's; and nothing is published."""
-    log = message_log()
-    command = produced(Message(message_id="", body=b"body", keys=("key",)), topic="orders")
-    first_offset = command.index(b"key") - 8
-    log.append(command[:first_offset] + b"\x05" + command[first_offset + 1 :])
-    store = _backed_up(tmp_path, log)
 
-    with pytest.raises(MalformedMessage, match=rf"^malformed message in entry {len(log.entries)}:"):
+    def then_damaged(entries: Any) -> list[PlacedRange]:
+        ranges = list(placed(entries))
+        for each in (tmp_path / "store").rglob("*.parquet"):
+            each.unlink()
+        return ranges
+
+    monkeypatch.setattr("dledger_pipeline.jobs.compact.placed", then_damaged)
+
+    with pytest.raises(ObjectMissing, match=r"^object .*parquet is missing"):
         _compact(store, "orders")
 
     assert not list(store.list(f"{GROUP_ID}/compacted"))
+
+
+@pytest.mark.found
+def test_a_message_that_cannot_be_told_fails_no_reader(spark: SparkSession, tmp_path: Path) -> None:
+    """Neither the table that Spark shows nor the compaction has it; found: S7, p02."""
+    log = message_log()
+    expected = len(consumed(log))
+    command = produced(*(Message(message_id=i, body=b"x") for i in ("abc", "d")), topic="orders")
+    log.append(command.replace(b"abc", b"\xff\xfe\xfd"))
+    store = _backed_up(tmp_path, log)
+
+    rows = _read(spark, store)
+    result = _compact(store, "prices")
+
+    assert len(rows) == expected + 1
+    assert result["messages"] + result["dropped"] == len(rows)
 
 
 def test_a_compaction_is_whole_or_an_error_names_what_is_not(

@@ -208,7 +208,7 @@ def test_wrong_credentials_publish_and_load_nothing(s3: S3Server) -> None:
     store = s3.store(url)
     manifest = manifest_of(store, 20)
     before = contents(store)
-    denied = Store.open(url, s3.endpoint, replace(s3.credentials, access_key_id="no"))
+    denied = replace(s3, credentials=replace(s3.credentials, access_key_id="no")).store(url)
 
     with pytest.raises(StoreDenied, match=url):
         publish(denied, manifest)

@@ -14,7 +14,7 @@ from dledger.broker.frames import CommandType, MalformedCommandError, frame, spl
 from dledger.broker.message import Message
 from dledger.broker.produce import ProduceFrame
 from dledger_pipeline.errors import MalformedMessage
-from dledger_pipeline.messages import MESSAGE_SCHEMA, PLACEMENT_SCHEMA, decode
+from dledger_pipeline.messages import MESSAGE_SCHEMA, PLACEMENT_SCHEMA, SetAside, decode
 from tests.pipeline.entry_batches import (
     MESSAGES,
     TEXT,
@@ -53,6 +53,7 @@ def _places(entries: Sequence[bytes]) -> list[dict[str, int]]:
             "rows": ProduceFrame(entry, start, end).count,
             "queue_id": 7,
             "first_offset": 100,
+            "generation": 1,
         }
         for index, entry in enumerate(entries, 1)
         for kind, start, end in split(entry)
@@ -107,11 +108,15 @@ def test_any_stretches_of_a_payload_can_be_taken(entries: list[bytes], data: st.
     assert _rows(found) == _slow(entries, places)
 
 
+@pytest.mark.found
 @given(st.lists(_COMMANDS, min_size=1, max_size=3), st.data())
 def test_damage_is_a_typed_error_or_read_as_the_broker_reads_it(
     entries: list[bytes], data: st.DataObject
 ) -> None:
-    """Flipped bytes in a payload raise MalformedMessage just where the broker cannot read it."""
+    """Flipped bytes raise MalformedMessage just where the broker could not have stored the payload.
+
+    Messages of which the broker cannot tell one are set aside, and no others; found: S7.
+    """
     places = _places(entries)
     damaged = [bytearray(entry) for entry in entries]
     entry = data.draw(st.sampled_from(damaged))
@@ -119,13 +124,50 @@ def test_damage_is_a_typed_error_or_read_as_the_broker_reads_it(
         entry[data.draw(st.integers(_PAYLOAD_AT, len(entry) - 1))] = data.draw(st.integers(0, 255))
     broken = [bytes(each) for each in damaged]
 
+    set_aside: list[SetAside] = []
     try:
-        expected = _slow(broken, places)
+        expected, untold = _told(broken, places)
     except MalformedCommandError:
         with pytest.raises(MalformedMessage, match=f"entry {damaged.index(entry) + 1}"):
             decode(entry_batch(data_entries(*broken)), _placement(places))
     else:
-        assert _rows(decode(entry_batch(data_entries(*broken)), _placement(places))) == expected
+        batch = entry_batch(data_entries(*broken))
+        found = decode(batch, _placement(places), report=set_aside.extend)
+        assert _rows(found) == expected
+        assert set_aside == untold
+
+
+def _told(
+    entries: Sequence[bytes], places: Sequence[dict[str, int]]
+) -> tuple[list[dict[str, Any]], list[SetAside]]:
+    """Read message after message with the broker's decoder; return those it cannot tell, too."""
+    rows, untold = [], []
+    for place in places:
+        for nth in range(place["rows"]):
+            row, offset = place["first_row"] + nth, place["first_offset"] + nth
+            one = place | {"first_row": row, "rows": 1, "first_offset": offset}
+            ProduceFrame(entries[place["index"] - 1], place["start"], place["end"])
+            try:
+                rows += _slow(entries, [one])
+            except MalformedCommandError:
+                untold.append(SetAside(place["index"], place["queue_id"], offset))
+    return rows, untold
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("columns", [(), ("topic", "queue_offset", "body"), ("message_id",)])
+def test_an_id_that_is_no_text_costs_its_own_message_only(
+    columns: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whichever columns are asked for, so that all readers see the same messages; found: S7."""
+    command = produced(*(Message(message_id=each, body=b"x") for each in ("a", "bcd", "e")))
+    entries = [command, command.replace(b"bcd", b"\xff\xfe\xfd"), command]
+
+    found = decode(entry_batch(data_entries(*entries)), _placement(_places(entries)), columns)
+
+    assert found.num_rows == 8
+    assert "1 messages cannot be told" in caplog.text
+    assert "offset 101 of queue 7, in entry 2" in caplog.text
 
 
 def test_a_slice_of_a_batch_is_read_where_it_lies() -> None:

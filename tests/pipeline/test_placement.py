@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dledger.broker.commands import CreateTopic, DeleteTopic
 from dledger.broker.frames import CommandType
 from dledger.broker.message import Message
 from dledger.broker.produce import VERSION, ProduceFrame
@@ -31,7 +32,16 @@ _COMMAND = st.builds(
 # Broken in every version: what only a newer one could read stops a node.
 _PRODUCE = bytes((5, 0, 0, 0, CommandType.PRODUCE, VERSION, 0)) + b"c"
 _BROKEN = st.sampled_from([_PRODUCE, b"\x01\0\0\0\x02{", b"\x01\0\0\0\x09x"])
-_ENTRY = st.lists(_COMMAND | _BROKEN, max_size=4).map(b"".join)
+_DELETE = st.builds(
+    lambda name, generation: DeleteTopic(name=name, generation=generation).encode(),
+    st.sampled_from(["t", "u"]),
+    st.integers(1, 4),
+)
+_CREATE = st.builds(
+    lambda name: CreateTopic(name=name, type="NORMAL", queues=2).encode(),
+    st.sampled_from(["t", "u"]),
+)
+_ENTRY = st.lists(_COMMAND | _BROKEN | _DELETE | _CREATE, max_size=4).map(b"".join)
 
 
 def _log(entries: list[bytes]) -> Log:
@@ -46,14 +56,16 @@ def _log(entries: list[bytes]) -> Log:
 
 @given(st.lists(_ENTRY, max_size=6), st.integers(1, 5))
 def test_every_message_of_every_queue_is_placed_once(entries: list[bytes], cut: int) -> None:
-    """Messages are what the queues hold, whatever is repeated, refused or broken in the log."""
+    """Messages are what the queues hold, whatever is repeated, refused, broken or deleted."""
     log = _log(entries)
     batch, placement = entry_batch(log.entries), Placement()
 
     found = [
         (row["topic"], row["queue_id"], row["queue_offset"], row["index"], row["message_id"])
-        for part in (batch.slice(0, cut), batch.slice(cut))
-        for row in decode(part, placement.add(part)).to_pylist()
+        for part, stretches in [
+            (part, placement.add(part)) for part in (batch.slice(0, cut), batch.slice(cut))
+        ]
+        for row in decode(part, placement.kept(stretches)).to_pylist()
     ]
 
     assert found == sorted(found, key=lambda row: row[3])

@@ -158,7 +158,7 @@ def test_wrong_credentials_are_denied_whatever_is_asked(s3: S3Server, wrong: str
     """Not taken for an object that is missing."""
     url = s3.bucket(f"denied-{wrong.replace('_', '-')}")
     s3.store(url).put("a", b"1")
-    store = Store.open(url, s3.endpoint, replace(s3.credentials, **{wrong: "wrong"}))
+    store = replace(s3, credentials=replace(s3.credentials, **{wrong: "wrong"})).store(url)
 
     for ask in (
         lambda: store.get("a"),
@@ -180,7 +180,7 @@ def test_an_endpoint_without_credentials_is_denied_at_once(
     monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
 
     with pytest.raises(StoreDenied, match="AWS_ACCESS_KEY_ID"):
-        Store.open("s3://bucket", s3.endpoint)
+        Store.open("s3://bucket", s3.endpoint, allow_http=True)
 
 
 def test_a_bucket_that_does_not_exist_is_named(s3: S3Server) -> None:
@@ -195,7 +195,7 @@ def test_a_bucket_that_does_not_exist_is_named(s3: S3Server) -> None:
 
 def test_a_store_that_cannot_be_reached_is_unavailable(s3: S3Server) -> None:
     """Try again, says the error."""
-    store = Store.open("s3://bucket", "http://127.0.0.1:1", s3.credentials)
+    store = replace(s3, endpoint="http://127.0.0.1:1").store("s3://bucket")
 
     with pytest.raises(StoreUnavailable, match="s3://bucket/a"):
         store.get("a")

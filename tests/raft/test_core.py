@@ -97,7 +97,7 @@ def test_messages_for_another_node_are_ignored() -> None:
     """A new disk may answer under an old address."""
     node = Alone()
     message = HeartbeatRequest(
-        sender=NodeId("2"), recipient=NodeId("9"), term=7, commit_index=0, round=1
+        sender=NodeId("2"), recipient=NodeId("9"), term=7, commit_index=0, commit_chain=0, round=1
     )
 
     node.do(lambda raft: raft.step(message))

@@ -68,7 +68,7 @@ def waiting(*, lost: int, in_memory: Callable[[], bool] = lambda: False) -> Alon
 def offer(node: Alone, last_index: int) -> tuple[SnapshotInfo, list[object]]:
     """Let the leader send a snapshot in one piece; return it, and the answers."""
     leaders = ModelSnapshots()
-    info = leaders.take(last_index, 1, MEMBERSHIPS)
+    info = leaders.take(last_index, 1, node.disk.chain(last_index), MEMBERSHIPS)
     data = leaders.read(info, 0, 1 << 20)
     node.hear(InstallSnapshotRequest, term=1, info=info, offset=0, data=data)
     return info, list(node.settle())
@@ -160,13 +160,13 @@ def test_a_snapshot_that_ends_before_the_lost_entry_is_not_installed() -> None:
 def compacted_leader() -> Alone:
     """Return the leader of term 2 that has entries from 4 on only; the others have all."""
     snapshots = ModelSnapshots()
-    snapshots.take(3, 1, MEMBERSHIPS)
+    snapshots.take(3, 1, 0, MEMBERSHIPS)
     node = Alone(terms=(1, 1), snapshots=snapshots)
     node.become_leader()
     for peer in ("2", "3"):
         node.ack(node.raft.last_index, sender=peer)
     node.settle()
-    node.disk.begin_behind(3, 1, MEMBERSHIPS)
+    node.disk.begin_behind(3, 1, node.disk.chain(3), MEMBERSHIPS)
     return node
 
 

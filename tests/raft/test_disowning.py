@@ -212,7 +212,7 @@ def test_it_lacks_what_is_not_in_its_log(index: int, entry_term: int, lacks: boo
 def test_what_a_snapshot_took_in_may_be_in_it() -> None:
     """Compacted entries were committed, and nobody knows their terms any more."""
     node = Alone(terms=(1, 1), applied_index=3, snapshots=ModelSnapshots())
-    node.disk.begin_behind(3, 1, Alone().disk.memberships())
+    node.disk.begin_behind(3, 1, node.disk.chain(3), Alone().disk.memberships())
 
     ask(node, index=2, entry_term=2)
 

@@ -161,10 +161,20 @@ def test_log_behind_is_not_up_to_date() -> None:
     """The later last term wins, then the longer log (Raft 5.4.1)."""
     log = log_with(1, 2, 2)
 
-    assert log.is_behind_or_equal(last_index=3, last_term=2)
-    assert log.is_behind_or_equal(last_index=1, last_term=3)
-    assert not log.is_behind_or_equal(last_index=2, last_term=2)
-    assert not log.is_behind_or_equal(last_index=9, last_term=1)
+    ours = {"last_chain": log.last_chain}
+    assert log.is_behind_or_equal(last_index=3, last_term=2, **ours)
+    assert log.is_behind_or_equal(last_index=4, last_term=2, last_chain=0)
+    assert log.is_behind_or_equal(last_index=1, last_term=3, last_chain=0)
+    assert not log.is_behind_or_equal(last_index=2, last_term=2, last_chain=log.chain(2))
+    assert not log.is_behind_or_equal(last_index=9, last_term=1, last_chain=0)
+
+
+@pytest.mark.found
+def test_a_log_that_differs_before_the_same_last_entry_is_not_up_to_date() -> None:
+    """One of the two is wrong, and whose vote it gets would say that it is right (found: S8)."""
+    log = log_with(1, 2, 2)
+
+    assert not log.is_behind_or_equal(last_index=3, last_term=2, last_chain=log.last_chain ^ 1)
 
 
 def test_memberships_are_part_of_the_helper_log() -> None:

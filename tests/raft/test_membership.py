@@ -16,8 +16,10 @@ from dledger.raft.catch_up import CatchUp
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
+    DisownRequest,
     HeartbeatRequest,
     HeartbeatResponse,
+    Message,
     PreVoteRequest,
     TimeoutNow,
     VoteRequest,
@@ -25,7 +27,7 @@ from dledger.raft.messages import (
 )
 from dledger.raft.quorum import Electorate, VoteResult
 from dledger.types import Entry, EntryKind, Membership, NodeId, Role
-from dledger_sim.alone import Alone
+from dledger_sim.alone import Alone, data_entry, log_of
 from dledger_sim.scenario import member
 
 IDS = [NodeId(str(number)) for number in range(6)]
@@ -453,14 +455,72 @@ def test_removed_member_cannot_return() -> None:
         change(node, "1 2", "3")
 
 
-def test_leader_that_the_own_membership_does_not_know_is_followed() -> None:
+def test_introduced_leader_that_the_own_membership_does_not_know_is_followed() -> None:
     """6: servers accept requests of leaders that are not in their latest configuration."""
     node = Alone()
+    node.do(lambda raft: raft.introduce(NodeId("9")))
 
     node.append(after=(1, 1), term=2, sender="9")
 
     assert node.raft.leader == "9"
     assert [m.success for m in node.settle() if isinstance(m, AppendResponse)] == [True]
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (AppendRequest, {"previous_index": 1, "previous_term": 1, "commit_index": 1}),
+        (HeartbeatRequest, {"commit_index": 1, "round": 1}),
+        (VoteRequest, {"last_index": 9, "last_term": 9, "transfer": True}),
+        (PreVoteRequest, {"last_index": 9, "last_term": 9}),
+        (DisownRequest, {"index": 1, "entry_term": 1, "firm": True}),
+        (TimeoutNow, {}),
+    ],
+)
+def test_what_a_stranger_says_changes_nothing(
+    kind: type[Message], fields: dict[str, object]
+) -> None:
+    """Nobody has introduced it: no term, no vote, no commit, and no answer (found: S8)."""
+    node = Alone()
+
+    node.hear(kind, sender="9", term=2, **fields)
+
+    assert node.settle() == []
+    assert (node.raft.term, node.raft.vote, node.raft.leader) == (1, None, None)
+    assert node.raft.commit_index == 0
+
+
+def test_a_leader_that_is_being_removed_is_followed_until_that_is_committed() -> None:
+    """It has to replicate its own removal (4.2.2); afterwards it has no say."""
+    node = Alone()
+    without = membership_entry(2, Membership.of([member("1"), member("3")]))
+
+    node.append(without, after=(1, 1), term=1)
+    node.append(data_entry(1, 3), after=(1, 2), term=1, commit=2)
+    node.append(data_entry(1, 4), after=(1, 3), term=1)
+
+    assert (node.raft.last_index, node.raft.commit_index) == (3, 2)
+
+
+def test_a_node_that_knows_no_member_hears_anyone() -> None:
+    """A new disk has no membership; who may greet it is decided before (`joining`)."""
+    node = Alone(terms=None)
+
+    node.append(*log_of(), after=(0, 0), term=2, sender="9")
+
+    assert node.raft.last_index == 1
+
+
+def test_introductions_are_bounded() -> None:
+    """The oldest gives way; it can be introduced again."""
+    node = Alone()
+    for number in range(100):
+        node.raft.introduce(NodeId(f"n{number}"))
+
+    heard = [number for number in range(100) if node.raft.hears(NodeId(f"n{number}"))]
+
+    assert heard == list(range(36, 100))
 
 
 def test_removed_voter_campaigns_until_the_change_is_known_to_be_committed() -> None:

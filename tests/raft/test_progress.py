@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from dledger.raft.progress import Progress, ProgressState
 from dledger.types import SnapshotInfo
 
-INFO = SnapshotInfo(last_index=5, last_term=1, size_bytes=100, crc32c=0)
+INFO = SnapshotInfo(last_index=5, last_term=1, last_chain=0, size_bytes=100, crc32c=0)
 BOUNDS = {"max_messages": 3, "max_bytes": 100}
 
 

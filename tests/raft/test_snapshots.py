@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from dledger.chain import chain_behind
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
@@ -27,7 +30,8 @@ TIMEOUT = 20
 def snapshots(index: int = 5, term: int = 2) -> ModelSnapshots:
     """Return a node's snapshots with one that ends in (term, index)."""
     kept = ModelSnapshots()
-    kept.take(index, term, MEMBERSHIPS)
+    log = log_of(1, 1) if term == 1 else log_of(1, 2, 2, 2)
+    kept.take(index, term, chain_behind(0, log[:index]), MEMBERSHIPS)
     return kept
 
 
@@ -52,7 +56,7 @@ def compacted_leader(**settings: object) -> tuple[Alone, ModelSnapshots]:
     node.become_leader()
     node.ack(node.raft.last_index)
     node.settle()
-    node.disk.begin_behind(3, 1, MEMBERSHIPS)
+    node.disk.begin_behind(3, 1, node.disk.chain(3), MEMBERSHIPS)
     node.hear(AppendResponse, sender="3", term=2, success=False, match_index=3, conflict_index=0)
     return node, kept
 
@@ -84,7 +88,7 @@ def test_follower_whose_entries_go_while_they_are_read_gets_a_snapshot() -> None
     node.settle()
     assert node.raft.progress()[NodeId("3")].fetching
 
-    node.disk.begin_behind(3, 1, MEMBERSHIPS)
+    node.disk.begin_behind(3, 1, node.disk.chain(3), MEMBERSHIPS)
     node.hear(HeartbeatResponse, sender="3", term=2, round=1)
 
     assert [(m.info, m.offset) for m in pieces(node)] == [(kept.newest(), 0)]
@@ -158,7 +162,7 @@ def test_leader_without_snapshots_sends_nothing_and_goes_on() -> None:
     """A follower that lags too far stays behind; the others do not notice."""
     node = Alone(terms=(1, 1))
     node.become_leader()
-    node.disk.begin_behind(3, 1, MEMBERSHIPS)
+    node.disk.begin_behind(3, 1, node.disk.chain(3), MEMBERSHIPS)
     node.hear(AppendResponse, sender="3", term=2, success=False, match_index=3, conflict_index=0)
 
     assert pieces(node) == []
@@ -171,7 +175,7 @@ def test_snapshot_that_was_deleted_gives_way_to_a_newer_one() -> None:
     node, kept = compacted_leader(max_append_bytes=100)
     pieces(node)
     old = newest(kept)
-    kept.take(4, 2, MEMBERSHIPS)
+    kept.take(4, 2, 0, MEMBERSHIPS)
 
     node.hear(
         InstallSnapshotResponse,
@@ -205,7 +209,7 @@ def test_other_snapshot_begins_anew() -> None:
     """Bytes of two snapshots are never mixed, even if they end in the same entry."""
     node = Alone(snapshots=ModelSnapshots())
     info = newest(snapshots())
-    other = SnapshotInfo(last_index=5, last_term=2, size_bytes=BYTES, crc32c=info.crc32c ^ 1)
+    other = replace(info, crc32c=info.crc32c ^ 1)
 
     hear_piece(node, info, 0, b"x" * 50)
     hear_piece(node, other, 50, b"y" * 50)
@@ -254,7 +258,7 @@ def test_node_does_not_campaign_while_a_snapshot_is_being_installed() -> None:
 def test_installed_snapshot_replaces_the_log() -> None:
     """7, figure 13: discard the entire log, reset the state machine, take its configuration."""
     node, info = installing()
-    node.disk.begin_behind(5, 2, MEMBERSHIPS)
+    node.disk.begin_behind(5, 2, info.last_chain, MEMBERSHIPS)
 
     node.do(lambda raft: raft.snapshot_finished(info, installed=True, memberships=MEMBERSHIPS))
 
@@ -274,7 +278,7 @@ def test_write_that_a_snapshot_replaced_does_not_count() -> None:
     kept = snapshots()
     info = newest(kept)
     hear_piece(node, info, 0, kept.read(info, 0, BYTES) or b"")
-    node.disk.begin_behind(5, 2, MEMBERSHIPS)
+    node.disk.begin_behind(5, 2, info.last_chain, MEMBERSHIPS)
 
     node.do(lambda raft: raft.snapshot_finished(info, installed=True, memberships=MEMBERSHIPS))
     node.do(lambda raft: raft.persisted(term=1, index=7))
@@ -319,7 +323,7 @@ def test_core_without_snapshots_refuses_them() -> None:
 def test_impossible_pieces_are_ignored(size: int, offset: int) -> None:
     """What a peer sends is input."""
     node = Alone(snapshots=ModelSnapshots())
-    info = SnapshotInfo(last_index=5, last_term=2, size_bytes=size, crc32c=0)
+    info = SnapshotInfo(last_index=5, last_term=2, last_chain=0, size_bytes=size, crc32c=0)
 
     hear_piece(node, info, offset, b"x" * 6)
 
@@ -341,7 +345,7 @@ def test_leader_of_a_later_term_is_followed_by_its_snapshot() -> None:
 def test_follower_that_compacted_tells_a_leader_that_probes_below() -> None:
     """What was compacted was committed, so it is the same in the leader's log."""
     node = Alone(terms=(1, 1), applied_index=3)
-    node.disk.begin_behind(3, 1, MEMBERSHIPS)
+    node.disk.begin_behind(3, 1, node.disk.chain(3), MEMBERSHIPS)
 
     node.append(after=(1, 1), term=2)
 

@@ -22,6 +22,7 @@ from dledger.errors import DledgerError, LeadershipLost, NotLeader
 from dledger.proposals import Command, closed
 from dledger.rpc.engine import ClientEndpoint
 from dledger.rpc.gateway import Gateway, GatewayConfig
+from dledger.rpc.made import MadeServicer
 from dledger.types import Entry, EntryKind, Member, NodeId
 
 WAIT_S = 30.0
@@ -67,9 +68,16 @@ class MemoryEngine:
                 host="127.0.0.1",
                 port=node.port,
                 tls_port=node.tls_port,
+                heard=self.hears(node.engine.node_id),
             )
             for node in self._members.nodes
         ]
+
+    def knows_members(self) -> bool:
+        return True
+
+    def hears(self, node_id: NodeId) -> bool:
+        return int(node_id.removeprefix("id-")) not in self._members.silent
 
     def submit(self, command: Command) -> asyncio.Future[object]:
         if not self.is_leader():
@@ -155,6 +163,7 @@ class MemoryGroup:
         self.clock_skew_ms = 0
         self.lose_outcomes = 0
         self.refuse: DledgerError | None = None
+        self.silent: set[int] = set()
         self._batch: list[tuple[Command, asyncio.Future[object]]] = []
 
     @property
@@ -219,7 +228,8 @@ async def memory_group(
         engine = MemoryEngine(group, number)
         node = Node(engine, Gateway(engine, config or GatewayConfig()))
         node.port = await _serve(node, node.gateway.handlers())
-        node.peer_port = await _serve(node, node.gateway.handlers(peer_port=True))
+        made = MadeServicer(engine).handler()
+        node.peer_port = await _serve(node, (*node.gateway.handlers(peer_port=True), made))
         if tls is not None:
             credentials = grpc.ssl_server_credentials([tls])
             node.tls_port = await _serve(node, node.gateway.handlers(tls=True), credentials)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -10,6 +12,7 @@ import grpc.aio
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
 
 MESSAGE_ID = "01{:032X}".format
+_OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
 ONE_WAY_STREAM = {"ReceiveMessage", "PullMessage"}
 
 
@@ -17,7 +20,7 @@ class RocketClient:
     """Calls one address; every method takes protocol fields by name."""
 
     def __init__(self, port: int, client_id: str = "client-1", timeout_s: float = 60.0) -> None:
-        self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+        self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=_OWN_CONNECTION)
         self.metadata: tuple[tuple[str, str], ...] = (
             ("x-mq-client-id", client_id),
             ("x-mq-language", "PYTHON"),
@@ -46,6 +49,27 @@ class RocketClient:
             response_deserializer=getattr(service, f"{name}Response").FromString,
         )
         return await method(request, metadata=self.metadata, timeout=timeout_s or self.timeout_s)
+
+    @asynccontextmanager
+    async def telemetry(self) -> AsyncIterator[None]:
+        """Keep Telemetry open, whose first Settings are answered."""
+        stream = self.channel.stream_stream(
+            f"/{SERVICE_NAME}/Telemetry",
+            request_serializer=service.TelemetryCommand.SerializeToString,
+            response_deserializer=service.TelemetryCommand.FromString,
+        )(metadata=self.metadata)
+        settings = definition.Settings(subscription=definition.Subscription())
+        await stream.write(service.TelemetryCommand(settings=settings))
+        await stream.read()
+        try:
+            yield
+        finally:
+            stream.cancel()
+
+    async def terminate(self, group: str = "g") -> Any:
+        """NotifyClientTermination."""
+        request = service.NotifyClientTerminationRequest(group=definition.Resource(name=group))
+        return await self.call("NotifyClientTermination", request)
 
     async def route(self, topic: str = "t", **fields: Any) -> Any:
         """QueryRoute."""

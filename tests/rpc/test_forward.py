@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from typing import Any
 
 import grpc
 import grpc.aio
@@ -16,7 +15,7 @@ from dledger.errors import DiskFull, LeadershipLost, Overloaded, Unavailable
 from dledger.proposals import Command
 from dledger.rpc import forward
 from dledger.rpc.forward import FORWARDED_KEY
-from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
+from dledger.rpc.rocketmq_stubs import SERVICE_NAME, service
 from tests.rpc.memory_group import WAIT_S, MemoryGroup, memory_group, until
 from tests.rpc.rocketmq_client import RocketClient, code, message
 
@@ -99,6 +98,55 @@ async def test_without_a_leader_the_answer_comes_before_the_deadline(
 
     assert code(response.status) == "HA_NOT_AVAILABLE"
     assert time.monotonic() - started > 2.0
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("node", [0, 1])
+async def test_without_a_leader_every_call_is_held_and_then_says_so(
+    group: MemoryGroup, node: int, pauses: list[float]
+) -> None:
+    """In words for an application; the node's own, that it does not lead, help nobody there."""
+    async with RocketClient(group.nodes[node].port) as client:
+        await client.send(message(1))
+        _, (got,), _ = await client.receive(auto_renew=True)
+        group.elect(None)
+        handle = got.system_properties.receipt_handle
+        client.timeout_s = 1.0
+
+        answers = await asyncio.gather(
+            client.route("new"),
+            client.send(message(2)),
+            client.ack(got),
+            client.change(handle, 1),
+            client.call("Heartbeat"),
+            client.call("NotifyClientTermination"),
+            client.receive(wait_s=0),
+        )
+
+    statuses = [each[0] if isinstance(each, tuple) else each.status for each in answers]
+    assert [code(status) for status in statuses] == ["HA_NOT_AVAILABLE"] * 7
+    assert {status.message for status in statuses} == {
+        "the group has no leader at the moment; nothing was done"
+    }
+    assert len(pauses) > 2 * len(answers)
+
+
+@pytest.mark.found
+async def test_a_send_that_no_leader_answers_is_not_called_undone(
+    group: MemoryGroup, follower: RocketClient, pauses: list[float]
+) -> None:
+    """It was sent to a leader before: whether it is stored, nobody knows yet."""
+    await follower.route("t")
+    group.lose_outcomes = 1_000
+    send = asyncio.create_task(follower.send(message(1), timeout_s=3.0))
+    await until(lambda: bool(pauses))
+    group.elect(None)
+
+    status = (await send).status
+
+    assert code(status) == "HA_NOT_AVAILABLE"
+    assert status.message.endswith("whether an earlier attempt was carried out is not known")
+    assert "nothing was done" not in status.message
 
 
 async def test_what_waits_for_a_leader_is_bounded(
@@ -352,50 +400,6 @@ async def test_the_callers_metadata_reaches_the_leader(group: MemoryGroup) -> No
         await two.send(message(1))
 
     assert group.nodes[0].engine.state.topics.messages("t") == 1
-
-
-def _ports(queue: Any) -> list[int]:
-    endpoints = queue.broker.endpoints
-    assert endpoints.scheme == definition.AddressScheme.IPv4
-    return [address.port for address in endpoints.addresses]
-
-
-async def test_every_queue_names_every_node_in_a_stable_order(
-    group: MemoryGroup, follower: RocketClient
-) -> None:
-    """The SDKs key a channel by this set, and find the next node in it when one dies."""
-    ports = [node.port for node in group.nodes]
-
-    response = await follower.route("t")
-
-    assert [_ports(queue) for queue in response.message_queues] == [ports] * 8
-
-
-async def test_a_route_names_the_kind_of_port_it_was_asked_through(group: MemoryGroup) -> None:
-    """Also when a follower passes the question on; TLS clients are shown the TLS ports."""
-    for number, node in enumerate(group.nodes):
-        node.tls_port = 50_000 + number
-    request = service.QueryRouteRequest(topic=definition.Resource(name="t"))
-    async with RocketClient(group.nodes[0].peer_port) as peer:
-        peer.metadata = (("x-mq-language", "JAVA"), (FORWARDED_KEY, "tls"))
-        response = await peer.call("QueryRoute", request)
-
-    assert _ports(response.message_queues[0]) == [50_000, 50_001, 50_002]
-
-
-async def test_an_sdk_that_verifies_certificates_gets_one_address_a_queue(
-    group: MemoryGroup,
-) -> None:
-    """No certificate is good for a list of addresses; the nodes take turns instead."""
-    for number, node in enumerate(group.nodes):
-        node.tls_port = 50_000 + number
-    request = service.QueryRouteRequest(topic=definition.Resource(name="t"))
-    async with RocketClient(group.nodes[0].peer_port) as peer:
-        peer.metadata = (("x-mq-language", "PYTHON"), (FORWARDED_KEY, "tls"))
-        response = await peer.call("QueryRoute", request)
-
-    ports = [_ports(queue) for queue in response.message_queues]
-    assert ports == [[50_000 + queue_id % 3] for queue_id in range(8)]
 
 
 async def test_requests_pass_a_follower_unparsed(group: MemoryGroup) -> None:

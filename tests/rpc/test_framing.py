@@ -53,7 +53,7 @@ def test_frames_come_whole_and_in_order_however_they_arrive(
 
 
 def test_a_buffer_made_for_a_large_frame_goes_with_it() -> None:
-    """Memory is bounded by what is under way."""
+    """Memory is bounded by what is under way, and grows as that comes."""
     taken = Taken()
     large, small = bytes(900_000), b"small"
     rest = stream(large, small)
@@ -62,6 +62,16 @@ def test_a_buffer_made_for_a_large_frame_goes_with_it() -> None:
 
     assert taken.frames == [large, small]
     assert len(taken.reader.space()) == 512 << 10
+
+
+@pytest.mark.found
+def test_a_length_alone_takes_no_memory() -> None:
+    """What is said to come is not there yet (found: S14)."""
+    taken = Taken(max_frame_bytes=64 << 20)
+
+    taken.arrives((64 << 20).to_bytes(4, "little"), 4)
+
+    assert len(taken.reader.space()) < 16 << 10
 
 
 def test_a_frame_that_is_too_long_is_refused_by_its_length() -> None:

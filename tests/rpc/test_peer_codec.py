@@ -37,10 +37,11 @@ from dledger.rpc.peer_codec import (
     encode,
     encode_entries,
 )
-from dledger.types import Entry, EntryKind, NodeId, SnapshotInfo
+from dledger.types import MAX_NUMBER, Entry, EntryKind, NodeId, SnapshotInfo
 
 ENDS = {"sender": NodeId("a"), "recipient": NodeId("b")}
-U64 = st.integers(min_value=0, max_value=2**64 - 1)
+NUMBER = st.integers(min_value=0, max_value=MAX_NUMBER - 1)
+U32 = st.integers(min_value=0, max_value=2**32 - 1)
 
 
 def entry(index: int, data: bytes) -> Entry:
@@ -54,23 +55,33 @@ def entry(index: int, data: bytes) -> Entry:
     )
 
 
-@given(U64, U64, U64, st.booleans(), st.lists(st.binary(max_size=300), max_size=4))
+@given(
+    st.tuples(NUMBER, NUMBER, NUMBER),
+    U32,
+    st.booleans(),
+    st.lists(st.binary(max_size=300), max_size=4),
+)
 def test_every_message_comes_out_as_it_went_in(
-    term: int, one: int, two: int, flag: bool, bodies: list[bytes]
+    numbers: tuple[int, int, int], crc: int, flag: bool, bodies: list[bytes]
 ) -> None:
     """For all values of all fields."""
-    previous = min(one, 2**63)
+    term, one, two = numbers
+    previous = min(one, 2**61)
     entries = tuple(entry(previous + 1 + n, body) for n, body in enumerate(bodies))
     messages: list[Message] = [
-        PreVoteRequest(**ENDS, term=term, last_index=one, last_term=two),
+        PreVoteRequest(**ENDS, term=term, last_index=one, last_term=two, last_chain=crc),
         PreVoteResponse(**ENDS, term=term, granted=flag),
-        VoteRequest(**ENDS, term=term, last_index=one, last_term=two, transfer=flag),
+        VoteRequest(
+            **ENDS, term=term, last_index=one, last_term=two, last_chain=crc, transfer=flag
+        ),
         VoteResponse(**ENDS, term=term, granted=flag),
         AppendRequest(
             **ENDS,
             term=term,
             previous_index=previous,
             previous_term=two,
+            previous_chain=crc,
+            last_chain=crc ^ 1,
             commit_index=one,
             entries=entries,
         ),
@@ -79,10 +90,11 @@ def test_every_message_comes_out_as_it_went_in(
             term=term,
             success=flag,
             match_index=one,
+            match_chain=crc,
             conflict_term=two,
             conflict_index=one,
         ),
-        HeartbeatRequest(**ENDS, term=term, commit_index=one, round=two),
+        HeartbeatRequest(**ENDS, term=term, commit_index=one, commit_chain=crc, round=two),
         HeartbeatResponse(**ENDS, term=term, round=one),
         TimeoutNow(**ENDS, term=term),
         DisownRequest(**ENDS, term=term, index=one, entry_term=two, firm=flag),
@@ -90,7 +102,9 @@ def test_every_message_comes_out_as_it_went_in(
         InstallSnapshotRequest(
             **ENDS,
             term=term,
-            info=SnapshotInfo(last_index=one, last_term=two, size_bytes=one, crc32c=two % 2**32),
+            info=SnapshotInfo(
+                last_index=one, last_term=two, last_chain=crc, size_bytes=one, crc32c=two % 2**32
+            ),
             offset=two,
             data=b"".join(bodies),
         ),
@@ -115,6 +129,8 @@ def test_a_frame_cut_short_anywhere_is_refused() -> None:
             term=3,
             previous_index=0,
             previous_term=0,
+            previous_chain=0,
+            last_chain=0,
             commit_index=0,
             entries=(entry(1, b"first"), entry(2, b"second")),
         )
@@ -134,6 +150,8 @@ def test_an_entry_whose_data_changed_on_the_way_is_refused() -> None:
                 term=3,
                 previous_index=0,
                 previous_term=0,
+                previous_chain=0,
+                last_chain=0,
                 commit_index=0,
                 entries=(entry(1, b"payload"),),
             )
@@ -155,12 +173,38 @@ def test_entries_that_do_not_follow_each_other_are_refused() -> None:
                     term=3,
                     previous_index=0,
                     previous_term=0,
+                    previous_chain=0,
+                    last_chain=0,
                     commit_index=0,
                     entries=(entry(5, b"x"),),
                 )
             ),
             **ENDS,
         )
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("number", [2**62, 2**63 - 1, 2**64 - 1])
+@pytest.mark.parametrize("field", ["term", "last_index", "last_term"])
+def test_a_number_that_no_group_comes_to_is_refused(field: str, number: int) -> None:
+    """One more would not fit any more, and stopped every node that it came to (found: S5)."""
+    fields = {"term": 3, "last_index": 1, "last_term": 1, field: number}
+    frame = encode(VoteRequest(**ENDS, **fields, last_chain=0))
+
+    with pytest.raises(BadFrame, match=f"the number {number} is out of range"):
+        decode(frame, **ENDS)
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("term", [2**62, 2**64 - 1])
+def test_entries_of_such_a_term_are_refused(term: int) -> None:
+    """In an append as in a repair."""
+    odd = replace(entry(8, b"x"), term=term)
+
+    with pytest.raises(BadFrame, match="out of range"):
+        decode(encode(append((odd,), recipient="b")), **ENDS)
+    with pytest.raises(BadFrame, match="out of range"):
+        decode_entries(encode_entries((odd,)))
 
 
 def test_entries_alone_come_back_and_damage_is_refused() -> None:
@@ -233,11 +277,20 @@ def test_an_encoder_that_remembers_says_what_one_without_memory_says(data: st.Da
             term=data.draw(small),
             previous_index=data.draw(small),
             previous_term=data.draw(small),
+            previous_chain=data.draw(small),
+            last_chain=data.draw(small),
             commit_index=data.draw(small),
         )
         assert encoder.encode(message) == encode(message)
 
 
 def append(entries: tuple[Entry, ...], *, recipient: str, **numbers: int) -> AppendRequest:
-    fields = {"term": 3, "previous_index": 7, "previous_term": 3, "commit_index": 6} | numbers
+    fields = {
+        "term": 3,
+        "previous_index": 7,
+        "previous_term": 3,
+        "previous_chain": 5,
+        "last_chain": 6,
+        "commit_index": 6,
+    } | numbers
     return AppendRequest(sender=NodeId("a"), recipient=NodeId(recipient), entries=entries, **fields)

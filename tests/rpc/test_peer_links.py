@@ -15,7 +15,7 @@ from dledger.errors import MemberRemoved, NewerCommand
 from dledger.features import FEATURES, Features, MemberLevels
 from dledger.raft.messages import AppendRequest, Message, VoteResponse
 from dledger.rpc import frame_stream, peer_link
-from dledger.rpc.hello import Hello, NodeAddress
+from dledger.rpc.hello import ClientAddress, Hello, PeerAddress
 from dledger.rpc.peer_codec import encode
 from dledger.rpc.peers import Peers
 from dledger.types import Entry, EntryKind, Member, Membership, NodeId
@@ -29,13 +29,15 @@ class End:
     def __init__(self, name: str, features: Features = FEATURES) -> None:
         self.id = NodeId(name)
         self.features = features
-        self.peers = Peers(self.id, self, MemberLevels(self.id, features))
+        clients = ClientAddress(host="127.0.0.1", port=ord(name), tls_port=0)
+        self.peers = Peers(self.id, self, MemberLevels(self.id, features), clients=clients)
         self.peers.replication.bind("127.0.0.1", 0)
         self.port = 0
         self.callers: set[str] = set()
         self.received: list[Message] = []
         self.greeted_frames: list[bytes] = []
         self.refuses: NodeId | None = None
+        self.known: dict[NodeId, Member] = {}
         self.removed_by: list[int] = []
         self.outdated_by: list[NewerCommand] = []
         self._server: grpc.aio.Server | None = None
@@ -61,14 +63,12 @@ class End:
             sender_id=self.id,
             sender_name=self.id,
             recipient_id=member.id,
-            endpoint=NodeAddress(
-                host=host, peer_host=host, client_port=1, client_tls_port=0, peer_port=self.port
-            ),
+            endpoint=PeerAddress(host=host, port=self.port),
             feature_level=self.features.level,
         )
 
-    async def hello_from(self, hello: Hello) -> None:
-        pass
+    async def hello_from(self, hello: Hello) -> Member | None:
+        return self.known.get(hello.sender_id)
 
     def receive(self, message: Message) -> None:
         self.received.append(message)
@@ -258,6 +258,8 @@ async def test_an_entry_that_consensus_does_not_know_stops_the_node(ends: tuple[
             term=1,
             previous_index=0,
             previous_term=0,
+            previous_chain=0,
+            last_chain=0,
             commit_index=0,
             entries=(odd,),
         )
@@ -340,3 +342,52 @@ async def test_a_stream_that_cancels_itself_is_opened_again(
     fails.set()
 
     await _until(lambda: len(opened) == 3 and all((*_tcp(one, other), *_tcp(other, one))))
+
+
+# Addresses
+
+
+@pytest.mark.found
+async def test_a_greeting_moves_no_member(ends: tuple[End, End]) -> None:
+    """Where a member is, and where clients reach it, is not the word of who calls (found: S8a)."""
+    one, other = ends
+    await _meet(one, other)
+    link = one.peers._links[other.id]
+    hello = replace(other.hello_to(one.member), endpoint=PeerAddress(host="127.0.0.66", port=1))
+
+    one.peers._heard_from(hello, other.member)
+
+    assert one.peers._links[other.id] is link
+    assert one.peers.address(other.member) == f"127.0.0.1:{other.port}"
+    assert one.peers.endpoints == {
+        other.id: ClientAddress(host="127.0.0.1", port=ord("b"), tls_port=0)
+    }
+
+
+async def test_what_a_node_tells_counts_where_its_membership_has_it(
+    ends: tuple[End, End],
+) -> None:
+    """A node that knows no member answers where the greeting says; its routes wait for more."""
+    one, other = ends
+    one.peers._heard_from(other.hello_to(one.member), None)
+    await _until(lambda: one.peers.connected(other.id))
+    assert one.peers.endpoints == {}
+
+    one.peers.connect(Membership.of([other.member]))
+
+    assert one.peers.endpoints[other.id].port == ord("b")
+
+
+async def test_a_link_to_where_a_greeting_said_gives_way_to_the_membership(
+    ends: tuple[End, End],
+) -> None:
+    """Though it is up."""
+    one, other = ends
+    one.peers._heard_from(other.hello_to(one.member), None)
+    await _until(lambda: one.peers.connected(other.id))
+    moved = replace(other.member, address=f"localhost:{other.port}")
+
+    one.peers.connect(Membership.of([moved]))
+
+    assert one.peers._links[other.id].address == moved.address
+    await _until(lambda: one.peers.connected(other.id))

@@ -13,7 +13,7 @@ from dledger.errors import InvalidArgument, MemberRemoved
 from dledger.rpc import replication_port
 from dledger.rpc.frame_stream import FrameStream
 from dledger.rpc.framing import prefix
-from dledger.rpc.hello import Hello, NodeAddress
+from dledger.rpc.hello import Hello, PeerAddress
 from dledger.rpc.limits import MAX_PEER_FRAME_BYTES
 from dledger.rpc.peer_codec import BadFrame
 from dledger.rpc.replication_port import ReplicationPort, Ticket
@@ -25,7 +25,7 @@ HELLO = Hello(
     sender_id=NodeId("a"),
     sender_name="orders-0",
     recipient_id=NodeId("b"),
-    endpoint=NodeAddress(host=HOST, peer_host=HOST, client_port=1, client_tls_port=0, peer_port=2),
+    endpoint=PeerAddress(host=HOST, port=2),
 )
 
 
@@ -146,18 +146,76 @@ async def test_a_stranger_that_says_nothing_is_not_waited_for(
 async def test_strangers_are_bounded(
     listening: Listening, stream: FrameStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And do not keep a member out once they are gone."""
+    """The oldest goes before a newer one, so that they keep no member out (found: S10)."""
     monkeypatch.setattr(replication_port, "_MAX_STRANGERS", 2)
-    kept = [await asyncio.open_connection(HOST, listening.port.number) for _ in range(2)]
-    reader, writer = await asyncio.open_connection(HOST, listening.port.number)
+    monkeypatch.setattr(replication_port, "_GREETS_WITHIN_S", 3600.0)
+    (oldest, first), *others = [
+        await asyncio.open_connection(HOST, listening.port.number) for _ in range(3)
+    ]
 
-    await _ended(reader)
-    for _, each in [*kept, (reader, writer)]:
-        each.close()
-
+    await _ended(oldest)
     with listening.port.admitted(HELLO) as ticket:
         stream.open(HOST, ticket)
         await _sends(stream, listening, b"x")
+    await _ended(others[0][0])
+    assert not others[1][0].at_eof()
+    for writer in (first, *(each for _, each in others)):
+        writer.close()
+
+
+async def test_a_crowd_from_one_address_costs_no_other_address_its_place(
+    listening: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest of the crowd goes, though another stranger waits longer."""
+    monkeypatch.setattr(replication_port, "_MAX_STRANGERS", 2)
+    monkeypatch.setattr(replication_port, "_GREETS_WITHIN_S", 3600.0)
+    port, other = listening.port.number, ("127.0.0.2", 0)
+    alone, writer = await asyncio.open_connection(HOST, port, local_addr=other)
+    crowd = [await asyncio.open_connection(HOST, port) for _ in range(3)]
+
+    for reader, _ in crowd[:2]:
+        await _ended(reader)
+
+    assert not alone.at_eof()
+    for each in (writer, *(each for _, each in crowd)):
+        each.close()
+
+
+async def test_one_ticket_is_for_a_few_connections(listening: Listening) -> None:
+    """The newest ones, as a member that comes again needs; no loss is told (found: S14)."""
+    with listening.port.admitted(HELLO) as ticket:
+        opened = []
+        for _ in range(replication_port._MAX_OF_TOKEN + 2):
+            reader, writer = await asyncio.open_connection(HOST, ticket.port)
+            writer.write(ticket.token + prefix(b"x") + b"x")
+            opened.append((reader, writer))
+            await _until(lambda: len(listening.frames) == len(opened))
+        for reader, _ in opened[:2]:
+            await _ended(reader)
+
+        assert len(listening.port._connections) == replication_port._MAX_OF_TOKEN
+        assert listening.lost == []
+        for _, writer in opened:
+            writer.close()
+
+
+@pytest.mark.found
+async def test_a_connection_takes_little_and_gives_it_back_when_it_ends(
+    listening: Listening,
+) -> None:
+    """Half a MiB each came back only with the garbage collector (found: S14)."""
+    with listening.port.admitted(HELLO) as ticket:
+        _, writer = await asyncio.open_connection(HOST, ticket.port)
+        writer.write(ticket.token + prefix(b"x") + b"x" + (64 << 20).to_bytes(4, "little"))
+        await _until(lambda: listening.frames == [b"x"])
+        (connection,) = listening.port._connections
+        frames = connection._frames
+        assert frames is not None
+        assert len(frames._buffer) <= 16 << 10
+
+        writer.close()
+        await _until(lambda: not listening.port._connections)
+        assert len(frames._buffer) == 0
 
 
 async def test_a_token_is_good_as_long_as_its_control_stream(

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from dledger.rpc.limits import RENEWED_INVISIBLE_MS
+from dledger.rpc.gateway.telemetry import merged
+from dledger.rpc.limits import CONSUME_BACKOFF_S, FIRST_INVISIBLE_MS
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
 from tests.rpc.memory_group import WAIT_S, MemoryGroup
 from tests.rpc.rocketmq_client import MESSAGE_ID, RocketClient, code, message
@@ -238,6 +239,37 @@ async def test_a_nack_makes_a_message_come_back_sooner(client: RocketClient) -> 
     assert code(stale.status) == "INVALID_RECEIPT_HANDLE"
 
 
+@pytest.mark.found
+async def test_a_message_given_back_at_once_comes_at_once(client: RocketClient) -> None:
+    """A simple consumer changes its time to 0, which RocketMQ takes."""
+    await client.send(message(1))
+    _, (got,), _ = await client.receive(invisible_s=3600)
+
+    change = await client.change(got.system_properties.receipt_handle, 0)
+
+    _, (again,), _ = await client.receive()
+    assert code(change.status) == "OK"
+    assert again.system_properties.delivery_attempt == 2
+
+
+@pytest.mark.found
+async def test_a_push_consumer_that_names_no_delay_gets_that_of_its_settings(
+    client: RocketClient, group: MemoryGroup
+) -> None:
+    """Node.js says 0 whenever its listener fails: at once, for ever, would be a loop."""
+    await client.send(message(1))
+    delays_s = []
+    for delay_s in CONSUME_BACKOFF_S[:3]:
+        _, (got,), _ = await client.receive(auto_renew=True)
+        await client.change(got.system_properties.receipt_handle, 0)
+        group.clock_skew_ms += delay_s * 1000 - 500
+        _, early, _ = await client.receive(auto_renew=True)
+        group.clock_skew_ms += 501
+        delays_s += [delay_s] * (not early)
+
+    assert delays_s == list(CONSUME_BACKOFF_S[:3])
+
+
 async def test_a_repeated_attempt_is_given_the_same_messages(client: RocketClient) -> None:
     """A push consumer whose answer was lost asks with the same attempt id."""
     await client.send(message(1), message(2))
@@ -258,13 +290,14 @@ async def test_a_live_push_consumer_keeps_its_messages(
     await client.receive(auto_renew=True)
     clients = group.nodes[0].gateway.clients
 
+    await clients.renew()
     group.clock_skew_ms += 40_000
     await clients.renew()
     group.clock_skew_ms += 40_000
     status, _, _ = await client.receive(auto_renew=True)
     assert code(status) == "MESSAGE_NOT_FOUND"
 
-    clients._seen_s["client-1"] -= 3600
+    clients._seen["client-1"].at_s -= 3600
     await clients.renew()
     group.clock_skew_ms += 40_000
     async with RocketClient(group.nodes[0].port, client_id="client-2") as other:
@@ -288,7 +321,7 @@ async def test_what_never_arrived_comes_again_though_its_client_lives(
 
     for _ in range(2):
         await clients.renew()
-        group.clock_skew_ms += RENEWED_INVISIBLE_MS // 2 + 1
+        group.clock_skew_ms += FIRST_INVISIBLE_MS // 2 + 1
     _, again, _ = await client.receive(auto_renew=True)
 
     assert [(each.system_properties.queue_offset) for each in again] == [0]
@@ -396,6 +429,15 @@ async def test_consumer_settings_are_answered_each_time(client: RocketClient) ->
     assert first.settings.subscription.group.name == "g"
     assert len(first.settings.backoff_policy.customized_backoff.next) > 3
     assert second.settings.subscription.long_polling_timeout.seconds == 7
+
+
+@pytest.mark.found
+def test_no_client_polls_so_long_that_it_is_slow_to_stop() -> None:
+    """The Go SDK waits for the longest poll when a consumer stops, and asks for 30 s by itself."""
+    settings = definition.Settings(subscription=definition.Subscription())
+    settings.subscription.long_polling_timeout.seconds = 30
+
+    assert merged(settings).subscription.long_polling_timeout.seconds == 20
 
 
 async def test_draining_ends_streams_and_polls(client: RocketClient, group: MemoryGroup) -> None:

@@ -123,7 +123,7 @@ async def test_a_producer_does_not_notice_a_change_of_leader(
 
 async def test_the_sdk_names_what_was_refused(tmp_path: Path) -> None:
     """A producer is told that its topic does not exist."""
-    async with memory_group(config=GatewayConfig(auto_create=False)) as group:
+    async with memory_group(config=GatewayConfig(auto_create_topics=False)) as group:
         report = await _tell("refused", _endpoints(group), tmp_path)
 
     assert "nowhere" in report["raised"]

@@ -26,6 +26,8 @@ _ERRORS: list[DledgerError] = [
     errors.NotLeader(None),
     errors.NotJoined(),
     errors.Overloaded("full"),
+    errors.RateLimited("100 topics at once"),
+    errors.UnknownGroup("g"),
     errors.LimitReached("there are 10000 groups already"),
     errors.DiskFull("0 bytes"),
     errors.FeatureNotReady("not yet"),
@@ -99,7 +101,7 @@ def test_only_real_overload_is_too_many_requests() -> None:
         if cls is not Rejected and code_of(cls.__new__(cls)) == Code.TOO_MANY_REQUESTS
     }
 
-    assert codes == {"Overloaded"}
+    assert codes == {"Overloaded", "RateLimited"}
 
 
 def test_an_error_of_the_protocol_keeps_its_own_code() -> None:

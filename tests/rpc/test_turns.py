@@ -19,6 +19,7 @@ from dledger.broker.state import BrokerState
 from dledger.errors import DledgerError, LeadershipLost
 from dledger.rpc.gateway import receiving, turns
 from dledger.rpc.gateway.turns import Turns
+from dledger.rpc.outflow import Outflow
 from tests.broker.log import Log
 
 QUEUES = 3
@@ -49,7 +50,9 @@ class _World:
         for group in ("g", "h"):
             self.log.create(queues=QUEUES, group=group)
         self.turns = Turns(self)  # type: ignore[arg-type]
-        self.receiver = receiving.Receiver(self, None, self.turns, None)  # type: ignore[arg-type]
+        self.receiver = receiving.Receiver(  # type: ignore[arg-type]
+            self, None, self.turns, None, broken=None, outflow=Outflow()
+        )
 
     # -- the engine --
 
@@ -89,7 +92,7 @@ class _World:
         topic = self.state.topics.get("t")
         assert topic is not None
         poll = receiving._Poll(command=command, topic=topic, resource=None, wait_s=wait_s)
-        caller: Any = SimpleNamespace(deadline_s=float("inf"))
+        caller: Any = SimpleNamespace(deadline_s=float("inf"), through=None)
         task = self.loop.create_task(self.receiver._poll(poll, caller))
         self.polls.append((task, command))
         return task

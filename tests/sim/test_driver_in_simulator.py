@@ -226,7 +226,7 @@ def test_a_group_that_has_not_even_the_topic_is_audited() -> None:
     empty: Any = SimpleNamespace(
         id="1", state=SimpleNamespace(broker=BrokerState()), log=LogDisk().open()
     )
-    told = Produced(topic=TOPIC, queue_ids=(0,), offsets=(0,), index=1, stored=1)
+    told = Produced(topic=TOPIC, queue_ids=(0,), offsets=(0,), index=1, generation=1, stored=1)
     producer: Any = SimpleNamespace(
         name="p", acknowledged=[SimpleNamespace(result=told, ids=["1"])]
     )

@@ -21,6 +21,7 @@ def test_what_was_sent_is_stored_in_order_and_once_whatever_happens_between() ->
 
     assert sum(one.acknowledged for one in outcomes) > 100 * SEEDS
     assert sum(one.terms for one in outcomes) > SEEDS
+    assert sum(one.conflicts for one in outcomes) > 0
 
 
 def test_order_is_kept_by_a_leader_that_is_short_of_room() -> None:

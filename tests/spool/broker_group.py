@@ -10,7 +10,7 @@ from dledger.broker.commands import CreateTopic
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import Produced
 from dledger.broker.state import BrokerState
-from dledger.errors import Unavailable
+from dledger.errors import MessageIdConflict, Unavailable
 from dledger.records import Appended, Record
 from dledger.rpc.ledger import command_of
 from dledger.rpc.pb import dledger_pb2 as pb
@@ -53,8 +53,15 @@ class BrokerGroup:
             raise Unavailable("the connection broke")
         (stored,) = self._log.append(command)
         assert isinstance(stored, Produced)
+        if stored.conflicts:
+            raise MessageIdConflict.of(stored.conflicts)
         queue_id, *_ = stored.queue_ids
         return Appended(queue_id=queue_id, offsets=tuple(stored.offsets), index=stored.index)
+
+    def steal(self, *message_ids: str) -> None:
+        """Store messages of a stranger's under a producer's ids."""
+        records = [Record(body=b"stolen", message_id=each) for each in message_ids]
+        self._log.append(self._command(TOPIC, records, 0))
 
     def _command(self, topic: str, records: Sequence[Record], queue_id: int) -> bytes:
         sent = [pb.Record(message_id=each.message_id, body=each.body) for each in records]

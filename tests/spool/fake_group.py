@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from random import Random
 
+from dledger.broker.body_digests import digests_of
 from dledger.broker.dedupe import DedupeWindow
 from dledger.errors import DledgerError, Unavailable
 from dledger.records import Appended, Record
@@ -62,13 +63,19 @@ class FakeGroup:
         for record in records:
             key = record.message_id.encode()
             found = self._window.find(self.client_ids[-1], topic, key) if key else None
-            if found is None:
-                found = (queue_id, len(ids))
-                self._window.remember(
-                    self.client_ids[-1], topic, (key,), queue_id=queue_id, first=len(ids)
-                )
-                ids.append(record.message_id)
-            offsets.append(found[1])
+            if found is not None:
+                offsets.append(found.offset)
+                continue
+            self._window.remember(
+                self.client_ids[-1],
+                topic,
+                (key,),
+                digests_of([record.body]),
+                queue_id=queue_id,
+                first=len(ids),
+            )
+            offsets.append(len(ids))
+            ids.append(record.message_id)
         return Appended(queue_id=queue_id, offsets=tuple(offsets), index=1)
 
     async def close(self) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from dledger.broker.body_digests import digests_of
 from dledger.broker.dedupe import DedupeWindow
 from dledger.records import Record
 from dledger.spool.format import Message
@@ -57,7 +58,8 @@ class Group:
         for one in batch:
             key = one.record.message_id.encode()
             if self._window.find(client_id, one.topic, key) is None:
-                self._window.remember(client_id, one.topic, (key,), queue_id=0, first=0)
+                its = digests_of([one.record.body])
+                self._window.remember(client_id, one.topic, (key,), its, queue_id=0, first=0)
                 self.stored.append(one)
 
     def numbers(self, topic: str = "orders") -> list[int]:

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from dledger.errors import MessageIdConflict, MessageRejected
 from dledger.records import Record
 from dledger.spool.producer import Producer
 from dledger.store.memory_files import MemoryFiles
@@ -83,6 +84,38 @@ async def drained(files: MemoryFiles, group: BrokerGroup) -> None:
         assert producer.damage == ()
         assert await producer.rejected() == ()
     group.commit_late(odds=1.0)
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("odds", [0.0, 1.0], ids=["passed through", "spooled"])
+async def test_messages_whose_ids_are_taken_are_refused_by_name_and_kept(odds: float) -> None:
+    """Their sender is told, or the spool sets them aside; their neighbours go in; found: S1."""
+    files, group = MemoryFiles(), BrokerGroup(Random(1))
+    reported: list[str] = []
+
+    def report(what: object) -> None:
+        assert isinstance(what, MessageRejected)
+        reported.append(what.message_id)
+
+    producer = Producer(DIR, group.connect, files=files, max_bytes=1 << 20, report=report)
+    async with asyncio.timeout(DEADLINE_S), producer:
+        group.steal("000003", "000007")
+        group.odds = odds
+        sends = [producer.send(TOPIC, Record(body=b"x", message_id=f"{n:06}")) for n in range(10)]
+        sent = await asyncio.gather(*sends, return_exceptions=True)
+        group.odds = 0.0
+        assert await producer.drained(DEADLINE_S)
+        rejected = await producer.rejected()
+
+    told = [n for n, one in enumerate(sent) if isinstance(one, MessageIdConflict)]
+    group.commit_late(odds=1.0)
+    ids = [int(message_id) for message_id in group.message_ids()]
+    assert ids == [3, 7, 0, 1, 2, 4, 5, 6, 8, 9]
+    if odds:
+        assert reported == ["000003", "000007"]
+        assert len(rejected) == 2
+    else:
+        assert told == [3, 7]
 
 
 def twice(numbers: Iterable[int]) -> list[int]:

@@ -22,7 +22,7 @@ DEADLINE_S = 20
 @pytest.fixture
 async def group() -> AsyncIterator[MemoryGroup]:
     """Three nodes; node 0 leads; topics are made beforehand."""
-    async with memory_group(3, GatewayConfig(auto_create=False)) as group:
+    async with memory_group(3, GatewayConfig(auto_create_topics=False)) as group:
         async with Client(addresses(group)[0]) as client:
             await client.create_topic("orders", queues=1)
         yield group

@@ -27,6 +27,19 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) -}}
 {{- end -}}
 
+{{- define "operator.nodeImage" -}}
+{{- .Values.nodeImage | default (include "operator.image" .) -}}
+{{- end -}}
+
+{{/* A Role in each of the namespaces that are watched, or one ClusterRole where all are. */}}
+{{- define "operator.driverRoleKind" -}}
+{{- ternary "Role" "ClusterRole" (gt (len .Values.watchNamespaces) 0) -}}
+{{- end -}}
+
+{{- define "operator.driverRole" -}}
+{{- include "operator.fullname" . }}-drivers
+{{- end -}}
+
 {{- define "operator.sparkNodeSelector" -}}
 {{- $pairs := list -}}
 {{- range $key, $value := .Values.sparkNodeSelector }}{{ $pairs = append $pairs (printf "%s=%s" $key $value) }}{{ end -}}
@@ -39,9 +52,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{/*
 What the operator may do where there are groups. It deletes nothing: children go with their owner.
-It reads no Secret and runs nothing in a pod. "create" and "patch" are what server-side apply needs.
-The last rule is what it hands on to the Spark drivers of backups, in a Role of each group: Kubernetes
-lets nobody grant what he does not have.
+It makes no pod, reads no Secret and runs nothing in a pod. "create" and "patch" are what server-side
+apply needs. The last rule lets it give the drivers' Role, and no other, to the Spark drivers of backups,
+without having itself what that one allows.
 */}}
 {{- define "operator.rules" -}}
 - apiGroups: [dledger.io]
@@ -54,13 +67,13 @@ lets nobody grant what he does not have.
   resources: [brokergroups/status, brokerbackups/status]
   verbs: [patch]
 - apiGroups: [""]
-  resources: [configmaps, serviceaccounts, services]
+  resources: [configmaps, persistentvolumeclaims, serviceaccounts, services]
   verbs: [get, list, watch, create, patch]
 - apiGroups: [batch]
   resources: [jobs]
   verbs: [get, list, watch, create]
 - apiGroups: [rbac.authorization.k8s.io]
-  resources: [roles, rolebindings]
+  resources: [rolebindings]
   verbs: [get, list, watch, create, patch]
 - apiGroups: [apps]
   resources: [statefulsets]
@@ -75,11 +88,16 @@ lets nobody grant what he does not have.
   resources: [pods]
   verbs: [list, watch, patch]
 - apiGroups: [""]
-  resources: [persistentvolumeclaims]
-  verbs: [get, list, watch, create, patch]
-- apiGroups: [""]
   resources: [events]
   verbs: [create]
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [{{ lower (include "operator.driverRoleKind" .) }}s]
+  resourceNames: [{{ include "operator.driverRole" . }}]
+  verbs: [bind]
+{{- end -}}
+
+{{/* What a Spark driver does with its executors. Nothing but pods: docs/adr/0007. */}}
+{{- define "operator.driverRules" -}}
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, create, delete, deletecollection]

@@ -21,17 +21,29 @@ class Changes:
             whose acks made room for more.
         attempts: (group, topic, attempt id) that was given messages: who asks with it again has
             them waiting.
+        topics_gone: (topic, its number of queues) that was deleted; there may be another of the
+            name by now.
+        groups_gone: Consumer groups that were deleted, likewise.
     """
 
     arrived: set[tuple[str, int]] = field(default_factory=set)
     leases: set[QueueKey] = field(default_factory=set)
     attempts: set[tuple[str, str, str]] = field(default_factory=set)
+    topics_gone: set[tuple[str, int]] = field(default_factory=set)
+    groups_gone: set[str] = field(default_factory=set)
 
     def take(self) -> Changes:
         """Return what was noted, and note nothing any more."""
         taken = Changes(
-            arrived=set(self.arrived), leases=set(self.leases), attempts=set(self.attempts)
+            arrived=set(self.arrived),
+            leases=set(self.leases),
+            attempts=set(self.attempts),
+            topics_gone=set(self.topics_gone),
+            groups_gone=set(self.groups_gone),
         )
-        for noted in (self.arrived, self.leases, self.attempts):
-            noted.clear()
+        self.arrived.clear()
+        self.leases.clear()
+        self.attempts.clear()
+        self.topics_gone.clear()
+        self.groups_gone.clear()
         return taken

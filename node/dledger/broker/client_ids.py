@@ -11,36 +11,51 @@ snapshot, where some clients together are these columns (`columns`)::
     strings           the prefixes of runs, by first use
     strings           all ids of batches that are no runs
     prefix, row       1 + the prefix's number, and the first row; 0, 0: no run
+    digests           of the messages' bodies (`body_digests`), an item a message
 
-The last four columns have an item a batch: the first client's, oldest first, then the next one's.
+The columns from count on have an item a batch where nothing else is said: the first client's,
+oldest first, then the next one's.
 """
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
+from typing import NamedTuple
 
-from dledger.broker.columns import Reader, column, strings, text_bytes
+from dledger.broker.body_digests import Digests
+from dledger.broker.columns import Reader, arrays, column, strings, text_bytes
 from dledger.broker.id_runs import MAX_ROW, IdRun, Ids, has_repeats, in_parts, run_from
 
 QUEUE_BITS = 16
 _END = 1 << 64
-_COUNT_SHIFT = 64
-_ROW_SHIFT = 96
+_SERIAL_SHIFT = 64
+_COUNT_SHIFT = 96
+_ROW_SHIFT = 128
+_U32 = 0xFFFF_FFFF
 
 _Key = bytes | tuple[bytes, ...]
 """What the ids of a batch have in common, their prefix; or the ids, which do not count."""
 
 
-def _batch(row: int, count: int, start: int) -> int:
+class Found(NamedTuple):
+    """A message that is remembered: its place, and the digest of its body."""
+
+    place: int
+    digest: int
+
+
+def _batch(row: int, count: int, serial: int, start: int) -> int:
     """Return a batch as one number, ordered by its first row; that of other ids is 0.
 
-    Messages of a batch follow each other in a queue; *start* is the place of the first. A number
+    Messages of a batch follow each other in a queue; *start* is the place of the first, *serial*
+    how many messages of the client came before, modulo 2^32: where its digests are. A number
     takes a third of the tuple, the garbage collector never looks at it, and a window may have half
     a million.
     """
-    return row << _ROW_SHIFT | count << _COUNT_SHIFT | start
+    return row << _ROW_SHIFT | count << _COUNT_SHIFT | serial << _SERIAL_SHIFT | start
 
 
 def _row(batch: int) -> int:
@@ -48,7 +63,11 @@ def _row(batch: int) -> int:
 
 
 def _count(batch: int) -> int:
-    return batch >> _COUNT_SHIFT & 0xFFFF_FFFF
+    return batch >> _COUNT_SHIFT & _U32
+
+
+def _serial(batch: int) -> int:
+    return batch >> _SERIAL_SHIFT & _U32
 
 
 def _start(batch: int) -> int:
@@ -111,6 +130,9 @@ class ClientIds:
         "_batches",
         "_begin",
         "_count",
+        "_digests",
+        "_digests_begin",
+        "_first_serial",
         "_keys",
         "_others",
         "_runs",
@@ -127,6 +149,9 @@ class ClientIds:
         self._begin = 0
         self._runs: dict[bytes, _Runs] = {}
         self._others: dict[bytes, int] = {}
+        """The serial and the place of each, as in `_batch`."""
+        self._digests = array("Q")
+        self._digests_begin = self._first_serial = 0
         self._count = 0
 
     def copy(self, edition: int) -> ClientIds:
@@ -136,6 +161,7 @@ class ClientIds:
         other._count, other.used_ms = self._count, self.used_ms
         other._runs = {prefix: runs.copy() for prefix, runs in self._runs.items()}
         other._others = self._others.copy()
+        other._digests, other._first_serial = self.digests(), self._first_serial
         return other
 
     def __len__(self) -> int:
@@ -155,31 +181,51 @@ class ClientIds:
         last = runs.last_before(ids.row + ids.length) if runs is not None else None
         return last is not None and _end_row(last) > ids.row
 
-    def place(self, message_id: bytes) -> int | None:
-        """Return the place of one message; None: its id is not remembered."""
+    def find(self, message_id: bytes) -> Found | None:
+        """Return what is known of one message; None: its id is not remembered."""
         wanted = run_from(message_id, 1)
         if wanted is None:
-            return self._others.get(message_id)
+            other = self._others.get(message_id)
+            return None if other is None else self._found(_start(other), _serial(other))
         runs = self._runs.get(wanted.prefix)
         run = runs.last_before(wanted.row + 1) if runs is not None else None
         if run is None or _end_row(run) <= wanted.row:
             return None
-        return _start(run) + (wanted.row - _row(run) << QUEUE_BITS)
+        behind = wanted.row - _row(run)
+        return self._found(_start(run) + (behind << QUEUE_BITS), _serial(run) + behind)
 
-    def remember(self, ids: Ids, start: int) -> int:
-        """Remember new ids as those of the messages from place *start* on; return how many."""
+    def _found(self, place: int, serial: int) -> Found:
+        at = self._digests_begin + (serial - self._first_serial & _U32)
+        return Found(place, self._digests[at])
+
+    def remember(self, ids: Ids, digests: Digests, start: int) -> int:
+        """Remember new ids as those of the messages from place *start* on; return how many.
+
+        *digests* has an item for each, and is not kept.
+        """
         before = self._count
         for part in in_parts(ids):
             self._remember_part(part, start + (self._count - before << QUEUE_BITS))
+        if before:
+            self._digests += digests
+        else:  # `+=` would take room for four more
+            self._digests, self._digests_begin = digests[:], 0
         return self._count - before
 
     def _remember_part(self, ids: Ids, start: int) -> None:
+        serial = self._first_serial + self._count & _U32
         if isinstance(ids, IdRun):
-            count, batch = ids.length, _batch(ids.row, ids.length, start)
+            count, batch = ids.length, _batch(ids.row, ids.length, serial, start)
             key: _Key = self._add_run(ids.prefix, batch)
         else:
-            count, batch, key = len(ids), _batch(0, len(ids), start), ids
-            self._others.update(zip(ids, _places(count, start), strict=True))
+            count, batch, key = len(ids), _batch(0, len(ids), serial, start), ids
+            serials = range(serial, serial + count)
+            self._others.update(
+                {
+                    each: _batch(0, 0, number & _U32, place)
+                    for each, number, place in zip(ids, serials, _places(count, start), strict=True)
+                }
+            )
         if self._batches:
             self._keys.append(key)
             self._batches.append(batch)
@@ -208,8 +254,16 @@ class ClientIds:
         else:
             for message_id in key:
                 del self._others[message_id]
+        self._forget_digests(_count(batch))
         self._count -= _count(batch)
         return _count(batch)
+
+    def _forget_digests(self, count: int) -> None:
+        self._first_serial = self._first_serial + count & _U32
+        self._digests_begin += count
+        if 2 * self._digests_begin > len(self._digests):
+            del self._digests[: self._digests_begin]
+            self._digests_begin = 0
 
     def _forget_run(self, prefix: bytes, run: int) -> None:
         runs = self._runs[prefix]
@@ -225,17 +279,21 @@ class ClientIds:
         """Return what the ids of each batch have in common, oldest first."""
         return self._keys[self._begin :]
 
-    def read(self, source: Reader, batches: Iterable[tuple[Ids, int]]) -> None:
-        """Take *batches* (ids, place) of a snapshot. Raises MalformedStateError."""
+    def digests(self) -> Digests:
+        """Return the digests of all messages, oldest first, as an array of its own."""
+        return self._digests[self._digests_begin :]
+
+    def read(self, source: Reader, batches: Iterable[tuple[Ids, Digests, int]]) -> None:
+        """Take *batches* (ids, digests, place) of a snapshot. Raises MalformedStateError."""
         starts = set[int]()
-        for ids, start in batches:
+        for ids, digests, start in batches:
             if has_repeats(ids) or self.knows_any(ids) or start in starts:
                 raise source.malformed(f"an id or a place of client {self.key[0]!r} occurs twice")
-            self.remember(ids, start)
+            self.remember(ids, digests, start)
             starts.add(start)
 
     def canonical(self) -> list[object]:
-        """Return the last use, lengths of batches, ids and places as plain values, oldest first."""
+        """Return the last use, lengths of batches, ids, places and digests, oldest first."""
         keys, batches = self.in_common(), self.batches()
         ids = chain.from_iterable(map(_spelled_out, keys, batches))
         counts = list(map(_count, batches))
@@ -245,6 +303,7 @@ class ClientIds:
             counts,
             [str(message_id, "latin-1") for message_id in ids],
             [*chain.from_iterable(map(_places, counts, starts))],
+            list(self.digests()),
         ]
 
 
@@ -282,6 +341,7 @@ def encoded(clients: Sequence[ClientIds]) -> Iterator[bytes]:
     yield from strings(others)
     yield from column("I", count, (prefixes[k] if isinstance(k, bytes) else 0 for k in keys))
     yield from column("Q", count, map(_row, batches))
+    yield from arrays([client.digests() for client in clients])
 
 
 def _topics(clients: Sequence[ClientIds]) -> Iterable[str]:
@@ -310,23 +370,26 @@ def read_clients(source: Reader) -> Iterator[ClientIds]:
         raise source.malformed("ids of no client")
 
 
-def _read_batches(source: Reader, batches: int) -> Iterator[tuple[Ids, int]]:
-    """Yield ids and place of each batch."""
+def _read_batches(source: Reader, batches: int) -> Iterator[tuple[Ids, Digests, int]]:
+    """Yield ids, digests and place of each batch."""
     counts = source.column("I", batches)
     starts = source.column("Q", batches)
     prefixes, others = source.strings(), source.strings()
     numbers = source.column("I", batches)
     rows = source.column("Q", batches)
-    taken = 0
+    digests = source.column("Q", sum(counts))
+    taken = told = 0
     for count, start, number, row in zip(counts, starts, numbers, rows, strict=True):
         if not count or start + (count << QUEUE_BITS) > _END:
             raise source.malformed(f"a batch of {count} messages at place {start}")
         if number > len(prefixes) or (row + count - 1 if number else row) > MAX_ROW:
             raise source.malformed(f"rows from {row} on of prefix {number} of {len(prefixes)}")
+        told += count
+        some = digests[told - count : told]
         if number:
-            yield IdRun(prefixes[number - 1], row, count), start
+            yield IdRun(prefixes[number - 1], row, count), some, start
         else:
-            yield tuple(others[taken : taken + count]), start
+            yield tuple(others[taken : taken + count]), some, start
             taken += count
     if taken != len(others):
         raise source.malformed(f"{len(others)} ids in batches of {taken}")

@@ -27,7 +27,7 @@ TypeCode = Literal["I", "Q", "q"]
 Encoded = Callable[[], Iterator[bytes]]
 """Makes the pieces of a part of the state that nobody changes any more; for any thread."""
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 """What a snapshot is written in."""
 
 _NUMBER = struct.Struct("<q")
@@ -65,6 +65,14 @@ def column(code: TypeCode, count: int, values: Iterable[int]) -> Iterator[bytes]
     yield number(count)
     for some in _sliced(values):
         yield little_endian(array(code, some))
+
+
+def arrays(parts: Sequence[array[int]]) -> Iterator[bytes]:
+    """Yield the items of some arrays of one type as one column, in small pieces."""
+    yield number(sum(map(len, parts)))
+    for part in parts:
+        for first in range(0, len(part), _SLICE):
+            yield little_endian(part[first : first + _SLICE])
 
 
 def strings(items: Sequence[bytes]) -> Iterator[bytes]:

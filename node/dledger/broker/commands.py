@@ -7,8 +7,9 @@ checks their shape; what they mean is decided in `state`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NoReturn, TypeAlias
 
 from dledger.broker.frames import (
@@ -20,8 +21,10 @@ from dledger.broker.frames import (
 from dledger.features import FEATURES, Features
 
 _Json: TypeAlias = Mapping[str, object]
-_NUMBER_BOUND: Final = 1 << 62
-"""Sums of two such numbers fit the columns of a snapshot."""
+NUMBER_BOUND: Final = 1 << 62
+"""Numbers in commands are below it: sums of two of them fit the columns of a snapshot."""
+SECRET_BYTES: Final = 32
+_SECRET = re.compile(rf"[0-9a-f]{{{2 * SECRET_BYTES}}}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +200,43 @@ class ExpireGroups:
         return _framed(CommandType.EXPIRE_GROUPS, {"before_ms": self.before_ms})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteTopic:
+    """A topic goes, with its messages and all that consumers and producers did with it.
+
+    *generation* says which of that name: repeated, it never hits one that was made since.
+    """
+
+    name: str
+    generation: int
+
+    def encode(self) -> bytes:
+        """Return the framed command."""
+        return _framed(CommandType.DELETE_TOPIC, {"name": self.name, "generation": self.generation})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteGroup:
+    """A consumer group goes, with what it has consumed: who comes back begins anew."""
+
+    name: str
+
+    def encode(self) -> bytes:
+        """Return the framed command."""
+        return _framed(CommandType.DELETE_GROUP, {"name": self.name})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetSecret:
+    """What receipt handles are signed with, `SECRET_BYTES`; only the first one of a log counts."""
+
+    secret: bytes = field(repr=False)
+
+    def encode(self) -> bytes:
+        """Return the framed command."""
+        return _framed(CommandType.SET_SECRET, {"secret": self.secret.hex()})
+
+
 Command: TypeAlias = (
     CreateTopic
     | CreateGroup
@@ -207,6 +247,9 @@ Command: TypeAlias = (
     | Release
     | Retain
     | ExpireGroups
+    | DeleteTopic
+    | DeleteGroup
+    | SetSecret
 )
 
 
@@ -240,6 +283,8 @@ def decode(
     except UnknownCommandError:
         raise
     except (KeyError, TypeError, ValueError, RecursionError) as error:
+        if kind == CommandType.SET_SECRET:
+            raise MalformedCommandError(f"command of type {kind} is no secret") from None
         raise MalformedCommandError(f"command of type {kind}: {error}: {payload[:80]!r}") from error
 
 
@@ -303,6 +348,21 @@ def _expire_groups(row: _Json) -> ExpireGroups:
     return ExpireGroups(before_ms=_number(row["before_ms"]))
 
 
+def _delete_topic(row: _Json) -> DeleteTopic:
+    return DeleteTopic(name=_text(row["name"]), generation=_number(row["generation"]))
+
+
+def _delete_group(row: _Json) -> DeleteGroup:
+    return DeleteGroup(name=_text(row["name"]))
+
+
+def _set_secret(row: _Json) -> SetSecret:
+    secret = _text(row["secret"])
+    if _SECRET.fullmatch(secret) is None:
+        raise MalformedCommandError("not so many bytes in hexadecimal")
+    return SetSecret(secret=bytes.fromhex(secret))
+
+
 Decoders: TypeAlias = Mapping[int, Callable[[_Json], object]]
 DECODERS: Final[Decoders] = {
     CommandType.CREATE_TOPIC: _create_topic,
@@ -314,6 +374,9 @@ DECODERS: Final[Decoders] = {
     CommandType.RELEASE: _release,
     CommandType.RETAIN: _retain,
     CommandType.EXPIRE_GROUPS: _expire_groups,
+    CommandType.DELETE_TOPIC: _delete_topic,
+    CommandType.DELETE_GROUP: _delete_group,
+    CommandType.SET_SECRET: _set_secret,
 }
 
 
@@ -334,7 +397,7 @@ def _text(value: object) -> str:
 
 
 def _number(value: object) -> int:
-    if type(value) is int and abs(value) < _NUMBER_BOUND:
+    if type(value) is int and abs(value) < NUMBER_BOUND:
         return value
     return _wrong("a whole number of 62 bits", value)
 

@@ -16,8 +16,10 @@ from dledger.broker.filters import tag_codes
 from dledger.broker.groups import MAX_GROUPS, Group
 from dledger.broker.results import (
     Acked,
+    Backlog,
     Delivery,
     GroupCreated,
+    GroupDeleted,
     GroupsExpired,
     InvisibilityChanged,
     Received,
@@ -104,6 +106,34 @@ class Consumption:
         found = self._peek(group, topic, queue_id)
         return found.committed if found else self._topics.queue(topic, queue_id).first
 
+    def lease(self, group: str, topic: str, ref: LeaseRef) -> Lease | None:
+        """Return the lease that *ref* names; None if it is stale, or the message is done."""
+        found = self._peek(group, topic, ref.queue_id)
+        lease = found.leases.get(ref.offset) if found else None
+        return lease if lease is not None and lease.receive_id == ref.receive_id else None
+
+    def backlog(self, group: str, topic: str) -> Backlog:
+        """Return what a group has before it in a topic. Raises UnknownGroup, UnknownTopic."""
+        found, unread, held = self._group(group), 0, 0
+        for queue_id, queue in enumerate(self._topics.queues(topic)):
+            deliveries = found.peek(topic, queue_id)
+            unread += queue.end - (deliveries.next_offset if deliveries else queue.first)
+            held += len(deliveries.leases) if deliveries else 0
+        return Backlog(group=group, topic=topic, unread=unread, held=held)
+
+    def names(self) -> list[str]:
+        """Return the names of all groups, sorted."""
+        return sorted(self._groups)
+
+    def topics_of(self, group: str) -> list[str]:
+        """Return the topics of which a group has read something, sorted; none if it is gone."""
+        found = self._groups.get(group)
+        return found.topics() if found is not None else []
+
+    def readers_of(self, topic: str) -> list[str]:
+        """Return the groups that have read something of a topic, sorted."""
+        return sorted(group.name for group in self._groups.values() if group.reads(topic))
+
     def renewable(self, before_ms: int) -> Iterator[tuple[QueueKey, int, Lease]]:
         """Yield (queue, offset, lease) of client-kept leases ending earlier."""
         for group in self._groups.values():
@@ -132,10 +162,22 @@ class Consumption:
         self._used(command.name)
         return GroupCreated(command.name, created=True)
 
+    def delete(self, command: commands.DeleteGroup) -> GroupDeleted:
+        """Let a group go; raise UnknownGroup if there is none."""
+        del self._groups[self._group(command.name).name]
+        self._changes.groups_gone.add(command.name)
+        return GroupDeleted(command.name)
+
+    def forget_topic(self, topic: str) -> None:
+        """Forget what all groups did with a topic that is gone."""
+        for name in self.readers_of(topic):
+            self._own(name).forget(topic)
+
     def receive(self, command: commands.Receive) -> Received:
         """Hand out messages; an attempt that asks again gets what it still holds."""
         group = self._used(command.group)
         self._topics.queue(command.topic, command.queue_id)
+        topic = self._topics.named(command.topic)
         until = self.now_ms + command.invisible_ms
         earlier = group.recall(command.topic, command.attempt_id) if command.attempt_id else None
         if earlier is not None:
@@ -151,7 +193,8 @@ class Consumption:
                 group.remember(command.topic, command.attempt_id, receive_id, places)
                 self._changes.attempts.add((group.name, command.topic, command.attempt_id))
         return Received(
-            topic=command.topic,
+            topic=topic.name,
+            generation=topic.generation,
             receive_id=receive_id,
             visible_at_ms=until,
             deliveries=tuple(self._delivery(group, command.topic, place) for place in places),

@@ -1,12 +1,19 @@
 """Which messages were stored already: a bounded window over (client id, topic, message id).
 
 A producer that got no answer sends again with the same id; the window answers with the place the
-first one got. Each client keeps its own newest ids per topic, so a busy client does not push out
+first one got. An id says who sends again, not what: with each is the digest of its message's body
+(`body_digests`), and an id that comes with another body is no retry (ADR 20).
+
+Each client keeps its own newest ids per topic, so a busy client does not push out
 what a slow one may still repeat. Of clients that have sent nothing to a topic for an hour, only so
 many are remembered: no SDK retries that long, and ids that are new at each start would otherwise
 stay for ever. Some are, for a producer that comes back with its spool. That hour is one of the
-log's time, without its gaps (`active_time`): in an outage no client could have sent. The least
-recently used ones give way when the whole is full.
+log's time, without its gaps (`active_time`): in an outage no client could have sent.
+
+When the whole is full, who holds most gives way: of the topic with the most ids the client with the
+most, by its oldest ones; of the topic with the most clients the one that was silent longest. So
+junk pushes out junk, whether it comes from one client or from many, and not a quiet producer.
+
 The usual batch has ids that count up (`id_runs`): it is one thing to remember and to look for,
 however many messages it has. Other ids cost two operations on whole sets for a batch.
 """
@@ -16,18 +23,20 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from dledger.broker.active_time import ActiveTime
+from dledger.broker.body_digests import Digests
 from dledger.broker.client_ids import QUEUE_BITS, ClientIds, encoded, read_clients
 from dledger.broker.columns import Encoded, Reader, number
 from dledger.broker.editions import Edition
 from dledger.broker.id_runs import Ids, has_repeats
+from dledger.broker.ranking import Rank, Ranking
 
 MAX_IDS = 1 << 19
 MAX_IDS_OF_CLIENT = 1 << 16
 MAX_CLIENTS = 1 << 17
-"""(client id, topic) pairs; some 140 MB."""
+"""(client id, topic) pairs; some 170 MB."""
 SILENCE_MS = 3_600_000
 """How long a client may be silent before it may be forgotten."""
 MAX_STEP_MS = 60_000
@@ -42,6 +51,35 @@ _BATCHES_TOGETHER: Final = 1 << 11
 """Clients whose ids are columns together in a snapshot: as many as have this many batches."""
 
 
+class Known(NamedTuple):
+    """A message that was stored: where, and the digest of its body."""
+
+    queue_id: int
+    offset: int
+    digest: int
+
+
+class _Share:
+    """What the window holds of one topic; *window* is all of it, by (client id, topic)."""
+
+    __slots__ = ("_topic", "_window", "by_ids", "by_use", "clients", "ids")
+
+    def __init__(self, topic: str, window: OrderedDict[tuple[str, str], ClientIds]) -> None:
+        self._topic, self._window = topic, window
+        self.clients = set[str]()
+        self.ids = 0
+        self.by_ids = Ranking(lambda: self.clients, self._by_ids)
+        self.by_use = Ranking(lambda: self.clients, self._by_use)
+
+    def _by_ids(self, client_id: str) -> Rank | None:
+        client = self._window.get((client_id, self._topic))
+        return None if client is None else (-len(client), client.used_ms)
+
+    def _by_use(self, client_id: str) -> Rank | None:
+        client = self._window.get((client_id, self._topic))
+        return None if client is None else (client.used_ms,)
+
+
 class DedupeWindow:
     """The window; its limits are part of the replicated state, so all nodes must use the same."""
 
@@ -50,6 +88,9 @@ class DedupeWindow:
         "_max_clients",
         "_max_ids",
         "_max_ids_of_client",
+        "_shares",
+        "_shares_by_clients",
+        "_shares_by_ids",
         "_silent_kept",
         "_time",
         "_total",
@@ -67,6 +108,9 @@ class DedupeWindow:
         self.edition = Edition()
         """The state's; whoever owns the window says which."""
         self._clients: OrderedDict[tuple[str, str], ClientIds] = OrderedDict()
+        self._shares: dict[str, _Share] = {}
+        self._shares_by_ids = Ranking(lambda: self._shares, self._by_ids)
+        self._shares_by_clients = Ranking(lambda: self._shares, self._by_clients)
         self._max_ids, self._max_ids_of_client = max_ids, max_ids_of_client
         self._max_clients, self._silent_kept = max_clients, silent_kept
         self._time = ActiveTime(MAX_STEP_MS)
@@ -74,6 +118,14 @@ class DedupeWindow:
 
     def __len__(self) -> int:
         return self._total
+
+    def _by_ids(self, topic: str) -> Rank | None:
+        share = self._shares.get(topic)
+        return None if share is None else (-share.ids,)
+
+    def _by_clients(self, topic: str) -> Rank | None:
+        share = self._shares.get(topic)
+        return None if share is None else (-len(share.clients),)
 
     def heard(self, client_id: str, topic: str, now_ms: int) -> None:
         """Note that a client sends messages with ids, new or not; forget who is silent for long.
@@ -89,9 +141,20 @@ class DedupeWindow:
                 break
             self._forget(oldest)
 
+    def forget_topic(self, topic: str) -> None:
+        """Forget what was sent to a topic: one of that name that is made anew has none of it."""
+        for client in [client for client in self._clients.values() if client.key[1] == topic]:
+            self._forget(client)
+
     def _forget(self, client: ClientIds) -> None:
+        client_id, topic = client.key
+        share = self._shares[topic]
         self._total -= len(client)
+        share.ids -= len(client)
         del self._clients[client.key]
+        share.clients.remove(client_id)
+        if not share.clients:
+            del self._shares[topic]
 
     def _use(self, key: tuple[str, str]) -> ClientIds:
         """Return a client's ids, to be changed; it is the most recently used one now."""
@@ -105,38 +168,75 @@ class DedupeWindow:
         client = self._clients.get((client_id, topic))
         return not has_repeats(ids) and (client is None or not client.knows_any(ids))
 
-    def find(self, client_id: str, topic: str, message_id: bytes) -> tuple[int, int] | None:
-        """Return (queue id, queue offset) of the message with this id, if it is remembered."""
+    def find(self, client_id: str, topic: str, message_id: bytes) -> Known | None:
+        """Return what is known of the message with this id, if it is remembered."""
         client = self._clients.get((client_id, topic))
-        place = client.place(message_id) if client else None
-        return None if place is None else (place & _QUEUE_MASK, place >> QUEUE_BITS)
+        found = client.find(message_id) if client else None
+        if found is None:
+            return None
+        return Known(found.place & _QUEUE_MASK, found.place >> QUEUE_BITS, found.digest)
 
-    def remember(self, client_id: str, topic: str, ids: Ids, *, queue_id: int, first: int) -> None:
-        """Remember new *ids* as the messages at offsets *first*, *first* + 1, ... of a queue."""
+    def remember(
+        self,
+        client_id: str,
+        topic: str,
+        ids: Ids,
+        digests: Digests,
+        *,
+        queue_id: int,
+        first: int,
+    ) -> None:
+        """Remember new *ids* as the messages at offsets *first*, *first* + 1, ... of a queue.
+
+        *digests* has an item for each of them.
+        """
         client = self._use((client_id, topic))
-        self._total += client.remember(ids, first << QUEUE_BITS | queue_id)
+        self._add(client, client.remember(ids, digests, first << QUEUE_BITS | queue_id))
         self._shrink(client)
 
     def _own(self, key: tuple[str, str]) -> ClientIds:
         """Return a client's ids, to be changed."""
         client = self._clients.get(key)
         if client is None:
-            client = self._clients[key] = ClientIds(key, self.edition.number)
+            client = ClientIds(key, self.edition.number)
+            self._enter(client)
         elif client.edition != self.edition.number:
             client = self._clients[client.key] = client.copy(self.edition.number)
         return client
 
+    def _enter(self, client: ClientIds) -> None:
+        """Take a client in that is not there."""
+        client_id, topic = client.key
+        self._clients[client.key] = client
+        share = self._shares.get(topic)
+        if share is None:
+            share = self._shares[topic] = _Share(topic, self._clients)
+        share.clients.add(client_id)
+        share.by_use.sank(client_id)
+        self._shares_by_clients.sank(topic)
+
+    def _add(self, client: ClientIds, ids: int) -> None:
+        """Take note of *ids* that a client has now; if fewer than before, by a negative number."""
+        client_id, topic = client.key
+        share = self._shares[topic]
+        self._total += ids
+        share.ids += ids
+        if ids > 0:
+            share.by_ids.sank(client_id)
+            self._shares_by_ids.sank(topic)
+
     def _shrink(self, client: ClientIds) -> None:
         while len(client) > self._max_ids_of_client:
-            self._total -= client.forget_oldest()
+            self._add(client, -client.forget_oldest())
         while self._total > self._max_ids:
-            oldest = self._own(next(iter(self._clients)))
-            if oldest:
-                self._total -= oldest.forget_oldest()
-            if not oldest:
-                self._forget(oldest)
+            topic = self._shares_by_ids.first()
+            largest = self._own((self._shares[topic].by_ids.first(), topic))
+            self._add(largest, -largest.forget_oldest())
+            if not largest:
+                self._forget(largest)
         if len(self._clients) > self._max_clients:
-            self._forget(next(iter(self._clients.values())))
+            topic = self._shares_by_clients.first()
+            self._forget(self._clients[self._shares[topic].by_use.first(), topic])
 
     def freeze(self) -> Encoded:
         """Return what makes the window as it is now: clients from the least recently used on."""
@@ -151,8 +251,8 @@ class DedupeWindow:
                 if client.key in self._clients or client.used_ms < used_ms:
                     raise source.malformed(f"client {client.key[0]!r} occurs twice, or too late")
                 used_ms = client.used_ms
-                self._clients[client.key] = client
-                self._total += len(client)
+                self._enter(client)
+                self._add(client, len(client))
                 left -= 1
         if left or self._total > self._max_ids:
             raise source.malformed(f"{self._total} message ids, {self._max_ids} at most")

@@ -35,6 +35,9 @@ class CommandType(IntEnum):
     RELEASE = 8
     RETAIN = 9
     EXPIRE_GROUPS = 10
+    DELETE_TOPIC = 11
+    DELETE_GROUP = 12
+    SET_SECRET = 13
 
 
 class MalformedCommandError(ValueError):

@@ -26,7 +26,8 @@ class Group:
         """Which edition of the state this is of; see `editions`."""
         self.used_ms = 0
         """When one of its members asked for something last, by the log's time."""
-        self._deliveries: dict[tuple[str, int], QueueDeliveries] = {}
+        self._deliveries: dict[str, dict[int, QueueDeliveries]] = {}
+        """By topic and queue id, so that a topic can go in one step."""
         self._attempts = Attempts()
 
     def copy(self, edition: int) -> Group:
@@ -36,14 +37,15 @@ class Group:
         """
         other = Group(self.name, edition)
         other.used_ms = self.used_ms
-        other._deliveries, other._attempts = self._deliveries.copy(), self._attempts.copy()
+        other._deliveries = {topic: queues.copy() for topic, queues in self._deliveries.items()}
+        other._attempts = self._attempts.copy()
         return other
 
     def is_unused(self, before_ms: int, now_ms: int) -> bool:
         """Whether it was used last before *before_ms*, and nothing is on loan at *now_ms*."""
         return self.used_ms < before_ms and not any(
             lease.visible_at_ms > now_ms
-            for deliveries in self._deliveries.values()
+            for _, _, deliveries in self._each()
             for lease in deliveries.leases.values()
         )
 
@@ -51,7 +53,8 @@ class Group:
         """Return what this group did with a queue, to be changed; new ones start at *first*."""
         found = self.own(topic, queue_id)
         if found is None:
-            found = self._deliveries[topic, queue_id] = QueueDeliveries(first, self.edition)
+            found = QueueDeliveries(first, self.edition)
+            self._deliveries.setdefault(topic, {})[queue_id] = found
         return found
 
     def own(self, topic: str, queue_id: int) -> QueueDeliveries | None:
@@ -59,18 +62,39 @@ class Group:
 
         The group itself is one that may be changed.
         """
-        found = self._deliveries.get((topic, queue_id))
+        found = self.peek(topic, queue_id)
         if found is not None and found.edition != self.edition:
-            found = self._deliveries[topic, queue_id] = found.copy(self.edition)
+            found = self._deliveries[topic][queue_id] = found.copy(self.edition)
         return found
 
     def peek(self, topic: str, queue_id: int) -> QueueDeliveries | None:
         """Return what this group did with a queue, if anything."""
-        return self._deliveries.get((topic, queue_id))
+        queues = self._deliveries.get(topic)
+        return None if queues is None else queues.get(queue_id)
 
     def all_deliveries(self) -> list[tuple[str, int, QueueDeliveries]]:
         """Return (topic, queue id, deliveries) of every queue this group has read."""
-        return [(topic, queue_id, d) for (topic, queue_id), d in self._deliveries.items()]
+        return list(self._each())
+
+    def _each(self) -> Iterator[tuple[str, int, QueueDeliveries]]:
+        for topic, queues in self._deliveries.items():
+            for queue_id, deliveries in queues.items():
+                yield topic, queue_id, deliveries
+
+    def topics(self) -> list[str]:
+        """Return the topics of which this group has read something, sorted."""
+        return sorted(self._deliveries)
+
+    def reads(self, topic: str) -> bool:
+        """Whether this group has read something of a topic."""
+        return topic in self._deliveries
+
+    def forget(self, topic: str) -> None:
+        """Forget what this group did with a topic that is gone.
+
+        Its attempts hold nothing any more, and go as such do.
+        """
+        self._deliveries.pop(topic, None)
 
     def remember(
         self, topic: str, attempt_id: str, receive_id: int, places: Sequence[Place]
@@ -90,19 +114,24 @@ class Group:
 
     def _holds(self, topic: str, receive_id: int, place: Place) -> bool:
         queue_id, offset = place
-        deliveries = self._deliveries.get((topic, queue_id))
+        deliveries = self.peek(topic, queue_id)
         lease = deliveries.leases.get(offset) if deliveries else None
         return lease is not None and lease.receive_id == receive_id
 
     def encoded(self) -> Iterator[bytes]:
         """Yield the group, without its name, for a snapshot: deliveries by queue, then attempts."""
         yield number(self.used_ms)
-        yield number(len(self._deliveries))
-        for (topic, queue_id), deliveries in sorted(self._deliveries.items()):
+        yield number(sum(map(len, self._deliveries.values())))
+        for topic, queue_id, deliveries in self._sorted():
             yield text(topic)
             yield number(queue_id)
             yield from deliveries.encoded()
         yield from self._attempts.encoded(self._holds)
+
+    def _sorted(self) -> Iterator[tuple[str, int, QueueDeliveries]]:
+        for topic, queues in sorted(self._deliveries.items()):
+            for queue_id, deliveries in sorted(queues.items()):
+                yield topic, queue_id, deliveries
 
     @classmethod
     def read(cls, name: str, source: Reader, queue: QueueOf) -> Group:
@@ -115,15 +144,15 @@ class Group:
                 found = queue(topic, queue_id)
             except Refused as error:
                 raise source.malformed(f"deliveries of group {name!r}: {error}") from error
-            group._deliveries[topic, queue_id] = QueueDeliveries.read(source, found)
+            deliveries = QueueDeliveries.read(source, found)
+            group._deliveries.setdefault(topic, {})[queue_id] = deliveries
         group._attempts = Attempts.read(source)
         return group
 
     def canonical(self) -> list[object]:
         """Return the group as plain values, in one order on every node."""
-        deliveries = sorted(self._deliveries.items())
         return [
             self.used_ms,
-            [[*key, found.canonical()] for key, found in deliveries],
+            [[topic, queue_id, found.canonical()] for topic, queue_id, found in self._sorted()],
             self._attempts.canonical(self._holds),
         ]

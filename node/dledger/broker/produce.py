@@ -32,11 +32,13 @@ a frame touches ids and tags, delivering one message touches one row.
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate, chain, pairwise, repeat
 from operator import sub
 
+from dledger.broker.body_digests import Digests, digest_of, digests_of
 from dledger.broker.frames import (
     CommandType,
     MalformedCommandError,
@@ -156,6 +158,26 @@ class _Strings:
     def all(self) -> list[bytes]:
         offsets, base, data = self.offsets(), self._bytes_at, self._data
         return [data[base + low : base + high] for low, high in pairwise(offsets)]
+
+    def check_text(self, name: str) -> None:
+        if self.joined().isascii():
+            return
+        for row, each in enumerate(self.all()):
+            try:
+                each.decode()
+            except UnicodeDecodeError as error:
+                raise MalformedCommandError(
+                    f"row {row}: its {name} is not UTF-8: {error.reason}"
+                ) from error
+
+    def views(self) -> list[memoryview]:
+        """Return what `all` does, without a copy."""
+        offsets, view = self.offsets(), memoryview(self._data)[self._bytes_at :]
+        return [view[low:high] for low, high in pairwise(offsets)]
+
+    def joined(self) -> bytes:
+        """Return all the strings, one behind the other."""
+        return self._data[self._bytes_at : self.end]
 
     def all_ids(self) -> tuple[bytes, ...]:
         """Return what `all` does; quickly if all have one size, as a client's ids mostly have."""
@@ -314,9 +336,25 @@ class ProduceFrame:
         """Return the bytes of every message's id. Raises MalformedCommandError."""
         return self._ids.sizes()
 
+    def born_at_ms(self) -> tuple[int, ...]:
+        """Return every message's time at its producer."""
+        return struct.unpack_from(f"<{self.count}q", self._data, self._born_at)
+
+    def check_texts(self) -> None:
+        """Check that every id and tag is UTF-8. Raises MalformedCommandError, naming the row."""
+        self._ids.check_text("message id")
+        if self._tags is not None:
+            self._tags.check_text("tag")
+
     def bodies(self) -> list[bytes]:
         """Return every body. Raises MalformedCommandError."""
         return self._bodies.all()
+
+    def body_digests(self) -> Digests:
+        """Return what the dedupe window keeps of every body. Raises MalformedCommandError."""
+        if self.count == 1:
+            return array("Q", (digest_of(self._bodies[0]),))
+        return digests_of(self._bodies.views())
 
     def body_sizes(self) -> list[int]:
         """Return the bytes of every body. Raises MalformedCommandError."""
@@ -363,6 +401,13 @@ class ProduceFrame:
             return {}
         names = _texts(self._properties, row, 0)
         return dict(zip(names, _texts(self._properties, row, 1), strict=True))
+
+
+def without_client_id(payload: memoryview) -> tuple[bytes, memoryview]:
+    """Return a payload with an empty client id, in two pieces; nothing else changes."""
+    version, flags, client, *others = _HEADER.unpack_from(payload)
+    head = _HEADER.pack(version, flags, 0, *others)
+    return head, payload[_HEADER.size + client :]
 
 
 def _check_known(data: bytes, start: int, end: int) -> None:

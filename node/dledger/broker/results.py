@@ -1,31 +1,49 @@
-"""What applying a command answers: frozen values, one for each command of an entry."""
+"""What applying a command answers: frozen values, one for each command of an entry; and a view."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from dledger.broker.consume_queue import Payload
 from dledger.broker.topics import Topic
 
+NOWHERE: Final = -1
+"""The queue id and the queue offset of a message that is not stored."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Produced:
-    """A batch is stored, now or by an earlier try of the same request.
+    """A batch is stored, now or by an earlier try of the same request, but for its conflicts.
 
     Attributes:
         queue_ids: The queue of each message, in the batch's order.
-        offsets: The queue offset of each message, in the batch's order.
-        index: The Raft index of the entry that holds the first message; 0 when retention has
-            dropped it since.
-        stored: How many are new; the others were there before.
+        offsets: The queue offset of each message, in the batch's order; `NOWHERE` if it conflicts.
+        index: The Raft index of the entry that holds the first message that is stored; 0 when
+            retention has dropped it since, or none is.
+        generation: Which topic of that name it is.
+        stored: How many are new; the others were there before, or conflict.
+        repeats: The rows that were there before, ascending.
+        conflicts: The rows whose ids were those of other messages before, ascending: these are not
+            stored.
     """
 
     topic: str
     queue_ids: Sequence[int]
     offsets: Sequence[int]
     index: int
+    generation: int
     stored: int
+    repeats: Sequence[int] = ()
+    conflicts: Sequence[int] = ()
+
+    @property
+    def queue_id(self) -> int:
+        """The queue of the first message that is stored; `NOWHERE` if none is."""
+        if not self.conflicts:
+            return self.queue_ids[0]
+        return next((queue for queue in self.queue_ids if queue != NOWHERE), NOWHERE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +52,28 @@ class TopicCreated:
 
     topic: Topic
     created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDeleted:
+    """The topic is gone, and with it so many messages."""
+
+    topic: Topic
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDeleted:
+    """The consumer group is gone."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SecretSet:
+    """The group has a secret; *first*: by this very command."""
+
+    first: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +103,28 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """The answer to a RECEIVE; the receive id is part of every receipt handle."""
+    """The answer to a RECEIVE; receive id and generation are part of every receipt handle."""
 
     topic: str
+    generation: int
     receive_id: int
     visible_at_ms: int
     deliveries: tuple[Delivery, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """What a consumer group has before it in a topic; no answer to a command, but a view.
+
+    Attributes:
+        unread: Messages that it was never given.
+        held: Messages that it was given and has not acknowledged.
+    """
+
+    group: str
+    topic: str
+    unread: int
+    held: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from dledger.broker.columns import (
     Encoded,
     MalformedStateError,
     Reader,
+    blob,
     gathered,
     number,
 )
@@ -38,7 +39,7 @@ from dledger.broker.frames import (
     split,
 )
 from dledger.broker.produce import ProduceFrame
-from dledger.broker.results import Retained
+from dledger.broker.results import Retained, SecretSet, TopicDeleted
 from dledger.broker.topic_store import TopicStore
 from dledger.errors import DledgerError, InvalidArgument, NewerCommand, NewerFormat
 from dledger.features import FEATURES, Features
@@ -84,6 +85,7 @@ class BrokerState:
     Attributes:
         applied_index: The last applied entry; 0 before the first.
         first_index: The oldest entry whose messages are kept; 1 until a RETAIN raises it.
+        secret: What receipt handles are signed with; empty until a SET_SECRET. Nobody is told.
         topics: Topics, their queues and the dedupe window; to be asked, not changed.
         groups: Consumer groups and their deliveries; to be asked, not changed.
     """
@@ -106,6 +108,7 @@ class BrokerState:
         self._changes = Changes()
         self.applied_index = 0
         self.first_index = 1
+        self.secret = b""
         self._edition = Edition()
         window = DedupeWindow() if dedupe is None else dedupe  # an empty one is false
         self.topics = TopicStore(window, self._changes.arrived, self._edition)
@@ -123,6 +126,9 @@ class BrokerState:
             commands.Release: self.groups.release,
             commands.Retain: self._retain,
             commands.ExpireGroups: self.groups.expire,
+            commands.DeleteTopic: self._delete_topic,
+            commands.DeleteGroup: self.groups.delete,
+            commands.SetSecret: self._set_secret,
         }
 
     @property
@@ -191,6 +197,17 @@ class BrokerState:
         except MalformedCommandError as error:
             return InvalidArgument(str(error))
 
+    def _delete_topic(self, command: commands.DeleteTopic) -> TopicDeleted:
+        deleted = self.topics.delete(command)
+        self.groups.forget_topic(deleted.topic.name)
+        self._changes.topics_gone.add((deleted.topic.name, deleted.topic.queues))
+        return deleted
+
+    def _set_secret(self, command: commands.SetSecret) -> SecretSet:
+        is_first = not self.secret
+        self.secret = self.secret or command.secret
+        return SecretSet(is_first)
+
     def _retain(self, command: commands.Retain) -> Retained:
         if command.before_index > self.applied_index:
             raise InvalidArgument(
@@ -209,7 +226,7 @@ class BrokerState:
 
     def freeze(self) -> FrozenState:
         """Return the whole state as it is now, by references; this one goes on in copies."""
-        numbers = partial(_numbers, self.applied_index, self.first_index)
+        numbers = partial(_numbers, self.applied_index, self.first_index, self.secret)
         frozen = FrozenState((numbers, self.topics.freeze(), self.groups.freeze()))
         self._edition.end()
         return frozen
@@ -237,6 +254,9 @@ class BrokerState:
         source, state = Reader(body), cls()
         state.applied_index = source.number()
         state.first_index = source.number(1)
+        state.secret = source.raw(source.number(high=commands.SECRET_BYTES))
+        if len(state.secret) not in (0, commands.SECRET_BYTES):
+            raise source.malformed(f"a secret of {len(state.secret)} bytes")
         state.topics.read(source)
         state.groups.read(source)
         source.end()
@@ -244,7 +264,9 @@ class BrokerState:
 
     def replace(self, other: BrokerState) -> None:
         """Become *other*, which is given up: a snapshot replaces what was applied so far."""
+        gone = [topic for topic in self.topics.all() if not other.topics.is_there(topic)]
         self.applied_index, self.first_index = other.applied_index, other.first_index
+        self.secret = other.secret
         self.topics, self.groups, self._changes = other.topics, other.groups, other._changes
         self._edition = other._edition
         self._handlers = self._bound()
@@ -253,6 +275,7 @@ class BrokerState:
             for topic in self.topics.all()
             for queue_id in range(topic.queues)
         )
+        self._changes.topics_gone.update((topic.name, topic.queues) for topic in gone)
 
     def take_changes(self) -> Changes:
         """Return what got messages and whose leases moved since last asked.
@@ -269,12 +292,14 @@ class BrokerState:
         parts = [
             self.applied_index,
             self.first_index,
+            self.secret.hex(),
             self.topics.canonical(),
             self.groups.canonical(),
         ]
         return blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
 
 
-def _numbers(applied_index: int, first_index: int) -> Iterator[bytes]:
+def _numbers(applied_index: int, first_index: int, secret: bytes) -> Iterator[bytes]:
     yield number(applied_index)
     yield number(first_index)
+    yield blob(secret)

@@ -1,18 +1,21 @@
-"""Topics, their consume queues and the dedupe window: what PRODUCE and CREATE_TOPIC change."""
+"""Topics, their consume queues and the dedupe window: what producers and administrators change."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from dledger.broker import commands
+from dledger.broker.body_digests import Digests
 from dledger.broker.columns import Encoded, Reader, number, text
 from dledger.broker.consume_queue import ConsumeQueue, Payload
 from dledger.broker.dedupe import DedupeWindow
 from dledger.broker.editions import Edition
 from dledger.broker.id_runs import IdRun, Ids
 from dledger.broker.produce import NO_QUEUE, ProduceFrame
-from dledger.broker.results import Produced, TopicCreated
+from dledger.broker.results import NOWHERE, Produced, TopicCreated, TopicDeleted
+from dledger.broker.retries import Rows
 from dledger.broker.topics import (
     MAX_QUEUES,
     MAX_QUEUES_IN_ALL,
@@ -35,14 +38,31 @@ class TopicStore:
         self._topics: dict[str, Topic] = {}
         self._queues: dict[str, list[ConsumeQueue]] = {}
         self._turns: dict[str, int] = {}
+        self._kept: dict[str, int] = {}
         self._queues_in_all = 0
+        self._made = 0
         self._dedupe = dedupe
         self._dedupe.edition = self._edition = edition
         self._changed = changed
+        self.grown_bytes: dict[str, int] = {}
+        """Bytes that PRODUCE brought to each topic since somebody emptied this; no part of the
+        state."""
 
     def get(self, name: str) -> Topic | None:
         """Return the topic of this name, if there is one."""
         return self._topics.get(name)
+
+    def named(self, name: str) -> Topic:
+        """Return the topic of this name, or raise UnknownTopic."""
+        found = self._topics.get(name)
+        if found is None:
+            raise UnknownTopic(name)
+        return found
+
+    def is_there(self, topic: Topic) -> bool:
+        """Whether this very topic exists still, not another one of its name."""
+        found = self._topics.get(topic.name)
+        return found is not None and found.generation == topic.generation
 
     def all(self) -> list[Topic]:
         """Return all topics, sorted by name."""
@@ -76,8 +96,8 @@ class TopicStore:
         return queue
 
     def messages(self, topic: str) -> int:
-        """Return how many messages a topic keeps."""
-        return sum(queue.end - queue.first for queue in self.queues(topic))
+        """Return how many messages a topic keeps, or raise UnknownTopic."""
+        return self._kept[self.named(topic).name]
 
     @property
     def remembered_ids(self) -> int:
@@ -100,12 +120,29 @@ class TopicStore:
             )
         if existing is None:
             self._check_room(topic)
+            self._made += 1
+            topic = replace(topic, generation=self._made)
             self._queues_in_all += topic.queues
             self._topics[topic.name] = topic
             edition = self._edition.number
             self._queues[topic.name] = [ConsumeQueue(edition) for _ in range(topic.queues)]
-            self._turns[topic.name] = 0
-        return TopicCreated(topic, existing is None)
+            self._turns[topic.name] = self._kept[topic.name] = 0
+        return TopicCreated(existing or topic, existing is None)
+
+    def delete(self, command: commands.DeleteTopic) -> TopicDeleted:
+        """Let a topic go, with its messages and what is remembered of those who sent them.
+
+        Raises:
+            UnknownTopic: There is none of this name, or another one by now.
+        """
+        topic = self._topics.get(command.name)
+        if topic is None or topic.generation != command.generation:
+            raise UnknownTopic(command.name)
+        messages = self._kept.pop(topic.name)
+        del self._topics[topic.name], self._queues[topic.name], self._turns[topic.name]
+        self._queues_in_all -= topic.queues
+        self._dedupe.forget_topic(topic.name)
+        return TopicDeleted(topic, messages)
 
     def _check_room(self, topic: Topic) -> None:
         if len(self._topics) >= MAX_TOPICS:
@@ -124,6 +161,7 @@ class TopicStore:
         Raises:
             UnknownTopic: There is no such topic.
             InvalidArgument: The topic does not have the queue that is asked for.
+            MalformedCommandError: A column that is looked at is broken.
         """
         if batch.queue_id != NO_QUEUE:
             self.queue(batch.topic, batch.queue_id)
@@ -132,62 +170,71 @@ class TopicStore:
         tags = batch.tags()
         ids = batch.ids() if batch.has_ids else None
         if ids is not None:
+            digests = batch.body_digests()
             self._dedupe.heard(batch.client_id, batch.topic, now_ms)
-        if ids is not None and not self._is_plain(batch, ids):
-            return self._produce_each(batch, batch.message_ids(), tags, payload)
+            if not self._is_plain(batch, ids):
+                return self._produce_each(batch, tags, digests, payload)
         queue_id = self._choose_queue(batch)
         queue = self._own(batch.topic, queue_id)
         first = queue.append(payload, range(batch.count), tags)
+        self._kept[batch.topic] += batch.count
         self._changed.add((batch.topic, queue_id))
+        self._grew(batch.topic, payload)
         if ids is not None:
-            self._dedupe.remember(batch.client_id, batch.topic, ids, queue_id=queue_id, first=first)
+            scope = (batch.client_id, batch.topic)
+            self._dedupe.remember(*scope, ids, digests, queue_id=queue_id, first=first)
         return Produced(
             topic=batch.topic,
             queue_ids=(queue_id,) * batch.count,
             offsets=range(first, queue.end),
             index=payload.index,
+            generation=self._topics[batch.topic].generation,
             stored=batch.count,
         )
+
+    def _grew(self, topic: str, payload: Payload) -> None:
+        size_bytes = payload.end - payload.start
+        self.grown_bytes[topic] = self.grown_bytes.get(topic, 0) + size_bytes
 
     def _is_plain(self, batch: ProduceFrame, ids: Ids) -> bool:
         all_have_one = isinstance(ids, IdRun) or b"" not in ids
         return all_have_one and self._dedupe.is_new(batch.client_id, batch.topic, ids)
 
     def _produce_each(
-        self,
-        batch: ProduceFrame,
-        ids: tuple[bytes, ...],
-        tags: list[bytes] | None,
-        payload: Payload,
+        self, batch: ProduceFrame, tags: list[bytes] | None, digests: Digests, payload: Payload
     ) -> Produced:
-        """Store a batch of which some messages are known, or have no id: one by one."""
-        scope = (batch.client_id, batch.topic)
-        known = (self._dedupe.find(*scope, message_id) for message_id in ids)
-        home = next((place[0] for place in known if place), None)
-        queue_id = self._choose_queue(batch, default=home)
-        queue = self._own(batch.topic, queue_id)
-        places: list[tuple[int, int]] = []
-        before = queue.end
-        self._changed.add((batch.topic, queue_id))
-        for row, message_id in enumerate(ids):
-            place = self._dedupe.find(*scope, message_id)
-            if place is None:
+        """Store a batch of which some messages are known, or have no id: row by row."""
+        scope, ids = (batch.client_id, batch.topic), batch.message_ids()
+        known = [self._dedupe.find(*scope, message_id) for message_id in ids]
+        rows = Rows(ids, digests, known)
+        if rows.new:
+            queue_id = self._choose_queue(batch, default=rows.home)
+            queue = self._own(batch.topic, queue_id)
+            self._changed.add((batch.topic, queue_id))
+            self._grew(batch.topic, payload)
+            for row in rows.new:
                 offset = queue.append(payload, range(row, row + 1), tags)
-                place = (queue_id, offset)
-                if message_id:
-                    self._dedupe.remember(*scope, (message_id,), queue_id=queue_id, first=offset)
-            places.append(place)
+                rows.stored(row, queue_id, offset)
+                if ids[row]:
+                    one, its = (ids[row],), digests[row : row + 1]
+                    self._dedupe.remember(*scope, one, its, queue_id=queue_id, first=offset)
+            self._kept[batch.topic] += len(rows.new)
+        places = rows.places()
         queue_ids, offsets = zip(*places, strict=True)
         return Produced(
             topic=batch.topic,
             queue_ids=queue_ids,
             offsets=offsets,
-            index=self._index_of(batch.topic, *places[0]),
-            stored=queue.end - before,
+            index=self._index_of(batch.topic, places),
+            generation=self._topics[batch.topic].generation,
+            stored=len(rows.new),
+            repeats=rows.repeats,
+            conflicts=rows.conflicts,
         )
 
-    def _index_of(self, topic: str, queue_id: int, offset: int) -> int:
-        """Return the entry that holds a message; 0 if it is not kept any longer."""
+    def _index_of(self, topic: str, places: Sequence[tuple[int, int]]) -> int:
+        """Return the entry that holds the first of messages that is stored; 0 if none is kept."""
+        queue_id, offset = next((place for place in places if place[1] != NOWHERE), (0, NOWHERE))
         queue = self._queues[topic][queue_id]
         return queue.locate(offset).payload.index if offset >= queue.first else 0
 
@@ -207,47 +254,57 @@ class TopicStore:
         for topic, queues in self._queues.items():
             for queue_id, queue in enumerate(queues):
                 if queue.first < queue.end:
-                    dropped += self._own(topic, queue_id).drop_before(index)
+                    gone = self._own(topic, queue_id).drop_before(index)
+                    self._kept[topic] -= gone
+                    dropped += gone
         return dropped
 
     def freeze(self) -> Encoded:
         """Return what makes everything as it is now."""
         queues = {name: tuple(queues) for name, queues in self._queues.items()}
         topics = list(self._topics.values())
-        return partial(_encoded, topics, self._turns.copy(), queues, self._dedupe.freeze())
+        turns = self._turns.copy()
+        return partial(_encoded, self._made, topics, turns, queues, self._dedupe.freeze())
 
     def read(self, source: Reader) -> None:
         """Take everything from a snapshot; nothing is here yet. Raises MalformedStateError."""
+        self._made = source.number()
         for _ in range(source.number(high=MAX_TOPICS)):
             room = min(MAX_QUEUES, MAX_QUEUES_IN_ALL - self._queues_in_all)
             name, kind, queues = source.text(), source.text(), source.number(1, room)
+            generation = source.number(1, self._made)
             self._queues_in_all += queues
-            self._topics[name] = Topic(name=name, type=kind, queues=queues)
+            self._topics[name] = Topic(name=name, type=kind, queues=queues, generation=generation)
             self._turns[name] = source.number(high=queues - 1)
             self._queues[name] = [ConsumeQueue.read(source) for _ in range(queues)]
+            self._kept[name] = sum(queue.end - queue.first for queue in self._queues[name])
         self._dedupe.read(source)
 
     def canonical(self) -> list[object]:
         """Return everything as plain values, in one order on every node."""
         return [
-            [[t.name, t.type, t.queues, self._turns[t.name]] for t in self.all()],
+            self._made,
+            [[t.name, t.type, t.queues, t.generation, self._turns[t.name]] for t in self.all()],
             [[name, [q.canonical() for q in qs]] for name, qs in sorted(self._queues.items())],
             self._dedupe.canonical(),
         ]
 
 
 def _encoded(
+    made: int,
     topics: list[Topic],
     turns: dict[str, int],
     queues: dict[str, tuple[ConsumeQueue, ...]],
     dedupe: Encoded,
 ) -> Iterator[bytes]:
     """Yield everything for a snapshot; topics by name."""
+    yield number(made)
     yield number(len(topics))
     for topic in sorted(topics, key=lambda topic: topic.name):
         yield text(topic.name)
         yield text(topic.type)
         yield number(topic.queues)
+        yield number(topic.generation)
         yield number(turns[topic.name])
         for queue in queues[topic.name]:
             yield from queue.encoded()

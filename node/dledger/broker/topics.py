@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dledger.errors import InvalidArgument, Unsupported
 
@@ -19,11 +19,17 @@ _NAME = re.compile(rf"[%a-zA-Z0-9_-]{{1,{MAX_NAME_LENGTH}}}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A named set of queues, numbered from 0."""
+    """A named set of queues, numbered from 0. Equal to one with the same settings.
+
+    Attributes:
+        generation: The how manieth topic of the group it is, from 1 on: one that is made anew under
+            the name of a deleted one is another.
+    """
 
     name: str
     type: str
     queues: int
+    generation: int = field(default=0, compare=False)
 
 
 def is_name(name: str) -> bool:

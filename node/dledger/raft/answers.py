@@ -29,7 +29,11 @@ def is_well_formed(message: AppendRequest) -> bool:
 
 
 def stored(
-    message: AppendRequest | InstallSnapshotRequest, *, term: int, match_index: int
+    message: AppendRequest | InstallSnapshotRequest,
+    *,
+    term: int,
+    match_index: int,
+    match_chain: int,
 ) -> AppendResponse:
     """Return that we have the leader's log up to *match_index*; it leaves when that is durable."""
     return AppendResponse(
@@ -38,6 +42,7 @@ def stored(
         term=term,
         success=True,
         match_index=match_index,
+        match_chain=match_chain,
     )
 
 

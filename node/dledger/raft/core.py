@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from crc32c import crc32c
 
@@ -40,12 +40,17 @@ from dledger.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from dledger.raft.ready import Cause, Outbox, Ready, RoleChange
+from dledger.raft.ready import Cause, Outbox, Ready, RoleChange, TermJump
 from dledger.raft.snapshots import SnapshotReader
 from dledger.raft.standing import Standing
 from dledger.raft.timer import ElectionTimer
 from dledger.raft.view import RaftView
 from dledger.types import Entry, EntryKind, HardState, Member, Membership, NodeId, SnapshotInfo
+
+MAX_TERM_JUMP: Final = 1 << 32
+"""A term is at most so far above ours, or its message is refused. A group that held an election
+every 50 ms would need seven years to get so far ahead of a node that was away, or of a restored
+disk; and who reached 2^62, one such step at a time, would have to be believed a billion times."""
 
 __all__ = ["Cause", "LogReader", "Raft", "RaftConfig", "Ready", "RoleChange"]
 
@@ -152,11 +157,14 @@ class Raft(RaftView):
     def step(self, message: Message) -> None:
         """Take a message; whatever a peer may send, this does not raise.
 
-        Ignored: what is not for us, what removed members say, and answers of strangers.
+        Ignored: what is not for us, what strangers and removed members say, and what is of a term
+        out of reach.
         """
         if message.recipient != self.id or not self._is_heard(message):
             return
-        if _changes_nothing(message):
+        if message.term - self.term > MAX_TERM_JUMP:
+            self._out.refused = TermJump(message.sender, message.term)
+        elif _changes_nothing(message):
             self._handlers[type(message)](message)
         elif message.term < self.term:
             self._answer_outdated(message)
@@ -267,6 +275,10 @@ class Raft(RaftView):
             self._following.truncate(last_index + 1)
         newest = self._log.last_index
         self._memberships.replace(pair for pair in memberships if pair[0] <= newest)
+
+    def introduce(self, node_id: NodeId) -> None:
+        """Take a member's word that *node_id* is one, too: by an entry that we do not have yet."""
+        self._memberships.introduce(node_id)
 
     def campaign(self) -> None:
         """Start a pre-vote now, unless we lead or may not vote."""
@@ -382,14 +394,15 @@ class Raft(RaftView):
     def _is_heard(self, message: Message) -> bool:
         """Whether the sender has a say.
 
-        Requests do not depend on our membership, which may be behind: the leader or candidate
-        may be a member that we have not heard of (Raft 6). Answers count for members only.
+        Requests do not depend on the membership in force, which may be behind: the leader or
+        candidate may be a member that we have not heard of (Raft 6), and was introduced. Answers
+        count for members only.
         """
         sender, membership = message.sender, self._memberships.current
         if sender == self.id:
             return False
         if isinstance(message, AnyRequest):
-            return not self._memberships.is_removed(sender, self.commit_index)
+            return self.hears(sender)
         leading = self._standing.leading
         known = membership.get(sender) is not None or not membership.voters
         return sender in leading.progress if leading is not None else known

@@ -125,6 +125,7 @@ class Elections:
                 term=self._standing.term + 1,
                 last_index=self._log.last_index,
                 last_term=self._log.last_term,
+                last_chain=self._log.last_chain,
             )
             for peer in self._others()
         )
@@ -142,6 +143,7 @@ class Elections:
                 term=self._standing.term,
                 last_index=self._log.last_index,
                 last_term=self._log.last_term,
+                last_chain=self._log.last_chain,
                 transfer=transfer,
             )
             for peer in self._others()
@@ -222,7 +224,9 @@ class Elections:
 
     def _is_up_to_date(self, message: PreVoteRequest | VoteRequest) -> bool:
         return self._log.is_behind_or_equal(
-            last_index=message.last_index, last_term=message.last_term
+            last_index=message.last_index,
+            last_term=message.last_term,
+            last_chain=message.last_chain,
         )
 
     # Counting

@@ -5,8 +5,7 @@ Owned by one Raft, which passes the messages of its own term on. Sources: Raft 5
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from dledger.chain import chains_behind
 from dledger.raft.answers import is_well_formed, stored
 from dledger.raft.elections import Elections
 from dledger.raft.installing import Installing
@@ -19,9 +18,9 @@ from dledger.raft.messages import (
     HeartbeatResponse,
     InstallSnapshotRequest,
 )
-from dledger.raft.ready import Cause, Outbox
+from dledger.raft.ready import Cause, Divergence, Outbox
 from dledger.raft.standing import Standing
-from dledger.types import Entry, NodeId
+from dledger.types import NodeId
 
 
 class Following:
@@ -54,14 +53,21 @@ class Following:
             self._answer_success(message, self._log.first_index - 1)
         elif not self._log.matches(message.previous_index, message.previous_term):
             self._reject_append(message)
-        elif self._merge(message.entries):
+        elif self._log.chain(message.previous_index) != message.previous_chain:
+            self._diverged(message.sender, message.previous_index, message.previous_chain)
+        elif self._merge(message):
             last = message.previous_index + len(message.entries)
             self._log.commit_to(min(message.commit_index, last))
             self._answer_success(message, last)
 
     def _answer_success(self, message: AppendRequest, match_index: int) -> None:
         self._out.after_entries.append(
-            stored(message, term=self._standing.term, match_index=match_index)
+            stored(
+                message,
+                term=self._standing.term,
+                match_index=match_index,
+                match_chain=self._log.chain(match_index),
+            )
         )
 
     def _reject_append(self, message: AppendRequest) -> None:
@@ -78,9 +84,18 @@ class Following:
             )
         )
 
-    def _merge(self, entries: Sequence[Entry]) -> bool:
+    def _merge(self, message: AppendRequest) -> bool:
         """Add what we lack; False if that is impossible, which only a faulty leader asks for."""
+        entries = message.entries
+        chains = chains_behind(message.previous_chain, entries)
+        if chains and chains[-1] != message.last_chain:
+            self._refuse(message.sender, entries[-1].index, chains[-1], message.last_chain)
+            return False
         position = self._log.first_new(entries)
+        known = len(entries) if position is None else position
+        if known and self._log.chain(entries[known - 1].index) != chains[known - 1]:
+            self._diverged(message.sender, entries[known - 1].index, chains[known - 1])
+            return False
         if position is None:
             return True
         new = entries[position:] if position else entries
@@ -92,10 +107,21 @@ class Following:
             return False
         if new[0].index <= self._log.last_index:
             self.truncate(new[0].index)
-        self._log.append(new)
+        self._log.append(new, chains[position:])
         if memberships:
             self._memberships.append(memberships)
         return True
+
+    def _diverged(self, leader: NodeId, index: int, theirs: int) -> None:
+        """Take nothing of a leader whose log is another one than ours where both have an entry.
+
+        In Raft that cannot be (5.3, log matching): a bug, a bad memory or a forger did it, to us or
+        to the leader. Nothing here says to whom, so nothing is cut, either; others decide.
+        """
+        self._refuse(leader, index, self._log.chain(index), theirs)
+
+    def _refuse(self, leader: NodeId, index: int, ours: int, theirs: int) -> None:
+        self._out.refused = Divergence(leader, index, ours, theirs)
 
     def truncate(self, first: int) -> None:
         """Let go of our log from *first* on; storage has, or does when others take its place."""
@@ -120,7 +146,7 @@ class Following:
         """Keep following, and learn the commit index."""
         if not self._follow(message.sender, heartbeat=True):
             return
-        self._log.commit_to(min(message.commit_index, self._log.last_index))
+        self._learn_commit(message)
         self._out.after_hard_state.append(
             HeartbeatResponse(
                 sender=self._standing.id,
@@ -129,6 +155,16 @@ class Following:
                 round=message.round,
             )
         )
+
+    def _learn_commit(self, message: HeartbeatRequest) -> None:
+        """Raise the commit index, if our log is the leader's up to there."""
+        index = message.commit_index
+        if not self._log.commit_index < index <= self._log.last_index:
+            return
+        if self._log.chain(index) == message.commit_chain:
+            self._log.commit_to(index)
+        else:
+            self._diverged(message.sender, index, message.commit_chain)
 
     def _follow(self, leader: NodeId, *, heartbeat: bool) -> bool:
         """Accept the leader of our term; False if that cannot be: a term has one (5.2)."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dledger.raft.answers import stored
 from dledger.raft.log import RaftLog
 from dledger.raft.messages import InstallSnapshotRequest, InstallSnapshotResponse
-from dledger.raft.ready import Outbox, SnapshotChunk
+from dledger.raft.ready import Divergence, Outbox, SnapshotChunk
 from dledger.raft.standing import Standing
 from dledger.types import SnapshotInfo
 
@@ -31,7 +31,10 @@ class Installing:
     def on_request(self, message: InstallSnapshotRequest) -> None:
         """Take a piece from the leader of our term, or say from where we want it."""
         info = message.info
-        if self._log.has(info.last_index, info.last_term) and not self._replaces_lost(info):
+        if self._contradicts(info):
+            chain = self._log.chain(info.last_index)
+            self._out.refused = Divergence(message.sender, info.last_index, chain, info.last_chain)
+        elif self._has(info) and not self._replaces_lost(info):
             self._answer_installed(message)
         elif not self._accepts:
             self._answer(message, accepted=False, offset=0)
@@ -60,6 +63,18 @@ class Installing:
             )
         )
 
+    def _has(self, info: SnapshotInfo) -> bool:
+        """Whether everything that a snapshot stands for is in our log."""
+        if info.last_index <= self._log.commit_index:
+            return True
+        is_here = self._log.matches(info.last_index, info.last_term)
+        return is_here and self._log.chain(info.last_index) == info.last_chain
+
+    def _contradicts(self, info: SnapshotInfo) -> bool:
+        """Whether a snapshot stands for another log than the one that we know to be committed."""
+        known = self._log.knows(info.last_index) and info.last_index <= self._log.commit_index
+        return known and self._log.chain(info.last_index) != info.last_chain
+
     def _replaces_lost(self, info: SnapshotInfo) -> bool:
         """Whether a snapshot has what we must apply next and have lost."""
         return self._log.applied_index < self._lost_index <= info.last_index
@@ -75,7 +90,7 @@ class Installing:
         if info.last_index <= self._log.commit_index:
             self._log.skip_to(info.last_index)
         else:
-            self._log.install(info.last_index, info.last_term)
+            self._log.install(info.last_index, info.last_term, info.last_chain)
             self._out.retract_acks(1)
 
     def _take(self, message: InstallSnapshotRequest) -> None:
@@ -91,7 +106,7 @@ class Installing:
         if self._held_bytes == info.size_bytes:
             self._standing.installing = self._out.install = info
             self._log.apply_paused = True
-            if self._log.has(info.last_index, info.last_term):
+            if self._has(info):
                 self._log.commit_to(info.last_index)
         self._answer(message, accepted=True, offset=self._held_bytes)
 
@@ -111,5 +126,10 @@ class Installing:
         """We have all of it: as a success of an append, which leaves when it is durable."""
         self._log.commit_to(message.info.last_index)
         self._out.after_entries.append(
-            stored(message, term=self._standing.term, match_index=message.info.last_index)
+            stored(
+                message,
+                term=self._standing.term,
+                match_index=message.info.last_index,
+                match_chain=message.info.last_chain,
+            )
         )

@@ -23,7 +23,7 @@ from dledger.raft.messages import (
 )
 from dledger.raft.progress import Progress, ProgressState
 from dledger.raft.reads import Reads
-from dledger.raft.ready import Outbox
+from dledger.raft.ready import Divergence, Outbox
 from dledger.raft.replication import Replication
 from dledger.raft.snapshots import SnapshotReader
 from dledger.types import Entry, NodeId
@@ -219,13 +219,25 @@ class Leadership:
         if not message.success:
             self._on_rejection(peer, message)
             return False
-        if message.match_index > self._log.last_index:
+        if message.match_index > self._log.last_index or not self._is_ours(message):
             return False
         advanced = peer.acked(message.match_index)
         self._heard(message.sender, peer)
         self.pump_due = True
         self._finish_transfer(message.sender)
         return advanced
+
+    def _is_ours(self, message: AppendResponse) -> bool:
+        """Whether a follower has our log up to where it says; one that has another does not count.
+
+        What is before our log's beginning we cannot tell, and counts for nothing any more.
+        """
+        index = message.match_index
+        if not self._log.knows(index) or self._log.chain(index) == message.match_chain:
+            return True
+        ours = self._log.chain(index)
+        self._out.refused = Divergence(message.sender, index, ours, message.match_chain)
+        return False
 
     def on_heartbeat_response(self, message: HeartbeatResponse) -> None:
         """The follower is there: ask again for whatever seems lost, and confirm reads."""
@@ -323,12 +335,15 @@ class Leadership:
         self._round += 1
         self._reads.round_begins(self._round, self._log.commit_index)
         for peer_id, peer in self.progress.items():
+            known = min(self._log.commit_index, peer.match_index)
+            commit_index = known if self._log.knows(known) else 0
             self._out.now.append(
                 HeartbeatRequest(
                     sender=self._config.id,
                     recipient=peer_id,
                     term=self._term,
-                    commit_index=min(self._log.commit_index, peer.match_index),
+                    commit_index=commit_index,
+                    commit_chain=self._log.chain(commit_index) if commit_index else 0,
                     round=self._round,
                 )
             )

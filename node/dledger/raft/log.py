@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from dledger.chain import chains_behind
 from dledger.errors import OffsetOutOfRange
 from dledger.types import Entry, held_bytes
 
@@ -34,6 +35,16 @@ class LogReader(Protocol):
         """Return the term of the entry at *index*; 0 for index 0.
 
         That of ``first_index - 1`` is known, too: a snapshot says it.
+
+        Raises:
+            OffsetOutOfRange: There is no such entry.
+        """
+        ...
+
+    def chain(self, index: int) -> int:
+        """Return the chain CRC of the entry at *index*; 0 for index 0. No I/O.
+
+        That of ``first_index - 1`` is known, too; also those of damaged entries are.
 
         Raises:
             OffsetOutOfRange: There is no such entry.
@@ -79,10 +90,12 @@ class RaftLog:
         self._max_unapplied_bytes = max_unapplied_bytes
         self.last_index = self.durable_index = reader.last_index
         self.last_term = reader.term(reader.last_index)
+        self.last_chain = reader.chain(reader.last_index)
         self.commit_index = self.applied_index = applied_index
         assert applied_index <= self.last_index, "the applied entries must be in the log"
         self.apply_blocked = self.apply_paused = False
         self._tail: list[Entry] = []
+        self._tail_chains: list[int] = []
         self._tail_bytes = 0
         self._tail_first = self.last_index + 1
         self._next_write = self.last_index + 1
@@ -112,18 +125,40 @@ class RaftLog:
             return self._tail[index - self._tail_first].term
         return self._reader.term(index)
 
+    def chain(self, index: int) -> int:
+        """Return the chain CRC at *index*; 0 for index 0. Equal ones mean equal logs up to there.
+
+        Raises:
+            OffsetOutOfRange: There is no such entry.
+        """
+        if index == self.last_index:
+            return self.last_chain
+        if index > self.last_index:
+            raise OffsetOutOfRange(index, first=self.first_index, last=self.last_index)
+        if index >= self._tail_first:
+            return self._tail_chains[index - self._tail_first]
+        return self._reader.chain(index)
+
+    def knows(self, index: int) -> bool:
+        """Whether we can tell what is at *index*: it is in our log, or right before it."""
+        return self.first_index - 1 <= index <= self.last_index
+
     def matches(self, index: int, term: int) -> bool:
         """Whether we have the entry (index, term); (0, 0) is in every log."""
-        in_range = self.first_index - 1 <= index <= self.last_index
-        return in_range and self.term(index) == term
+        return self.knows(index) and self.term(index) == term
 
     def has(self, index: int, term: int) -> bool:
         """Whether everything up to the committed entry (index, term) is in our log."""
         return index <= self.commit_index or self.matches(index, term)
 
-    def is_behind_or_equal(self, *, last_index: int, last_term: int) -> bool:
-        """Whether a log ending in (last_index, last_term) is up to date for us (Raft 5.4.1)."""
-        return (last_term, last_index) >= (self.last_term, self.last_index)
+    def is_behind_or_equal(self, *, last_index: int, last_term: int, last_chain: int) -> bool:
+        """Whether a log ending in (last_index, last_term) is up to date for us (Raft 5.4.1).
+
+        One that has our entry there, and another log before it, is not: one of the two is wrong.
+        """
+        if (last_term, last_index) < (self.last_term, self.last_index):
+            return False
+        return not self.matches(last_index, last_term) or self.chain(last_index) == last_chain
 
     def agreement(self, index: int, term: int) -> tuple[int, int]:
         """Return the highest (index, term) of ours with both at most the given ones.
@@ -142,13 +177,15 @@ class RaftLog:
                 high = middle - 1
         return low, self.term(low)
 
-    def append(self, entries: Sequence[Entry]) -> None:
-        """Add entries that follow the last one."""
+    def append(self, entries: Sequence[Entry], chains: Sequence[int] | None = None) -> None:
+        """Add entries that follow the last one; *chains* are their chain CRCs if they are known."""
         assert entries[0].index == self.last_index + 1, "entries must be contiguous"
         self._tail.extend(entries)
+        self._tail_chains += chains or chains_behind(self.last_chain, entries)
         self._tail_bytes += held_bytes(entries)
         self.last_index = entries[-1].index
         self.last_term = entries[-1].term
+        self.last_chain = self._tail_chains[-1]
 
     def first_new(self, entries: Sequence[Entry]) -> int | None:
         """Return the position of the first of *entries* that we do not have; None if we have all.
@@ -166,7 +203,7 @@ class RaftLog:
         """Drop [first, last]; nothing that is on its way to disk there counts any more."""
         assert first > self.commit_index, "a committed entry is never removed"
         assert first > self.applied_index, "an applied entry is never removed"
-        self.last_term = self.term(first - 1)
+        self.last_term, self.last_chain = self.term(first - 1), self.chain(first - 1)
         self.last_index = first - 1
         self._forget(max(0, first - self._tail_first), len(self._tail))
         self._tail_first = min(self._tail_first, first)
@@ -180,11 +217,11 @@ class RaftLog:
         self.truncate(first)
         self._cut_behind = first - 1
 
-    def install(self, index: int, term: int) -> None:
+    def install(self, index: int, term: int, chain: int) -> None:
         """Begin anew behind a snapshot that ends in (index, term); no write under way counts."""
         assert index > self.commit_index, "a snapshot never takes entries back"
         self.last_index = self.durable_index = self.commit_index = self.applied_index = index
-        self.last_term = term
+        self.last_term, self.last_chain = term, chain
         self._forget(0, len(self._tail))
         self._tail_first = self._next_write = index + 1
         self.apply_blocked = False
@@ -303,4 +340,4 @@ class RaftLog:
 
     def _forget(self, start: int, stop: int) -> None:
         self._tail_bytes -= held_bytes(self._tail[start:stop])
-        del self._tail[start:stop]
+        del self._tail[start:stop], self._tail_chains[start:stop]

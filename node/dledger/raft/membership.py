@@ -8,12 +8,14 @@ was restored from a backup, and have no effect. The stack is owned by one Raft.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Final
 
 from dledger.errors import InvalidArgument
 from dledger.raft.quorum import Electorate
 from dledger.types import Entry, EntryKind, Member, Membership, NodeId
 
 _NONE = Membership()
+_MOST_INTRODUCED: Final = 64
 
 
 class MembershipStack:
@@ -21,6 +23,7 @@ class MembershipStack:
 
     def __init__(self, memberships: Iterable[tuple[int, Membership]], group_id: str) -> None:
         self._group_id = group_id
+        self._introduced: dict[NodeId, None] = {}
         self._stack: list[tuple[int, Membership]] = []
         self.append(memberships)
 
@@ -94,6 +97,32 @@ class MembershipStack:
             return False
         removal_index = self.removal_index(node_id)
         return removal_index is not None and removal_index <= commit_index
+
+    def introduce(self, node_id: NodeId) -> None:
+        """Hear a node that is a member by an entry which our log does not have yet."""
+        self._introduced.pop(node_id, None)
+        while len(self._introduced) >= _MOST_INTRODUCED:
+            del self._introduced[next(iter(self._introduced))]
+        self._introduced[node_id] = None
+
+    def hears(self, node_id: NodeId, commit_index: int) -> bool:
+        """Whether what a node asks counts: a member's word, until its removal is committed.
+
+        Also that of one that a member introduced; and anyone's, while we know no member.
+        """
+        if node_id in self._ids or not self._stack:
+            return True
+        removal_index = self.removal_index(node_id)
+        if removal_index is not None:
+            return removal_index > commit_index
+        return node_id in self._introduced
+
+    def known_member(self, node_id: NodeId, commit_index: int) -> Member | None:
+        """Return a node as the newest membership has it that names it, until it is removed."""
+        if self.is_removed(node_id, commit_index):
+            return None
+        found = (membership.get(node_id) for _, membership in reversed(self._stack))
+        return next((member for member in found if member is not None), None)
 
     def removal_index(self, node_id: NodeId) -> int | None:
         """Return the index of the membership that removed a node, committed or not; None if none.

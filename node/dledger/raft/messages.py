@@ -22,10 +22,14 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreVoteRequest(Message):
-    """Would you vote for me in *term*? Changes no one's state."""
+    """Would you vote for me in *term*? Changes no one's state.
+
+    *last_chain* is the chain CRC of the sender's last entry.
+    """
 
     last_index: int
     last_term: int
+    last_chain: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +41,14 @@ class PreVoteResponse(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteRequest(Message):
-    """Vote for me in *term*; *transfer* says that the old leader asked for this election."""
+    """Vote for me in *term*; *transfer* says that the old leader asked for this election.
+
+    *last_chain* is the chain CRC of the sender's last entry.
+    """
 
     last_index: int
     last_term: int
+    last_chain: int
     transfer: bool = False
 
 
@@ -53,10 +61,16 @@ class VoteResponse(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendRequest(Message):
-    """Entries that follow (previous_index, previous_term); may be empty to probe."""
+    """Entries that follow (previous_index, previous_term); may be empty to probe.
+
+    *previous_chain* is the chain CRC there: it stands for everything that is before the entries.
+    *last_chain* is that of the last entry in the leader's log, and so for what they should be.
+    """
 
     previous_index: int
     previous_term: int
+    previous_chain: int
+    last_chain: int
     commit_index: int
     entries: tuple[Entry, ...] = ()
 
@@ -69,6 +83,7 @@ class AppendResponse(Message):
         success: Whether the previous entry matched.
         match_index: On success, the highest index known equal to the leader's. On rejection,
             the request's previous_index, so that stale rejections can be told apart.
+        match_chain: On success, the chain CRC there: the leader counts no other log.
         conflict_term: On rejection, our term at conflict_index; 0 if nothing can agree.
         conflict_index: On rejection, our highest index at or below the request's previous
             entry, in index and in term: the logs cannot agree above it, so the leader resumes
@@ -77,6 +92,7 @@ class AppendResponse(Message):
 
     success: bool
     match_index: int
+    match_chain: int = 0
     conflict_term: int = 0
     conflict_index: int = 0
 
@@ -85,10 +101,12 @@ class AppendResponse(Message):
 class HeartbeatRequest(Message):
     """I lead. *commit_index* never exceeds what the recipient is known to match.
 
-    *round* grows with each broadcast; the response echoes it: a quorum's answers confirm reads.
+    *commit_chain* is the chain CRC there. *round* grows with each broadcast; the response echoes
+    it: a quorum's answers confirm reads.
     """
 
     commit_index: int
+    commit_chain: int
     round: int
 
 

@@ -37,6 +37,33 @@ class RoleChange:
 
 
 @dataclass(frozen=True, slots=True)
+class Divergence:
+    """A peer's log is another one than ours, though both have an entry of one term at *index*.
+
+    Or what came of it is not what it says that is there.
+
+    Attributes:
+        peer: Who sent it, or in whose name it came.
+        index: Where it shows; it may begin before.
+        ours: The chain CRC of our log there, or of what came.
+        theirs: That of the peer's.
+    """
+
+    peer: NodeId
+    index: int
+    ours: int
+    theirs: int
+
+
+@dataclass(frozen=True, slots=True)
+class TermJump:
+    """A message of a term that the group cannot have come to from ours; it changed nothing."""
+
+    sender: NodeId
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotChunk:
     """Bytes of a snapshot that is being received; offset 0 begins anew."""
 
@@ -77,7 +104,7 @@ class Ready:
     8. Keep *chunks* aside. When *install* names the snapshot that they complete: let every write
        of this and earlier Readys end, check it, replace log and state by it, and call
        `Raft.snapshot_finished`. It must be all or nothing, whatever crashes.
-    9. Note *role_change* (the newest, if there were several).
+    9. Note *role_change*, and what message was *refused* (the newest, if there were several).
 
     A message may be lost, doubled or late; none needs to be sent again.
     """
@@ -93,6 +120,7 @@ class Ready:
     chunks: tuple[SnapshotChunk, ...] = ()
     install: SnapshotInfo | None = None
     role_change: RoleChange | None = None
+    refused: Divergence | TermJump | None = None
 
 
 class Outbox:
@@ -105,6 +133,7 @@ class Outbox:
         "install",
         "now",
         "reads",
+        "refused",
         "role_change",
     )
 
@@ -116,6 +145,7 @@ class Outbox:
         self.chunks: list[SnapshotChunk] = []
         self.install: SnapshotInfo | None = None
         self.role_change: RoleChange | None = None
+        self.refused: Divergence | TermJump | None = None
 
     def __bool__(self) -> bool:
         """Whether there is anything to take."""
@@ -127,6 +157,7 @@ class Outbox:
             or self.chunks
             or self.install is not None
             or self.role_change is not None
+            or self.refused is not None
         )
 
     def retract_acks(self, first: int) -> None:
@@ -154,11 +185,12 @@ class Outbox:
             chunks=tuple(self.chunks),
             install=self.install,
             role_change=self.role_change,
+            refused=self.refused,
         )
         self.now.clear()
         self.after_hard_state.clear()
         self.after_entries.clear()
         self.reads.clear()
         self.chunks.clear()
-        self.install = self.role_change = None
+        self.install = self.role_change = self.refused = None
         return ready

@@ -113,6 +113,8 @@ class Replication:
                 term=self._term,
                 previous_index=previous_index,
                 previous_term=self._log.term(previous_index),
+                previous_chain=self._log.chain(previous_index),
+                last_chain=self._log.chain(previous_index + len(entries)),
                 commit_index=self._log.commit_index,
                 entries=entries,
             )

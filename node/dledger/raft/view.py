@@ -9,7 +9,7 @@ from dledger.raft.log import RaftLog
 from dledger.raft.membership import MembershipStack
 from dledger.raft.progress import Progress
 from dledger.raft.standing import Standing
-from dledger.types import HardState, Membership, NodeId, Role
+from dledger.types import HardState, Member, Membership, NodeId, Role
 
 
 class RaftView:
@@ -103,6 +103,17 @@ class RaftView:
         """Return the index of the committed entry that removed a node for good; None: none did."""
         removed = self._memberships.is_removed(node_id, self.commit_index)
         return self._memberships.removal_index(node_id) if removed else None
+
+    def hears(self, node_id: NodeId) -> bool:
+        """Whether what a node asks of us counts: it is a member by our log, or was introduced.
+
+        Also one whose removal is not known to be committed; and anyone, while we know no member.
+        """
+        return self._memberships.hears(node_id, self.commit_index)
+
+    def known_member(self, node_id: NodeId) -> Member | None:
+        """Return a node as the newest membership has it that names it; None if it has no say."""
+        return self._memberships.known_member(node_id, self.commit_index)
 
     def was_member(self, node_id: NodeId) -> bool:
         """Whether a node is or was a member, as far as the log goes back."""

@@ -1,4 +1,7 @@
-"""The Admin service: life cycle of one node, on its peer port. Translates; decides nothing."""
+"""The Admin service: life cycle of one node, on its peer port. Translates; decides nothing.
+
+Its calls about topics and consumer groups are in `made`.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from dledger.types import Member, NodeId
 
 _NO_DEADLINE_S: Final = 10.0
 _ANSWER_MARGIN_S: Final = 0.2
+_MAX_INT64: Final = (1 << 63) - 1
 
 
 class AdminBackend(Protocol):
@@ -54,7 +58,7 @@ class AdminServicer:
         methods = pb.DESCRIPTOR.services_by_name["Admin"].methods
         return grpc.method_handlers_generic_handler(
             f"{pb.DESCRIPTOR.package}.Admin",
-            {method.name: self._method_handler(method) for method in methods},
+            {m.name: self._method_handler(m) for m in methods if hasattr(self, m.name)},
         )
 
     def _method_handler(self, method: Any) -> grpc.RpcMethodHandler:
@@ -154,19 +158,22 @@ class AdminServicer:
 
 
 def status_response(status: NodeStatus) -> pb.StatusResponse:
-    """Return the protobuf form of a node's status."""
+    """Return the protobuf form of a node's status.
+
+    A number that does not fit is clamped: whoever looks at a group that is at fault must see it.
+    """
     response = pb.StatusResponse(
         node_id=status.node_id,
         name=status.name,
         group=status.group,
         group_id=status.group_id,
         role=status.role,
-        term=status.term,
+        term=_fitting(status.term),
         leader_id=status.leader_id,
-        commit_index=status.commit_index,
-        applied_index=status.applied_index,
-        last_index=status.last_index,
-        synced_index=status.synced_index,
+        commit_index=_fitting(status.commit_index),
+        applied_index=_fitting(status.applied_index),
+        last_index=_fitting(status.last_index),
+        synced_index=_fitting(status.synced_index),
         ready=status.ready,
         not_ready_reason=status.not_ready_reason,
         version=status.version,
@@ -176,13 +183,14 @@ def status_response(status: NodeStatus) -> pb.StatusResponse:
         recovered_to=status.recovered_to,
         faulty_entries=status.faulty_entries,
         feature_level=status.feature_level,
+        commit_waits_ms=_fitting(status.commit_waits_ms),
     )
     for row in status.members:
         response.members.add(
             member=_member(row.member),
             role=row.role,
-            match_index=row.match_index,
-            lag=row.lag,
+            match_index=_fitting(row.match_index),
+            lag=_fitting(row.lag),
             connected=row.connected,
             voter=row.voter,
             feature_level=row.feature_level,
@@ -193,7 +201,7 @@ def status_response(status: NodeStatus) -> pb.StatusResponse:
             pb.Failover(
                 from_id=record.from_id,
                 to_id=record.to_id,
-                term=record.term,
+                term=_fitting(record.term),
                 cause=record.cause,
                 detected_ms=record.detected_ms,
                 elected_ms=record.elected_ms,
@@ -202,6 +210,10 @@ def status_response(status: NodeStatus) -> pb.StatusResponse:
             )
         )
     return response
+
+
+def _fitting(number: int) -> int:
+    return max(-_MAX_INT64 - 1, min(number, _MAX_INT64))
 
 
 def _patience_s(context: Any) -> float:

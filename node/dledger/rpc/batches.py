@@ -16,10 +16,13 @@ from dledger.broker.topics import check_name
 from dledger.errors import FeatureNotReady, InvalidArgument
 from dledger.features import FEATURES
 from dledger.rpc.checks import (
+    NO_SCOPE,
     check_body_sizes,
     check_properties,
     check_tag,
+    check_times,
     check_total,
+    is_scope,
 )
 from dledger.rpc.limits import MAX_ID_LENGTH, MAX_MESSAGES
 
@@ -72,6 +75,8 @@ def _check_columns(batch: ProduceFrame) -> None:
     check_total(sum(sizes))
     if max(batch.id_sizes()) > MAX_ID_LENGTH:
         raise InvalidArgument(f"message_id has at most {MAX_ID_LENGTH} bytes")
+    check_times(batch.born_at_ms())
+    batch.check_texts()
     for tag in set(batch.tags() or ()):
         check_tag(tag.decode())
 
@@ -88,3 +93,5 @@ def check_client_id(client_id: str) -> None:
         raise InvalidArgument(
             f"client_id must have 1 to {MAX_ID_LENGTH} characters, not {len(client_id)}"
         )
+    if is_scope(client_id):
+        raise InvalidArgument(NO_SCOPE)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from hashlib import md5, sha1
-from typing import Any
+from typing import Any, Final
 from zlib import crc32
 
 from dledger.errors import InvalidArgument, TopicTypeMismatch
@@ -28,7 +29,18 @@ _NO_DIGEST, _CRC32, _MD5, _SHA1 = (
     _DIGEST.MD5,
     _DIGEST.SHA1,
 )
-_MAX_TIMESTAMP_MS = 253_402_300_799_999
+MAX_TIMESTAMP_MS: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999, as far as a protobuf ``Timestamp`` goes."""
+SCOPE_DIGEST_BYTES: Final = 8
+NO_SCOPE: Final = (
+    "a client id does not end with '#' and 16 hexadecimal digits: those are the group's"
+)
+_SCOPE: Final = re.compile(rf"#[0-9a-f]{{{2 * SCOPE_DIGEST_BYTES}}}\Z")
+
+
+def is_scope(client_id: str) -> bool:
+    """Whether a client calls itself as only the group may call a scope of message ids."""
+    return _SCOPE.search(client_id) is not None
 
 
 def check_normal(system: Any) -> None:
@@ -87,11 +99,14 @@ def check_digest(body: bytes, digest: Any) -> None:
         )
 
 
-def born_at_ms(column: Sequence[int]) -> Sequence[int]:
-    """Return producers' clocks, moved into the range that a protobuf ``Timestamp`` can say."""
-    if min(column) >= 0 and max(column) <= _MAX_TIMESTAMP_MS:
-        return column
-    return [min(max(milliseconds, 0), _MAX_TIMESTAMP_MS) for milliseconds in column]
+def check_times(column: Sequence[int]) -> None:
+    """Refuse producers' clocks that no protobuf ``Timestamp`` can say, naming the first row."""
+    if min(column) >= 0 and max(column) <= MAX_TIMESTAMP_MS:
+        return
+    row, found = next((r, ms) for r, ms in enumerate(column) if not 0 <= ms <= MAX_TIMESTAMP_MS)
+    raise InvalidArgument(
+        f"row {row}: born_at_ms must be from 0 to {MAX_TIMESTAMP_MS} (the year 9999), not {found}"
+    )
 
 
 def md5_of(body: bytes) -> str:
@@ -129,10 +144,22 @@ def check_properties(properties: Mapping[str, str], keys: Collection[str]) -> No
 def check_record(record: Record) -> None:
     """Refuse what a node would refuse of a native message, before it is sent."""
     check_body(record.body)
+    check_times((record.born_at_ms,))
+    _check_unicode(record)
     check_tag(record.tag)
     check_properties(record.properties, record.keys)
     if len(record.message_id.encode()) > MAX_ID_LENGTH:
         raise InvalidArgument(f"message_id has at most {MAX_ID_LENGTH} bytes")
+
+
+def _check_unicode(record: Record) -> None:
+    """Refuse lone surrogates, which a Python string may have and UTF-8 has not."""
+    pairs = (text for pair in record.properties.items() for text in pair)
+    for text in (record.message_id, record.tag, *record.keys, *pairs):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidArgument(f"{text!a} is not Unicode: {error.reason}") from error
 
 
 def _name(enum: Any, value: int) -> str:

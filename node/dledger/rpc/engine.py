@@ -23,6 +23,7 @@ class ClientEndpoint:
         host: An IPv4 address: routes name many nodes, and the SDKs allow that for addresses only.
         port: The plain gRPC port.
         tls_port: The gRPC port with TLS; 0 when it is turned off.
+        heard: Whether the node that says so hears it now, as far as it can tell.
     """
 
     node_id: NodeId
@@ -30,6 +31,7 @@ class ClientEndpoint:
     host: str
     port: int
     tls_port: int
+    heard: bool = True
 
 
 class Engine(Protocol):
@@ -55,6 +57,15 @@ class Engine(Protocol):
 
     def endpoints(self) -> Sequence[ClientEndpoint]:
         """All nodes whose address is known, sorted by name."""
+
+    def knows_members(self) -> bool:
+        """Whether `endpoints` has all members: one that has just started lacks some."""
+
+    def hears(self, node_id: NodeId) -> bool:
+        """Whether this node hears another one now, or is that one.
+
+        A leader tells by the answers to its heartbeats, a follower only by whether its link is up.
+        """
 
     def submit(self, command: Command) -> asyncio.Future[object]:
         """Queue a framed or open command behind those submitted before; the future as `propose`.

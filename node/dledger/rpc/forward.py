@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -20,6 +20,7 @@ import grpc.aio
 
 from dledger.channel import error_of
 from dledger.errors import (
+    NOTHING_DONE,
     DiskFull,
     DledgerError,
     LeadershipLost,
@@ -27,17 +28,22 @@ from dledger.errors import (
     NotLeader,
     OutcomeUnknown,
     Overloaded,
+    RateLimited,
     Unavailable,
 )
 from dledger.metadata import by_key
 from dledger.rpc.engine import Engine
 from dledger.rpc.limits import MAX_HELD_BYTES
+from dledger.rpc.passing_on import PassingOn
 from dledger.rpc.peer_link import CHANNEL_OPTIONS
 from dledger.rpc.status import Relayed, from_rpc
 from dledger.types import Member, NodeId
 
 FORWARDED_KEY: Final = "x-dledger-forwarded"
-_THROUGH_KEY: Final = "x-dledger-through"
+_TELEMETRY_KEY: Final = "x-dledger-telemetry"
+_HOST_KEY: Final = "x-dledger-host"
+THROUGH_KEY: Final = "x-dledger-through"
+_PASSING_ON_KEY: Final = "x-dledger-passing-on"
 _CLIENT_ID_KEY: Final = "x-mq-client-id"
 _LANGUAGE_KEY: Final = "x-mq-language"
 _REQUEST_ID_KEY: Final = "x-mq-request-id"
@@ -46,6 +52,8 @@ _NO_DEADLINE_S: Final = 10.0
 _RETRY_S: Final = 0.05
 _RETRY_MAX_S: Final = 0.4
 _WATCH_S: Final = 1.0
+_TELL_S: Final = 1.0
+_NUMBER_DIGITS: Final = 20
 _T = TypeVar("_T")
 
 
@@ -60,6 +68,9 @@ class Caller:
         deadline_s: Event-loop time by which the answer should leave, a margin before the
             client's own deadline.
         given: The call's metadata.
+        host: Where the client's connection comes from, as gRPC names it, without the port.
+        has_telemetry: Whether the client's Telemetry runs on the same connection.
+        connection: The client's connection here, as gRPC names it; empty if a follower's.
     """
 
     client_id: str
@@ -67,17 +78,36 @@ class Caller:
     forwarded: bool
     deadline_s: float
     given: Mapping[str, str]
+    host: str = ""
+    has_telemetry: bool = False
+    connection: str = ""
 
     @classmethod
-    def of(cls, context: Any, *, tls: bool, peer_port: bool) -> Caller:
-        """Return the caller of the gRPC call *context* that came through such a port."""
+    def of(
+        cls,
+        context: Any,
+        *,
+        tls: bool,
+        peer_port: bool,
+        runs_telemetry: Callable[[str, str], bool] = lambda _, __: False,
+    ) -> Caller:
+        """Return the caller of the gRPC call *context* that came through such a port.
+
+        *runs_telemetry* says whether a client's Telemetry runs on the connection of a peer, both
+        given; of a forwarded call the follower has said so.
+        """
         given = by_key(context.invocation_metadata())
+        client_id, peer = client_id_of(given), context.peer()
+        has_telemetry = _TELEMETRY_KEY in given if peer_port else runs_telemetry(client_id, peer)
         return cls(
-            client_id=given.get(_CLIENT_ID_KEY, ""),
+            client_id=client_id,
+            host=given.get(_HOST_KEY, "") if peer_port else peer.rpartition(":")[0],
+            has_telemetry=has_telemetry,
             tls=given.get(FORWARDED_KEY) == "tls" if peer_port else tls,
             forwarded=peer_port,
             deadline_s=_deadline_s(context),
             given=given,
+            connection="" if peer_port else context.peer(),
         )
 
     @property
@@ -93,18 +123,31 @@ class Caller:
     @property
     def through(self) -> NodeId | None:
         """The follower that sent it here."""
-        node = self.given.get(_THROUGH_KEY) if self.forwarded else None
+        node = self.given.get(THROUGH_KEY) if self.forwarded else None
         return NodeId(node) if node is not None else None
+
+    @property
+    def passing_on(self) -> int | None:
+        """The number by which that follower will say that it passed the answer on."""
+        number = self.given.get(_PASSING_ON_KEY, "") if self.forwarded else ""
+        return int(number) if number.isdecimal() and len(number) < _NUMBER_DIGITS else None
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """What is passed on to the leader."""
         passed = (item for item in self.given.items() if item[0].startswith(_PASSED_ON))
-        return (*passed, (FORWARDED_KEY, "tls" if self.tls else "plain"))
+        telemetry = ((_TELEMETRY_KEY, "1"),) if self.has_telemetry else ()
+        port = "tls" if self.tls else "plain"
+        return (*passed, (FORWARDED_KEY, port), (_HOST_KEY, self.host), *telemetry)
 
     def remaining_s(self) -> float:
         """Return the seconds until `deadline_s`; negative when it has passed."""
         return self.deadline_s - asyncio.get_running_loop().time()
+
+
+def client_id_of(given: Mapping[str, str]) -> str:
+    """Return the client id in a call's metadata; empty if there is none."""
+    return given.get(_CLIENT_ID_KEY, "")
 
 
 class Relay:
@@ -123,6 +166,7 @@ class Relay:
         self._held_bytes = 0
         self._superseded: set[int] = set()
         self._watcher: asyncio.Task[None] | None = None
+        self._answers = PassingOn(self._tell)
 
     @property
     def held_bytes(self) -> int:
@@ -132,9 +176,11 @@ class Relay:
     def start(self) -> None:
         """Start watching for changes of leader."""
         self._watcher = asyncio.get_running_loop().create_task(self._watch())
+        self._answers.start()
 
     async def close(self) -> None:
         """Stop watching and close the channels; calls under way fail as unavailable."""
+        await self._answers.close()
         if self._watcher is not None:
             self._watcher.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -178,7 +224,7 @@ class Relay:
                         raise _unknown(error) from error
                     raise
                 unknown = unknown or not isinstance(error, _NOTHING_HAPPENED)
-            except (DiskFull, Relayed) as error:
+            except (DiskFull, RateLimited, Relayed) as error:
                 if unknown and _says_nothing_happened(error):
                     raise _unknown(error) from error
                 raise
@@ -218,20 +264,40 @@ class Relay:
             response: bytes = await call
             return response
 
-    async def stream(self, path: str, request: bytes, caller: Caller) -> AsyncIterator[bytes]:
-        """Yield the leader's answers to a call that streams them. Raises as `unary` does."""
+    async def stream(self, path: str, request: bytes, caller: Caller) -> AsyncGenerator[bytes]:
+        """Yield the leader's answers to a call that streams them. Raises as `unary` does.
+
+        They go out together where they are small: so none has when the leader dies among them, and
+        the caller of this may ask the next leader for the same. The leader hears when all are out.
+        """
         channel, leader = self._to_leader(caller)
+        number = self._answers.next_number()
         call = channel.unary_stream(path)(
-            request, metadata=self._metadata(caller), timeout=max(caller.remaining_s(), 0.001)
+            request,
+            metadata=(*self._metadata(caller), (_PASSING_ON_KEY, str(number))),
+            timeout=max(caller.remaining_s(), 0.001),
         )
         with self._watched(leader, call):
             self._streams.add(call)
             try:
-                async for response in call:
+                async for response in self._answers.whole(call):
                     yield response
             finally:
                 self._streams.discard(call)
                 call.cancel()
+        self._answers.passed_on(leader.address, number)
+
+    async def _tell(self, address: str, path: str, request: bytes) -> bool:
+        """Call a method of a peer that led; return whether it answered."""
+        channel = self._channels.get(address)
+        if channel is None:
+            return False
+        me = ((THROUGH_KEY, self._engine.node_id),)
+        try:
+            await channel.unary_unary(path)(request, metadata=me, timeout=_TELL_S)
+        except grpc.aio.AioRpcError:
+            return False
+        return True
 
     def cancel_streams(self) -> None:
         """End every relayed stream as unavailable: this node is about to close."""
@@ -248,7 +314,7 @@ class Relay:
         return channel, leader
 
     def _metadata(self, caller: Caller) -> tuple[tuple[str, str], ...]:
-        return (*caller.metadata, (_THROUGH_KEY, self._engine.node_id))
+        return (*caller.metadata, (THROUGH_KEY, self._engine.node_id))
 
     @contextlib.contextmanager
     def _watched(self, leader: Member, call: Any) -> Any:
@@ -286,7 +352,7 @@ class Relay:
         call.cancel()
 
 
-_NOTHING_HAPPENED: Final = (NotLeader, NotJoined, Overloaded, DiskFull)
+_NOTHING_HAPPENED: Final = (NotLeader, NotJoined, Overloaded, RateLimited, DiskFull)
 
 
 def _says_nothing_happened(error: DledgerError) -> bool:
@@ -298,7 +364,8 @@ def _says_nothing_happened(error: DledgerError) -> bool:
 
 def _unknown(error: DledgerError) -> OutcomeUnknown:
     """Return what to say in place of *error*, where an attempt before may have been carried out."""
-    return OutcomeUnknown(f"{error}; but an earlier attempt may have been carried out")
+    sentence = str(error).removesuffix(NOTHING_DONE)
+    return OutcomeUnknown(f"{sentence}; whether an earlier attempt was carried out is not known")
 
 
 def _deadline_s(context: Any) -> float:

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Final
 
 _LENGTH_BYTES: Final = 4
+_FIRST_BYTES: Final = 16 << 10
+"""What a connection takes before anything has come."""
 _BUFFER_BYTES: Final = 512 << 10
-"""What one read takes; a larger frame gets a buffer of its own size, for as long as it is read."""
+"""What one read takes where much comes; a larger frame gets more, for as long as it is read."""
 
 
 class BadFraming(ValueError):
@@ -22,6 +24,8 @@ def prefix(frame: bytes) -> bytes:
 class FrameReader:
     """Cuts what is read into a buffer of its own into frames.
 
+    The buffer grows twofold as it is filled, never because a length says that much will come.
+
     Args:
         take: Told of each frame; the view is good for that call only.
         max_frame_bytes: Longer frames are refused by their length alone.
@@ -30,8 +34,12 @@ class FrameReader:
     def __init__(self, take: Callable[[memoryview], None], *, max_frame_bytes: int) -> None:
         self._take = take
         self._max_frame_bytes = max_frame_bytes
-        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self._buffer = memoryview(bytearray(min(_FIRST_BYTES, _BUFFER_BYTES)))
         self._filled = 0
+
+    def close(self) -> None:
+        """Give the buffer back; nothing is read any more."""
+        self._buffer, self._filled = memoryview(b""), 0
 
     def space(self) -> memoryview:
         """Return where the next bytes go; never empty."""
@@ -44,24 +52,29 @@ class FrameReader:
             BadFraming: A frame is longer than any may be.
         """
         self._filled += count
-        start, needed = 0, _BUFFER_BYTES
+        start, needed = 0, _LENGTH_BYTES
         while self._filled - start >= _LENGTH_BYTES:
             begin = start + _LENGTH_BYTES
             length = int.from_bytes(self._buffer[start:begin], "little")
             if length > self._max_frame_bytes:
                 raise BadFraming(f"a frame of {length} bytes")
             if self._filled - begin < length:
-                needed = max(needed, _LENGTH_BYTES + length)
+                needed = _LENGTH_BYTES + length
                 break
             self._take(self._buffer[begin : begin + length])
             start = begin + length
-        self._keep_rest(start, needed)
+        self._keep_rest(start, self._wanted(needed))
 
-    def _keep_rest(self, start: int, needed: int) -> None:
-        """Move what is left to the front of a buffer that has room for the frame it begins."""
+    def _wanted(self, needed: int) -> int:
+        """Return how large the buffer is to be, for a frame of *needed* bytes that has begun."""
+        most, size = max(needed, _BUFFER_BYTES), len(self._buffer)
+        return min(2 * size if self._filled == size else size, most)
+
+    def _keep_rest(self, start: int, size: int) -> None:
+        """Move what is left to the front of a buffer of *size* bytes."""
         rest = self._buffer[start : self._filled]
-        if needed != len(self._buffer):
-            self._buffer = memoryview(bytearray(needed))
+        if size != len(self._buffer):
+            self._buffer = memoryview(bytearray(size))
         elif not start:
             return
         self._filled = len(rest)

@@ -4,32 +4,46 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
+from dledger.broker.frames import MalformedCommandError
 from dledger.broker.message import Columns
 from dledger.broker.produce import NO_QUEUE, encode_produce
 from dledger.broker.results import Produced
 from dledger.broker.topics import check_name
 from dledger.channel import LEADER_KEY, NOTHING_TAKEN_KEY
-from dledger.errors import DledgerError, InvalidArgument, NotLeader
+from dledger.errors import DledgerError, InvalidArgument, MessageIdConflict, NotLeader
 from dledger.rpc.batches import check_client_id
 from dledger.rpc.checks import (
-    born_at_ms,
     check_body_sizes,
     check_properties,
     check_tag,
+    check_times,
     check_total,
 )
 from dledger.rpc.forward import Caller
 from dledger.rpc.limits import MAX_ID_LENGTH, MAX_MESSAGES
-from dledger.rpc.native import NativeHandlers, bug, parsed
+from dledger.rpc.native import NativeHandlers, bug
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.producing import Producing
 from dledger.rpc.reading import BatchReading, Stretch, encoded
+from dledger.rpc.requests import parsed
 from dledger.rpc.status import grpc_code_of
+
+if TYPE_CHECKING:
+    from dledger.rpc.gateway.gateway import Gateway
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +60,10 @@ _RESPONSE_BYTES: Final = 1 << 20
 class LedgerHandlers(NativeHandlers):
     """The service at one port of a node."""
 
+    def __init__(self, gateway: Gateway, *, tls: bool, peer_port: bool) -> None:
+        super().__init__(gateway, tls=tls, peer_port=peer_port)
+        self._produce_intake = gateway.produce_intake
+
     def generic_handler(self) -> grpc.GenericRpcHandler:
         """Return the handler to add to a server."""
         append = self._at_leader(f"/{SERVICE_NAME}/Append", pb.AppendRequest, self._append)
@@ -55,8 +73,8 @@ class LedgerHandlers(NativeHandlers):
             {
                 "Append": grpc.stream_unary_rpc_method_handler(append),
                 "Produce": grpc.stream_stream_rpc_method_handler(self._produce),
-                "Read": grpc.unary_stream_rpc_method_handler(self._read),
-                "ReadBatches": grpc.unary_stream_rpc_method_handler(self._read_batches),
+                "Read": grpc.stream_stream_rpc_method_handler(self._read),
+                "ReadBatches": grpc.stream_stream_rpc_method_handler(self._read_batches),
                 "ReadIndex": grpc.stream_unary_rpc_method_handler(read_index),
             },
         )
@@ -70,18 +88,22 @@ class LedgerHandlers(NativeHandlers):
         stored = await self._engine.propose(command)
         if not isinstance(stored, Produced):
             raise TypeError(f"PRODUCE answered {stored!r}")
+        if stored.conflicts:
+            self._gateway.metrics.message_id_conflicts.inc(len(stored.conflicts))
+            raise MessageIdConflict.of(stored.conflicts)
         return pb.AppendResponse(
-            queue_id=stored.queue_ids[0], offsets=stored.offsets, index=stored.index
+            queue_id=stored.queue_id, offsets=stored.offsets, index=stored.index
         )
 
-    async def _produce(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+    async def _produce(self, _: Any, context: Any) -> AsyncIterator[bytes]:
         producing = Producing(self._gateway, self._answered_batch)
+        messages = partial(self._produce_intake.message, context, "Produce")
         try:
             await self._election_over()
             if not self._engine.is_leader():
                 leader = self._engine.leader()
                 raise NotLeader(leader.id if leader else None)
-            async for answers in producing.answers(requests):
+            async for answers in producing.answers(messages):
                 yield answers
         except DledgerError as error:
             said = self._leader_address()
@@ -90,6 +112,8 @@ class LedgerHandlers(NativeHandlers):
             await self._refuse(context, _PRODUCE, error, *said)
 
     def _answered_batch(self, error: DledgerError | None) -> None:
+        if isinstance(error, MessageIdConflict):
+            self._gateway.metrics.message_id_conflicts.inc(len(error.rows))
         code = grpc.StatusCode.OK if error is None else grpc_code_of(error)
         self._answered(_PRODUCE, code)
 
@@ -108,27 +132,33 @@ class LedgerHandlers(NativeHandlers):
         known = (e for e in self._engine.endpoints() if leader and e.node_id == leader.id)
         return [(LEADER_KEY, f"{e.host}:{e.tls_port if self._tls else e.port}") for e in known]
 
-    async def _read(self, raw: bytes, context: Any) -> AsyncIterator[bytes]:
-        async for response in self._stream(raw, context, _READ, self._records):
-            yield response
+    async def _read(self, _: Any, context: Any) -> None:
+        """Send the queue's messages one by one, for readers without the batch format."""
+        await self._send(context, _READ, self._records)
 
-    async def _read_batches(self, raw: bytes, context: Any) -> AsyncIterator[bytes]:
-        async for response in self._stream(raw, context, _READ_BATCHES, self._batches):
-            yield response
+    async def _read_batches(self, _: Any, context: Any) -> None:
+        await self._send(context, _READ_BATCHES, lambda _, part: [encoded(part)])
 
-    async def _stream(
+    async def _send(
         self,
-        raw: bytes,
         context: Any,
         method: str,
-        responses: Callable[[pb.ReadRequest], AsyncIterator[bytes]],
-    ) -> AsyncIterator[bytes]:
+        told: Callable[[pb.ReadRequest, Sequence[Stretch]], Iterable[bytes]],
+    ) -> None:
+        """Send what is asked for, as *told*, a part at a time and each when there is room."""
+        connection = "" if self._peer_port else context.peer()
         try:
-            request = parsed(pb.ReadRequest, raw)
+            async with self._intake.request(context, method.rpartition("/")[2]) as raw:
+                request = parsed(pb.ReadRequest, raw)
             if request.linearizable:
                 await self._catch_up(context)
-            async for response in responses(request):
-                yield response
+            reading = BatchReading(self._gateway, request)
+            reading.check()
+            while size_bytes := await reading.next_bytes():
+                if not self._gateway.outflow.has_room(size_bytes):
+                    reading.let_go()
+                async with self._gateway.outflow.room(connection, size_bytes):
+                    await _write(context, told(request, await reading.part()))
             self._answered(method)
         except DledgerError as error:
             await self._refuse(context, method, error)
@@ -153,16 +183,36 @@ class LedgerHandlers(NativeHandlers):
         index = await self._gateway.relay.run(caller, 0, ask)
         await self._engine.wait_applied(index, caller.remaining_s())
 
-    async def _batches(self, request: pb.ReadRequest) -> AsyncIterator[bytes]:
-        async for part in BatchReading(self._gateway, request).parts():
-            yield encoded(part)
+    def _records(self, request: pb.ReadRequest, part: Sequence[Stretch]) -> Iterator[bytes]:
+        """Yield the responses with the messages of a part, one by one."""
+        for records in _parts(record for each in part for record in self._stored(request, each)):
+            next_offset = records[-1].offset + 1
+            yield pb.ReadResponse(records=records, next_offset=next_offset).SerializeToString()
 
-    async def _records(self, request: pb.ReadRequest) -> AsyncIterator[bytes]:
-        """Yield the queue's messages one by one, for readers without the batch format."""
-        async for part in BatchReading(self._gateway, request).parts():
-            for records in _parts(record for stretch in part for record in _stored(stretch)):
-                next_offset = records[-1].offset + 1
-                yield pb.ReadResponse(records=records, next_offset=next_offset).SerializeToString()
+    def _stored(self, request: pb.ReadRequest, stretch: Stretch) -> Iterator[pb.StoredRecord]:
+        """Yield the messages of a stretch but for those that cannot be told."""
+        frame = stretch.frame()
+        for number in range(stretch.count):
+            offset = stretch.first_offset + number
+            try:
+                message = frame.message(stretch.first_row + number)
+            except MalformedCommandError as error:
+                self._gateway.broken.note(request.topic, request.queue_id, offset, error)
+                continue
+            record = pb.Record(
+                message_id=message.message_id,
+                body=message.body,
+                tag=message.tag,
+                keys=message.keys,
+                properties=message.properties,
+                born_at_ms=message.born_at_ms,
+            )
+            yield pb.StoredRecord(
+                offset=offset,
+                index=stretch.entry.index,
+                stored_at_ms=stretch.entry.timestamp_ms,
+                record=record,
+            )
 
 
 def command_of(request: pb.AppendRequest) -> bytes:
@@ -191,6 +241,8 @@ def _checked_columns(records: Sequence[pb.Record]) -> Columns:
     check_total(sum(sizes))
     if max(map(len, message_ids)) > MAX_ID_LENGTH:
         raise InvalidArgument(f"message_id has at most {MAX_ID_LENGTH} characters")
+    born_at_ms = [record.born_at_ms for record in records]
+    check_times(born_at_ms)
     for tag in set(tags):
         check_tag(tag)
     if any(keys) or any(properties):
@@ -200,11 +252,17 @@ def _checked_columns(records: Sequence[pb.Record]) -> Columns:
     return Columns(
         message_ids=message_ids,
         bodies=bodies,
-        born_at_ms=born_at_ms([record.born_at_ms for record in records]),
+        born_at_ms=born_at_ms,
         tags=tags,
         keys=keys,
         properties=properties,
     )
+
+
+async def _write(context: Any, responses: Iterable[bytes]) -> None:
+    """Write all of them; a call of its own, so that nothing of them is kept."""
+    for response in responses:
+        await context.write(response)
 
 
 def _parts(records: Iterator[pb.StoredRecord]) -> Iterator[list[pb.StoredRecord]]:
@@ -219,23 +277,3 @@ def _parts(records: Iterator[pb.StoredRecord]) -> Iterator[list[pb.StoredRecord]
             part, size_bytes = [], 0
     if part:
         yield part
-
-
-def _stored(stretch: Stretch) -> Iterator[pb.StoredRecord]:
-    frame = stretch.frame()
-    for number in range(stretch.count):
-        message = frame.message(stretch.first_row + number)
-        record = pb.Record(
-            message_id=message.message_id,
-            body=message.body,
-            tag=message.tag,
-            keys=message.keys,
-            properties=message.properties,
-            born_at_ms=message.born_at_ms,
-        )
-        yield pb.StoredRecord(
-            offset=stretch.first_offset + number,
-            index=stretch.entry.index,
-            stored_at_ms=stretch.entry.timestamp_ms,
-            record=record,
-        )

@@ -29,11 +29,27 @@ MAX_RECEIVE_BATCH: Final = 32
 MAX_POLL_MS: Final = 60_000
 DEFAULT_POLL_MS: Final = 20_000
 MAX_INVISIBLE_MS: Final = 12 * 3600 * 1000
+FIRST_INVISIBLE_MS: Final = 8_000
+"""How long a message is a push consumer's that is not known to have it: its answer may have died
+with a node. Longer than a leader takes to see an answer out and to renew what came with it."""
 RENEWED_INVISIBLE_MS: Final = 60_000
-"""How long a message is a push consumer's, again and again until it acks or is gone."""
+"""How long a message is a push consumer's after that, again and again until it acks or is gone."""
+CONSUME_BACKOFF_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200)
+"""When a message comes again to a push consumer that failed with it, by the attempt that failed."""
 
 MAX_HELD_BYTES: Final = 256 << 20
 """Unary requests under way at one node, together; most of them when they wait for a leader."""
+MAX_HELD_ANSWER_BYTES: Final = 256 << 10
+"""Of an answer that a follower passes on: so much of it waits for the rest, in case the leader dies
+meanwhile; what is larger goes out as it comes."""
+MAX_HELD_ANSWERS_BYTES: Final = 64 << 20
+"""Of all such answers of a node."""
+MAX_UNCONFIRMED_ANSWERS: Final = 16_384
+"""Answers that went through followers, and are not known to have reached their clients."""
 MAX_WAITING_POLLS: Final = 10_000
 MAX_TELEMETRY_STREAMS: Final = 10_000
 MAX_CLIENTS: Final = 100_000
+MADE_AT_ONCE: Final = 100
+MADE_PER_S: Final = 1.0
+"""Topics, and consumer groups, that clients make by naming them, at one leader: so many at once,
+and so many a second afterwards."""

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
-from google.protobuf.message import DecodeError
 
-from dledger.errors import DledgerError, InvalidArgument
+from dledger.errors import DledgerError
 from dledger.rpc.forward import Caller
+from dledger.rpc.requests import parsed
 from dledger.rpc.status import abort, grpc_code_of
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ class NativeHandlers:
     def __init__(self, gateway: Gateway, *, tls: bool, peer_port: bool) -> None:
         self._gateway, self._engine = gateway, gateway.engine
         self._tls, self._peer_port = tls, peer_port
+        self._intake = gateway.intake_of(peer_port=peer_port)
 
     def _at_leader(
         self, path: str, request_type: Any, serve: Callable[[Any], Awaitable[Any]]
@@ -44,9 +45,8 @@ class NativeHandlers:
             return answer
 
         async def admitted(context: Any, caller: Caller) -> bytes:
-            relay, intake = self._gateway.relay, self._gateway.intake
-            async with intake.request(context) as raw:
-                return await relay.run(caller, len(raw), lambda: once(raw, caller))
+            async with self._intake.request(context, path.rpartition("/")[2]) as raw:
+                return await self._gateway.relay.run(caller, len(raw), lambda: once(raw, caller))
 
         async def handle(_: Any, context: Any) -> bytes:
             caller = Caller.of(context, tls=self._tls, peer_port=self._peer_port)
@@ -84,11 +84,3 @@ def method_of(path: str) -> str:
 def bug(error: BaseException) -> DledgerError:
     """Return what a caller is told of an error that is our own; the details are in the log."""
     return DledgerError(f"internal error of the node ({type(error).__name__}); see its log")
-
-
-def parsed(request_type: Any, raw: bytes) -> Any:
-    """Return the request in *raw*, or raise InvalidArgument."""
-    try:
-        return request_type.FromString(raw)
-    except DecodeError as error:
-        raise InvalidArgument(f"this is no {request_type.DESCRIPTOR.name}: {error}") from error

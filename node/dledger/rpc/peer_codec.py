@@ -3,9 +3,14 @@
 ::
 
     frame      := type u8 | term u64 | fields of the type
-    AppendReq  := previous_index u64 | previous_term u64 | commit_index u64 | count u32 | entry*
-    Install    := last_index u64 | last_term u64 | size_bytes u64 | crc32c u32 | offset u64 | data
+    AppendReq  := previous_index u64 | previous_term u64 | previous_chain u32 | last_chain u32
+                | commit_index u64 | count u32 | entry*
+    Install    := last_index u64 | last_term u64 | last_chain u32 | size_bytes u64 | crc32c u32
+                | offset u64 | data
     entry      := term u64 | index u64 | timestamp_ms i64 | crc32c u32 | kind u8 | length u32 | data
+
+Terms, indexes and other counts are below 2^62 (`types.MAX_NUMBER`): what is not was not said by a
+member that works, and one more than that would not fit any more.
 
 A type's layout is fixed for good: what a newer version adds is a type of its own, which an older
 one drops as if it were lost on the way; Raft can do without any message. Entries are another
@@ -41,24 +46,28 @@ from dledger.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from dledger.types import Entry, EntryKind, NodeId, SnapshotInfo
+from dledger.types import MAX_NUMBER, Entry, EntryKind, NodeId, SnapshotInfo
 
 _HEAD: Final = struct.Struct("<BQ")
-_APPEND: Final = struct.Struct("<QQQI")
+_APPEND: Final = struct.Struct("<QQIIQI")
 _COUNT: Final = struct.Struct("<I")
 _ENTRY: Final = struct.Struct("<QQqIBI")
 
 _FIELDS: Final[dict[type[Message], tuple[int, struct.Struct, tuple[str, ...]]]] = {
-    PreVoteRequest: (1, struct.Struct("<QQ"), ("last_index", "last_term")),
+    PreVoteRequest: (1, struct.Struct("<QQI"), ("last_index", "last_term", "last_chain")),
     PreVoteResponse: (2, struct.Struct("<?"), ("granted",)),
-    VoteRequest: (3, struct.Struct("<QQ?"), ("last_index", "last_term", "transfer")),
+    VoteRequest: (
+        3,
+        struct.Struct("<QQI?"),
+        ("last_index", "last_term", "last_chain", "transfer"),
+    ),
     VoteResponse: (4, struct.Struct("<?"), ("granted",)),
     AppendResponse: (
         6,
-        struct.Struct("<?QQQ"),
-        ("success", "match_index", "conflict_term", "conflict_index"),
+        struct.Struct("<?QIQQ"),
+        ("success", "match_index", "match_chain", "conflict_term", "conflict_index"),
     ),
-    HeartbeatRequest: (7, struct.Struct("<QQ"), ("commit_index", "round")),
+    HeartbeatRequest: (7, struct.Struct("<QIQ"), ("commit_index", "commit_chain", "round")),
     HeartbeatResponse: (8, struct.Struct("<Q"), ("round",)),
     TimeoutNow: (9, struct.Struct("<"), ()),
     InstallSnapshotResponse: (
@@ -71,7 +80,7 @@ _FIELDS: Final[dict[type[Message], tuple[int, struct.Struct, tuple[str, ...]]]] 
 }
 _APPEND_TYPE: Final = 5
 _INSTALL_TYPE: Final = 10
-_INSTALL: Final = struct.Struct("<QQQIQ")
+_INSTALL: Final = struct.Struct("<QQIQIQ")
 _BY_TYPE: Final = {number: (cls, form, names) for cls, (number, form, names) in _FIELDS.items()}
 
 
@@ -127,6 +136,7 @@ def _says_the_same(one: AppendRequest, other: AppendRequest) -> bool:
         one.previous_index == other.previous_index
         and one.term == other.term
         and one.previous_term == other.previous_term
+        and (one.previous_chain, one.last_chain) == (other.previous_chain, other.last_chain)
         and one.commit_index == other.commit_index
         and len(one.entries) == len(other.entries)
         and all(map(is_, one.entries, other.entries))
@@ -137,12 +147,13 @@ def decode(frame: bytes | memoryview, *, sender: NodeId, recipient: NodeId) -> M
     """Parse one frame; nothing of the message refers to it.
 
     Raises:
-        BadFrame: It is truncated, or an entry fails its CRC.
+        BadFrame: It is truncated, has a number that is out of range, or an entry fails its CRC.
         UnknownMessage: A newer version has such a message.
         NewerCommand: An entry is one that consensus here does not know; this node must stop.
     """
     try:
         number, term = _HEAD.unpack_from(frame)
+        _check_range(term)
         if number == _APPEND_TYPE:
             return _decode_append(frame, term, sender, recipient)
         if number == _INSTALL_TYPE:
@@ -152,7 +163,9 @@ def decode(frame: bytes | memoryview, *, sender: NodeId, recipient: NodeId) -> M
         cls, form, names = _BY_TYPE[number]
         if len(frame) != _HEAD.size + form.size:
             raise BadFrame(f"{cls.__name__} of {len(frame)} bytes")
-        values = dict(zip(names, form.unpack_from(frame, _HEAD.size), strict=True))
+        found = form.unpack_from(frame, _HEAD.size)
+        _check_range(*found)
+        values = dict(zip(names, found, strict=True))
     except struct.error as error:
         raise BadFrame(f"not a Raft message: {frame[:16].hex()}") from error
     build: Callable[..., Message] = cls
@@ -165,6 +178,8 @@ def _encode_append(message: AppendRequest) -> bytes:
         _APPEND.pack(
             message.previous_index,
             message.previous_term,
+            message.previous_chain,
+            message.last_chain,
             message.commit_index,
             len(message.entries),
         ),
@@ -178,7 +193,12 @@ def _encode_append(message: AppendRequest) -> bytes:
 def _encode_install(message: InstallSnapshotRequest) -> bytes:
     info = message.info
     fields = _INSTALL.pack(
-        info.last_index, info.last_term, info.size_bytes, info.crc32c, message.offset
+        info.last_index,
+        info.last_term,
+        info.last_chain,
+        info.size_bytes,
+        info.crc32c,
+        message.offset,
     )
     return _HEAD.pack(_INSTALL_TYPE, message.term) + fields + message.data
 
@@ -187,12 +207,19 @@ def _decode_install(
     frame: bytes | memoryview, term: int, sender: NodeId, recipient: NodeId
 ) -> InstallSnapshotRequest:
     """Parse a piece of a snapshot; the whole is checked by its CRC before it is installed."""
-    index, last_term, size_bytes, crc, offset = _INSTALL.unpack_from(frame, _HEAD.size)
+    index, last_term, chain, size_bytes, crc, offset = _INSTALL.unpack_from(frame, _HEAD.size)
+    _check_range(index, last_term, size_bytes, offset)
     return InstallSnapshotRequest(
         sender=sender,
         recipient=recipient,
         term=term,
-        info=SnapshotInfo(last_index=index, last_term=last_term, size_bytes=size_bytes, crc32c=crc),
+        info=SnapshotInfo(
+            last_index=index,
+            last_term=last_term,
+            last_chain=chain,
+            size_bytes=size_bytes,
+            crc32c=crc,
+        ),
         offset=offset,
         data=bytes(frame[_HEAD.size + _INSTALL.size :]),
     )
@@ -234,7 +261,9 @@ def _entry_header(entry: Entry) -> bytes:
 def _decode_append(
     frame: bytes | memoryview, term: int, sender: NodeId, recipient: NodeId
 ) -> AppendRequest:
-    previous_index, previous_term, commit_index, count = _APPEND.unpack_from(frame, _HEAD.size)
+    fields = _APPEND.unpack_from(frame, _HEAD.size)
+    previous_index, previous_term, previous_chain, last_chain, commit_index, count = fields
+    _check_range(previous_index, previous_term, commit_index)
     entries = tuple(_decode_entries(frame, _HEAD.size + _APPEND.size, count))
     _check_sequence(entries, previous_index)
     return AppendRequest(
@@ -243,6 +272,8 @@ def _decode_append(
         term=term,
         previous_index=previous_index,
         previous_term=previous_term,
+        previous_chain=previous_chain,
+        last_chain=last_chain,
         commit_index=commit_index,
         entries=entries,
     )
@@ -252,6 +283,7 @@ def _decode_entries(frame: bytes | memoryview, start: int, count: int) -> Iterab
     view = memoryview(frame)
     for _ in range(count):
         term, index, timestamp_ms, crc, kind, length = _ENTRY.unpack_from(frame, start)
+        _check_range(term, index)
         start += _ENTRY.size
         data = bytes(view[start : start + length])
         start += length
@@ -268,6 +300,11 @@ def _decode_entries(frame: bytes | memoryview, start: int, count: int) -> Iterab
         )
     if start != len(frame):
         raise BadFrame(f"{len(frame) - start} bytes too many")
+
+
+def _check_range(*numbers: int) -> None:
+    if max(numbers, default=0) >= MAX_NUMBER:
+        raise BadFrame(f"the number {max(numbers)} is out of range")
 
 
 def _check_sequence(entries: tuple[Entry, ...], previous_index: int) -> None:

@@ -56,6 +56,8 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
+    ("grpc.default_compression_algorithm", 0),
+    ("grpc.compression_enabled_algorithms_bitset", 1),
 )
 
 _REPLICATION: Final = (
@@ -72,8 +74,11 @@ class PeerEvents(Protocol):
     def hello_to(self, member: Member) -> Hello:
         """Return the greeting for a stream to *member*."""
 
-    async def hello_from(self, hello: Hello) -> None:
-        """Accept a greeting, joining its group if this node is Unjoined; or raise."""
+    async def hello_from(self, hello: Hello) -> Member | None:
+        """Accept a greeting, joining its group if this node is Unjoined; or raise.
+
+        Returns the sender as a member; None: this node knows no member yet.
+        """
 
     def receive(self, message: Message) -> None:
         """Take a message."""
@@ -82,7 +87,7 @@ class PeerEvents(Protocol):
         """Note that the peer's stream to this node broke."""
 
     def check_sender(self, sender: NodeId) -> None:
-        """Raise MemberRemoved if the sender was removed since it greeted."""
+        """Raise MemberRemoved or NotMember if the sender is no member any more."""
 
     def removed(self, index: int) -> None:
         """Note that a peer refuses us: committed entry *index* removed this node."""
@@ -172,7 +177,7 @@ class _Admission:
         self._note_error(await call.code(), await call.details(), await call.trailing_metadata())
 
     def _note_error(self, code: grpc.StatusCode, details: str | None, metadata: Any) -> None:
-        error = f"{code.name}: {details}"
+        error = f"{code.name}: {details!r}"
         if error != self._last_error:
             logger.info("stream to %s: %s", self._peer, error)
             self._last_error = error
@@ -190,7 +195,10 @@ class PeerLink:
         events: The node.
         encode: Makes a message a frame.
         replication_address: By (address, port of a ticket), the host and port to connect to.
-        told_level: Takes the peer's feature level, which its ticket says.
+        told: Told of each ticket that came from *address*.
+
+    Attributes:
+        ticket: The newest one.
     """
 
     def __init__(
@@ -201,16 +209,17 @@ class PeerLink:
         encode: Callable[[Message], bytes],
         replication_address: Callable[[str, int], tuple[str, int]],
         *,
-        told_level: Callable[[NodeId, int], None],
+        told: Callable[[PeerLink, Ticket], None],
     ) -> None:
-        self._told_level = told_level
+        self._told = told
+        self.ticket: Ticket | None = None
         self.member = member
         self.address = address
         self._events = events
         self._encode = encode
         self._replication_address = replication_address
         self._admission_channel, self._question_channel = _dial(address), _dial(address)
-        peer = f"{member.name} at {address}"
+        peer = f"{member.name!r} at {address!r}"
         self._replication = FrameStream(f"replication to {peer}")
         self._control = FrameStream(f"control by TCP to {peer}")
         self._admission = _Admission(
@@ -261,7 +270,8 @@ class PeerLink:
         await self._question_channel.close()
 
     def _accepted(self, ticket: Ticket) -> None:
-        self._told_level(self.member.id, ticket.feature_level)
+        self.ticket = ticket
+        self._told(self, ticket)
         host, port = self._replication_address(self.address, ticket.port)
         for stream in (self._replication, self._control):
             stream.open(host, Ticket(port, ticket.token))

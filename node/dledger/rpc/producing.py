@@ -19,18 +19,31 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from dledger.broker.results import Produced
-from dledger.errors import DiskFull, DledgerError, LeadershipLost, NotLeader, Overloaded, Refused
+from dledger.errors import (
+    DiskFull,
+    DledgerError,
+    LeadershipLost,
+    MessageIdConflict,
+    NotLeader,
+    Overloaded,
+    RateLimited,
+    Refused,
+)
 from dledger.rpc.batches import checked_batch
 from dledger.rpc.limits import MAX_MESSAGES_UNDER_WAY
-from dledger.rpc.native import bug, parsed
+from dledger.rpc.native import bug
 from dledger.rpc.pb import dledger_pb2 as pb
+from dledger.rpc.requests import parsed
 
 if TYPE_CHECKING:
     from dledger.rpc.gateway.gateway import Gateway
+    from dledger.rpc.intake import Request
 
 logger = logging.getLogger(__name__)
 
 _OVERLOAD_PAUSE_S: Final = 0.01
+_UNREAD_S: Final = 10.0
+"""So long answers may wait for a producer that has sent more than may be unanswered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,14 +98,18 @@ class Producing:
         """Whether a batch was proposed; its outcome may be known."""
         return self._has_taken
 
-    async def answers(self, requests: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Yield the answers to *requests*, until those end, or after one that the disk is full.
+    async def answers(self, messages: Callable[[int | None], Request]) -> AsyncIterator[bytes]:
+        """Yield the answers to *messages*, until those end, or after one that the disk is full.
+
+        Args:
+            messages: Returns the stream's next one, given the size of the one before; it has room
+                until its batches are taken.
 
         Raises:
             DledgerError: What stopped the stream. What is unanswered may be stored: all of it, or
                 up to some batch and nothing behind that.
         """
-        reader = asyncio.ensure_future(self._read(requests))
+        reader = asyncio.ensure_future(self._read(messages))
         try:
             while True:
                 answers = self._take_answers()
@@ -111,13 +128,17 @@ class Producing:
 
     # -- in --------------------------------------------------------------------------------------
 
-    async def _read(self, requests: AsyncIterator[bytes]) -> None:
+    async def _read(self, messages: Callable[[int | None], Request]) -> None:
+        size_bytes = None
         try:
-            async for raw in requests:
-                for batch in parsed(pb.ProduceBatches, raw).batches:
-                    await self._take(batch)
-                    if self._closed:
+            while not self._closed:
+                message = messages(size_bytes)
+                async with message as raw:
+                    if message.ended:
                         return
+                    size_bytes = len(raw)
+                    await self._take_all(raw)
+                del raw
         except DledgerError as error:
             self._error = self._error or error
         except Exception as error:
@@ -125,6 +146,12 @@ class Producing:
             self._error = self._error or bug(error)
         finally:
             self._close()
+
+    async def _take_all(self, raw: bytes) -> None:
+        for batch in parsed(pb.ProduceBatches, raw).batches:
+            await self._take(batch)
+            if self._closed:
+                return
 
     async def _take(self, batch: pb.ProduceBatch) -> None:
         """Propose one batch when there is room for it; a refused one is answered in its turn."""
@@ -134,11 +161,10 @@ class Producing:
             checked = checked_batch(command)
             messages = checked.count
             await self._catalog.topic(checked.topic)
-        except Refused as error:
+        except (Refused, RateLimited) as error:
             refused = error
         while not self._closed and self._is_full(len(command), messages):
-            self._room.clear()
-            await self._room.wait()
+            await self._make_room()
         if self._closed:
             return
         try:
@@ -155,6 +181,16 @@ class Producing:
             self._bytes += len(command)
             self._messages += messages
             result.add_done_callback(lambda _: self._done(taken))
+
+    async def _make_room(self) -> None:
+        """Wait until something was answered. Raises Overloaded if nobody takes the answers."""
+        self._room.clear()
+        try:
+            async with asyncio.timeout(_UNREAD_S):
+                await self._room.wait()
+        except TimeoutError:
+            if self._under_way and self._under_way[0].result.done():
+                raise Overloaded("the stream's answers are not read") from None
 
     async def _submitted(self, command: bytes) -> asyncio.Future[object] | None:
         """Propose *command* when the queue takes it, and nothing before; None: it is too late."""
@@ -221,24 +257,33 @@ class Producing:
 
 
 def _error_of(batch: _Batch) -> DledgerError | None:
+    """Return why a batch, or some of its messages, was refused."""
     error = batch.result.exception()
+    if error is None and (stored := _stored(batch)).conflicts:
+        return MessageIdConflict.of(stored.conflicts)
     return error if isinstance(error, DledgerError) else None
+
+
+def _stored(batch: _Batch) -> Produced:
+    stored = batch.result.result()
+    if not isinstance(stored, Produced):
+        raise TypeError(f"PRODUCE answered {stored!r}")
+    return stored
 
 
 def _answer(batch: _Batch) -> pb.ProduceAnswer:
     error = _error_of(batch)
     if isinstance(error, DiskFull):
         return pb.ProduceAnswer(id=batch.id, disk_full=str(error))
-    if error is not None:
+    if error is not None and not isinstance(error, MessageIdConflict):
         return pb.ProduceAnswer(id=batch.id, refused=str(error))
-    stored = batch.result.result()
-    if not isinstance(stored, Produced):
-        raise TypeError(f"PRODUCE answered {stored!r}")
+    stored = _stored(batch)
     in_a_row = isinstance(stored.offsets, range)
     return pb.ProduceAnswer(
         id=batch.id,
-        queue_id=stored.queue_ids[0],
+        queue_id=stored.queue_id,
         first_offset=stored.offsets[0],
         offsets=() if in_a_row else stored.offsets,
         index=stored.index,
+        conflicts=stored.conflicts,
     )

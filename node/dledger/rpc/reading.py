@@ -1,14 +1,18 @@
-"""``Ledger.ReadBatches``: committed messages of a queue as the payloads they were produced in."""
+"""``Ledger.ReadBatches``: committed messages of a queue as the payloads they were produced in.
+
+The client id is left out of each: with it and a guess at the next ids a reader could take them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from dledger.broker.consume_queue import ConsumeQueue
-from dledger.broker.produce import ProduceFrame
-from dledger.errors import OffsetOutOfRange
+from dledger.broker.consume_queue import ConsumeQueue, Position
+from dledger.broker.produce import ProduceFrame, without_client_id
+from dledger.broker.topics import Topic
+from dledger.errors import OffsetOutOfRange, UnknownTopic
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.wire import length_prefix
 from dledger.types import Entry
@@ -45,6 +49,10 @@ class Stretch:
         """Bytes of the payload, with the rows of other queues in it."""
         return self.end - self.start
 
+    def anonymous(self) -> tuple[bytes, memoryview]:
+        """Return the payload without its client id, in two pieces."""
+        return without_client_id(memoryview(self.entry.data)[self.start : self.end])
+
     def frame(self) -> ProduceFrame:
         """Return the payload, to be looked into."""
         return ProduceFrame(self.entry.data, self.start, self.end)
@@ -56,50 +64,74 @@ class BatchReading:
     def __init__(self, gateway: Gateway, request: pb.ReadRequest) -> None:
         self._engine, self._arrivals = gateway.engine, gateway.arrivals
         self._request = request
+        self._topic: Topic | None = None
         self._offset = request.start_offset
         self._left = request.max_records or None
         self._entry: Entry | None = None
+        self._ahead: tuple[Position, int] | None = None
 
-    async def parts(self) -> AsyncIterator[list[Stretch]]:
-        """Yield the queue's batches in order, about 1 MiB at a time; at its end wait for more.
+    def check(self) -> None:
+        """Check that the queue can be read from there.
 
-        That is if the caller follows; it may be ahead of this node, having read from one that
-        applies faster.
+        Who follows may be ahead of this node, having read from one that applies faster.
 
         Raises:
-            UnknownTopic: There is no such topic.
+            UnknownTopic: There is no such topic, or it was deleted meanwhile.
             OffsetOutOfRange: The queue does not begin there any more, or not yet.
         """
         beyond = self._offset > self._queue().end and not self._request.follow
         if self._offset < self._queue().first or beyond:
             queue = self._queue()
             raise OffsetOutOfRange(self._offset, first=queue.first, last=queue.end)
+
+    async def next_bytes(self) -> int:
+        """Wait for the next part; return the room that it takes, or 0 if there is none."""
         while self._left is None or self._left > 0:
             if self._offset < self._queue().end:
-                yield await self._part()
-            elif self._request.follow:
-                request = self._request
-                await self._arrivals.wait(request.topic, request.queue_id, _FOLLOW_POLL_S)
-            else:
-                return
+                return max(_RESPONSE_BYTES, self._next_bytes())
+            if not self._request.follow:
+                break
+            self.let_go()
+            request = self._request
+            await self._arrivals.wait(request.topic, request.queue_id, _FOLLOW_POLL_S)
+        return 0
 
     def _queue(self) -> ConsumeQueue:
-        return self._engine.state.topics.queue(self._request.topic, self._request.queue_id)
+        topics, name = self._engine.state.topics, self._request.topic
+        self._topic = self._topic or topics.named(name)
+        if not topics.is_there(self._topic):
+            raise UnknownTopic(name)
+        return topics.queue(name, self._request.queue_id)
 
-    async def _part(self) -> list[Stretch]:
+    def let_go(self) -> None:
+        """Keep nothing of the log while this waits."""
+        self._entry = None
+
+    async def part(self) -> list[Stretch]:
+        """Return the next batches in order: one, or what is together at most 1 MiB."""
         part: list[Stretch] = []
         size_bytes = 0
-        while self._has_more() and size_bytes < _RESPONSE_BYTES:
+        while self._has_more(size_bytes):
             part.append(await self._stretch())
             size_bytes += part[-1].size_bytes
+        if size_bytes > _RESPONSE_BYTES:
+            self.let_go()  # so large a payload has its entry for itself
         return part
 
-    def _has_more(self) -> bool:
-        return self._offset < self._queue().end and (self._left is None or self._left > 0)
+    def _has_more(self, size_bytes: int) -> bool:
+        if self._offset >= self._queue().end or self._left == 0:
+            return False
+        return not size_bytes or size_bytes + self._next_bytes() <= _RESPONSE_BYTES
+
+    def _next_bytes(self) -> int:
+        if self._ahead is None:
+            self._ahead = self._queue().stretch(self._offset)
+        payload = self._ahead[0].payload
+        return payload.end - payload.start
 
     async def _stretch(self) -> Stretch:
-        place, count = self._queue().stretch(self._offset)
-        payload = place.payload
+        place, count = self._ahead or self._queue().stretch(self._offset)
+        self._ahead, payload = None, place.payload
         if self._entry is None or self._entry.index != payload.index:
             self._entry = await self._engine.read_entry(payload.index)
         if self._left is not None:
@@ -119,9 +151,10 @@ def encoded(part: Sequence[Stretch]) -> bytes:
             count=stretch.count,
             index=stretch.entry.index,
             stored_at_ms=stretch.entry.timestamp_ms,
-        ).SerializeToString() + length_prefix(_PAYLOAD, stretch.size_bytes)
-        payload = memoryview(stretch.entry.data)[stretch.start : stretch.end]
-        pieces += (length_prefix(_BATCHES, len(head) + len(payload)), head, payload)
+        ).SerializeToString()
+        fixed, rest = stretch.anonymous()
+        head += length_prefix(_PAYLOAD, len(fixed) + len(rest)) + fixed
+        pieces += (length_prefix(_BATCHES, len(head) + len(rest)), head, rest)
     next_offset = part[-1].first_offset + part[-1].count
     pieces.append(pb.ReadBatchesResponse(next_offset=next_offset).SerializeToString())
     return b"".join(pieces)

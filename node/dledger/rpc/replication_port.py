@@ -8,6 +8,9 @@ connections of the event loop's own, one for entries and one for votes and heart
 
 Who may open one was decided by the greeting of a gRPC stream, which is answered with this port and
 a token. That is good for as long as the stream.
+
+Anyone can connect. Who has shown no token within a second goes, and where there are too many of
+them, the oldest goes before a newer one: a member shows its token at once.
 """
 
 from __future__ import annotations
@@ -17,14 +20,15 @@ import contextlib
 import logging
 import secrets
 import socket
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, cast
 
-from dledger.errors import InvalidArgument, MemberRemoved, NewerCommand
+from dledger.errors import InvalidArgument, MemberRemoved, NewerCommand, NotMember
 from dledger.features import LOWEST_LEVEL
 from dledger.rpc.framing import BadFraming, FrameReader
-from dledger.rpc.hello import Hello
+from dledger.rpc.hello import MAX_LEVEL, ClientAddress, Hello
 from dledger.rpc.limits import MAX_PEER_FRAME_BYTES
 from dledger.rpc.peer_codec import BadFrame
 
@@ -33,9 +37,15 @@ logger = logging.getLogger(__name__)
 TICKET_KEY: Final = "dledger-replication"
 """Initial metadata of an accepted greeting: the ticket."""
 TOKEN_BYTES: Final = 16
-_GREETS_WITHIN_S: Final = 5.0
+_GREETS_WITHIN_S: Final = 1.0
 _MAX_STRANGERS: Final = 64
-"""Connections that have not shown a token yet; more are closed at once."""
+"""Connections that have not shown a token yet; where there are more, the oldest goes, of those
+from the address with the most."""
+_MAX_OF_TOKEN: Final = 4
+"""Connections with one token: a member has two, and may open them anew before this node knows that
+the old ones broke. Where there are more, the oldest goes."""
+_MAX_TICKET_CHARS: Final = 256
+_PARTS_WITHOUT_CLIENTS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,26 +56,36 @@ class Ticket:
 
     Attributes:
         feature_level: What the node that gave it knows; who does not say it is of the lowest.
+        clients: Where clients reach that node; None if it did not say.
     """
 
     port: int
     token: bytes
     feature_level: int = LOWEST_LEVEL
+    clients: ClientAddress | None = None
 
     def encode(self) -> str:
         """Return the metadata value."""
-        return f"{self.port}:{self.token.hex()}:{self.feature_level}"
+        own = f"{self.port}:{self.token.hex()}:{self.feature_level}"
+        clients = self.clients
+        return f"{own}:{clients.host}:{clients.port}:{clients.tls_port}" if clients else own
 
     @classmethod
     def decode(cls, text: str) -> Ticket:
         """Parse a metadata value. Raises InvalidArgument."""
-        port, token, level, *_ = *text.split(":"), "", ""
-        with contextlib.suppress(ValueError):
-            ticket = cls(int(port), bytes.fromhex(token), int(level or LOWEST_LEVEL))
+        parts = text.split(":") if len(text) <= _MAX_TICKET_CHARS else []
+        port, token, level, *more = *parts, "", "", ""
+        with contextlib.suppress(ValueError, InvalidArgument):
+            clients = _clients(*more[:3]) if len(parts) > _PARTS_WITHOUT_CLIENTS else None
+            ticket = cls(int(port), bytes.fromhex(token), int(level or LOWEST_LEVEL), clients)
             whole = 0 < ticket.port < 1 << 16 and len(ticket.token) == TOKEN_BYTES
-            if whole and ticket.feature_level >= LOWEST_LEVEL:
+            if whole and LOWEST_LEVEL <= ticket.feature_level <= MAX_LEVEL:
                 return ticket
         raise InvalidArgument(f"not a ticket for the replication port: {text[:80]!r}")
+
+
+def _clients(host: str, port: str, tls_port: str) -> ClientAddress:
+    return ClientAddress.checked(host=host, port=int(port), tls_port=int(tls_port))
 
 
 class ReplicationPort:
@@ -76,6 +96,7 @@ class ReplicationPort:
             BadFrame, MemberRemoved and NewerCommand, raised by it, end the connection.
         lost: Told when a connection of that node ended while its greeted stream lasts.
         feature_level: This node's, which its tickets say.
+        clients: Where clients reach this node, which they say, too.
     """
 
     def __init__(
@@ -84,12 +105,14 @@ class ReplicationPort:
         lost: Callable[[Hello], None],
         *,
         feature_level: int = LOWEST_LEVEL,
+        clients: ClientAddress | None = None,
     ) -> None:
-        self._take, self._lost, self._feature_level = take, lost, feature_level
+        self._take, self._lost = take, lost
+        self._feature_level, self._clients = feature_level, clients
         self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._hellos: dict[bytes, Hello] = {}
-        self._connections: set[_Connection] = set()
+        self._connections: dict[_Connection, None] = {}  # oldest first
 
     @property
     def number(self) -> int:
@@ -123,7 +146,7 @@ class ReplicationPort:
         token = secrets.token_bytes(TOKEN_BYTES)
         self._hellos[token] = hello
         try:
-            yield Ticket(self.number, token, self._feature_level)
+            yield Ticket(self.number, token, self._feature_level, self._clients)
         finally:
             del self._hellos[token]
             for connection in tuple(self._connections):
@@ -138,14 +161,22 @@ class ReplicationPort:
     # -- what connections tell -------------------------------------------------------------------
 
     def opened(self, connection: _Connection) -> None:
-        """Count a connection; a stranger too many is ended."""
-        self._connections.add(connection)
-        if sum(each.is_stranger for each in self._connections) > _MAX_STRANGERS:
-            connection.end()
+        """Count a connection; where there are too many strangers, an old one is ended."""
+        self._connections[connection] = None
+        strangers = [each for each in self._connections if each.is_stranger]
+        if len(strangers) > _MAX_STRANGERS:
+            crowds = Counter(each.host for each in strangers)
+            most = max(crowds.values())
+            next(each for each in strangers if crowds[each.host] == most).give_way()
 
     def greeted(self, token: bytes) -> Hello | None:
-        """Return whose token this is; None: nobody's."""
-        return self._hellos.get(token)
+        """Return whose token this is; None: nobody's. Of too many with it, the oldest goes."""
+        hello = self._hellos.get(token)
+        if hello is not None:
+            same = [c for c in self._connections if c.token == token and not c.is_superseded]
+            for each in same[:-_MAX_OF_TOKEN]:
+                each.supersede()
+        return hello
 
     def received(self, hello: Hello, frame: memoryview) -> None:
         """Pass on a frame."""
@@ -153,9 +184,9 @@ class ReplicationPort:
 
     def closed(self, connection: _Connection) -> None:
         """Forget a connection; while its token is good, the node at its other end is lost."""
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         hello = self._hellos.get(connection.token)
-        if hello is not None:
+        if hello is not None and not connection.is_superseded:
             self._lost(hello)
 
 
@@ -164,6 +195,8 @@ class _Connection(asyncio.BufferedProtocol):
 
     def __init__(self, port: ReplicationPort) -> None:
         self.token = b""
+        self.host = ""
+        self.is_superseded = self.is_stranger = False
         self._port = port
         self._transport: asyncio.Transport | None = None
         self._greeting = memoryview(bytearray(TOKEN_BYTES))
@@ -171,10 +204,15 @@ class _Connection(asyncio.BufferedProtocol):
         self._name = "a stranger"
         self._patience: asyncio.TimerHandle | None = None
 
-    @property
-    def is_stranger(self) -> bool:
-        """Whether it has not shown a token that is good."""
-        return self._frames is None
+    def give_way(self) -> None:
+        """Close it, for newer strangers."""
+        self.is_stranger = False
+        self.end()
+
+    def supersede(self) -> None:
+        """Close it, for newer ones of the same node: that is no loss."""
+        self.is_superseded = True
+        self.end()
 
     def end(self) -> None:
         """Close it now."""
@@ -183,6 +221,8 @@ class _Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self.host = str((transport.get_extra_info("peername") or ("",))[0])
+        self.is_stranger = True
         self._patience = asyncio.get_running_loop().call_later(_GREETS_WITHIN_S, self._impatient)
         self._port.opened(self)
 
@@ -190,6 +230,8 @@ class _Connection(asyncio.BufferedProtocol):
         if self._patience is not None:
             self._patience.cancel()
         self._transport = None
+        if self._frames is not None:
+            self._frames.close()  # now: what it holds is a ring that the collector finds late
         self._port.closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's
@@ -202,10 +244,10 @@ class _Connection(asyncio.BufferedProtocol):
         try:
             self._frames.filled(nbytes)
         except (BadFrame, BadFraming) as error:
-            logger.error("replication from %s: %s", self._name, error)
+            logger.error("replication from %r: %s", self._name, error)
             self.end()
-        except (MemberRemoved, NewerCommand):  # its greeted stream is told so, or this node stops
-            self.end()
+        except (MemberRemoved, NotMember, NewerCommand):
+            self.end()  # its greeted stream is told so, or this node stops
 
     def _greeted(self, count: int) -> None:
         self.token += self._greeting[:count]
@@ -221,7 +263,7 @@ class _Connection(asyncio.BufferedProtocol):
             if self._transport is not None:
                 self._port.received(hello, frame)
 
-        self._name = hello.sender_name
+        self._name, self.is_stranger = hello.sender_name, False
         self._frames = FrameReader(received, max_frame_bytes=MAX_PEER_FRAME_BYTES)
 
     def _impatient(self) -> None:

@@ -21,12 +21,18 @@ MAX_PENDING_CALLS: Final = 1_280
 connections that flood; gRPC cancels what exceeds them, and names no reason."""
 MAX_CONNECTIONS: Final = 12_000
 """To one port; more are closed at once, and a gRPC client tries another node."""
+HANDSHAKE_MS: Final = 5_000
+"""So long a new connection may take to say that it speaks HTTP/2, and TLS where that is asked."""
+MAX_IDLE_MS: Final = 300_000
+"""A client's connection without a call is closed after so long; its next call opens one."""
 _RESERVED_FILES: Final = 512
 """Files that connections never take: the log's segments, links to peers, libraries."""
 _LEAST_CONNECTIONS: Final = 64
 _OPTIONS: Final = (
     ("grpc.max_send_message_length", 64 << 20),
     ("grpc.so_reuseport", 0),
+    ("grpc.compression_enabled_algorithms_bitset", 1),  # none: 20 KiB would come to 20 MiB
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
     ("grpc.http2.bdp_probe", 0),  # or a stream's window grows, and holds MiB that nobody reads yet
     ("grpc.server.max_pending_requests", MAX_PENDING_CALLS),
     ("grpc.server.max_pending_requests_hard_limit", MAX_PENDING_CALLS),
@@ -92,6 +98,7 @@ def _build(listener: Listener, max_connections: int) -> grpc.aio.Server:
     if listener.max_streams is not None:
         options += (
             ("grpc.max_concurrent_streams", listener.max_streams),
+            ("grpc.max_connection_idle_ms", MAX_IDLE_MS),
             ("grpc.http.overload_protection", 0),  # or calls fail whose room is not yet free here
         )
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=MAX_CONCURRENT_RPCS)

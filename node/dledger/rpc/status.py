@@ -26,10 +26,12 @@ _TABLE: Final[dict[type[DledgerError], tuple[int, grpc.StatusCode]]] = {
     errors.UnknownGroup: (Code.CONSUMER_GROUP_NOT_FOUND, _Grpc.NOT_FOUND),
     errors.TopicTypeMismatch: (Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, _Grpc.FAILED_PRECONDITION),
     errors.InvalidReceiptHandle: (Code.INVALID_RECEIPT_HANDLE, _Grpc.INVALID_ARGUMENT),
+    errors.MessageIdConflict: (Code.ILLEGAL_MESSAGE_ID, _Grpc.ALREADY_EXISTS),
     errors.AlreadyBootstrapped: (Code.BAD_REQUEST, _Grpc.ALREADY_EXISTS),
     errors.OffsetOutOfRange: (Code.ILLEGAL_OFFSET, _Grpc.OUT_OF_RANGE),
     errors.Unavailable: (Code.HA_NOT_AVAILABLE, _Grpc.UNAVAILABLE),
     errors.Overloaded: (Code.TOO_MANY_REQUESTS, _Grpc.RESOURCE_EXHAUSTED),
+    errors.RateLimited: (Code.TOO_MANY_REQUESTS, _Grpc.RESOURCE_EXHAUSTED),
     errors.DiskFull: (Code.INTERNAL_SERVER_ERROR, _Grpc.RESOURCE_EXHAUSTED),
     errors.FeatureNotReady: (Code.VERSION_UNSUPPORTED, _Grpc.FAILED_PRECONDITION),
     errors.DledgerError: (Code.INTERNAL_ERROR, _Grpc.INTERNAL),
@@ -39,6 +41,10 @@ _TABLE: Final[dict[type[DledgerError], tuple[int, grpc.StatusCode]]] = {
 A full disk is the only INTERNAL_SERVER_ERROR, so that it can be told from a bug (INTERNAL_ERROR).
 TOO_MANY_REQUESTS makes SDKs give up at once, so only real overload says it, never an election.
 """
+
+
+_ROWS_TOLD: Final = 256
+"""Rows that a status names at most: gRPC takes 8 KiB of metadata."""
 
 
 class Rejected(Refused):
@@ -136,6 +142,8 @@ def _row(error: DledgerError) -> tuple[int, grpc.StatusCode]:
 
 
 def _argument(error: DledgerError) -> str:
-    fields = ("group_id", "leader", "topic")
+    if isinstance(error, errors.MessageIdConflict):
+        return ",".join(map(str, error.rows)) if len(error.rows) <= _ROWS_TOLD else ""
+    fields = ("group_id", "leader", "topic", "group")
     value = next((getattr(error, field) for field in fields if hasattr(error, field)), None)
     return str(value or "").encode("ascii", "replace").decode()

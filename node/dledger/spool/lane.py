@@ -25,7 +25,8 @@ class Upstream(Protocol):
         """Store one batch, whose records have ids.
 
         Raises:
-            Refused: The batch is at fault; nothing of it is stored.
+            MessageIdConflict: Some of its messages have the ids of others; the rest is stored.
+            Refused: Any other: the batch is at fault; nothing of it is stored.
             DledgerError: Any other: the outcome is unknown.
         """
 

@@ -14,6 +14,7 @@ from dledger.errors import (
     DledgerError,
     FeatureNotReady,
     MessageRejected,
+    RateLimited,
     Refused,
     Unavailable,
     UnknownTopic,
@@ -126,7 +127,7 @@ class Replay:
             self._succeeded()
             return error
         except DledgerError as error:
-            passes = isinstance(error, Unavailable | DiskFull | FeatureNotReady)
+            passes = isinstance(error, Unavailable | RateLimited | DiskFull | FeatureNotReady)
             self._odd_failures += not passes
             if self._odd_failures >= _MAX_ODD_FAILURES:
                 self._odd_failures = 0

@@ -76,6 +76,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from dledger.chain import record_fields
 from dledger.errors import InvalidArgument, NewerFormat
 from dledger.types import Entry, EntryKind
 
@@ -90,7 +91,6 @@ WATERMARK_BYTES = 2 * SLOT_STRIDE_BYTES
 
 _SEGMENT = struct.Struct("<8sIIQHH128s64s")
 _SEGMENT_MAGIC = b"DLGRSEG\0"
-_RECORD = struct.Struct("<IQQqIB3x")
 _RECORD_WITH_CHAIN = struct.Struct("<IIQQqIB3x")
 _INDEX = struct.Struct("<8sIIQQIIII4x")
 _INDEX_MAGIC = b"DLGRIDX\0"
@@ -257,10 +257,7 @@ def encode_records(entries: Sequence[Entry], *, chain: int, position: int) -> En
     chains: list[int] = []
     at, padding = position, b""
     for entry in entries:
-        data = entry.data
-        fields = _RECORD.pack(
-            len(data), entry.term, entry.index, entry.timestamp_ms, entry.crc32c, entry.kind
-        )
+        data, fields = entry.data, record_fields(entry)
         chain = crc32c(fields, chain)
         buffers += (padding + _U32.pack(chain) + fields, data)
         positions.append(at // ALIGNMENT_BYTES)

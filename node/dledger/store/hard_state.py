@@ -6,7 +6,7 @@ Called from the hard-state writer's thread. Layout, little endian::
     8    4    format version (u32)
     12   2    length of the vote in bytes (u16); 0 is no vote
     14   2    zeros
-    16   8    term (u64)
+    16   8    term (u64), below 2^62
     24   n    vote: the node id, UTF-8
     24+n 4    CRC32C of bytes [0, 24+n)
 """
@@ -21,7 +21,7 @@ from crc32c import crc32c
 from dledger.errors import CorruptFile, DiskFull, NewerFormat, StorageError
 from dledger.store.atomic import load_file, replace_file
 from dledger.store.files import Files
-from dledger.types import HardState, NodeId
+from dledger.types import MAX_NUMBER, HardState, NodeId
 
 NAME = "hard_state"
 FORMAT_VERSION = 1
@@ -58,6 +58,8 @@ def decode_hard_state(data: bytes) -> HardState:
     vote = data[_FIELDS.size : -4]
     if len(vote) != length:
         raise ValueError(f"vote has {len(vote)} bytes, the header says {length}")
+    if term >= MAX_NUMBER:
+        raise ValueError(f"term {term} is one that no group comes to")
     return HardState(term=term, vote=NodeId(vote.decode()) if vote else None)
 
 

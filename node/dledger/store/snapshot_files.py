@@ -292,6 +292,7 @@ class _Tally:
         return SnapshotInfo(
             last_index=snapshot.base.index,
             last_term=snapshot.base.term,
+            last_chain=snapshot.base.chain,
             size_bytes=self._size_bytes,
             crc32c=self._crc,
         )

@@ -7,12 +7,12 @@ even where a field only disappears.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dledger_operator.build.budget import budget
 from dledger_operator.build.common import hashed
 from dledger_operator.build.config import config_map
-from dledger_operator.build.networkpolicy import network_policy
+from dledger_operator.build.networkpolicy import job_policy, network_policy
 from dledger_operator.build.services import (
     client_service,
     leader_service,
@@ -20,6 +20,7 @@ from dledger_operator.build.services import (
     pod_service,
 )
 from dledger_operator.build.statefulset import stateful_set
+from dledger_operator.policy import Policy
 from dledger_operator.spec import BrokerGroup, Json, Manifest
 
 
@@ -32,17 +33,23 @@ class Platform:
         namespace: Where the operator runs; empty when it runs outside the cluster.
         spark_image: Image of backups and recoveries when the spec names none; may be empty.
         spark_node_selector: Labels of the machines that backups and recoveries run on.
+        policy: What groups may ask for, besides these two images.
     """
 
     image: str
     namespace: str = ""
     spark_image: str = ""
     spark_node_selector: Mapping[str, str] = field(default_factory=dict)
+    policy: Policy = field(default_factory=Policy)
 
     def group(self, body: Json) -> BrokerGroup:
         """Return the API's object with our own values where it has none."""
+        own = tuple(filter(None, (self.image, self.spark_image)))
         return BrokerGroup.parse(
-            body, spark_image=self.spark_image, spark_node_selector=self.spark_node_selector
+            body,
+            spark_image=self.spark_image,
+            spark_node_selector=self.spark_node_selector,
+            policy=replace(self.policy, allowed_images=(*own, *self.policy.allowed_images)),
         )
 
 
@@ -57,6 +64,7 @@ def desired(group: BrokerGroup, platform: Platform) -> tuple[Manifest, ...]:
         *(pod_service(group, ordinal) for ordinal in range(group.spec.replicas)),
         budget(group),
         network_policy(group, operator_namespace=platform.namespace),
+        job_policy(group),
         stateful_set(group, default_image=platform.image, config=config["data"]),
     )
     return tuple(hashed(manifest) for manifest in manifests)

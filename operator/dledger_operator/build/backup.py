@@ -8,7 +8,7 @@ from typing import Final
 from dledger_operator import names, quantity
 from dledger_operator.brokerbackup import BrokerBackup
 from dledger_operator.build.common import owned_by
-from dledger_operator.build.pipeline import container, job_spec, pod_spec
+from dledger_operator.build.pipeline import container, job_spec, pod_spec, verbatim
 from dledger_operator.build.pods import RESTRICTED, worker_placement
 from dledger_operator.build.spark import TEMPLATE_DIR, settings
 from dledger_operator.spec import BrokerGroup, Manifest, Store
@@ -64,7 +64,7 @@ def _args(backup: BrokerBackup, group: BrokerGroup, log: LogRange) -> list[str]:
     pods = (names.pod(group.name, ordinal) for ordinal in range(group.spec.replicas))
     nodes = (names.peer_address(group.namespace, group.name, pod) for pod in pods)
     last_index = backup.spec.last_index or log.last_index
-    asked = {"--group-id": group.group_id, "--last-index": str(last_index or "")}
+    asked = {"--group-id": verbatim(group.group_id), "--last-index": str(last_index or "")}
     options = [word for option, value in asked.items() if value for word in (option, value)]
     return ["backup", "--endpoint", ",".join(nodes), *options]
 
@@ -97,7 +97,7 @@ def _driver_pod(group: BrokerGroup, store: Store, args: list[str], config_map: s
         driver,
         RESTRICTED,
         volumes=[{"name": "template", "configMap": {"name": config_map}}],
-        serviceAccountName=names.backup_access(group.name),
+        serviceAccountName=names.backup_access(group.uid),
         automountServiceAccountToken=True,
         **worker_placement(group),
     )

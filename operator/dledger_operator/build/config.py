@@ -1,11 +1,14 @@
 """The ConfigMap with node.toml: what all nodes of a group are told alike. Pure.
 
-What differs between pods (name, address) comes from the pod's environment.
+What differs between pods (name, address) comes from the pod's environment. So does the group's id,
+which a node with an empty disk has to know before it joins: it has an entry of its own, since it
+may be recorded anew (`founding.Adoptable`), which is no reason to restart a pod.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Final
 
 from dledger_operator import names
@@ -14,6 +17,8 @@ from dledger_operator.spec import BrokerGroup, Manifest
 
 CONFIG_DIR: Final = "/etc/dledger"
 DATA_DIR: Final = "/var/lib/dledger"
+GROUP_ID_KEY: Final = "group-id"
+"""The ConfigMap's entry with the recorded id."""
 
 
 def config_map(group: BrokerGroup) -> Manifest:
@@ -36,5 +41,13 @@ def config_map(group: BrokerGroup) -> Manifest:
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": metadata(group, names.config_map(group.name)),
-        "data": {"node.toml": "".join(f"{k} = {json.dumps(v)}\n" for k, v in settings.items())},
+        "data": {
+            "node.toml": "".join(f"{k} = {json.dumps(v)}\n" for k, v in settings.items()),
+            GROUP_ID_KEY: group.group_id,
+        },
     }
+
+
+def told_id(data: Mapping[str, str]) -> str:
+    """Return which group the nodes of such a ConfigMap were told to join; empty if none."""
+    return data.get(GROUP_ID_KEY, "")

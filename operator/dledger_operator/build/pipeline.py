@@ -100,7 +100,17 @@ def pod_spec(
 
 def store_args(store: Store) -> list[str]:
     """Return the options that name a store."""
-    return ["--store", store.url, *(("--store-endpoint", store.endpoint) if store.endpoint else ())]
+    endpoint = ("--store-endpoint", verbatim(store.endpoint)) if store.endpoint else ()
+    return ["--store", verbatim(store.url), *endpoint]
+
+
+def verbatim(text: str) -> str:
+    """Return a text such that a container gets it as it is.
+
+    In a container's arguments Kubernetes puts the value of a variable for ``$(NAME)``, that of a
+    Secret's key too, and a dollar sign for two. What is not our own word goes through here.
+    """
+    return text.replace("$", "$$")
 
 
 def credentials(store: Store) -> list[Manifest]:

@@ -7,7 +7,7 @@ from typing import Final
 from dledger_operator import names
 from dledger_operator.build.common import owned_by
 from dledger_operator.build.config import DATA_DIR
-from dledger_operator.build.pipeline import container, job_spec, pod_spec
+from dledger_operator.build.pipeline import container, job_spec, pod_spec, verbatim
 from dledger_operator.build.pods import placement, pod_security
 from dledger_operator.build.statefulset import claim_template
 from dledger_operator.spec import BrokerGroup, Manifest
@@ -71,8 +71,8 @@ def _source(group: BrokerGroup) -> list[str]:
     """Return the options that say which backup, and up to where."""
     recovery = group.spec.bootstrap.recovery
     options = {
-        "--group-id": recovery.group_id,
+        "--group-id": verbatim(recovery.group_id),
         "--to-index": str(recovery.target.index or ""),
-        "--to-time": recovery.target.time,
+        "--to-time": verbatim(recovery.target.time),
     }
     return [word for option, value in options.items() if value for word in (option, value)]

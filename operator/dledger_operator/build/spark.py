@@ -2,6 +2,7 @@
 
 The driver may do with pods of its namespace what Spark does, and nothing else: what Spark would do
 with ConfigMaps, Services and claims is turned off. Executors and everything else have no rights.
+What the rights are is the chart's to say: its Role for drivers is bound here (docs/adr/0020).
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Any, Final
 from dledger_operator import names
 from dledger_operator.brokerbackup import BrokerBackup
 from dledger_operator.build.common import hashed, metadata, owned_by
-from dledger_operator.build.pipeline import KEYS, REGION, heap_mib, memory_mib
+from dledger_operator.build.networkpolicy import driver_policy
+from dledger_operator.build.pipeline import KEYS, REGION, heap_mib, memory_mib, verbatim
 from dledger_operator.build.pods import (
     CONTAINER_SECURITY,
     RESTRICTED,
@@ -25,18 +27,14 @@ from dledger_operator.build.pods import (
 from dledger_operator.spec import BrokerGroup, Manifest, Store
 
 TEMPLATE_DIR: Final = "/etc/dledger-spark"
-DRIVER_VERBS: Final = ("get", "list", "watch", "create", "delete", "deletecollection")
-"""On pods. The operator grants them, so Kubernetes asks that it has them itself."""
-
 _TEMPLATE: Final = "executor.json"
 _RBAC: Final = "rbac.authorization.k8s.io"
 
 
 def access(group: BrokerGroup) -> tuple[Manifest, ...]:
     """Return what the Spark drivers of a group run as, in the order to apply it."""
-    name = names.backup_access(group.name)
+    name, role = names.backup_access(group.uid), group.policy.driver_role
     account = {"kind": "ServiceAccount", "name": name, "namespace": group.namespace}
-    rule = {"apiGroups": [""], "resources": ["pods"], "verbs": list(DRIVER_VERBS)}
     manifests: tuple[Manifest, ...] = (
         {
             "apiVersion": "v1",
@@ -46,18 +44,12 @@ def access(group: BrokerGroup) -> tuple[Manifest, ...]:
         },
         {
             "apiVersion": f"{_RBAC}/v1",
-            "kind": "Role",
-            "metadata": metadata(group, name),
-            "rules": [rule],
-        },
-        {
-            "apiVersion": f"{_RBAC}/v1",
             "kind": "RoleBinding",
             "metadata": metadata(group, name),
-            "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": name},
+            "roleRef": {"apiGroup": _RBAC, "kind": role.kind, "name": role.name},
             "subjects": [account],
         },
-        _policy(group, name),
+        driver_policy(group, name),
     )
     return tuple(hashed(manifest) for manifest in manifests)
 
@@ -103,7 +95,7 @@ def _executors(group: BrokerGroup, store: Store, count: int, heap: int) -> dict[
         "spark.executor.memory": f"{heap}m",
         "spark.executor.memoryOverhead": f"{memory_mib(group) - heap}m",
         "spark.kubernetes.namespace": group.namespace,
-        "spark.kubernetes.container.image": spark.image,
+        "spark.kubernetes.container.image": verbatim(spark.image),
         "spark.kubernetes.container.image.pullPolicy": "IfNotPresent",
         "spark.kubernetes.driver.pod.name": "$(POD_NAME)",
         "spark.kubernetes.executor.podTemplateFile": f"{TEMPLATE_DIR}/{_TEMPLATE}",
@@ -115,7 +107,7 @@ def _executors(group: BrokerGroup, store: Store, count: int, heap: int) -> dict[
     }
     if store.secret_name:
         reference = "spark.kubernetes.executor.secretKeyRef"
-        found |= {f"{reference}.{key}": f"{store.secret_name}:{key}" for key in KEYS}
+        found |= {f"{reference}.{key}": f"{verbatim(store.secret_name)}:{key}" for key in KEYS}
     return found
 
 
@@ -133,27 +125,12 @@ def _executor(group: BrokerGroup, store: Store) -> dict[str, Any]:
         # Not the label of what the operator watches: executors are Spark's.
         "metadata": {"labels": names.worker_selector(group.name, "backup")},
         "spec": {
-            "serviceAccountName": names.backup_access(group.name),
+            "serviceAccountName": names.backup_access(group.uid),
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "securityContext": RESTRICTED,
             "containers": [container],
             "volumes": [TMP_VOLUME],
             **worker_placement(group),
-        },
-    }
-
-
-def _policy(group: BrokerGroup, name: str) -> Manifest:
-    """Return the policy of driver and executors: they take connections from each other alone."""
-    workers = names.worker_selector(group.name, "backup")
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": metadata(group, name),
-        "spec": {
-            "podSelector": {"matchLabels": workers},
-            "policyTypes": ["Ingress"],
-            "ingress": [{"from": [{"podSelector": {"matchLabels": {**workers}}}]}],
         },
     }

@@ -11,7 +11,7 @@ from typing import Final
 
 from dledger_operator import names
 from dledger_operator.build.common import digest, metadata
-from dledger_operator.build.config import CONFIG_DIR, DATA_DIR
+from dledger_operator.build.config import CONFIG_DIR, DATA_DIR, GROUP_ID_KEY
 from dledger_operator.build.pods import (
     CONTAINER_SECURITY,
     TMP_MOUNT,
@@ -49,9 +49,10 @@ def stateful_set(group: BrokerGroup, *, default_image: str, config: Mapping[str,
 
 def _pod_metadata(group: BrokerGroup, config: Mapping[str, str]) -> Manifest:
     spec = group.spec
+    settings = {key: value for key, value in config.items() if key != GROUP_ID_KEY}
     return {
         "labels": {**spec.pod_labels, **names.labels(group.name)},
-        "annotations": {**spec.pod_annotations, names.CONFIG_ANNOTATION: digest(dict(config))},
+        "annotations": {**spec.pod_annotations, names.CONFIG_ANNOTATION: digest(settings)},
     }
 
 
@@ -84,6 +85,12 @@ def _container(group: BrokerGroup, default_image: str) -> Manifest:
         "args": ["node", "--config", f"{CONFIG_DIR}/node.toml"],
         "env": [
             from_pod("DLEDGER_NAME", "metadata.name"),
+            {
+                "name": "DLEDGER_GROUP_ID",
+                "valueFrom": {
+                    "configMapKeyRef": {"name": names.config_map(group.name), "key": GROUP_ID_KEY}
+                },
+            },
             from_pod("POD_NAMESPACE", "metadata.namespace"),
             {
                 "name": "DLEDGER_ADVERTISE_HOST",

@@ -37,6 +37,7 @@ class BackupRequest:
         endpoints: Peer addresses (20911) of the group's nodes.
         store: The store's URL; the group gets a folder of its own below it.
         store_endpoint: Where an S3 server is, if it is not Amazon's.
+        allow_http: Whether the store may be one by ``http://``.
         group_id: The group it must be; None takes the nodes'.
         last_index: The last entry wanted; 0: all that is committed.
         target_bytes: About how many record bytes an object holds.
@@ -46,6 +47,7 @@ class BackupRequest:
     endpoints: tuple[str, ...]
     store: str
     store_endpoint: str | None = None
+    allow_http: bool = False
     group_id: str | None = None
     last_index: int = 0
     target_bytes: int = TARGET_BYTES
@@ -78,7 +80,7 @@ def backup(request: BackupRequest, progress: Progress) -> Result:
         CorruptRecord: A node sent a record that is not valid; names segment and byte.
         SparkFailed: Spark did not run the tasks.
     """
-    store = Store.open(request.store, request.store_endpoint)
+    store = Store.open(request.store, request.store_endpoint, allow_http=request.allow_http)
     addresses = preferred(request.endpoints)
     group_id, committed = asyncio.run(_ask(addresses[0]))
     if request.group_id not in (None, group_id):

@@ -36,6 +36,7 @@ class CompactRequest:
     store: str
     topics: tuple[str, ...]
     store_endpoint: str | None = None
+    allow_http: bool = False
     group_id: str | None = None
     master: str = LOCAL
     conf: Mapping[str, str] = field(default_factory=dict)
@@ -67,7 +68,7 @@ def compact(request: CompactRequest, progress: Progress) -> Result:
         MessageError: Messages cannot be read out of the backup.
         SparkFailed: Spark did not run the tasks.
     """
-    store = Store.open(request.store, request.store_endpoint)
+    store = Store.open(request.store, request.store_endpoint, allow_http=request.allow_http)
     manifest = load(store, request.group_id)
     ranges = list(placed(archived(store, manifest)))
     progress(f"entries up to {manifest.last_index} in {len(ranges)} ranges, placed")

@@ -16,6 +16,7 @@ class RestoreRequest:
 
     store: str
     store_endpoint: str | None = None
+    allow_http: bool = False
     group_id: str | None = None
     directory: Path
     name: str
@@ -26,7 +27,7 @@ class RestoreRequest:
 def restore(request: RestoreRequest, progress: Progress) -> Result:
     """Restore; return what was restored. Raises what `dledger_pipeline.restore.restore` does."""
     found = core.restore(
-        Store.open(request.store, request.store_endpoint),
+        Store.open(request.store, request.store_endpoint, allow_http=request.allow_http),
         request.group_id,
         request.directory,
         name=request.name,

@@ -23,6 +23,7 @@ class VerifyRequest:
 
     store: str
     store_endpoint: str | None = None
+    allow_http: bool = False
     group_id: str | None = None
     deep: bool = False
     scratch: Path | None = None
@@ -32,7 +33,7 @@ def verify(request: VerifyRequest, progress: Progress) -> Result:
     """Verify the newest backup; return what is good. Raises what `dledger_pipeline.verify` does."""
     with _scratch(request) as scratch:
         found = core.verify(
-            Store.open(request.store, request.store_endpoint),
+            Store.open(request.store, request.store_endpoint, allow_http=request.allow_http),
             request.group_id,
             scratch=Path(scratch) if scratch else None,
             progress=lambda done, total: progress(f"checked {done} of {total} entries"),
@@ -48,6 +49,7 @@ def verify(request: VerifyRequest, progress: Progress) -> Result:
         "objectBytes": found.object_bytes,
         "objects": found.objects,
         "comparedBytes": found.compared_bytes,
+        "signature": found.signature,
     }
 
 

@@ -11,11 +11,11 @@ from dledger.broker.results import Acked
 from dledger.errors import InvalidReceiptHandle
 from dledger.rpc.engine import Engine
 from dledger.rpc.forward import Caller
-from dledger.rpc.gateway import receipts
 from dledger.rpc.gateway.names import client_id, group_name, topic_name
+from dledger.rpc.gateway.receipts import Receipts
 from dledger.rpc.gateway.receiving import checked_invisible
 from dledger.rpc.gateway.shared import SharedCommands
-from dledger.rpc.limits import MAX_MESSAGES
+from dledger.rpc.limits import CONSUME_BACKOFF_S, MAX_MESSAGES
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import Code, Rejected, ok, status_of
 
@@ -45,7 +45,8 @@ class Acker:
         if not 1 <= len(request.entries) <= MAX_MESSAGES:
             count = len(request.entries)
             raise Rejected(Code.BAD_REQUEST, f"acknowledge 1 to {MAX_MESSAGES} messages: {count}")
-        leases = [_lease(entry.receipt_handle, group, topic) for entry in request.entries]
+        receipts = self._receipts(group, topic)
+        leases = [_lease(entry.receipt_handle, receipts) for entry in request.entries]
         outcomes = iter(await self._ack(group, topic, leases))
         statuses = [
             status_of(lease) if isinstance(lease, InvalidReceiptHandle) else _status(next(outcomes))
@@ -68,16 +69,37 @@ class Acker:
         """Let a message be handed out again later or sooner; its handle stays the same."""
         client_id(caller)
         group, topic = group_name(request.group), topic_name(request.topic)
-        lease = receipts.decode(request.receipt_handle, group=group, topic=topic)
+        lease = self._receipts(group, topic).decode(request.receipt_handle)
+        invisible_ms = checked_invisible(request.invisible_duration, least_ms=0)
         command = ChangeInvisible(
             group=group,
             topic=topic,
             lease=lease,
-            invisible_ms=checked_invisible(request.invisible_duration),
+            invisible_ms=invisible_ms or self._soonest_ms(group, topic, lease),
         )
         await self._engine.propose(command.encode())
         return service.ChangeInvisibleDurationResponse(
             status=ok(), receipt_handle=request.receipt_handle
+        )
+
+    def _soonest_ms(self, group: str, topic: str, ref: LeaseRef) -> int:
+        """Return when a message that is given back "now" comes again, in milliseconds.
+
+        At once, to a simple consumer. The push consumer of Node.js does not know the delays that
+        Settings name, and says 0 whenever its listener fails: it is given the delay all the same,
+        or a message that always fails would go round and round without a rest.
+        """
+        lease = self._engine.state.groups.lease(group, topic, ref)
+        if lease is None or not lease.client_id:
+            return 0
+        return 1000 * CONSUME_BACKOFF_S[min(lease.attempt, len(CONSUME_BACKOFF_S)) - 1]
+
+    def _receipts(self, group: str, topic: str) -> Receipts:
+        """Return what reads the handles; of a topic that is not there none is good."""
+        state = self._engine.state
+        found = state.topics.get(topic)
+        return Receipts(
+            state.secret, group=group, topic=topic, generation=found.generation if found else 0
         )
 
 
@@ -101,9 +123,9 @@ def _response(asked: Sequence[Any], statuses: Sequence[Any]) -> Any:
     return service.AckMessageResponse(status=_overall(statuses), entries=entries)
 
 
-def _lease(handle: str, group: str, topic: str) -> LeaseRef | InvalidReceiptHandle:
+def _lease(handle: str, receipts: Receipts) -> LeaseRef | InvalidReceiptHandle:
     try:
-        return receipts.decode(handle, group=group, topic=topic)
+        return receipts.decode(handle)
     except InvalidReceiptHandle as error:
         return error
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from functools import partial
 
+from dledger.broker.changes import Changes
 from dledger.errors import Unavailable
+from dledger.rpc.gateway.herd import Herd
 
 
 class Arrivals:
@@ -16,16 +18,21 @@ class Arrivals:
 
     def __init__(self) -> None:
         self._waiting: dict[tuple[str, int], set[asyncio.Future[None]]] = {}
+        self._over = Herd()
         self._count = 0
         self._closed = False
 
     def __len__(self) -> int:
         return self._count
 
-    def notify(self, changed: Iterable[tuple[str, int]]) -> None:
-        """Wake who waits for one of these queues."""
-        for key in changed:
+    def notify(self, changes: Changes) -> None:
+        """Wake who waits for a queue that got messages, or for one that is gone."""
+        for key in changes.arrived:
             self._wake(key)
+        for topic, queues in changes.topics_gone:
+            for queue_id in range(queues):
+                waiting = self._waiting.get((topic, queue_id), ())
+                self._over.wake([partial(_finish, future) for future in waiting])
 
     def notify_all(self) -> None:
         """Wake everyone: leadership changed, or the node is closing."""

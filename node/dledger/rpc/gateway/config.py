@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from dledger.rpc.limits import MADE_AT_ONCE, MADE_PER_S
 from dledger.rpc.producing import StreamBounds
 
 
@@ -12,13 +13,17 @@ class GatewayConfig:
     """Settings of the client protocol.
 
     Attributes:
-        auto_create: Whether topics and consumer groups are made when first used.
+        auto_create_topics: Whether topics are made when first used; consumer groups always are.
         default_queues: Queues of a topic made that way.
+        made_at_once: How many topics, and how many consumer groups, may be made that way at once.
+        made_per_s: How many more each second.
         leader_follows_clients: Whether leadership goes to the node that clients use.
         streams: What may be under way on one stream of a producer.
     """
 
-    auto_create: bool = True
+    auto_create_topics: bool = True
     default_queues: int = 8
+    made_at_once: int = MADE_AT_ONCE
+    made_per_s: float = MADE_PER_S
     leader_follows_clients: bool = True
     streams: StreamBounds = field(default_factory=StreamBounds)

@@ -7,8 +7,9 @@ from typing import Any
 from dledger.broker.commands import LeaseRef, Receive
 from dledger.broker.message import Message
 from dledger.broker.results import Delivery
-from dledger.rpc.checks import md5_of
-from dledger.rpc.gateway import receipts
+from dledger.rpc.checks import MAX_TIMESTAMP_MS, md5_of
+from dledger.rpc.gateway.receipts import Receipts
+from dledger.rpc.limits import RENEWED_INVISIBLE_MS
 from dledger.rpc.rocketmq_stubs import definition, service
 
 
@@ -19,15 +20,17 @@ class DeliveryForm:
         poll: What was asked for.
         resource: The topic as the client named it.
         receive_id: Part of every receipt handle.
+        receipts: Makes these.
     """
 
-    def __init__(self, poll: Receive, resource: Any, receive_id: int) -> None:
-        self._poll, self._receive_id = poll, receive_id
+    def __init__(self, poll: Receive, resource: Any, receive_id: int, receipts: Receipts) -> None:
+        self._receive_id, self._receipts = receive_id, receipts
         message = definition.Message(topic=resource)
         system = message.system_properties
         system.message_type = definition.MessageType.NORMAL
         system.body_digest.type = definition.DigestType.MD5
-        system.invisible_duration.FromMilliseconds(poll.invisible_ms)
+        kept_ms = RENEWED_INVISIBLE_MS if poll.client_id else poll.invisible_ms
+        system.invisible_duration.FromMilliseconds(kept_ms)
         self._message = message
         self._common = b""
 
@@ -40,7 +43,6 @@ class DeliveryForm:
 
     def response(self, message: Message, delivery: Delivery) -> Any:
         """Return the ReceiveMessageResponse with a message that was handed out."""
-        poll = self._poll
         lease = LeaseRef(delivery.queue_id, delivery.offset, self._receive_id)
         response = service.ReceiveMessageResponse.FromString(self._common)
         response.message.body = message.body
@@ -48,7 +50,7 @@ class DeliveryForm:
         system.message_id = message.message_id or made_up_id(delivery)
         system.body_encoding = int(message.encoding)
         system.body_digest.checksum = md5_of(message.body)
-        system.receipt_handle = receipts.encode(lease, group=poll.group, topic=poll.topic)
+        system.receipt_handle = self._receipts.encode(lease)
         system.queue_id, system.queue_offset = delivery.queue_id, delivery.offset
         system.delivery_attempt = delivery.attempt
         _set_time(system.born_timestamp, message.born_at_ms)
@@ -57,6 +59,8 @@ class DeliveryForm:
 
 
 def _set_time(timestamp: Any, milliseconds: int) -> None:
+    """Set a producer's clock; one of an older log that no ``Timestamp`` can say is moved there."""
+    milliseconds = min(max(milliseconds, 0), MAX_TIMESTAMP_MS)
     timestamp.seconds, rest = divmod(milliseconds, 1000)
     timestamp.nanos = rest * 1_000_000
 

@@ -7,28 +7,35 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 import grpc.aio
 
+from dledger.metadata import by_key
 from dledger.metrics import NodeMetrics
 from dledger.rpc.engine import Engine
-from dledger.rpc.forward import Relay
+from dledger.rpc.forward import THROUGH_KEY, Relay
 from dledger.rpc.gateway.acking import Acker
 from dledger.rpc.gateway.affinity import WINDOW_S, Affinity
 from dledger.rpc.gateway.arrivals import Arrivals
+from dledger.rpc.gateway.broken import BrokenMessages
 from dledger.rpc.gateway.catalog import Catalog
 from dledger.rpc.gateway.clients import Clients
 from dledger.rpc.gateway.config import GatewayConfig
 from dledger.rpc.gateway.messaging import MessagingHandlers
+from dledger.rpc.gateway.polls import HeldPolls
 from dledger.rpc.gateway.receiving import Receiver
 from dledger.rpc.gateway.routes import Router
 from dledger.rpc.gateway.sending import Sender
 from dledger.rpc.gateway.telemetry import Telemetry
 from dledger.rpc.gateway.turns import Turns
-from dledger.rpc.intake import Intake
+from dledger.rpc.intake import PEER_SHARES, Intake
 from dledger.rpc.ledger import LedgerHandlers
+from dledger.rpc.outflow import Outflow
+from dledger.rpc.passing_on import PASSED_ON_PATH, numbers_of
 from dledger.rpc.topics import TopicsHandlers
+from dledger.types import NodeId
 
 logger = logging.getLogger(__name__)
 
@@ -71,19 +78,31 @@ class Gateway:
         metrics: NodeMetrics | None = None,
     ) -> None:
         self.engine, self.config = engine, config
-        self.requests = (metrics or NodeMetrics(engine.group, engine.node_id)).requests
+        self.metrics = metrics or NodeMetrics(engine.group, engine.node_id)
+        self.requests = self.metrics.requests
+        self.broken = BrokenMessages(engine.group, self.metrics.broken_messages)
         self.relay = Relay(engine, dial)
-        self.intake = Intake()
+        self._intake, self._peer_intake = Intake(), Intake(shares=PEER_SHARES)
+        self.produce_intake = Intake()
+        self.outflow = Outflow()
+        self.polls = HeldPolls()
         self.arrivals = Arrivals()
         self.turns = Turns(engine)
         self.catalog = Catalog(engine, config)
         self.clients = Clients(engine)
         self.affinity = Affinity(engine.node_id)
-        self.sender = Sender(engine, self.catalog)
-        self.receiver = Receiver(engine, self.catalog, self.turns, self.clients)
+        self.sender = Sender(engine, self.catalog, self.metrics.message_id_conflicts)
+        self.receiver = Receiver(
+            engine,
+            self.catalog,
+            self.turns,
+            self.clients,
+            broken=self.broken,
+            outflow=self.outflow,
+        )
         self.acker = Acker(engine)
         self.router = Router(engine, self.catalog, config)
-        self.telemetry = Telemetry()
+        self.telemetry = Telemetry(self._intake, self.outflow)
         self._tasks: list[asyncio.Task[None]] = []
         engine.on_applied(self._applied)
 
@@ -96,11 +115,29 @@ class Gateway:
             tls: The port speaks TLS: routes asked for through it name the TLS ports.
             peer_port: The port is for peers: what comes through it was forwarded.
         """
-        return (
+        handlers = (
             MessagingHandlers(self, tls=tls, peer_port=peer_port).generic_handler(),
             LedgerHandlers(self, tls=tls, peer_port=peer_port).generic_handler(),
             TopicsHandlers(self, tls=tls, peer_port=peer_port).generic_handler(),
         )
+        return (*handlers, self._words_of_followers()) if peer_port else handlers
+
+    def _words_of_followers(self) -> grpc.GenericRpcHandler:
+        """Return what takes a follower's word for answers that it passed on."""
+
+        async def passed_on(request: bytes, context: Any) -> bytes:
+            through = by_key(context.invocation_metadata()).get(THROUGH_KEY)
+            if through is not None:
+                self.clients.passed_on(NodeId(through), numbers_of(request))
+            return b""
+
+        _, service, method = PASSED_ON_PATH.split("/")
+        handler = grpc.unary_unary_rpc_method_handler(passed_on)
+        return grpc.method_handlers_generic_handler(service, {method: handler})
+
+    def intake_of(self, *, peer_port: bool) -> Intake:
+        """Return the room for what comes through such a port; clients cannot fill the peers'."""
+        return self._peer_intake if peer_port else self._intake
 
     def load(self) -> Load:
         """Return what clients keep busy here now."""
@@ -136,7 +173,7 @@ class Gateway:
 
     def _applied(self) -> None:
         changes = self.engine.state.take_changes()
-        self.arrivals.notify(changes.arrived)
+        self.arrivals.notify(changes)
         self.turns.notify(changes)
 
     async def _watch(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dledger.broker.topics import MAX_NAME_LENGTH, is_name
+from dledger.rpc.checks import NO_SCOPE, is_scope
 from dledger.rpc.forward import Caller
 from dledger.rpc.limits import MAX_ID_LENGTH
 from dledger.rpc.status import Code, Rejected
@@ -20,14 +21,21 @@ def group_name(resource: Any) -> str:
     return _checked("consumer group", _full_name(resource), Code.ILLEGAL_CONSUMER_GROUP)
 
 
+def is_client_id(text: str) -> bool:
+    """Whether *text* may be a client's id."""
+    return 1 <= len(text) <= MAX_ID_LENGTH
+
+
 def client_id(caller: Caller) -> str:
     """Return the caller's client id, or raise Rejected (CLIENT_ID_REQUIRED)."""
-    if not 1 <= len(caller.client_id) <= MAX_ID_LENGTH:
+    if not is_client_id(caller.client_id):
         raise Rejected(
             Code.CLIENT_ID_REQUIRED,
             f"the metadata x-mq-client-id must have 1 to {MAX_ID_LENGTH} characters, "
             f"not {len(caller.client_id)}",
         )
+    if is_scope(caller.client_id):
+        raise Rejected(Code.CLIENT_ID_REQUIRED, NO_SCOPE)
     return caller.client_id
 
 

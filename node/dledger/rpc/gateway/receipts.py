@@ -1,56 +1,79 @@
-"""Receipt handles: opaque to clients, readable by every node, checked before use.
+"""Receipt handles: opaque to clients, readable by every node, signed by the group.
 
 ::
 
-    0   u8   version, 1
+    0   u8   version, 2
     1   u16  queue id
     3   u64  queue offset
     11  u64  receive id
-    19  u32  CRC-32 of the above, the group's and the topic's name
-    -- 23 bytes, in URL-safe base64
+    19  16 bytes of keyed BLAKE2b over the consumer group's and the topic's name, the topic's
+        generation, and the above
+    -- 35 bytes, in URL-safe base64
 
-The checksum tells a handle of another group or topic, or a mangled one, from a stale one.
+The key is the group's secret (`BrokerState.secret`), which lies in its log and leaves no node but
+to its peers and its backups. So a handle cannot be guessed, nor be of use for another consumer
+group, another topic, or one that was made anew under the same name.
 """
 
 from __future__ import annotations
 
 import struct
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from binascii import crc32
+from hashlib import blake2b
+from hmac import compare_digest
 
-from dledger.broker.commands import LeaseRef
+from dledger.broker.commands import NUMBER_BOUND, LeaseRef
 from dledger.errors import InvalidReceiptHandle
 
-_VERSION = 1
+_VERSION = 2
 _FIELDS = struct.Struct("<BHQQ")
-_CHECK = struct.Struct("<I")
+_MAC_BYTES = 16
 
 
-def encode(lease: LeaseRef, *, group: str, topic: str) -> str:
-    """Return the receipt handle of a message handed to *group*."""
-    fields = _FIELDS.pack(_VERSION, lease.queue_id, lease.offset, lease.receive_id)
-    check = _CHECK.pack(_checksum(fields, group, topic))
-    return urlsafe_b64encode(fields + check).rstrip(b"=").decode()
+class Receipts:
+    """The handles of one consumer group for one topic.
 
-
-def decode(handle: str, *, group: str, topic: str) -> LeaseRef:
-    """Return what *handle* stands for.
-
-    Raises:
-        InvalidReceiptHandle: It is malformed, or was given to another group or for another topic.
+    Args:
+        secret: The group's; empty while it has none, and has given out no handle.
+        group: The consumer group.
+        topic: The topic's name.
+        generation: Which of that name; 0: there is none.
     """
-    try:
-        raw = urlsafe_b64decode(handle + "=" * (-len(handle) % 4))
-        version, queue_id, offset, receive_id = _FIELDS.unpack_from(raw)
-        (check,) = _CHECK.unpack(raw[_FIELDS.size :])
-    except (ValueError, struct.error):
-        raise InvalidReceiptHandle(f"malformed receipt handle {handle[:80]!r}") from None
-    if version != _VERSION or check != _checksum(raw[: _FIELDS.size], group, topic):
-        raise InvalidReceiptHandle(
-            f"receipt handle {handle[:80]!r} was not given to group {group!r} for topic {topic!r}"
-        )
-    return LeaseRef(queue_id, offset, receive_id)
 
+    def __init__(self, secret: bytes, *, group: str, topic: str, generation: int) -> None:
+        self._group, self._topic = group, topic
+        about = f"{group}\0{topic}\0{generation}\0".encode()
+        self._keyed = blake2b(about, key=secret, digest_size=_MAC_BYTES) if secret else None
 
-def _checksum(fields: bytes, group: str, topic: str) -> int:
-    return crc32(f"{group}\0{topic}".encode(), crc32(fields))
+    def encode(self, lease: LeaseRef) -> str:
+        """Return the receipt handle of a message that was handed out."""
+        fields = _FIELDS.pack(_VERSION, lease.queue_id, lease.offset, lease.receive_id)
+        return urlsafe_b64encode(fields + self._mac(fields)).rstrip(b"=").decode()
+
+    def decode(self, handle: str) -> LeaseRef:
+        """Return what *handle* stands for.
+
+        Raises:
+            InvalidReceiptHandle: It is malformed, or was not given to this group for this topic.
+        """
+        try:
+            raw = urlsafe_b64decode(handle + "=" * (-len(handle) % 4))
+            version, queue_id, offset, receive_id = _FIELDS.unpack_from(raw)
+        except (ValueError, struct.error):
+            raise InvalidReceiptHandle(f"malformed receipt handle {handle[:80]!r}") from None
+        if max(offset, receive_id) >= NUMBER_BOUND:
+            raise InvalidReceiptHandle(f"no message is where receipt handle {handle[:80]!r} says")
+        fields, mac = raw[: _FIELDS.size], raw[_FIELDS.size :]
+        if version != _VERSION or not self._keyed or not compare_digest(mac, self._mac(fields)):
+            raise InvalidReceiptHandle(
+                f"receipt handle {handle[:80]!r} was not given to group {self._group!r} for topic "
+                f"{self._topic!r}"
+            )
+        return LeaseRef(queue_id, offset, receive_id)
+
+    def _mac(self, fields: bytes) -> bytes:
+        if self._keyed is None:
+            raise AssertionError("a handle without a secret")
+        mac = self._keyed.copy()
+        mac.update(fields)
+        return mac.digest()

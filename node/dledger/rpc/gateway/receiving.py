@@ -3,35 +3,49 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dledger.broker.commands import Receive
+from dledger.broker.commands import Ack, LeaseRef, Receive
 from dledger.broker.consume_queue import Payload
 from dledger.broker.filters import parse_tags
+from dledger.broker.frames import MalformedCommandError
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import Received
 from dledger.broker.topics import Topic
-from dledger.errors import InvalidArgument, NotLeader
+from dledger.errors import (
+    DledgerError,
+    InvalidArgument,
+    NotLeader,
+    Unavailable,
+    UnknownGroup,
+    UnknownTopic,
+)
 from dledger.rpc.engine import Engine
 from dledger.rpc.forward import Caller
+from dledger.rpc.gateway.broken import BrokenMessages
 from dledger.rpc.gateway.catalog import Catalog
 from dledger.rpc.gateway.clients import Clients
 from dledger.rpc.gateway.delivering import DeliveryForm
 from dledger.rpc.gateway.names import client_id, group_name, topic_name
+from dledger.rpc.gateway.receipts import Receipts
 from dledger.rpc.gateway.turns import ANY_QUEUE, Turns, Want
 from dledger.rpc.limits import (
     DEFAULT_POLL_MS,
+    FIRST_INVISIBLE_MS,
     MAX_ATTEMPT_LENGTH,
     MAX_INVISIBLE_MS,
     MAX_POLL_MS,
     MAX_RECEIVE_BATCH,
-    RENEWED_INVISIBLE_MS,
 )
+from dledger.rpc.outflow import Outflow
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import Code, Rejected, ok
 from dledger.types import Entry
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +64,7 @@ class _Poll:
         first = command.queue_id
         return Want(
             group=command.group,
-            topic=command.topic,
+            topic=self.topic,
             queue_id=ANY_QUEUE if command.any_queue else first,
             queue_ids=range(self.topic.queues) if command.any_queue else range(first, first + 1),
             limit=command.limit,
@@ -65,16 +79,28 @@ class Receiver:
     asked for (`turns`); so a waiting consumer costs nothing, and a message wakes no herd.
     """
 
-    def __init__(self, engine: Engine, catalog: Catalog, turns: Turns, clients: Clients) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        catalog: Catalog,
+        turns: Turns,
+        clients: Clients,
+        *,
+        broken: BrokenMessages,
+        outflow: Outflow,
+    ) -> None:
         self._engine, self._catalog = engine, catalog
-        self._turns, self._clients = turns, clients
+        self._turns, self._clients, self._broken = turns, clients, broken
+        self._outflow = outflow
 
-    async def receive(self, request: Any, caller: Caller) -> AsyncIterator[Any]:
+    async def receive(self, request: Any, caller: Caller) -> AsyncGenerator[Any]:
         """Yield the status, the time of delivery, and the messages.
 
         The Python SDK's push consumer loses a batch that comes without the time of delivery.
         """
         poll = await self._check(request, caller)
+        del request  # nothing of it is kept while the poll waits
+        secret = await self._catalog.secret()
         received = await self._poll(poll, caller)
         if received is None:
             yield nothing_new()
@@ -83,9 +109,17 @@ class Receiver:
         response = service.ReceiveMessageResponse()
         response.delivery_timestamp.FromMilliseconds(self._engine.now_ms())
         yield response
-        async for message in self._messages(poll, received):
-            yield message
-        self._clients.answered(poll.command, received)
+        receipts = Receipts(
+            secret,
+            group=poll.command.group,
+            topic=received.topic,
+            generation=received.generation,
+        )
+        largest_bytes = max(one.payload.end - one.payload.start for one in received.deliveries)
+        async with self._outflow.room(caller.connection, largest_bytes):
+            async for message in self._messages(poll, received, receipts):
+                yield message
+        self._clients.answered(poll.command, received, caller)
 
     async def _check(self, request: Any, caller: Caller) -> _Poll:
         consumer = client_id(caller)
@@ -119,21 +153,42 @@ class Receiver:
         return _Poll(command=command, topic=topic, resource=topic_ref, wait_s=_wait_s(request))
 
     async def _poll(self, poll: _Poll, caller: Caller) -> Received | None:
-        """Return the first non-empty answer, or None when the poll's time is up."""
+        """Return the first non-empty answer, or None when the poll's time is up.
+
+        Raises:
+            UnknownTopic, UnknownGroup: It was deleted while the poll waited.
+        """
         loop = asyncio.get_running_loop()
         until_s = min(loop.time() + poll.wait_s, caller.deadline_s)
         want = poll.want
         while True:
             if not self._engine.is_leader():
                 raise NotLeader(None)
+            self._check_exists(poll)
             turn = await self._turns.take(want, until_s - loop.time())
             if turn is not None:
                 with turn:
+                    self._check_way_back(caller)
                     received = await self._ask(poll.command)
                 if received.deliveries:
                     return received
             elif loop.time() >= until_s or not self._turns.may_wait:
                 return None
+
+    def _check_way_back(self, caller: Caller) -> None:
+        """Raise Unavailable where the answer would go through a follower that we do not hear.
+
+        A frozen one keeps its connections, takes answers, and passes nothing on.
+        """
+        if caller.through is not None and not self._engine.hears(caller.through):
+            raise Unavailable(f"node {caller.through}, through which this came, is not heard")
+
+    def _check_exists(self, poll: _Poll) -> None:
+        state = self._engine.state
+        if not state.topics.is_there(poll.topic):
+            raise UnknownTopic(poll.topic.name)
+        if not state.groups.exists(poll.command.group):
+            raise UnknownGroup(poll.command.group)
 
     async def _ask(self, command: Receive) -> Received:
         received = await self._engine.propose(command.encode())
@@ -141,9 +196,15 @@ class Receiver:
             raise TypeError(f"RECEIVE answered {received!r}")
         return received
 
-    async def _messages(self, poll: _Poll, received: Received) -> AsyncIterator[Any]:
-        """Yield one response a message; neighbours in a payload share what is found in it once."""
-        form = DeliveryForm(poll.command, poll.resource, received.receive_id)
+    async def _messages(
+        self, poll: _Poll, received: Received, receipts: Receipts
+    ) -> AsyncIterator[Any]:
+        """Yield one response a message; neighbours in a payload share what is found in it once.
+
+        One that cannot be told is acknowledged in the consumer's place, or it would come for ever.
+        """
+        form = DeliveryForm(poll.command, poll.resource, received.receive_id, receipts)
+        broken: list[LeaseRef] = []
         entry: Entry | None = None
         payload: Payload | None = None
         for delivery in received.deliveries:
@@ -153,7 +214,23 @@ class Receiver:
                 payload = delivery.payload
                 frame = ProduceFrame(entry.data, payload.start, payload.end)
                 form.begin(frame.born_host, entry.timestamp_ms)
-            yield form.response(frame.message(delivery.row), delivery)
+            try:
+                message = frame.message(delivery.row)
+            except MalformedCommandError as error:
+                queue_id, offset = delivery.queue_id, delivery.offset
+                self._broken.note(poll.command.topic, queue_id, offset, error)
+                broken.append(LeaseRef(queue_id, offset, received.receive_id))
+                continue
+            yield form.response(message, delivery)
+        if broken:
+            await self._set_aside(poll.command, broken)
+
+    async def _set_aside(self, command: Receive, leases: Sequence[LeaseRef]) -> None:
+        ack = Ack(group=command.group, topic=command.topic, leases=tuple(leases))
+        try:
+            await self._engine.propose(ack.encode())
+        except DledgerError as error:
+            logger.info("%d broken messages will come again: %s", len(leases), error)
 
 
 def nothing_new() -> Any:
@@ -178,17 +255,17 @@ def tags_of(expression: Any) -> tuple[str, ...] | None:
 def invisible_of(request: Any) -> int:
     """Return for how long the messages are the caller's, in milliseconds."""
     if request.auto_renew:
-        return RENEWED_INVISIBLE_MS
+        return FIRST_INVISIBLE_MS
     return checked_invisible(request.invisible_duration)
 
 
-def checked_invisible(duration: Any) -> int:
+def checked_invisible(duration: Any, *, least_ms: int = 1) -> int:
     """Return a ``Duration`` in milliseconds, or raise Rejected (ILLEGAL_INVISIBLE_TIME)."""
     milliseconds = duration.seconds * 1000 + duration.nanos // 1_000_000
-    if not 0 < milliseconds <= MAX_INVISIBLE_MS:
+    if not least_ms <= milliseconds <= MAX_INVISIBLE_MS:
         raise Rejected(
             Code.ILLEGAL_INVISIBLE_TIME,
-            f"the invisible duration must be above 0 and at most {MAX_INVISIBLE_MS} ms, "
+            f"the invisible duration must be {least_ms} to {MAX_INVISIBLE_MS} ms, "
             f"not {milliseconds}",
         )
     return int(milliseconds)

@@ -1,21 +1,32 @@
-"""QueryRoute and QueryAssignment: which queues a topic has, and at which nodes."""
+"""QueryRoute and QueryAssignment: which queues a topic has, and at which nodes.
+
+What an SDK can do with a list of addresses differs; `takes_one_address` is the rule for all.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 from dledger.broker.topics import Topic
-from dledger.errors import UnknownGroup
-from dledger.rpc.engine import Engine
+from dledger.rpc.engine import ClientEndpoint, Engine
 from dledger.rpc.forward import Caller
 from dledger.rpc.gateway.catalog import Catalog
 from dledger.rpc.gateway.config import GatewayConfig
 from dledger.rpc.gateway.names import group_name, topic_name
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import ok
+from dledger.types import NodeId
 
-_VERIFYING_LANGUAGE = "PYTHON"
-"""The one SDK that verifies the certificates of brokers; the others accept any."""
+_ONE_ADDRESS: Final = frozenset({"HTTP"})
+"""SDKs, by the language they state, that can use one address of a broker, whatever the port.
+
+Node.js, which calls itself HTTP, makes one host name of a list of addresses, which nobody has.
+"""
+_ONE_ADDRESS_OVER_TLS: Final = frozenset({"PYTHON"})
+"""Those that can do no more through TLS: gRPC takes a list of addresses for one host name, which no
+certificate has. Rust verifies certificates too, but connects to each address by itself; Java, Go
+and C++ take any certificate."""
 
 
 class Router:
@@ -25,7 +36,12 @@ class Router:
         self._engine, self._catalog, self._config = engine, catalog, config
 
     def is_known(self, request: Any) -> bool:
-        """Whether this node can answer by itself, leader or not."""
+        """Whether this node can answer by itself, leader or not.
+
+        A client keeps to the addresses that it is told, so whoever lacks some asks the leader.
+        """
+        if not self._engine.knows_members() and self._engine.leader() is not None:
+            return False
         return self._engine.state.topics.get(topic_name(request.topic)) is not None
 
     async def route(self, request: Any, caller: Caller) -> Any:
@@ -39,55 +55,75 @@ class Router:
         Members of a group share the messages, not the queues, so none has to wait until the
         queues of another, which is gone, are given to it.
         """
-        group = group_name(request.group)
+        group_name(request.group)
         queues = await self._queues(request.topic, caller)
-        if not (self._config.auto_create or self._engine.state.groups.exists(group)):
-            raise UnknownGroup(group)
         assignments = [definition.Assignment(message_queue=queue) for queue in queues]
         return service.QueryAssignmentResponse(status=ok(), assignments=assignments)
 
     async def _queues(self, resource: Any, caller: Caller) -> list[Any]:
         name = topic_name(resource)
         topic = await self._catalog.topic(name)
-        addresses = addresses_of(self._engine, tls=caller.tls)
-        if caller.tls and caller.language == _VERIFYING_LANGUAGE:
-            return message_queues(self._engine.group, topic, resource, _one_each(addresses))
-        return message_queues(self._engine.group, topic, resource, [addresses])
+        nodes = self._engine.endpoints()
+        if takes_one_address(caller):
+            brokers = as_brokers(self._engine.node_id, nodes, tls=caller.tls)
+        else:
+            brokers = [(self._engine.group, addresses_of(nodes, tls=caller.tls))]
+        return message_queues(topic, resource, brokers)
 
 
-def message_queues(group: str, topic: Topic, resource: Any, sets: list[list[Any]]) -> list[Any]:
-    """Return the protocol's form of a topic's queues; the *sets* of addresses go round.
+def takes_one_address(caller: Caller) -> bool:
+    """Whether the caller's SDK can use one address of a broker only; the others get them all."""
+    return caller.language in _ONE_ADDRESS or (
+        caller.tls and caller.language in _ONE_ADDRESS_OVER_TLS
+    )
 
-    Usually there is one set: every queue names all nodes, in a stable order. An SDK keys its
-    channel by that set, and finds the next node in it by itself when one dies.
+
+def message_queues(topic: Topic, resource: Any, brokers: Sequence[tuple[str, Any]]) -> list[Any]:
+    """Return the protocol's form of a topic's queues: each once for each of the *brokers*.
+
+    A broker is a name and its addresses. Usually the group is the only one, and every queue names
+    all nodes in a stable order: an SDK keys its channel by that set, and finds the next node in it
+    by itself when one dies.
     """
     scheme = definition.AddressScheme.IPv4
-    endpoints = [definition.Endpoints(scheme=scheme, addresses=addresses) for addresses in sets]
+    places = [
+        definition.Broker(
+            name=name, id=0, endpoints=definition.Endpoints(scheme=scheme, addresses=addresses)
+        )
+        for name, addresses in brokers
+    ]
     return [
         definition.MessageQueue(
             topic=resource,
             id=queue_id,
             permission=definition.Permission.READ_WRITE,
-            broker=definition.Broker(
-                name=group, id=0, endpoints=endpoints[queue_id % len(endpoints)]
-            ),
+            broker=broker,
             accept_message_types=[definition.MessageType.Value(topic.type)],
         )
         for queue_id in range(topic.queues)
+        for broker in places
     ]
 
 
-def addresses_of(engine: Engine, *, tls: bool) -> list[Any]:
-    """Return where clients reach the nodes, sorted by name, by the kind of port they use."""
-    found = sorted(engine.endpoints(), key=lambda endpoint: endpoint.name)
-    ports = ((each.host, each.tls_port if tls else each.port) for each in found)
+def addresses_of(nodes: Iterable[ClientEndpoint], *, tls: bool) -> list[Any]:
+    """Return where clients reach *nodes*, in their order, by the kind of port they use."""
+    ports = ((node.host, node.tls_port if tls else node.port) for node in nodes)
     return [definition.Address(host=host, port=port) for host, port in ports if port]
 
 
-def _one_each(addresses: list[Any]) -> list[list[Any]]:
-    """Return a set for each address.
+def as_brokers(
+    answering: NodeId, nodes: Sequence[ClientEndpoint], *, tls: bool
+) -> list[tuple[str, list[Any]]]:
+    """Return each node as a broker of its own: the one that answers, then the rest as they stand.
 
-    gRPC takes a list of addresses for one host name, which no certificate has, so an SDK that
-    verifies certificates needs one address a queue; its retries go to the next queue.
+    So a consumer polls every queue through every node, none waits for one that is down, and a
+    producer's retry goes to the next node. The Node.js SDK asks only the first broker for
+    assignments, and sends only to queues with the id 0: one that answers now comes first, and every
+    node has such a queue. A node that this one does not hear is left out, as each of its turns is
+    an error to the caller; but not where so few are heard that it is this one that is cut off.
     """
-    return [[address] for address in addresses]
+    heard = [node for node in nodes if node.heard]
+    useful = heard if 2 * len(heard) > len(nodes) else nodes
+    here_first = sorted(useful, key=lambda node: node.node_id != answering)
+    brokers = ((node.name, addresses_of([node], tls=tls)) for node in here_first)
+    return [(name, addresses) for name, addresses in brokers if addresses]

@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from prometheus_client import Counter
+
 from dledger.broker.frames import CommandType
 from dledger.broker.message import Columns, Encoding, Message
 from dledger.broker.produce import encode_produce
 from dledger.broker.results import Produced
+from dledger.errors import MessageIdConflict
 from dledger.rpc.checks import (
-    born_at_ms,
     check_body,
     check_digest,
     check_normal,
     check_properties,
     check_tag,
+    check_times,
     check_total,
 )
 from dledger.rpc.engine import Engine
 from dledger.rpc.forward import Caller
 from dledger.rpc.gateway.catalog import Catalog
+from dledger.rpc.gateway.identity import is_stored, scope_of
 from dledger.rpc.gateway.names import client_id, topic_name
 from dledger.rpc.gateway.shared import SharedCommands
 from dledger.rpc.limits import MAX_ID_LENGTH, MAX_MESSAGES
@@ -46,8 +50,9 @@ class _Origin(NamedTuple):
 class Sender:
     """Serves SendMessage on the leader."""
 
-    def __init__(self, engine: Engine, catalog: Catalog) -> None:
-        self._engine, self._catalog = engine, catalog
+    def __init__(self, engine: Engine, catalog: Catalog, conflicts: Counter) -> None:
+        """*conflicts* counts messages whose ids were those of others before."""
+        self._engine, self._catalog, self._conflicts = engine, catalog, conflicts
         self._batches: SharedCommands[_Origin, Message] = SharedCommands(
             engine, CommandType.PRODUCE, _encoded
         )
@@ -61,12 +66,41 @@ class Sender:
         check_total(size_bytes)
         await self._catalog.topic(topic)
         host = request.messages[0].system_properties.born_host[:MAX_ID_LENGTH]
-        stored, first = await self._batches.submit(
-            _Origin(sender, topic, host), messages, size_bytes
-        )
+        origin = _Origin(sender, topic, host)
+        stored, first = await self._stored(origin, messages, size_bytes)
+        offsets = stored.offsets[first : first + len(messages)]
+        if stored.repeats or stored.conflicts:
+            places = enumerate(messages, first)
+            offsets = [await self._own(origin, m, stored, row) for row, m in places]
+        return _response(messages, offsets)
+
+    async def _stored(
+        self, origin: _Origin, messages: Sequence[Message], size_bytes: int
+    ) -> tuple[Produced, int]:
+        """Store messages; return what became of their command, and where in it they begin."""
+        stored, first = await self._batches.submit(origin, messages, size_bytes)
         if not isinstance(stored, Produced):
             raise TypeError(f"PRODUCE answered {stored!r}")
-        return _response(messages, stored.offsets[first : first + len(messages)])
+        return stored, first
+
+    async def _own(self, origin: _Origin, message: Message, stored: Produced, row: int) -> int:
+        """Return the offset of a message itself, whatever was stored under its id before it.
+
+        Raises:
+            MessageIdConflict: It is not stored: another one lies where only itself should.
+        """
+        queue_id, offset = stored.queue_ids[row], stored.offsets[row]
+        if row not in stored.conflicts and (
+            row not in stored.repeats
+            or await is_stored(self._engine, origin.topic, queue_id, offset, message)
+        ):
+            return offset
+        self._conflicts.inc()
+        origin = origin._replace(client_id=scope_of(origin.client_id, message))
+        stored, row = await self._stored(origin, [message], len(message.body))
+        if row in stored.conflicts:
+            raise MessageIdConflict.of_message(message.message_id)
+        return stored.offsets[row]
 
 
 def _response(messages: Sequence[Message], offsets: Sequence[int]) -> Any:
@@ -111,6 +145,7 @@ def message_of(message: Any) -> Message:
     Raises:
         Rejected: With the protocol's code for what is wrong.
         TopicTypeMismatch: It is no NORMAL message.
+        InvalidArgument: Its producer's clock is beyond what can be told.
     """
     system, body = message.system_properties, message.body
     check_normal(system)
@@ -139,8 +174,9 @@ def message_of(message: Any) -> Message:
 
 
 def _milliseconds(timestamp: Any) -> int:
-    (milliseconds,) = born_at_ms([timestamp.seconds * 1000 + timestamp.nanos // 1_000_000])
-    return milliseconds
+    milliseconds = timestamp.seconds * 1000 + timestamp.nanos // 1_000_000
+    check_times((milliseconds,))
+    return int(milliseconds)
 
 
 def _encoding(value: int) -> Encoding:

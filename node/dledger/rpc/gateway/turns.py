@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, TypeAlias
 
 from dledger.broker.changes import Changes
+from dledger.broker.topics import Topic
 from dledger.rpc.engine import Engine
+from dledger.rpc.gateway.herd import Herd
 from dledger.rpc.limits import MAX_WAITING_POLLS
 
 ANY_QUEUE: Final = -1
@@ -40,7 +43,7 @@ class Want:
     """
 
     group: str
-    topic: str
+    topic: Topic
     queue_id: int
     queue_ids: range
     limit: int
@@ -50,10 +53,10 @@ class Want:
 class _Waiter:
     """One poll in a line; its future gives a turn, or None: look again by yourself."""
 
-    __slots__ = ("future", "want")
+    __slots__ = ("future", "line", "want")
 
-    def __init__(self, want: Want) -> None:
-        self.want = want
+    def __init__(self, want: Want, line: _Line) -> None:
+        self.want, self.line = want, line
         self.future: asyncio.Future[Turn | None] = asyncio.get_running_loop().create_future()
 
     def wake(self, turn: Turn | None = None) -> None:
@@ -62,14 +65,18 @@ class _Waiter:
 
 
 class _Line:
-    """The polls of a group that may be answered from the same queues."""
+    """The polls of a group that may be answered from the same queues.
 
-    __slots__ = ("claimed", "timer", "timer_ms", "waiters", "want")
+    One that is *over* is in no list any more: its topic or its group is gone.
+    """
+
+    __slots__ = ("claimed", "over", "timer", "timer_ms", "waiters", "want")
 
     def __init__(self, want: Want) -> None:
         self.want = want
         self.waiters: OrderedDict[_Waiter, None] = OrderedDict()
         self.claimed = 0
+        self.over = False
         self.timer: asyncio.TimerHandle | None = None
         self.timer_ms = 0.0
 
@@ -112,6 +119,7 @@ class Turns:
         self._lines: defaultdict[tuple[str, int], dict[str, _Line]] = defaultdict(dict)
         self._attempts: defaultdict[_Attempt, set[_Waiter]] = defaultdict(set)
         self._due: OrderedDict[_Line, None] = OrderedDict()
+        self._over = Herd()
         self._waiting = self._out = 0
         self._closed = False
 
@@ -133,13 +141,13 @@ class Turns:
         if self._holds_attempt(want):
             return Turn(self, None, 0, counted=False)
         if timeout_s > 0 and self.may_wait:
-            turn = await self._wait(want, timeout_s)
-            if turn is not None:
+            waiter = _Waiter(want, self._line(want))
+            turn = await self._wait(waiter, timeout_s)
+            if turn is not None or waiter.line.over:
                 return turn
         return self._look(want)
 
-    async def _wait(self, want: Want, timeout_s: float) -> Turn | None:
-        waiter = _Waiter(want)
+    async def _wait(self, waiter: _Waiter, timeout_s: float) -> Turn | None:
         self._enter(waiter)
         timer = asyncio.get_running_loop().call_later(timeout_s, waiter.wake)
         try:
@@ -174,7 +182,8 @@ class Turns:
     # -- waking ----------------------------------------------------------------------------------
 
     def notify(self, changes: Changes) -> None:
-        """Give turns to those whom *changes* can serve."""
+        """Give turns to those whom *changes* can serve; end the wait for what is gone."""
+        self._end_lines(changes)
         for topic, queue_id in changes.arrived:
             for place in ((topic, queue_id), (topic, ANY_QUEUE)):
                 if lines := self._lines.get(place):
@@ -187,6 +196,25 @@ class Turns:
             for waiter in self._attempts.get(attempt, ()):
                 waiter.wake(Turn(self, None, 0, counted=False))
         self._serve_due()
+
+    def _end_lines(self, changes: Changes) -> None:
+        for topic, queues in changes.topics_gone:
+            for queue_id in range(ANY_QUEUE, queues):
+                self._end_all(self._lines.pop((topic, queue_id), {}).values())
+        if changes.groups_gone:
+            for place, lines in list(self._lines.items()):
+                gone = changes.groups_gone.intersection(lines)
+                self._end_all([lines.pop(group) for group in gone])
+                if not lines:
+                    del self._lines[place]
+
+    def _end_all(self, lines: Iterable[_Line]) -> None:
+        for line in lines:
+            line.over = True
+            line.stop_timer()
+            self._due.pop(line, None)
+            waiters, line.waiters = line.waiters, OrderedDict()
+            self._over.wake(waiter.wake for waiter in waiters)
 
     def look_again(self) -> None:
         """Wake everyone: leadership changed, or the node is closing."""
@@ -204,7 +232,8 @@ class Turns:
         """Take a turn back."""
         line.claimed -= limit
         self._out -= counted
-        self._due[line] = None
+        if not line.over:
+            self._due[line] = None
         self._serve_due()
 
     def _serve_due(self) -> None:
@@ -229,16 +258,16 @@ class Turns:
 
     def _has_more(self, line: _Line) -> bool:
         """Whether there is more in the line's queues than those before will take."""
-        want, enough = line.want, line.claimed + 1
-        groups = self._engine.state.groups
-        return enough <= groups.available(
-            want.group, want.topic, want.queue_ids, self._now_ms(), enough=enough
+        want, enough, state = line.want, line.claimed + 1, self._engine.state
+        return state.topics.is_there(want.topic) and enough <= state.groups.available(
+            want.group, want.topic.name, want.queue_ids, self._now_ms(), enough=enough
         )
 
     def _set_timer(self, line: _Line) -> None:
         """Look again when the next lease of these queues ends."""
         want = line.want
-        expiry_ms = self._engine.state.groups.next_expiry(want.group, want.topic, want.queue_ids)
+        groups = self._engine.state.groups
+        expiry_ms = groups.next_expiry(want.group, want.topic.name, want.queue_ids)
         if line.timer is not None and line.timer_ms == expiry_ms:
             return
         line.stop_timer()
@@ -258,40 +287,38 @@ class Turns:
     # -- standing in line ------------------------------------------------------------------------
 
     def _line(self, want: Want) -> _Line:
-        lines = self._lines[want.topic, want.queue_id]
+        lines = self._lines[want.topic.name, want.queue_id]
         line = lines.get(want.group)
         if line is None:
             line = lines[want.group] = _Line(want)
         return line
 
     def _enter(self, waiter: _Waiter) -> None:
-        want = waiter.want
-        line = self._line(want)
+        want, line = waiter.want, waiter.line
         line.waiters[waiter] = None
         self._waiting += 1
         if want.attempt_id:
-            self._attempts[want.group, want.topic, want.attempt_id].add(waiter)
+            self._attempts[want.group, want.topic.name, want.attempt_id].add(waiter)
         self._due[line] = None
         self._serve_due()
 
     def _leave(self, waiter: _Waiter) -> None:
         want = waiter.want
         self._waiting -= 1
-        attempt = (want.group, want.topic, want.attempt_id)
+        attempt = (want.group, want.topic.name, want.attempt_id)
         if want.attempt_id:
             self._attempts[attempt].discard(waiter)
             if not self._attempts[attempt]:
                 del self._attempts[attempt]
-        line = self._line(want)
-        line.waiters.pop(waiter, None)
-        self._drop_if_idle(line)
+        waiter.line.waiters.pop(waiter, None)
+        self._drop_if_idle(waiter.line)
 
     def _drop_if_idle(self, line: _Line) -> None:
-        if line.waiters or line.claimed:
+        if line.waiters or line.claimed or line.over:
             return
         line.stop_timer()
         self._due.pop(line, None)
-        place = (line.want.topic, line.want.queue_id)
+        place = (line.want.topic.name, line.want.queue_id)
         self._lines[place].pop(line.want.group, None)
         if not self._lines[place]:
             del self._lines[place]
@@ -299,7 +326,7 @@ class Turns:
     def _holds_attempt(self, want: Want) -> bool:
         """Whether it asks again, because its answer was lost, and has something waiting."""
         groups = self._engine.state.groups
-        return groups.holds_attempt(want.group, want.topic, want.attempt_id)
+        return groups.holds_attempt(want.group, want.topic.name, want.attempt_id)
 
     def _now_ms(self) -> int:
         return max(self._engine.now_ms(), self._engine.state.now_ms)

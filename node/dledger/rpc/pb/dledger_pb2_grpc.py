@@ -101,7 +101,7 @@ class LedgerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReadBatches(self, request, context):
-        """The same as batches that lie as they were produced: no work a message.
+        """The same as batches that lie as they were produced, without who did: no work a message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -453,6 +453,31 @@ class AdminStub:
                 request_serializer=dledger__pb2.SnapshotRequest.SerializeToString,
                 response_deserializer=dledger__pb2.SnapshotResponse.FromString,
                 _registered_method=True)
+        self.DescribeTopic = channel.unary_unary(
+                '/dledger.v1.Admin/DescribeTopic',
+                request_serializer=dledger__pb2.DescribeTopicRequest.SerializeToString,
+                response_deserializer=dledger__pb2.DescribeTopicResponse.FromString,
+                _registered_method=True)
+        self.DeleteTopic = channel.unary_unary(
+                '/dledger.v1.Admin/DeleteTopic',
+                request_serializer=dledger__pb2.DeleteTopicRequest.SerializeToString,
+                response_deserializer=dledger__pb2.DeleteTopicResponse.FromString,
+                _registered_method=True)
+        self.ListGroups = channel.unary_unary(
+                '/dledger.v1.Admin/ListGroups',
+                request_serializer=dledger__pb2.ListGroupsRequest.SerializeToString,
+                response_deserializer=dledger__pb2.ListGroupsResponse.FromString,
+                _registered_method=True)
+        self.CreateGroup = channel.unary_unary(
+                '/dledger.v1.Admin/CreateGroup',
+                request_serializer=dledger__pb2.CreateGroupRequest.SerializeToString,
+                response_deserializer=dledger__pb2.CreateGroupResponse.FromString,
+                _registered_method=True)
+        self.DeleteGroup = channel.unary_unary(
+                '/dledger.v1.Admin/DeleteGroup',
+                request_serializer=dledger__pb2.DeleteGroupRequest.SerializeToString,
+                response_deserializer=dledger__pb2.DeleteGroupResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -526,6 +551,38 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeTopic(self, request, context):
+        """Topics and consumer groups, for those who may unmake them. All are for the leader; others name
+        it. What is deleted goes with all that was done with it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteTopic(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListGroups(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateGroup(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteGroup(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -573,6 +630,31 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Snapshot,
                     request_deserializer=dledger__pb2.SnapshotRequest.FromString,
                     response_serializer=dledger__pb2.SnapshotResponse.SerializeToString,
+            ),
+            'DescribeTopic': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeTopic,
+                    request_deserializer=dledger__pb2.DescribeTopicRequest.FromString,
+                    response_serializer=dledger__pb2.DescribeTopicResponse.SerializeToString,
+            ),
+            'DeleteTopic': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteTopic,
+                    request_deserializer=dledger__pb2.DeleteTopicRequest.FromString,
+                    response_serializer=dledger__pb2.DeleteTopicResponse.SerializeToString,
+            ),
+            'ListGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListGroups,
+                    request_deserializer=dledger__pb2.ListGroupsRequest.FromString,
+                    response_serializer=dledger__pb2.ListGroupsResponse.SerializeToString,
+            ),
+            'CreateGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateGroup,
+                    request_deserializer=dledger__pb2.CreateGroupRequest.FromString,
+                    response_serializer=dledger__pb2.CreateGroupResponse.SerializeToString,
+            ),
+            'DeleteGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteGroup,
+                    request_deserializer=dledger__pb2.DeleteGroupRequest.FromString,
+                    response_serializer=dledger__pb2.DeleteGroupResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -819,6 +901,141 @@ class Admin:
             '/dledger.v1.Admin/Snapshot',
             dledger__pb2.SnapshotRequest.SerializeToString,
             dledger__pb2.SnapshotResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeTopic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/DescribeTopic',
+            dledger__pb2.DescribeTopicRequest.SerializeToString,
+            dledger__pb2.DescribeTopicResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteTopic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/DeleteTopic',
+            dledger__pb2.DeleteTopicRequest.SerializeToString,
+            dledger__pb2.DeleteTopicResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/ListGroups',
+            dledger__pb2.ListGroupsRequest.SerializeToString,
+            dledger__pb2.ListGroupsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/CreateGroup',
+            dledger__pb2.CreateGroupRequest.SerializeToString,
+            dledger__pb2.CreateGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/DeleteGroup',
+            dledger__pb2.DeleteGroupRequest.SerializeToString,
+            dledger__pb2.DeleteGroupResponse.FromString,
             options,
             channel_credentials,
             insecure,

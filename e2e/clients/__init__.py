@@ -1,0 +1,1 @@
+"""``make clients``: the official RocketMQ 5 clients, unmodified, as users of real nodes."""

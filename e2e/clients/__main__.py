@@ -1,0 +1,223 @@
+"""``make clients``: the official clients, unmodified, against `dledger dev` groups of real nodes.
+
+Three parts: cases, which are written once for all languages; a follower that is dead or frozen;
+and the leader killed every five seconds under four writers and a consumer.
+
+    make clients
+    make clients CLIENTS_ARGS="--languages node,rust --only push,bodies"
+    make clients CLIENTS_ARGS="--only failover --seconds 30 --json"
+
+It needs, beside Python: Node.js with npm, Rust with cargo, a JDK 17 with Maven, Go; what is missing
+is said, the rest runs. Drivers are built once, below ~/.cache/dledger-e2e.
+
+exit codes: 0 all is as it has to be; 1 not; 2 something was not measured, or wrong usage
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from e2e.bench import machine
+from e2e.clients import away
+from e2e.clients.builds import MissingTool, ensure
+from e2e.clients.cases import CASES, WITH_TLS, Case
+from e2e.clients.drivers import ClientFailed
+from e2e.clients.failover import failover
+from e2e.clients.judging import Figures, lines
+from e2e.clients.sdks import SDKS
+from e2e.clients.stage import CaseFailed, Running, Stage, running
+from e2e.clients.table import Result, Verdict, exit_code, failover_table, table, verdict
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.layout import default_layout
+from e2e.growth.lines import Line, failed
+from e2e.growth.lines import table as table_of_lines
+
+_RESULTS: Final = machine.ROOT / "build" / "clients"
+_FAILOVER: Final = "failover"
+PARTS: Final = (*CASES, *away.CASES, _FAILOVER)
+_CASE_S: Final = 240.0
+_AT_ONCE: Final = 2
+"""Cases at once: most of their time they wait."""
+
+
+@dataclass(slots=True)
+class Found:
+    """What a run has found so far."""
+
+    results: list[Result]
+    lines: list[Line]
+    figures: dict[str, tuple[Figures, int]]
+
+    def add(self, result: Result) -> None:
+        """Keep a result and say it."""
+        self.results.append(result)
+        print(f"  {result}", flush=True)
+
+
+async def one(name: str, case: Case, stage: Stage) -> Result:
+    """Run a case to its end."""
+    began_s, error = time.monotonic(), ""
+    try:
+        async with asyncio.timeout(_CASE_S):
+            await case(stage)
+    except (CaseFailed, ClientFailed, AssertionError, ValueError, IndexError) as raised:
+        error = str(raised) or type(raised).__name__
+    except TimeoutError:
+        error = f"not done in {_CASE_S:.0f} s"
+    seen, remark = verdict(stage.sdk.gaps.get(name, ""), error)
+    return Result(
+        case=name, language=stage.language, tls=stage.tls, verdict=seen, remark=remark,
+        seconds=time.monotonic() - began_s,
+    )  # fmt: skip
+
+
+def _stage(language: str, command: Sequence[str], at: Running, work: Path, *, tls: bool) -> Stage:
+    return Stage(
+        language=language, sdk=SDKS[language], command=command, running=at, tls=tls, work=work
+    )
+
+
+async def _cases(
+    names: Sequence[str], commands: Mapping[str, Sequence[str]], work: Path, found: Found
+) -> None:
+    """Run the cases of all languages at one group, then those that take a node away."""
+    places = asyncio.Semaphore(_AT_ONCE)
+
+    async def run(name: str, stage: Stage) -> None:
+        async with places:
+            found.add(await one(name, CASES[name], stage))
+
+    async with running(work / "group") as at:
+        await asyncio.gather(
+            *(
+                run(name, _stage(language, command, at, work, tls=tls))
+                for language, command in commands.items()
+                for tls in (False, True)
+                for name in names
+                if name in CASES and (not tls or name in WITH_TLS)
+            )
+        )
+        for language, command in commands.items():
+            for name in [each for each in names if each in away.CASES]:
+                for tls in (False, True):
+                    stage = _stage(language, command, at, work, tls=tls)
+                    found.add(await one(name, away.CASES[name], stage))
+
+
+async def _failovers(
+    commands: Mapping[str, Sequence[str]], seconds: float, work: Path, found: Found
+) -> None:
+    for language, command in commands.items():
+        print(f"  {language}: the leader is killed for {seconds:.0f} s", flush=True)
+        try:
+            async with running(work / f"failover-{language}") as at:
+                stage = _stage(language, command, at, work, tls=False)
+                found.figures[language] = await failover(stage, seconds)
+        except (ClientFailed, CaseFailed, AssertionError) as error:
+            found.lines.append(failed(f"{language}: failover", error))
+        else:
+            found.lines += lines(language, found.figures[language][0])
+
+
+def _commands(languages: Sequence[str], found: Found) -> dict[str, Sequence[str]]:
+    """Build the drivers; what cannot be built is not measured."""
+    layout = default_layout()
+    layout.cache.mkdir(parents=True, exist_ok=True)
+    commands: dict[str, Sequence[str]] = {}
+    for language in languages:
+        print(f"[build] {language}: {SDKS[language].version}", flush=True)
+        try:
+            commands[language] = ensure(layout, language)
+        except (MissingTool, ClusterError) as error:
+            found.add(
+                Result(
+                    case="all", language=language, tls=False, verdict=Verdict.NOT_MEASURED,
+                    remark=str(error),
+                )
+            )  # fmt: skip
+    return commands
+
+
+def _written(found: Found, out: Path, at: str) -> tuple[Path, str]:
+    told: dict[str, Any] = {
+        "at": at,
+        "commit": machine.commit(),
+        "load": os.getloadavg(),
+        "results": [asdict(each) | {"verdict": each.verdict.value} for each in found.results],
+        "failover": {
+            language: asdict(figures) | {"kills": kills}
+            for language, (figures, kills) in found.figures.items()
+        },
+        "lines": [asdict(line) for line in found.lines],
+    }
+    text = json.dumps(told, indent=1)
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "clients.json"
+    path.write_text(text, "utf-8")
+    return path, text
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m e2e.clients",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--languages", default=",".join(SDKS), help=f"{', '.join(SDKS)} (all)")
+    parser.add_argument("--only", default=",".join(PARTS), help=f"of {', '.join(PARTS)} (all)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of kills a language (60)")
+    parser.add_argument("--data", type=Path, help="directory for groups and logs (a temporary one)")
+    parser.add_argument("--out", type=Path, default=_RESULTS, help="directory of clients.json")
+    parser.add_argument("--json", action="store_true", help="print clients.json at the end")
+    return parser
+
+
+def _chosen(parser: argparse.ArgumentParser, text: str, known: Sequence[str]) -> list[str]:
+    chosen = text.split(",")
+    if unknown := set(chosen) - set(known):
+        parser.error(f"no such thing: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    return [name for name in known if name in chosen]
+
+
+async def _run(names: Sequence[str], languages: Sequence[str], seconds: float, work: Path) -> Found:
+    found = Found([], [], {})
+    commands = _commands(languages, found)
+    if commands and set(names) - {_FAILOVER}:
+        await _cases(names, commands, work, found)
+    if _FAILOVER in names:
+        await _failovers(commands, seconds, work, found)
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the parts, print the tables, write them as JSON; return the exit code."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    names = _chosen(parser, args.only, PARTS)
+    languages = _chosen(parser, args.languages, list(SDKS))
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    with tempfile.TemporaryDirectory(prefix="clients-", dir=args.data) as work:
+        found = asyncio.run(_run(names, languages, args.seconds, Path(work)))
+    path, text = _written(found, args.out, at)
+    if found.results:
+        print(table(found.results, languages))
+    if found.figures:
+        print(failover_table(found.figures))
+    if found.lines:
+        print(table_of_lines(found.lines))
+    print(text if args.json else path)
+    return exit_code(found.results, found.lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""A node that does not lead is away: dead for good, or frozen. What is missing meanwhile?"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from e2e.clients.drivers import ClientFailed
+from e2e.clients.judging import not_once
+from e2e.clients.stage import HOST, CaseFailed, Running, Stage, came_true
+
+_MESSAGES: Final = 40
+_ARRIVE_S: Final = 60.0
+_AWAY_S: Final = 45.0
+"""How long the node stays away if not everything comes."""
+_POLL_S: Final = 0.01
+_HELD_S: Final = 30.0
+Away = Callable[[Running, int], contextlib.AbstractAsyncContextManager[None]]
+
+
+@asynccontextmanager
+async def dead(running: Running, victim: int) -> AsyncIterator[None]:
+    """The node is killed; what `dledger dev` starts instead is stopped before it listens."""
+    port = int(running.endpoints[victim].rpartition(":")[2])
+    _signal(running.group.state()["pids"][victim], signal.SIGKILL)
+    held = await _held(running, victim, port)
+    try:
+        yield
+    finally:
+        _signal(held, signal.SIGCONT)
+
+
+@asynccontextmanager
+async def frozen(running: Running, victim: int) -> AsyncIterator[None]:
+    """The node's process is stopped: its connections stay, and nothing answers."""
+    pid = running.group.state()["pids"][victim]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        _signal(pid, signal.SIGCONT)
+
+
+async def _held(running: Running, victim: int, port: int) -> int:
+    """Return the pid of the node's next life, stopped while nobody listens on its port.
+
+    Raises:
+        CaseFailed: It listened first, each time.
+    """
+    others = {pid for index, pid in enumerate(running.group.state()["pids"]) if index != victim}
+    end_s = time.monotonic() + _HELD_S
+    while time.monotonic() < end_s:
+        await asyncio.sleep(_POLL_S)
+        for pid in _children(running.group.process.pid) - others:
+            _signal(pid, signal.SIGSTOP)
+            if not _listens(port):
+                return pid
+            _signal(pid, signal.SIGKILL)
+    raise CaseFailed("the dead node was always quicker to come back")
+
+
+def _children(pid: int) -> set[int]:
+    return {int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((HOST, port)) == 0
+
+
+def _signal(pid: int | None, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it is between two lives
+        if pid:
+            os.kill(pid, number)
+
+
+async def one_node_dead(stage: Stage) -> None:
+    """While a follower is dead, sends work, and all that is sent arrives."""
+    await _arrives_while(dead, stage)
+
+
+async def one_node_frozen(stage: Stage) -> None:
+    """While a follower is frozen, sends work, and all that is sent arrives."""
+    await _arrives_while(frozen, stage)
+
+
+async def _arrives_while(away: Away, stage: Stage) -> None:
+    topic = await stage.topic("away")
+    before = [f"before-{number}" for number in range(_MESSAGES)]
+    meanwhile = [f"meanwhile-{number}" for number in range(_MESSAGES)]
+    async with stage.user() as user:
+        await user.producer(topic)
+        await user.listen("consumer", topic, f"g-{topic}")
+        for text in before:
+            await user.send(topic, text)
+        if not await came_true(lambda: not set(before) - set(user.texts("consumer")), _ARRIVE_S):
+            raise CaseFailed(f"before: {not_once(before, user.texts('consumer'))}")
+        leader = (await stage.running.whole())["leader"]
+        async with away(stage.running, (leader + 1) % len(stage.running.endpoints)):
+            sent, errors = list[str](), list[str]()
+            for text in meanwhile:
+                try:
+                    await user.send(topic, text)
+                    sent.append(text)
+                except ClientFailed as error:
+                    errors.append(str(error))
+            await came_true(lambda: not set(sent) - set(user.texts("consumer")), _AWAY_S)
+            missing = sorted(set(sent) - set(user.texts("consumer")))
+        await stage.running.whole()
+    if missing:
+        raise CaseFailed(f"after {_AWAY_S:.0f} s {len(missing)} are missing, as {missing[0]}")
+    if not sent or (errors and stage.sdk.retries):
+        raise CaseFailed(f"{len(errors)} sends failed: {errors[0]}")
+
+
+CASES: Final[Mapping[str, Callable[[Stage], Awaitable[None]]]] = {
+    case.__name__: case for case in (one_node_dead, one_node_frozen)
+}
+"""They run alone, through both ports."""

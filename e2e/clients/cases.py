@@ -1,0 +1,344 @@
+"""What a user of any client may expect; each case is written once, for all languages.
+
+A case raises CaseFailed, or ClientFailed where the client raised what its user would see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from e2e.clients.drivers import ClientFailed, Delivery, expected_body
+from e2e.clients.judging import not_once
+from e2e.clients.stage import CaseFailed, Stage, User, came_true, running
+
+_ARRIVE_S: Final = 60.0
+_SETTLE_S: Final = 1.5
+"""What should not come has this long to come."""
+_MIB: Final = 1 << 20
+MOST_BYTES: Final = 4 * _MIB
+"""The largest body a group takes."""
+SIZES: Final = (1, 1024, _MIB, MOST_BYTES - 4096)
+"""Bodies that every client can send and get."""
+Case = Callable[[Stage], Awaitable[None]]
+
+
+def _numbered(first: int, end: int) -> list[str]:
+    return [f"message-{number}" for number in range(first, end)]
+
+
+async def _sent(user: User, topic: str, texts: list[str], **more: Any) -> None:
+    for text in texts:
+        await user.send(topic, text, **more)
+
+
+async def _once(user: User, wanted: list[str], *names: str) -> None:
+    """Wait until the consumers *names* have *wanted*, each message once among all of them."""
+    await came_true(lambda: set(wanted) <= set(user.texts(*names)), _ARRIVE_S)
+    await asyncio.sleep(_SETTLE_S)
+    if wrong := not_once(wanted, user.texts(*names)):
+        raise CaseFailed(wrong)
+
+
+def _attempts(found: list[Delivery], wanted: list[int]) -> None:
+    if (seen := [each.attempt for each in found]) != wanted:
+        raise CaseFailed(f"delivery attempts {seen}, not {wanted}")
+
+
+async def push(stage: Stage) -> None:
+    """A push consumer gets what was sent before it started, and after, once each."""
+    topic = await stage.topic("push")
+    async with stage.user() as user:
+        await user.producer(topic)
+        await _sent(user, topic, _numbered(0, 20))
+        await user.push("consumer", topic, f"g-{topic}")
+        await _sent(user, topic, _numbered(20, 40))
+        await _once(user, _numbered(0, 40), "consumer")
+
+
+async def simple(stage: Stage) -> None:
+    """A simple consumer gets each message once, and none that it has acknowledged."""
+    topic = await stage.topic("simple")
+    async with stage.user() as user:
+        await user.producer(topic)
+        await _sent(user, topic, _numbered(0, 20))
+        await user.simple("consumer", topic, f"g-{topic}", await_s=2)
+        found = await user.received("consumer", 20, invisible_s=10)
+        if wrong := not_once(_numbered(0, 20), [each.text for each in found]):
+            raise CaseFailed(wrong)
+        for message in found:
+            await user.ack("consumer", message)
+        if again := await user.received("consumer", 1, deadline_s=12):
+            raise CaseFailed(f"{again[0].text} came again after its acknowledgement")
+
+
+async def async_send(stage: Stage) -> None:
+    """100 sends under way at once are stored once each."""
+    topic = await stage.topic("async_send")
+    async with stage.user() as user:
+        await user.producer(topic)
+        sends = (user.send(topic, text, **{"async": True}) for text in _numbered(0, 100))
+        await asyncio.gather(*sends)
+    if wrong := not_once(_numbered(0, 100), await stage.running.stored(topic)):
+        raise CaseFailed(wrong)
+
+
+async def properties(stage: Stage) -> None:
+    """Tag, keys, properties and a body beyond ASCII come as they were sent."""
+    topic = await stage.topic("properties")
+    about = {
+        "tag": "tag-1",
+        "keys": ["key-1", "key-2"],
+        "properties": {"a": "wert", "ключ": "値"},
+    }
+    async with stage.user() as user:
+        await user.producer(topic)
+        await user.send(topic, "Grüße, 世界", **about)
+        await user.simple("consumer", topic, f"g-{topic}")
+        (message,) = await user.received("consumer", 1)
+    seen = {"tag": message.tag, "keys": message.keys, "properties": message.properties}
+    if (message.text, seen) != ("Grüße, 世界", about):
+        raise CaseFailed(f"{message.text!r} with {seen}, not {about}")
+
+
+async def tags(stage: Stage) -> None:
+    """A consumer gets the tags that it asked for."""
+    topic = await stage.topic("tags")
+    async with stage.user() as user:
+        await user.producer(topic)
+        for number, text in enumerate(_numbered(0, 30)):
+            await user.send(topic, text, tag="abc"[number % 3])
+        await user.simple("consumer", topic, f"g-{topic}", tag="a || c", await_s=2)
+        found = await user.received("consumer", 20)
+        found += await user.received("consumer", 1, deadline_s=3)
+    wanted = [text for number, text in enumerate(_numbered(0, 30)) if number % 3 != 1]
+    if wrong := not_once(wanted, [each.text for each in found]):
+        raise CaseFailed(wrong)
+
+
+async def bodies(stage: Stage) -> None:
+    """Bodies of 1 B, 1 KiB, 1 MiB and 4 MiB less 4 KiB come as they were sent."""
+    await _bodies(stage, SIZES)
+
+
+async def whole_4_mib(stage: Stage) -> None:
+    """A body of 4 MiB, the most that a group takes, comes as it was sent."""
+    await _bodies(stage, (MOST_BYTES,))
+
+
+async def _bodies(stage: Stage, sizes: tuple[int, ...]) -> None:
+    topic = await stage.topic("bodies")
+    async with stage.user() as user:
+        await user.producer(topic)
+        for size in sizes:
+            await user.send(topic, "seven 7", size=size)
+        await user.simple("consumer", topic, f"g-{topic}")
+        found = await user.received("consumer", len(sizes))
+    wanted = {size: expected_body("seven 7", size)[1] for size in sizes}
+    if (seen := {each.size: each.sha256 for each in found}) != wanted:
+        raise CaseFailed(f"bodies of {sorted(seen)} bytes, not {sorted(wanted)}, or changed ones")
+
+
+async def body_over_the_limit(stage: Stage) -> None:
+    """A body of a byte too many is refused by name, and not stored."""
+    topic = await stage.topic("over")
+    async with stage.user() as user:
+        await user.producer(topic)
+        await _refused(user.send(topic, "seven 7", size=MOST_BYTES + 1), "size", "large", "bytes")
+    if await stage.running.stored(topic):
+        raise CaseFailed("it is in the log")
+
+
+async def long_poll(stage: Stage) -> None:
+    """A poll of an empty topic is woken by the first message."""
+    topic = await stage.topic("long_poll")
+    async with stage.user() as user:
+        await user.producer(topic)
+        await user.simple("consumer", topic, f"g-{topic}", await_s=20)
+        poll = asyncio.create_task(user.receive("consumer", 1, 30))
+        await asyncio.sleep(_SETTLE_S)
+        if poll.done():
+            raise CaseFailed(f"the poll did not wait: {poll.result()}")
+        await user.send(topic, "wakes")
+        if [each.text for each in await poll] != ["wakes"]:
+            raise CaseFailed("the poll ended without the message")
+
+
+async def redelivery(stage: Stage) -> None:
+    """What is not acknowledged comes again, counted; a handle that is over acknowledges nothing."""
+    topic = await stage.topic("redelivery")
+    async with stage.user() as user:
+        await user.producer(topic)
+        await user.send(topic, "again")
+        await user.simple("consumer", topic, f"g-{topic}")
+        found = await user.received("consumer", 1, invisible_s=3)
+        found += await user.received("consumer", 1, invisible_s=3)
+        with contextlib.suppress(ClientFailed):  # some clients tell, others do not
+            await user.ack("consumer", found[0])
+        found += await user.received("consumer", 1, invisible_s=8)
+        _attempts(found, [1, 2, 3])
+        await user.ack("consumer", found[2])
+        if await user.received("consumer", 1, deadline_s=10):
+            raise CaseFailed("it came again after its acknowledgement")
+
+
+async def change(stage: Stage) -> None:
+    """A message whose invisible duration is shortened comes again after that."""
+    topic = await stage.topic("change")
+    async with stage.user() as user:
+        await user.producer(topic)
+        await user.send(topic, "sooner")
+        await user.simple("consumer", topic, f"g-{topic}")
+        found = await user.received("consumer", 1, invisible_s=300)
+        await user.change("consumer", found[0], 2)
+        found += await user.received("consumer", 1)
+        _attempts(found, [1, 2])
+        await user.ack("consumer", found[1])
+
+
+async def failed_comes_again(stage: Stage) -> None:
+    """A message that a push consumer fails twice comes a third time."""
+    topic = await stage.topic("failed")
+    async with stage.user() as user:
+        await user.producer(topic)
+        await user.send(topic, "fails")
+        await user.push("consumer", topic, f"g-{topic}", fail=2)
+        await came_true(lambda: len(user.got("consumer")) > 2, _ARRIVE_S)
+        await asyncio.sleep(_SETTLE_S)
+        _attempts(list(user.got("consumer")), [1, 2, 3])
+
+
+async def restart(stage: Stage) -> None:
+    """A consumer that is started anew goes on where its predecessor ended."""
+    topic = await stage.topic("restart")
+    group = f"g-{topic}"
+    async with stage.user() as user:
+        await user.producer(topic)
+        await _sent(user, topic, _numbered(0, 20))
+        await user.listen("consumer", topic, group)
+        await _once(user, _numbered(0, 20), "consumer")
+        await user.stop("consumer")
+        await _sent(user, topic, _numbered(20, 40))
+    async with stage.user() as user:
+        await user.listen("consumer", topic, group)
+        await _once(user, _numbered(20, 40), "consumer")
+
+
+async def two_groups(stage: Stage) -> None:
+    """Each of two groups gets every message."""
+    topic = await stage.topic("two_groups")
+    async with stage.user() as user:
+        await user.producer(topic)
+        await _sent(user, topic, _numbered(0, 20))
+        for name in ("one", "other"):
+            await user.listen(name, topic, f"g-{name}-{topic}")
+        for name in ("one", "other"):
+            await _once(user, _numbered(0, 20), name)
+
+
+async def three_share(stage: Stage) -> None:
+    """Three consumers of a group get each message once among them."""
+    topic = await stage.topic("three_share")
+    names = ("first", "second", "third")
+    async with stage.user() as user:
+        await user.producer(topic)
+        for name in names:
+            await user.listen(name, topic, f"g-{topic}")
+        await _sent(user, topic, _numbered(0, 60))
+        await _once(user, _numbered(0, 60), *names)
+
+
+async def unknown_topic(stage: Stage) -> None:
+    """Without automatic creation, an unknown topic is refused by its name."""
+    async with _made_by_hand(stage) as there, there.user() as user:
+        await user.producer(await there.topic("known"))
+        await _refused(user.send("nowhere", "hello"), "nowhere")
+
+
+async def known_topic(stage: Stage) -> None:
+    """Without automatic creation, a topic that is there has consumers as any other."""
+    async with _made_by_hand(stage) as there:
+        topic = await there.topic("known")
+        async with there.user() as user:
+            await user.producer(topic)
+            await user.send(topic, "hello")
+            await user.listen("consumer", topic, f"g-{topic}")
+            await _once(user, ["hello"], "consumer")
+
+
+@asynccontextmanager
+async def _made_by_hand(stage: Stage) -> AsyncIterator[Stage]:
+    """Yield the stage at a group, of one node, that makes no topic by itself."""
+    work = Path(tempfile.mkdtemp(prefix="by-hand-", dir=stage.work))
+    async with running(work / "group", "auto_create_topics=false", nodes=1) as alone:
+        yield replace(stage, running=alone)
+
+
+async def _refused(doing: Awaitable[Any], *names: str) -> None:
+    """See that it fails, with one of *names* in what the client says."""
+    try:
+        await doing
+    except ClientFailed as error:
+        if not any(name.lower() in str(error).lower() for name in names):
+            raise CaseFailed(f"refused, but not by name: {error}") from None
+    else:
+        raise CaseFailed("it was not refused")
+
+
+async def fifo_refused(stage: Stage) -> None:
+    """A message of a message group is refused by name: FIFO is not there yet."""
+    await _kind_refused(stage, "FIFO", message_group="group")
+
+
+async def delay_refused(stage: Stage) -> None:
+    """A message for later is refused by name: DELAY is not there yet."""
+    await _kind_refused(stage, "DELAY", deliver_at_ms=4_000_000_000_000)
+
+
+async def transaction_refused(stage: Stage) -> None:
+    """A half message is refused by name: TRANSACTION is not there yet."""
+    await _kind_refused(stage, "TRANSACTION", transaction=True)
+
+
+async def _kind_refused(stage: Stage, kind: str, **more: Any) -> None:
+    topic = await stage.topic(f"{kind.lower()}-refused")
+    async with stage.user() as user:
+        await user.producer(topic, transaction=more.get("transaction", False))
+        await _refused(user.send(topic, "special", **more), kind, "type")
+    if await stage.running.stored(topic):
+        raise CaseFailed("it is in the log")
+
+
+async def sql_refused(stage: Stage) -> None:
+    """An SQL92 filter is refused by name: they are not there yet."""
+    topic = await stage.topic("sql_refused")
+    async with stage.user() as user:
+        await user.producer(topic)
+        await user.send(topic, "filtered", properties={"a": "1"})
+
+        async def subscribed() -> None:
+            await user.simple("consumer", topic, f"g-{topic}", sql="a = 1", await_s=2)
+            await user.receive("consumer", 1, 30)
+
+        await _refused(subscribed(), "SQL")
+
+
+CASES: Final[Mapping[str, Case]] = {
+    case.__name__: case
+    for case in (
+        push, simple, async_send, properties, tags, bodies, whole_4_mib, body_over_the_limit,
+        long_poll, redelivery, change, failed_comes_again, restart, two_groups, three_share,
+        unknown_topic, known_topic, fifo_refused, delay_refused, transaction_refused, sql_refused,
+    )
+}  # fmt: skip
+WITH_TLS: Final = (
+    "push", "simple", "async_send", "properties", "bodies", "long_poll", "failed_comes_again",
+    "restart",
+)  # fmt: skip
+"""The cases that run once more through the TLS port."""

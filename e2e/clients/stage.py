@@ -1,0 +1,231 @@
+"""Where a case happens: a running group, one language's driver, and names of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from dledger.client import Client
+from e2e.clients.drivers import ClientFailed, Delivery, Driver, delivery, driver
+from e2e.clients.sdks import Sdk
+from e2e.cluster.pki import Authority
+from e2e.devgroup import DevGroup, free_port_range
+
+QUEUES: Final = 8
+HOST: Final = "127.0.0.1"
+_WHOLE_S: Final = 120.0
+_POLL_S: Final = 0.05
+_POLLERS: Final = 4
+_POLL_AWAIT_S: Final = 5
+_POLL_INVISIBLE_S: Final = 30
+_POLL_BATCH: Final = 16
+_numbers = itertools.count(1)
+
+
+class CaseFailed(Exception):
+    """Something was not as a user may expect; the message says what, and what was seen."""
+
+
+async def came_true(holds: Callable[[], Any], deadline_s: float) -> bool:
+    """Wait until *holds*, which must not block; return whether it did within the deadline."""
+    end_s = time.monotonic() + deadline_s
+    while True:
+        if holds():
+            return True
+        if time.monotonic() > end_s:
+            return False
+        await asyncio.sleep(_POLL_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A group of real nodes whose TLS ports have certificates of a CA of its own."""
+
+    group: DevGroup
+    endpoints: Sequence[str]
+    tls_endpoints: Sequence[str]
+    roots: Path
+
+    async def whole(self) -> dict[str, Any]:
+        """Wait until all nodes run and one leads; return the state. Raises AssertionError."""
+        end_s = time.monotonic() + _WHOLE_S
+        while (state := await asyncio.to_thread(self.group.whole)) is None:
+            assert time.monotonic() < end_s, f"the group is not whole within {_WHOLE_S:.0f} s"
+            await asyncio.sleep(_POLL_S)
+        return state
+
+    async def stored(self, topic: str) -> list[str]:
+        """Return the text of every message in the log, queue by queue."""
+        endpoint = self.endpoints[(await self.whole())["leader"]]
+        async with Client(endpoint, timeout_s=30.0) as client:
+            return [
+                stored.record.body[:64].decode()
+                for queue in range(QUEUES)
+                async for stored in client.read(topic, queue)
+            ]
+
+
+def _certified(work: Path) -> tuple[str, str]:
+    """Make *work* with a CA and a node's certificate in it; return the node's settings."""
+    work.mkdir(parents=True)
+    authority = Authority("dledger-clients")
+    pair = authority.issue("dledger-node", hosts=(HOST, "localhost"))
+    files = {"roots": authority.pair.certificate, "node": pair.certificate, "key": pair.key}
+    for name, text in files.items():
+        (work / f"{name}.pem").write_text(text, "ascii")
+    return f"tls_cert_file={work / 'node.pem'}", f"tls_key_file={work / 'key.pem'}"
+
+
+@asynccontextmanager
+async def running(work: Path, *settings: str, nodes: int = 3) -> AsyncIterator[Running]:
+    """Start a group below *work*; it ends with the block."""
+    tls = _certified(work)
+    group = DevGroup(work / "group", free_port_range(), *tls, *settings, nodes=nodes)
+    try:
+        told = await asyncio.to_thread(group.announced)
+        yield Running(group, told["endpoints"], told["tlsEndpoints"], work / "roots.pem")
+    finally:
+        await asyncio.to_thread(group.stop)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One language at one group, through one kind of port."""
+
+    language: str
+    sdk: Sdk
+    command: Sequence[str]
+    running: Running
+    tls: bool
+    work: Path
+
+    async def topic(self, case: str) -> str:
+        """Make a topic that no other case has; return its name."""
+        name = f"{case.replace('_', '-')}-{self.language}-{next(_numbers)}"
+        async with Client(self.running.endpoints[0], timeout_s=30.0) as client:
+            await client.create_topic(name, queues=QUEUES)
+        return name
+
+    @asynccontextmanager
+    async def user(self) -> AsyncIterator[User]:
+        """Start the client's process; it ends with the block, without a farewell."""
+        leader = (await self.running.whole())["leader"]
+        every = self.running.tls_endpoints if self.tls else self.running.endpoints
+        endpoints = [*every[leader:], *every[:leader]]  # some clients use only the first
+        if self.tls and self.sdk.one_tls_address:
+            del endpoints[1:]
+        environment = {self.sdk.roots: str(self.running.roots)} if self.sdk.roots else {}
+        log = self.work / f"{self.language}-{next(_numbers)}.log"
+        async with driver(self.command, log, environment if self.tls else {}) as started:
+            user = User(started, self.sdk, {"endpoints": endpoints, "tls": self.tls})
+            try:
+                yield user
+            finally:
+                await user.forget()
+
+
+class User:
+    """One process of the client, in the words of its users."""
+
+    def __init__(self, driver: Driver, sdk: Sdk, where: dict[str, Any]) -> None:
+        self._driver, self._sdk, self._where = driver, sdk, where
+        self._polled: defaultdict[str, list[Delivery]] = defaultdict(list)
+        self._tasks: dict[str, list[asyncio.Task[None]]] = {}
+        self.receive_errors = 0
+
+    async def producer(self, topic: str, **more: Any) -> None:
+        """Start the producer."""
+        await self._driver.ask("producer", name="producer", topic=topic, **self._where, **more)
+
+    async def send(self, topic: str, text: str, **more: Any) -> None:
+        """Send one message. Raises ClientFailed."""
+        await self._driver.ask("send", producer="producer", topic=topic, text=text, **more)
+
+    async def push(self, name: str, topic: str, group: str, **more: Any) -> None:
+        """Start a push consumer; see `got`."""
+        more |= self._where
+        await self._driver.ask("push", name=name, topic=topic, group=group, **more)
+
+    async def simple(self, name: str, topic: str, group: str, **more: Any) -> None:
+        """Start a simple consumer."""
+        more = {"await_s": _POLL_AWAIT_S} | self._where | more
+        await self._driver.ask("simple", name=name, topic=topic, group=group, **more)
+
+    async def receive(self, name: str, count: int, invisible_s: int) -> list[Delivery]:
+        """Poll a simple consumer once."""
+        told = await self._driver.ask(
+            "receive", consumer=name, count=count, invisible_s=invisible_s
+        )
+        return [delivery(each, time.monotonic()) for each in told["messages"]]
+
+    async def received(
+        self, name: str, count: int, *, invisible_s: int = 60, deadline_s: float = 60.0
+    ) -> list[Delivery]:
+        """Poll until at least *count* came, or until it is too late; return what came."""
+        found: list[Delivery] = []
+        end_s = time.monotonic() + deadline_s
+        while len(found) < count and time.monotonic() < end_s:
+            found += await self.receive(name, min(_POLL_BATCH, count - len(found)), invisible_s)
+        return found
+
+    async def ack(self, name: str, message: Delivery) -> None:
+        """Acknowledge. Raises ClientFailed."""
+        await self._driver.ask("ack", consumer=name, handle=message.handle)
+
+    async def change(self, name: str, message: Delivery, invisible_s: int) -> None:
+        """Change how long a message stays invisible. Raises ClientFailed."""
+        handle = message.handle
+        await self._driver.ask("change", consumer=name, handle=handle, invisible_s=invisible_s)
+
+    async def listen(self, name: str, topic: str, group: str) -> None:
+        """Consume as an application does: by push; without one, by polls and acks in a loop."""
+        if self._sdk.has_push:
+            await self.push(name, topic, group)
+            return
+        await self.simple(name, topic, group)
+        self._tasks[name] = [asyncio.create_task(self._poll(name)) for _ in range(_POLLERS)]
+
+    async def _poll(self, name: str) -> None:
+        while True:
+            try:
+                found = await self.receive(name, _POLL_BATCH, _POLL_INVISIBLE_S)
+            except ClientFailed:
+                self.receive_errors += 1
+                await asyncio.sleep(_POLL_S)
+                continue
+            self._polled[name] += found
+            acks = (self.ack(name, each) for each in found)
+            await asyncio.gather(*acks, return_exceptions=True)
+
+    def got(self, name: str) -> Sequence[Delivery]:
+        """Return what a listening consumer has got so far."""
+        return self._driver.pushed[name] or self._polled[name]
+
+    def texts(self, *names: str) -> list[str]:
+        """Return the texts of it, of all *names* together."""
+        return [each.text for name in names for each in self.got(name)]
+
+    async def stop(self, name: str) -> None:
+        """End a client as an application does."""
+        for task in self._tasks.pop(name, []):
+            await _ended(task)
+        await self._driver.ask("stop", name=name)
+
+    async def forget(self) -> None:
+        """End what this side does for the client."""
+        for task in itertools.chain(*self._tasks.values()):
+            await _ended(task)
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

@@ -1,0 +1,113 @@
+"""What a run found, as a table and as lines that are kept or not. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from e2e.clients.judging import Figures
+from e2e.growth.lines import Line
+
+_EMPTY = ""
+
+
+class Verdict(Enum):
+    """What came of a case."""
+
+    PASSED = "+"
+    FAILED = "F"
+    GAP = "-"
+    NO_LONGER_A_GAP = "no longer a gap"
+    NOT_MEASURED = "?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One case in one language through one kind of port.
+
+    Attributes:
+        remark: Why it failed, is a gap, or was not measured.
+    """
+
+    case: str
+    language: str
+    tls: bool
+    verdict: Verdict
+    remark: str = ""
+    seconds: float = 0.0
+
+    @property
+    def port(self) -> str:
+        """Which kind of port."""
+        return "TLS" if self.tls else "plain"
+
+    def __str__(self) -> str:
+        remark = f": {self.remark}" if self.remark else ""
+        return (
+            f"{self.verdict.value:2} {self.language} {self.case} ({self.port}, "
+            f"{self.seconds:.0f} s){remark}"
+        )
+
+
+def verdict(gap: str, error: str) -> tuple[Verdict, str]:
+    """Return what a case came to, with a remark.
+
+    Args:
+        gap: Why the client cannot pass it, as declared; "" if it can.
+        error: What went wrong; "" if nothing.
+    """
+    if gap:
+        return (Verdict.GAP, gap) if error else (Verdict.NO_LONGER_A_GAP, f"declared: {gap}")
+    return (Verdict.FAILED, error) if error else (Verdict.PASSED, "")
+
+
+def table(results: Sequence[Result], languages: Iterable[str]) -> str:
+    """Return a row a case, and a column a language: plain port, then TLS where it ran."""
+    names = list(languages)
+    cells: dict[str, dict[str, list[str]]] = {}
+    for each in sorted(results, key=lambda result: result.tls):
+        row = cells.setdefault(each.case, {})
+        row.setdefault(each.language, []).append(each.verdict.value)
+    rows = [
+        [case, *("/".join(cells[case].get(name, [_EMPTY])) for name in names)]
+        for case in dict.fromkeys(each.case for each in results)
+    ]
+    return aligned([["case (plain/TLS)", *names], *rows])
+
+
+def failover_table(found: Mapping[str, tuple[Figures, int]]) -> str:
+    """Return a row a language."""
+    rows = [
+        [
+            "leader killed", "kills", "acked", "lost", "stored twice", "redelivered",
+            "errors to the caller", "longest gap", "late", "latest", "no leader",
+        ]
+    ]  # fmt: skip
+    for language, (seen, kills) in found.items():
+        counts = (kills, seen.acked, len(seen.lost), len(seen.stored_twice), seen.redelivered)
+        seconds = (seen.longest_gap_s, seen.latest_s, seen.leaderless_s)
+        gap, latest, leaderless = (f"{value:.1f} s" for value in seconds)
+        ends = (str(seen.errors), gap, str(seen.late), latest, leaderless)
+        rows.append([language, *map(str, counts), *ends])
+    return aligned(rows)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of cells below each other."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def exit_code(results: Sequence[Result], lines: Sequence[Line]) -> int:
+    """Return 0 if all is as it has to be, 1 if not, 2 if only something was not measured."""
+    verdicts = {each.verdict for each in results}
+    kept = [line.kept for line in lines]
+    if not all(kept) or verdicts & {Verdict.FAILED, Verdict.NO_LONGER_A_GAP}:
+        return 1
+    if Verdict.NOT_MEASURED in verdicts or not (kept or Verdict.PASSED in verdicts):
+        return 2
+    return 0

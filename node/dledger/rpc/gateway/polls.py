@@ -1,0 +1,46 @@
+"""What waiting polls keep: their requests, which a new leader may have to be asked."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from dledger.errors import Overloaded
+
+MAX_BYTES: Final = 16 << 20
+"""Of all polls at one node: `limits.MAX_WAITING_POLLS` of the SDKs' have a quarter of it."""
+MAX_BYTES_OF_CONNECTION: Final = MAX_BYTES // 8
+
+
+class HeldPolls:
+    """Counts them, by connection."""
+
+    def __init__(self) -> None:
+        self._of: Counter[str] = Counter()
+        self.taken = 0
+
+    @contextlib.contextmanager
+    def held(self, connection: str, size_bytes: int) -> Iterator[None]:
+        """Count a poll that keeps so many bytes.
+
+        A connection without a name is a peer's: what it asks for counts at its own end.
+
+        Raises:
+            Overloaded: All polls keep too much, or those of this connection.
+        """
+        if not connection:
+            yield
+            return
+        total, own = self.taken + size_bytes, self._of[connection] + size_bytes
+        if total > MAX_BYTES or own > MAX_BYTES_OF_CONNECTION:
+            raise Overloaded(f"waiting polls keep {total} bytes, {own} of them on this connection")
+        self.taken, self._of[connection] = total, own
+        try:
+            yield
+        finally:
+            self.taken -= size_bytes
+            self._of[connection] -= size_bytes
+            if not self._of[connection]:
+                del self._of[connection]

@@ -1,0 +1,123 @@
+"""``make clients`` finds what it is for: a message lost, doubled, late; a gap that is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from e2e.clients.judging import (
+    Figures,
+    Got,
+    Sent,
+    judge,
+    leaderless_spans,
+    lines,
+    not_once,
+    with_leader_s,
+)
+
+KEYS = [str(number) for number in range(200)]
+SENT = [Sent(key=key, ended_s=number / 10) for number, key in enumerate(KEYS)]
+GOT = [Got(key=each.key, at_s=each.ended_s + 1) for each in SENT]
+STORED = dict.fromkeys(KEYS, 1)
+
+
+def _kept(figures: Figures) -> list[bool]:
+    """Return acknowledged, lost, stored twice, in time."""
+    return [line.kept for line in lines("x", figures)]
+
+
+def test_a_calm_run_is_kept() -> None:
+    """Every message stored once and delivered a second later."""
+    figures = judge(SENT, GOT, STORED, [])
+
+    assert _kept(figures) == [True] * 4
+    assert (figures.acked, figures.late, figures.redelivered, figures.errors) == (200, 0, 0, 0)
+    assert figures.latest_s == pytest.approx(1)
+    assert figures.longest_gap_s == pytest.approx(0.1)
+
+
+def test_a_message_that_never_comes_is_lost_and_late() -> None:
+    """Though it is in the log."""
+    figures = judge(SENT, GOT[:-1], STORED, [])
+
+    assert (figures.lost, figures.late) == (["199"], 1)
+    assert _kept(figures) == [True, False, True, True]
+
+
+def test_a_message_that_is_not_in_the_log_is_lost() -> None:
+    """Though a consumer saw it: the next leader's consumers will not."""
+    assert judge(SENT, GOT, {**STORED, "7": 0}, []).lost == ["7"]
+    assert not all(_kept(judge(SENT, GOT, {**STORED, "7": 0}, [])))
+
+
+def test_a_message_in_the_log_twice_is_stored_twice() -> None:
+    """Whether its sender was told of it or not; a second delivery alone is none."""
+    failed = [*SENT[:-1], Sent(key="199", ended_s=20, error="Unavailable")]
+
+    assert judge(SENT, GOT, {**STORED, "7": 2}, []).stored_twice == ["7"]
+    assert judge(failed, GOT, {**STORED, "199": 2}, []).stored_twice == ["199"]
+    assert _kept(judge(SENT, GOT, {**STORED, "7": 2}, [])) == [True, True, False, True]
+    again = judge(SENT, [*GOT, GOT[0]], STORED, [])
+    assert (again.redelivered, again.stored_twice) == (1, [])
+
+
+def test_a_send_that_failed_promises_nothing() -> None:
+    """Its message may be there or not."""
+    failed = [*SENT[:-1], Sent(key="199", ended_s=20, error="Unavailable")]
+
+    for got in (GOT, GOT[:-1]):
+        figures = judge(failed, got, STORED, [])
+        assert (figures.lost, figures.errors, figures.error) == ([], 1, "Unavailable")
+        assert all(_kept(figures))
+
+
+@pytest.mark.parametrize(("late", "kept"), [(2, True), (3, False)])
+def test_one_in_a_hundred_may_be_late(late: int, kept: bool) -> None:
+    """Ten seconds with a leader, from acknowledgement to the first delivery."""
+    got = [Got(key=each.key, at_s=each.ended_s + 10.5) for each in SENT[:late]] + GOT[late:]
+
+    figures = judge(SENT, got, STORED, [])
+
+    assert figures.late == late
+    assert _kept(figures)[-1] is kept
+
+
+def test_the_time_without_a_leader_does_not_count() -> None:
+    """It comes once a second with a leader has passed: nobody could have been quicker."""
+    got = [Got(key=each.key, at_s=each.ended_s + 10.5) for each in SENT]
+
+    assert judge(SENT, got, STORED, []).late == 200
+    assert judge(SENT, got, STORED, [(20.0, 21.0)]).late < 200
+    assert judge(SENT, got, STORED, [(0.0, 40.0)]).late == 0
+    assert with_leader_s((10, 30), [(0, 12), (20, 25), (29, 40)]) == 12
+    assert with_leader_s((10, 9), []) == 0
+
+
+def test_the_spans_without_a_leader_are_those_between_looks() -> None:
+    """Looks in a row that found nobody are one span; what the last look saw lasts no time."""
+    samples = [(0.0, True), (1.0, False), (2.0, False), (3.0, True), (4.0, False), (5.0, False)]
+
+    assert leaderless_spans(samples) == [(1.0, 3.0), (4.0, 5.0)]
+    assert leaderless_spans([(0.0, False)]) == []
+
+
+def test_a_run_in_which_nothing_was_acknowledged_is_not_kept() -> None:
+    """It has lost nothing, and shown nothing."""
+    failed = [Sent(key=key, ended_s=0, error="Unavailable") for key in KEYS]
+
+    assert _kept(judge(failed, [], {}, [])) == [False, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("got", "wrong"),
+    [
+        (["a", "b"], ""),
+        (["b"], "1 missing: a"),
+        (["a", "b", "b"], "1 more than once: b"),
+        (["a", "b", "c"], "1 not sent: c"),
+        ([], "2 missing: a, b"),
+    ],
+)
+def test_what_has_to_come_once_is_compared_both_ways(got: list[str], wrong: str) -> None:
+    """Too few, too many, and strangers."""
+    assert not_once(["a", "b"], got) == wrong

@@ -1,0 +1,127 @@
+"""What the chart makes of its values, by Helm: rights, policies, and what the operator is told."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+
+from dledger_operator.options import parse
+from dledger_operator.policy import Policy, RoleRef
+from tests.monitoring.chart import rendered
+
+pytestmark = [pytest.mark.e2e, pytest.mark.found]
+
+IN_TWO: Final = "watchNamespaces={shop,bank}"
+RBAC: Final = ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+
+
+def _made(*values: str) -> list[dict[str, Any]]:
+    manifests, _ = rendered(*values)
+    return manifests
+
+
+def _refs(*values: str) -> set[tuple[str, str, str]]:
+    """Return kind, namespace and name of what gives rights."""
+    found = (m for m in _made(*values) if m["kind"] in RBAC)
+    return {(m["kind"], m["metadata"].get("namespace", ""), m["metadata"]["name"]) for m in found}
+
+
+def _operators_rules(*values: str) -> list[dict[str, Any]]:
+    """Return the rules of every role that is bound to the operator's account."""
+    manifests = _made(*values)
+    bindings = [
+        m["roleRef"] for m in manifests if m["kind"] in ("RoleBinding", "ClusterRoleBinding")
+    ]
+    bound = {(ref["kind"], ref["name"]) for ref in bindings}
+    roles = (m for m in manifests if (m["kind"], m["metadata"]["name"]) in bound)
+    return [rule for role in roles for rule in role["rules"]]
+
+
+def _policy(*values: str) -> Policy:
+    """Return what the operator makes of its pod's environment."""
+    (deployment,) = (m for m in _made(*values) if m["kind"] == "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    return parse([], {row["name"]: row.get("value", "") for row in container["env"]}).policy
+
+
+def test_the_operator_is_told_what_the_values_say() -> None:
+    """Without values it is as strict as without a chart."""
+    given = _policy(
+        "allowedImages={r.example/team/,r.example/d}",
+        "allowedPriorityClasses={high}",
+        "podSecurity=overridable",
+        IN_TWO,
+    )
+
+    assert _policy() == Policy()
+    assert given.allowed_images == ("r.example/team/", "r.example/d")
+    assert given.allowed_priority_classes == ("high",)
+    assert given.pod_security == "overridable"
+    assert given.driver_role == RoleRef(kind="Role", name="dledger-operator-drivers")
+
+
+@pytest.mark.parametrize("value", ["allowedImages={registry.example}", "podSecurity=lax"])
+def test_a_value_that_would_allow_too_much_is_refused(value: str) -> None:
+    """A bare registry is the beginning of others' names."""
+    manifests, said = rendered(value, check=False)
+
+    assert manifests == []
+    assert value.partition("=")[0] in said
+
+
+def test_with_namespaces_the_operator_has_rights_in_these_alone() -> None:
+    """Found: K5. The two ClusterRoles that are left add to Kubernetes' own, bound to nobody."""
+    found = _refs(IN_TWO)
+
+    assert not {ref for ref in found if ref[0] == "ClusterRoleBinding"}
+    assert {name for kind, _, name in found if kind == "ClusterRole"} == {
+        "dledger-operator-view",
+        "dledger-operator-edit",
+    }
+    for namespace in ("shop", "bank"):
+        for name in ("dledger-operator", "dledger-operator-drivers"):
+            assert ("Role", namespace, name) in found
+    assert not {ref for ref in _refs(IN_TWO, "rbac.aggregate=false") if ref[0] == "ClusterRole"}
+
+
+@pytest.mark.parametrize("values", [(), (IN_TWO,)])
+def test_the_operator_may_neither_make_nor_delete_pods_nor_write_roles(values: Any) -> None:
+    """Found: K2, K5. It may bind the drivers' Role by its name, without having what that allows."""
+    rules = _operators_rules(*values)
+
+    assert not any({"delete", "deletecollection", "*"} & {*rule["verbs"]} for rule in rules)
+    pods = [rule["verbs"] for rule in rules if "pods" in rule["resources"]]
+    assert {*pods[0]} == {"list", "watch", "patch"}
+    assert all(verbs == pods[0] for verbs in pods)
+    roles = [rule for rule in rules if {"roles", "clusterroles"} & {*rule["resources"]}]
+    assert all(rule["verbs"] == ["bind"] for rule in roles)
+    assert all(rule["resourceNames"] == ["dledger-operator-drivers"] for rule in roles)
+    assert not any("secrets" in rule["resources"] for rule in rules)
+
+
+def test_the_admission_policies_come_with_kubernetes_that_has_them() -> None:
+    """And are there to be turned off."""
+    kinds = [m["kind"] for m in _made()]
+    off = [m["kind"] for m in _made("admissionPolicy.enabled=false")]
+
+    assert kinds.count("ValidatingAdmissionPolicy") == 2
+    assert kinds.count("ValidatingAdmissionPolicyBinding") == 2
+    assert not [kind for kind in off if "Admission" in kind]
+
+
+def test_the_operators_own_pod_takes_connections_on_one_port() -> None:
+    """Found: K7. From everybody, or from whom the values name."""
+    peer = "networkPolicy.monitoring[0].podSelector.matchLabels.app=prometheus"
+
+    (open_to_all,) = (m for m in _made() if m["kind"] == "NetworkPolicy")
+    (narrow,) = (m for m in _made(peer) if m["kind"] == "NetworkPolicy")
+
+    ports = [{"port": 8080, "protocol": "TCP"}]
+    assert open_to_all["spec"]["ingress"] == [{"ports": ports}]
+    assert narrow["spec"]["ingress"] == [
+        {"ports": ports, "from": [{"podSelector": {"matchLabels": {"app": "prometheus"}}}]}
+    ]
+    assert open_to_all["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/name"] == (
+        "dledger-operator"
+    )

@@ -1,0 +1,396 @@
+"""What users, the operator's account and Spark's drivers get from a real API server with the chart.
+
+A user `dev` may create BrokerGroups and BrokerBackups and nothing else. The operator's account and
+a driver's are tried with every right in a namespace: what then refuses is the admission policy.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import pytest
+
+from dledger_operator import names
+from dledger_operator.build import desired
+from dledger_operator.build.backup import job
+from dledger_operator.build.recovery import recovery_claim
+from dledger_operator.build.spark import access, executor_template
+from dledger_operator.spec import BrokerGroup, Manifest
+from tests.operator.api_server import ApiServer
+from tests.operator.backup_samples import LARGE, SMALL, STORE, backup
+from tests.operator.live import NODE_IMAGE, SPARK_IMAGE, SYSTEM, Story, eventually, group
+from tests.operator.samples import PLATFORM, body
+
+pytestmark = [pytest.mark.e2e, pytest.mark.found]
+
+RBAC: Final = "rbac.authorization.k8s.io"
+OPERATOR: Final = f"--as=system:serviceaccount:{SYSTEM}:dledger-operator"
+KEY: Final = "$(AWS_SECRET_ACCESS_KEY)"
+
+
+def _account(name: str) -> Manifest:
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}}
+
+
+def _bound(account: str, namespace: str, role: str, *, kind: str = "ClusterRole") -> Manifest:
+    """Return what gives an account a role in its namespace."""
+    home = SYSTEM if account == "dledger-operator" else namespace
+    return {
+        "apiVersion": f"{RBAC}/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": f"{account}-{role}"},
+        "roleRef": {"apiGroup": RBAC, "kind": kind, "name": role},
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": home}],
+    }
+
+
+def _role(name: str, resources: list[str], verbs: list[str], *, of: str = "") -> Manifest:
+    rule = {"apiGroups": [of], "resources": resources, "verbs": verbs}
+    return {
+        "apiVersion": f"{RBAC}/v1",
+        "kind": "Role",
+        "metadata": {"name": name},
+        "rules": [rule],
+    }
+
+
+class Power:
+    """One API server, seen as different accounts of a namespace."""
+
+    def __init__(self, server: ApiServer, namespace: str) -> None:
+        self._server = server
+        self.namespace = namespace
+
+    def put(self, *manifests: Manifest) -> None:
+        """Create objects as the administrator."""
+        items = {"apiVersion": "v1", "kind": "List", "items": list(manifests)}
+        self._server.kubectl("apply", "-n", self.namespace, "-f", "-", manifest=items)
+
+    def may(self, account: str, *verb: str) -> str:
+        """Return yes or no."""
+        who = f"--as=system:serviceaccount:{self.namespace}:{account}"
+        args = ("auth", "can-i", *verb, "-n", self.namespace, who)
+        return self._server.kubectl(*args, check=False).stdout.strip()
+
+    def answer(self, who: str, *args: str, manifest: Any = None) -> str:
+        """Return what the API server has against a request; nothing if it would be done."""
+        where = ("-n", self.namespace) if "-n" not in args else ()
+        dry = (*args, who, *(() if "--raw" in args else (*where, "--dry-run=server")))
+        done = self._server.kubectl(*dry, manifest=manifest, check=False)
+        return done.stderr if done.returncode else ""
+
+    def create(self, who: str, manifest: Any) -> str:
+        """Return what the API server has against creating an object."""
+        if "namespace" in manifest["metadata"]:
+            metadata = {**manifest["metadata"], "namespace": self.namespace}
+            manifest = {**manifest, "metadata": metadata}
+        return self.answer(who, "create", "-f", "-", manifest=manifest)
+
+
+@pytest.fixture
+def power(server: ApiServer, namespace: str) -> Power:
+    """The namespace of the test."""
+    return Power(server, namespace)
+
+
+@pytest.fixture
+def dev(power: Power) -> str:
+    """A user with the right to create our kinds, as kubectl's argument."""
+    role = _role("dev", ["brokergroups", "brokerbackups"], ["create", "get"], of=names.API_GROUP)
+    power.put(_account("dev"), role, _bound("dev", power.namespace, "dev", kind="Role"))
+    return f"--as=system:serviceaccount:{power.namespace}:dev"
+
+
+# --- users ---------------------------------------------------------------------------------------
+
+EXPANDING: Final[list[tuple[dict[str, Any], str]]] = [
+    ({"backup": {"store": {**STORE, "url": f"s3://b/{KEY}"}}}, "store.url must be a URL"),
+    ({"backup": {"store": {**STORE, "endpoint": f"http://c/{KEY}"}}}, "store.endpoint must be"),
+    ({"backup": {"store": {**STORE, "secretName": KEY}}}, "store.secretName must be"),
+    (
+        {"bootstrap": {"recovery": {"store": {**STORE, "endpoint": f"http://c/{KEY}"}}}},
+        "store.endpoint must be an address",
+    ),
+    ({"bootstrap": {"recovery": {"store": STORE, "groupId": KEY}}}, "groupId must be an id"),
+    ({"bootstrap": {"recovery": {"store": STORE, "groupId": "--master=x"}}}, "must be an id"),
+    ({"spark": {"image": "evil/${env:AWS_SECRET_ACCESS_KEY}"}}, "must be the name of an image"),
+    ({"image": f"evil/{KEY}"}, "must be the name of an image"),
+]
+
+
+def test_a_text_that_would_be_expanded_is_refused_by_the_api_server(power: Power, dev: str) -> None:
+    """Found: K3. In a BrokerGroup and in the store of a BrokerBackup; plain ones are taken."""
+    for spec, sentence in EXPANDING:
+        assert sentence in power.create(dev, group(**spec)), spec
+    for part in ("url", "endpoint", "secretName"):
+        store = {**STORE, part: f"{STORE[part]}/{KEY}"}
+        assert f"store.{part} must be" in power.create(dev, _backup(store=store)), part
+    assert power.create(dev, _backup(store=STORE)) == ""
+    assert (
+        power.create(dev, group(backup={"store": STORE}, image="r.example:5000/a@sha256:b")) == ""
+    )
+
+
+def _backup(**spec: Any) -> Manifest:
+    metadata = {"name": "first"}
+    spec = {"group": "orders", **spec}
+    kind = {"apiVersion": names.API_VERSION, "kind": names.BACKUP_KIND}
+    return {**kind, "metadata": metadata, "spec": spec}
+
+
+async def test_nobody_elses_account_runs_a_users_backup(
+    story: Story, power: Power, dev: str
+) -> None:
+    """Found: K1. Not one that is called as ours once were, nor one that has the very name."""
+    secrets = _role("secrets", ["secrets"], ["get"])
+    bound = _bound("orders-backup", power.namespace, "secrets", kind="Role")
+    power.put(_account("orders-backup"), secrets, bound)
+    story.nodes.record_bytes = 1 << 20
+    wanted = group(backup={"store": STORE}, spark={"localThreshold": "0"})
+    await story.kubectl("create", dev, "-f", "-", manifest=wanted)
+    await story.run_pods()
+    await story.until_condition("Available", "True/LeaderElected")
+    ours = names.backup_access((await story.get("bg", "orders"))["metadata"]["uid"])
+    power.put(_account(ours))
+
+    await story.kubectl("create", dev, "-f", "-", manifest=_backup())
+
+    async def refused() -> bool:
+        status = (await story.get("bgb", "first")).get("status", {})
+        taken = f"ServiceAccount {ours}: the name is taken"
+        return bool(taken in status.get("message", ""))
+
+    await eventually("the status says whose account it is", refused)
+    assert not await story.list("jobs")
+    assert not await story.list("pods", "-l", names.JOB_LABEL)
+    assert [power.may(each, "create", "pods") for each in (ours, "orders-backup")] == ["no", "no"]
+
+
+async def test_what_a_user_may_not_ask_for_becomes_no_pod(story: Story, dev: str) -> None:
+    """Found: K2, K6. The condition names the field and the chart's value."""
+    asked = {
+        "image": "evil/node:1",
+        "priorityClassName": "system-node-critical",
+        "podAnnotations": {"k8s.v1.cni.cncf.io/networks": "kube-system/host"},
+        "tolerations": [{"operator": "Exists"}],
+        "securityContext": {"runAsUser": 0, "runAsNonRoot": False},
+    }
+
+    await story.kubectl("create", dev, "-f", "-", manifest=group(**asked))
+
+    await story.until_condition("SpecValid", "False/NotAllowed")
+    rows = {row["type"]: row["message"] for row in (await story.status())["conditions"]}
+    for words in ("evil/node:1", "system-node-critical", "k8s.v1.cni", "tolerations[0]", "runAs"):
+        assert words in rows["SpecValid"]
+    assert not await story.list("statefulset,pods")
+
+
+async def test_kubernetes_own_roles_know_our_kinds(power: Power) -> None:
+    """Whoever has edit in a namespace works with groups there; nobody writes statuses."""
+    accounts = ("view", "edit", "admin")
+    power.put(*map(_account, accounts))
+    power.put(*(_bound(role, power.namespace, role) for role in accounts))
+
+    async def aggregated() -> bool:
+        return power.may("edit", "create", "brokergroups.dledger.io") == "yes"
+
+    await eventually("the roles are put together", aggregated)
+    for verb, answers in (
+        (("get", "brokergroups.dledger.io"), ["yes", "yes", "yes"]),
+        (("create", "brokerbackups.dledger.io"), ["no", "yes", "yes"]),
+        (("patch", "brokergroups.dledger.io", "--subresource=scale"), ["no", "yes", "yes"]),
+        (("patch", "brokergroups.dledger.io", "--subresource=status"), ["no", "no", "no"]),
+    ):
+        assert [power.may(account, *verb) for account in accounts] == answers, verb
+
+
+# --- the operator's account ----------------------------------------------------------------------
+
+
+def _of(namespace: str) -> BrokerGroup:
+    """Return a group of this namespace, as the operator has it."""
+    spec = {"backup": {"store": STORE}, "bootstrap": {"recovery": {"store": STORE}}}
+    made = body(spec, groupId="g", term=1)
+    made["metadata"]["namespace"] = namespace
+    return PLATFORM.group(made)
+
+
+def _changed(manifest: Manifest, path: str, value: Any) -> Manifest:
+    """Return a copy with another value at a path such as ``spec.template.spec.hostPID``."""
+    copy: Manifest = json.loads(json.dumps(manifest))
+    at: Any = copy
+    *way, last = path.split(".")
+    for step in way:
+        at = at[int(step)] if step.isdigit() else at.setdefault(step, {})
+    at[int(last) if isinstance(at, list) else last] = value
+    return copy
+
+
+def _container(path: str) -> str:
+    return f"spec.template.spec.containers.0.{path}"
+
+
+def _secret(name: str, key: str) -> Manifest:
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": "db", "key": key}}}
+
+
+_VOLUMES: Final = "spec.template.spec.volumes"
+_MOUNTED: Final = ("config", "tmp")
+TEMPLATES: Final[list[tuple[str, Any, str]]] = [
+    ("spec.template.spec.automountServiceAccountToken", True, "no pod gets a token"),
+    ("spec.template.spec.hostNetwork", True, "anything of its machine"),
+    (_VOLUMES, [{"name": name, "hostPath": {"path": "/"}} for name in _MOUNTED], "its machine"),
+    (
+        _VOLUMES,
+        [{"name": name, "secret": {"secretName": "db"}} for name in _MOUNTED],
+        "as a volume",
+    ),
+    (_container("image"), "evil/node:1", "not among the chart's"),
+    (_container("image"), f"{NODE_IMAGE}0", "not among the chart's"),
+    (_container("securityContext.allowPrivilegeEscalation"), True, "than a restricted one"),
+    (_container("env.0"), _secret("X", "password"), "anything of a Secret"),
+    (_container("envFrom"), [{"secretRef": {"name": "db"}}], "anything of a Secret"),
+]
+
+
+async def test_the_operators_account_makes_only_what_the_operator_makes(
+    server: ApiServer, power: Power
+) -> None:
+    """Found: K5. With every right in the namespace: the admission policy is what refuses."""
+    power.put(_bound("dledger-operator", power.namespace, "cluster-admin"))
+    of = _of(power.namespace)
+    children = {manifest["kind"]: manifest for manifest in desired(of, PLATFORM)}
+    children |= {manifest["kind"]: manifest for manifest in access(of)}
+    by_executors, local = (
+        job(backup(), of, store=of.spec.backup.store, log=n) for n in (LARGE, SMALL)
+    )
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": _plain_pod()}
+    stranger = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}
+
+    async def in_force() -> bool:
+        return "ValidatingAdmissionPolicy" in power.create(OPERATOR, stranger)
+
+    await eventually("the admission policy is in force", in_force)
+    for manifest in (*children.values(), by_executors, local, recovery_claim(of)):
+        assert power.create(OPERATOR, manifest) == "", manifest["kind"]
+
+    labelled = {**pod, "metadata": {"name": "x", "labels": names.labels("orders")}}
+    unowned = _changed(children["ConfigMap"], "metadata.ownerReferences", [])
+    admin = {"apiGroup": RBAC, "kind": "ClusterRole", "name": "cluster-admin"}
+    role = {**_role("x", ["pods"], ["get"]), "metadata": children["Service"]["metadata"]}
+    for manifest, words in (
+        (pod, "managed-by=dledger-operator"),
+        (labelled, "the operator makes no pods"),
+        (stranger, "managed-by=dledger-operator"),
+        (unowned, "what a BrokerGroup or BrokerBackup owns"),
+        (role, "makes no Roles"),
+        (_changed(children["ServiceAccount"], "metadata.name", "x"), "no accounts but those"),
+        (_changed(children["RoleBinding"], "roleRef", admin), "binds the drivers' Role"),
+        (_changed(children["RoleBinding"], "subjects.0.name", "default"), "binds the drivers'"),
+        (_changed(children["Service"], "spec.type", "LoadBalancer"), "inside the cluster"),
+        (_changed(children["NetworkPolicy"], "spec.podSelector", {}), "selects no pods but"),
+        (_changed(by_executors, "spec.template.spec.serviceAccountName", "x"), "gets a token"),
+        *((_changed(local, path, value), words) for path, value, words in TEMPLATES[:5]),
+        *((_changed(children["StatefulSet"], path, v), words) for path, v, words in TEMPLATES),
+    ):
+        assert words in power.create(OPERATOR, manifest), manifest["kind"]
+
+
+def _plain_pod() -> Manifest:
+    context = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    container = {"name": "x", "image": NODE_IMAGE, "securityContext": context}
+    user = {"runAsNonRoot": True, "runAsUser": 7, "seccompProfile": {"type": "RuntimeDefault"}}
+    return {
+        "automountServiceAccountToken": False,
+        "securityContext": user,
+        "containers": [container],
+    }
+
+
+async def test_the_operators_account_changes_and_deletes_nothing_of_others(
+    server: ApiServer, power: Power
+) -> None:
+    """Found: K5. Its own rights cover every ConfigMap of the cluster: `coredns` is not its own."""
+    power.put(_bound("dledger-operator", power.namespace, "cluster-admin"))
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "orders-0", "labels": names.labels("orders")},
+        "spec": _plain_pod(),
+    }
+    power.put(pod, _account("velero"))
+    coredns = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "coredns", "namespace": "kube-system"},
+    }
+    server.kubectl("create", "-f", "-", manifest=coredns)
+    ours = json.dumps({"metadata": {"labels": names.labels("orders")}})
+    role, image = (
+        json.dumps(patch)
+        for patch in (
+            {"metadata": {"labels": {names.ROLE_LABEL: "leader"}}},
+            {"spec": {"containers": [{"name": "x", "image": SPARK_IMAGE}]}},
+        )
+    )
+
+    async def in_force() -> bool:
+        return "deletes nothing" in power.answer(OPERATOR, "delete", "pod", "orders-0")
+
+    await eventually("the admission policy is in force", in_force)
+    patch = ("patch", "pod", "orders-0", "-p")
+    assert power.answer(OPERATOR, *patch, role) == ""
+    for words, *request in (
+        ("their label dledger.io/role", *patch, image),
+        ("their label dledger.io/role", "annotate", "pod", "orders-0", "k8s.v1.cni.cncf.io/x=y"),
+        ("managed-by", "patch", "configmap", "coredns", "-n", "kube-system", "-p", '{"data":{}}'),
+        ("managed-by", "patch", "configmap", "coredns", "-n", "kube-system", "-p", ours),
+        ("managed-by", "patch", "serviceaccount", "velero", "-p", ours),
+        ("deletes nothing", "delete", "serviceaccount", "velero"),
+    ):
+        assert words in power.answer(OPERATOR, *request), request
+
+
+# --- a driver's account --------------------------------------------------------------------------
+
+
+def _executor(namespace: str) -> Manifest:
+    """Return an executor as Spark makes it of the template."""
+    of = _of(namespace)
+    template = executor_template(backup(), of, store=of.spec.backup.store)
+    pod: Manifest = json.loads(template["data"]["executor.json"])
+    pod["metadata"]["name"] = "executor"
+    (container,) = pod["spec"]["containers"]
+    container["image"] = SPARK_IMAGE
+    container["env"].append(_secret("AWS_ACCESS_KEY_ID", "AWS_ACCESS_KEY_ID"))
+    return pod
+
+
+async def test_a_driver_makes_and_deletes_executors_and_nothing_else(power: Power) -> None:
+    """Found: K2. Its right to make pods was the right to use every account and Secret."""
+    ours = names.backup_access(_of("").uid)
+    driver = f"--as=system:serviceaccount:{power.namespace}:{ours}"
+    power.put(*map(_account, (ours, "velero")), _bound(ours, power.namespace, "cluster-admin"))
+    executor = _executor(power.namespace)
+    database = {**executor, "metadata": {"name": "db"}}
+    power.put(executor, database)
+
+    async def in_force() -> bool:
+        return "executors of its own account" in power.answer(driver, "delete", "pod", "db")
+
+    await eventually("the admission policy is in force", in_force)
+    assert power.answer(driver, "delete", "pod", "executor") == ""
+    everything = f"/api/v1/namespaces/{power.namespace}/pods?dryRun=All"
+    assert "executors of its own account" in power.answer(driver, "delete", "--raw", everything)
+    another = _changed(executor, "metadata.name", "another")
+    assert power.create(driver, another) == ""
+    for path, value, words in (
+        ("spec.serviceAccountName", "velero", "of its own account"),
+        ("spec.automountServiceAccountToken", True, "gets no token"),
+        ("spec.volumes.0", {"name": "tmp", "secret": {"secretName": "db"}}, "no volume but"),
+        ("spec.containers.0.image", "evil/spark:1", "not among the chart's"),
+        ("spec.containers.0.env.0", _secret("X", "password"), "the keys of a store"),
+        ("metadata.labels", names.worker_labels("orders", "backup"), "of its own account"),
+    ):
+        assert words in power.create(driver, _changed(another, path, value)), path

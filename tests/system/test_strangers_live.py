@@ -1,0 +1,197 @@
+"""What a stranger at the peers' ports gets: whole nodes on real disks and ports.
+
+It reaches both ports and knows every id, as `Admin.Status` tells them to anyone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from live_nodes import GROUP_ID, LiveNodes, eventually
+
+from dledger import node
+from dledger.raft.messages import HeartbeatRequest, Message, VoteRequest
+from dledger.rpc.framing import prefix
+from dledger.rpc.hello import METADATA_KEY
+from dledger.rpc.peer_codec import encode
+from dledger.rpc.peer_link import SERVICE
+from dledger.rpc.replication_port import TICKET_KEY, Ticket
+from dledger.types import NodeId
+
+pytestmark = pytest.mark.found
+TRAP = "127.0.0.66"
+
+
+@pytest.fixture
+async def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LiveNodes]:
+    """Return nodes that run until the test ends; then they wait neither for calls nor an heir."""
+    made = LiveNodes(tmp_path)
+    monkeypatch.setattr(node, "_CALLS_GRACE_S", 0)
+    yield made
+    monkeypatch.setattr(node, "_TRANSFER_DEADLINE_S", 0)
+    await made.stop()
+
+
+class Stranger:
+    """Greets a node as it likes, and sends it frames if it gets a ticket."""
+
+    def __init__(self, live: LiveNodes, number: int, **said: Any) -> None:
+        self.address = live.peer_address(number)
+        self.hello = {
+            "group_id": GROUP_ID,
+            "sender_id": "made-up",
+            "sender_name": "stranger",
+            "recipient_id": live.nodes[number].node_id,
+            "endpoint": {"host": TRAP, "port": 1},
+        } | said
+        self._ended = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def greets(self) -> AsyncIterator[Ticket]:
+        """Hold a greeted stream. Raises AioRpcError if it is refused."""
+
+        async def nothing() -> AsyncIterator[bytes]:
+            await self._ended.wait()
+            return
+            yield b""
+
+        async with grpc.aio.insecure_channel(self.address) as channel:
+            greeting = ((METADATA_KEY, json.dumps(self.hello)),)
+            call = channel.stream_stream(f"/{SERVICE}/Control")(nothing(), metadata=greeting)
+            answer = {key: value for key, value in await call.initial_metadata()}  # noqa: C416
+            if TICKET_KEY not in answer:
+                async for _ in call:
+                    pass
+            yield Ticket.decode(str(answer[TICKET_KEY]))
+            self._ended.set()
+            call.cancel()
+
+    async def refusal(self) -> str:
+        """Return why it is refused."""
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            async with self.greets():
+                pass
+        return str(refused.value.details())
+
+
+async def _send(ticket: Ticket, *messages: Message) -> None:
+    """Send frames, and wait until the node has read or refused them."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", ticket.port)
+    frames = b"".join(prefix(frame) + frame for frame in map(encode, messages))
+    writer.write(ticket.token + frames + (1 << 31).to_bytes(4, "little"))
+    with contextlib.suppress(ConnectionResetError):
+        await reader.read()
+    writer.close()
+
+
+async def test_who_is_no_member_is_refused_by_name(live: LiveNodes) -> None:
+    """By leader and followers, in its own words quoted; terms stay (found: S5, S8d)."""
+    await live.found(0, 1, 2)
+    terms = [live.status(number).term for number in range(3)]
+
+    refusals = [await Stranger(live, number).refusal() for number in range(3)]
+
+    assert all("'stranger' ('made-up') is not a member of group" in why for why in refusals)
+    assert [live.status(number).term for number in range(3)] == terms
+
+
+async def test_a_members_name_gives_a_stranger_no_term(live: LiveNodes) -> None:
+    """A number that no group comes to ends the connection, a jump is passed over (found: S5)."""
+    leader = await live.found(0, 1, 2)
+    follower = (leader + 1) % 3
+    term = live.status(follower).term
+    ids = {"sender": live.nodes[leader].node_id, "recipient": live.nodes[follower].node_id}
+    heartbeat = {"commit_index": 0, "commit_chain": 0, "round": 1}
+    vote = {"last_index": 0, "last_term": 0, "last_chain": 0, "transfer": True}
+
+    async with Stranger(live, follower, sender_id=ids["sender"]).greets() as ticket:
+        for wrong in (2**64 - 1, 2**63 - 1, 2**62):
+            await _send(ticket, HeartbeatRequest(**ids, term=wrong, **heartbeat))
+            await _send(ticket, VoteRequest(**ids, term=wrong, **vote))
+        await _send(ticket, VoteRequest(**ids, term=2**62 - 1, **vote))
+
+    refused = live.nodes[follower]._metrics.registry.get_sample_value
+    labels = {"group": "orders", "node": f"orders-{follower}", "reason": "TermJump"}
+    await eventually(lambda: refused("dledger_refused_messages_total", labels) == 1)
+    assert live.status(follower).term == term
+    async with live.client(follower) as client:
+        await client.append("topic", [b"goes on"], queue_id=0)
+
+
+async def test_a_members_name_gives_a_stranger_no_traffic(live: LiveNodes) -> None:
+    """No route and no forwarded call leads where a greeting said (found: S8a)."""
+    leader = await live.found(0, 1, 2)
+    asked = (leader + 1) % 3
+    await eventually(lambda: len(live.nodes[asked].engine.endpoints()) == 3)
+    before = live.nodes[asked].engine.endpoints()
+
+    for number in {0, 1, 2} - {asked}:
+        sender = {"sender_id": live.nodes[number].node_id, "sender_name": f"orders-{number}"}
+        async with Stranger(live, asked, **sender).greets():
+            assert live.nodes[asked].engine.endpoints() == before
+            assert live.nodes[asked]._peers._links[NodeId(sender["sender_id"])].connected
+
+    known = live.nodes[asked].engine.leader()
+    assert known is not None  # its connection is not taken for broken when the stranger's ends
+    assert known.address == live.peer_address(leader)
+    async with live.client(asked) as client:
+        await client.append("topic", [b"forwarded"], queue_id=0)
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"endpoint": {"host": 12345, "port": 1}}, "host must be printable text"),
+        ({"sender_id": ["x"]}, "sender_id must be printable text"),
+        ({"sender_name": "evil\n2026-01-01 CRITICAL forged"}, "sender_name must be printable"),
+        ({"group_id": "EVIL"}, "this node belongs to group .*, not to 'EVIL'"),
+    ],
+)
+async def test_words_that_are_none_are_refused(
+    live: LiveNodes, caplog: pytest.LogCaptureFixture, said: dict[str, object], why: str
+) -> None:
+    """Nothing of them is kept, and no line of the log is theirs (found: S8b, S8f)."""
+    await live.found(0)
+
+    with pytest.raises(grpc.aio.AioRpcError, match=why):
+        async with Stranger(live, 0, **said).greets():
+            pass
+
+    assert not [line for line in caplog.text.splitlines() if line.startswith("2026")]
+
+
+async def test_an_empty_node_waits_for_its_own_group(live: LiveNodes) -> None:
+    """Whoever greets it first in another's name is refused (found: S8e)."""
+    await live.start(0)
+
+    why = await Stranger(live, 0, group_id="EVIL-group").refusal()
+
+    assert f"may only join group '{GROUP_ID}', not 'EVIL-group'" in why
+    assert live.status(0).group_id == ""
+    assert GROUP_ID in live.status(0).not_ready_reason
+
+
+async def test_a_node_that_was_away_hears_a_new_member_that_leads(live: LiveNodes) -> None:
+    """By the word of one that it knows: it does not have the entry that added it."""
+    await live.found(0, 1, 2)
+    await live.stop(2)
+    await live.start(3)
+    async with live.admin(await live.leader()) as admin:
+        await admin.add_learner(live.member(3))
+    await live.voters(4)
+    live.nodes[await live.leader()].transfer_leadership(live.nodes[3].node_id)
+    await eventually(live.nodes[3].engine.is_leader)
+
+    await live.start(2)
+
+    new = live.nodes[3].node_id
+    await eventually(lambda: live.role(2, new) == "leader")
+    await eventually(lambda: live.status(2).commit_index == live.status(3).commit_index)
