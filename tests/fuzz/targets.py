@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.fuzz import clients, disks, logs, peers, spools
+from tests.fuzz import archives, clients, disks, doors, logs, operators, peers, settings, spools
 from tests.fuzz.target import Target
 
 _CLASSES: Final[tuple[type[Target], ...]] = (
@@ -14,5 +14,9 @@ _CLASSES: Final[tuple[type[Target], ...]] = (
     *(clients.Telemetry, clients.Filters, clients.Headers),
     *(disks.States, disks.Snapshots, disks.Memberships, disks.StateFiles, disks.JsonFiles),
     *(disks.Segments, spools.SpoolFiles, spools.SpoolMessages),
+    *(archives.Manifests, archives.ArchiveObjects, archives.Compactions, archives.Exports),
+    *(archives.ArchivedMessages, archives.Records),
+    *(operators.GroupSpecs, operators.BackupSpecs, operators.JobWords, operators.NodeWords),
+    *(operators.OperatorOptions, settings.NodeSettings, settings.Http, doors.Doors),
 )
 TARGETS: Final[dict[str, type[Target]]] = {each.name: each for each in _CLASSES}

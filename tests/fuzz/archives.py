@@ -1,0 +1,418 @@
+"""What the pipeline reads: objects of a store that others may write, and a node's exports."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Hashable, Iterator
+from dataclasses import asdict, replace
+from random import Random
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from crc32c import crc32c
+from google.protobuf.message import DecodeError
+
+from dledger.broker import commands
+from dledger.broker.message import Columns
+from dledger.broker.produce import encode_produce
+from dledger.errors import CorruptRecord, NewerCommand, NewerFormat
+from dledger.rpc.pb import dledger_pb2 as pb
+from dledger.store.format import encode_records
+from dledger.types import Entry, EntryKind
+from dledger_pipeline import compacted, manifest
+from dledger_pipeline.archive import ManifestRow, object_name, read_range
+from dledger_pipeline.errors import (
+    BackupError,
+    ExportError,
+    MalformedMessage,
+    ObjectMissing,
+    StoreError,
+)
+from dledger_pipeline.exporting import Exporter
+from dledger_pipeline.messages import MESSAGE_SCHEMA, decode
+from dledger_pipeline.placement import Placement
+from dledger_pipeline.records import RecordBytes, encode, parse
+from dledger_pipeline.sealed import seal
+from dledger_pipeline.store import Store
+from dledger_pipeline.stored import Stored
+from dledger_pipeline.verify import _check_row
+from tests.fuzz.disks import rechained
+from tests.fuzz.logs import Entries, a_batch, archived
+from tests.fuzz.mutation import NUMBERS, json_bytes, mutated, nested, spoil
+from tests.fuzz.target import Broken, Target
+
+GROUP_ID: Final = "g1"
+_MOST: Final = 1 << 63
+"""Numbers of Arrow's and Parquet's columns are below."""
+
+
+class Objects:
+    """A store of a few objects in memory."""
+
+    def __init__(self, objects: dict[str, bytes]) -> None:
+        self._objects = objects
+
+    def get(self, name: str) -> Stored:
+        """Return an object."""
+        if name not in self._objects:
+            raise ObjectMissing(name)
+        return Stored(data=pa.py_buffer(self._objects[name]), version="1")
+
+    def size(self, name: str) -> int:
+        """Return its length."""
+        return int(self.get(name).data.size)
+
+    def put(self, name: str, data: memoryview) -> None:
+        """Write nothing."""
+        raise StoreError(f"{name}: {len(data)} bytes are not to be written")
+
+    create = put
+
+    def replace(self, name: str, data: memoryview, version: str) -> None:
+        """Write nothing."""
+        raise StoreError(f"{name} {version}: {len(data)} bytes are not to be written")
+
+    def list(self, prefix: str) -> Iterator[str]:
+        """Yield names."""
+        yield from (name for name in self._objects if name.startswith(prefix))
+
+
+def store_of(**objects: bytes) -> Store:
+    """Return a store with these objects."""
+    return Store("memory://", None, Objects(objects))
+
+
+def _row(first: int, last: int, **more: Any) -> dict[str, Any]:
+    sha = hashlib.sha256(b"%d" % first).hexdigest()
+    return {
+        "name": object_name(first, last, sha),
+        "first_index": first,
+        "last_index": last,
+        "records": last - first + 1,
+        "record_bytes": 100,
+        "object_bytes": 100,
+        "sha256": sha,
+        "first_chain": first - 1,
+        "last_chain": last,
+        "last_term": 1,
+        "first_timestamp_ms": 0,
+        "last_timestamp_ms": 5,
+        **more,
+    }
+
+
+class Manifests(Target):
+    """A manifest and HEAD whose hashes are right: numbers that columns hold, names that stay."""
+
+    name = "manifests"
+    refuses = (BackupError, StoreError)
+
+    def draw(self, rng: Random) -> bytes:
+        rows = [_row(1, 5), _row(6, 9)][: rng.randint(1, 2)]
+        content = {"group": "g", "group_id": GROUP_ID, "term": 1, "first_index": 1,
+                   "last_index": rows[-1]["last_index"], "last_timestamp_ms": 5,
+                   "files": rows}  # fmt: skip
+        head = {"group_id": GROUP_ID, "last_index": rows[-1]["last_index"]}
+        if rng.random() < 0.9:  # noqa: PLR2004
+            content = self._spoilt(rng, content)
+        if rng.random() < 0.1:  # noqa: PLR2004
+            head = spoil(rng, head)
+        return json_bytes([content, head, rng.random() < 0.02 and nested(rng)])  # noqa: PLR2004
+
+    def _spoilt(self, rng: Random, content: dict[str, Any]) -> Any:
+        """Change it, and then often make what is derived right again."""
+        spoilt = spoil(rng, content, 2)
+        if isinstance(spoilt, dict) and rng.random() < 0.7:  # noqa: PLR2004
+            for row in spoilt.get("files") or ():
+                if isinstance(row, dict) and rng.random() < 0.9:  # noqa: PLR2004
+                    _derive(row)
+        return spoilt
+
+    def mutate(self, rng: Random, data: bytes) -> bytes:
+        try:
+            content, head, deep = json.loads(data)
+            return json_bytes([self._spoilt(rng, content), head, deep])
+        except (ValueError, TypeError, AttributeError):
+            return self.draw(rng)
+
+    def feed(self, data: bytes) -> Hashable:
+        try:
+            content, head, deep = json.loads(data)
+            last = int(head["last_index"])
+            objects = {f"{GROUP_ID}/HEAD": deep.encode() if deep else seal(head)}
+            objects[f"{GROUP_ID}/{manifest.manifest_name(last)}"] = seal(content)
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError, AttributeError):
+            return "no manifest"
+        store = store_of(**objects)
+        found = manifest.load(store, GROUP_ID)
+        for row in found.files:
+            if ".." in row.name or row.name.startswith("/"):
+                raise Broken(f"an object lies outside: {row.name!r:.60}")
+            numbers = [value for value in asdict(row).values() if isinstance(value, int)]
+            if min(numbers) < 0 or max(numbers) >= _MOST:
+                raise Broken(f"a number has no column: {min(numbers)} to {max(numbers)}")
+        again = manifest._encode(found)
+        store = store_of(**{f"{GROUP_ID}/HEAD": objects[f"{GROUP_ID}/HEAD"],
+                            f"{GROUP_ID}/{found.name}": again})  # fmt: skip
+        if manifest.load(store, GROUP_ID) != found:
+            raise Broken("written again it is another backup")
+        return len(found.files)
+
+
+def _derive(row: dict[str, Any]) -> None:
+    """Make the fields of a row agree with each other, if they can."""
+    try:
+        row["records"] = row["last_index"] - row["first_index"] + 1
+        row["name"] = object_name(row["first_index"], row["last_index"], row["sha256"])
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return
+
+
+class ArchiveObjects(Target):
+    """A Parquet object with the right hash: entries with right CRCs, or an error that names it."""
+
+    name = "archive-objects"
+    refuses = (BackupError, StoreError, CorruptRecord)
+    _LOG: ClassVar = [
+        Entry(term=1, index=n, kind=EntryKind.DATA, timestamp_ms=n, crc32c=crc32c(b"x" * n),
+              data=b"x" * n)
+        for n in range(1, 6)
+    ]  # fmt: skip
+
+    def __init__(self) -> None:
+        self._table = pa.Table.from_batches([archived(self._LOG)])
+
+    def draw(self, rng: Random) -> bytes:
+        table = self._table
+        for _ in range(rng.randrange(3)):
+            table = self._odd(rng, table)
+        sink = pa.BufferOutputStream()
+        compression = rng.choice(("zstd", "none", "snappy"))
+        pq.write_table(table, sink, compression=compression, use_dictionary=rng.random() < 0.5)  # noqa: PLR2004
+        made = sink.getvalue().to_pybytes()
+        return mutated(rng, made, 3) if rng.random() < 0.5 else made  # noqa: PLR2004
+
+    def _odd(self, rng: Random, table: pa.Table) -> pa.Table:
+        way = rng.randrange(5)
+        if way == 0 and table.num_columns:
+            return table.drop_columns([rng.choice(table.column_names)])
+        if way == 1:
+            return table.slice(rng.randint(0, table.num_rows), rng.randint(0, 5))
+        if way == 2:  # noqa: PLR2004
+            return pa.concat_tables([table, table.slice(0, rng.randrange(3))])
+        if way == 3 and table.num_columns:  # noqa: PLR2004
+            at = rng.randrange(table.num_columns)
+            column = table.column(at)
+            if not pa.types.is_integer(column.type):
+                return table
+            low, high = _range_of(column.type)
+            values = column.to_pylist()
+            if values:
+                number = rng.choice([n for n in NUMBERS if low <= n <= high])
+                values[rng.randrange(len(values))] = rng.choice((number, None))
+            field = pa.field(table.field(at).name, column.type, nullable=None in values)
+            return table.set_column(at, field, pa.array(values, column.type))
+        return table.replace_schema_metadata({"a": "b" * rng.choice((1, 70_000))})
+
+    def feed(self, data: bytes) -> Hashable:
+        sha = hashlib.sha256(data).hexdigest()
+        row = ManifestRow(
+            **{
+                **_row(1, 5, first_chain=0),
+                "name": object_name(1, 5, sha),
+                "sha256": sha,
+                "object_bytes": len(data),
+                "record_bytes": 5 * 48,
+                "last_chain": encode_records(self._LOG, chain=0, position=0).chains[-1],
+                "first_timestamp_ms": 1,
+            }
+        )
+        table = read_range(store_of(**{f"{GROUP_ID}/{row.name}": data}), GROUP_ID, row)
+        _check_row(row.name, row, table)
+        for batch in table.to_batches():
+            encode(batch)
+        return table.num_rows
+
+
+def _range_of(kind: pa.DataType) -> tuple[int, int]:
+    signed = pa.types.is_signed_integer(kind)
+    bits = kind.bit_width
+    return (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+
+
+class Compactions(Target):
+    """The manifest of a compaction, and one of its objects: read, or named as damaged."""
+
+    name = "compactions"
+    refuses = (BackupError, StoreError)
+
+    def __init__(self) -> None:
+        table = pa.Table.from_batches([pa.RecordBatch.from_pylist([], schema=MESSAGE_SCHEMA)])
+        self._object = compacted._parquet(table).to_pybytes()
+        self._seed = compacted.Compaction(group_id=GROUP_ID, last_index=9, topics=("t",))
+
+    def draw(self, rng: Random) -> bytes:
+        data = mutated(rng, self._object, 3) if rng.random() < 0.6 else self._object  # noqa: PLR2004
+        sha = hashlib.sha256(data).hexdigest()
+        file = compacted.CompactedFile(
+            name=f"{self._seed.folder}/x.parquet", first_index=1, last_index=9, messages=0,
+            dropped=3, object_bytes=len(data), sha256=sha,
+        )  # fmt: skip
+        fields = json.loads(replace(self._seed, files=(file,)).encode())
+        made = json_bytes(spoil(rng, fields, 2)) if rng.random() < 0.6 else json_bytes(fields)  # noqa: PLR2004
+        if rng.random() < 0.02:  # noqa: PLR2004
+            made = nested(rng).encode()
+        return json_bytes([made.decode(), data.hex()])
+
+    def mutate(self, rng: Random, data: bytes) -> bytes:
+        try:
+            text, content = json.loads(data)
+            return json_bytes([json.dumps(spoil(rng, json.loads(text), 2)), content])
+        except (ValueError, TypeError, RecursionError):
+            return self.draw(rng)
+
+    def feed(self, data: bytes) -> Hashable:
+        try:
+            text, content = json.loads(data)
+            raw, objects = text.encode("utf-8", "replace"), bytes.fromhex(content)
+        except (ValueError, TypeError, AttributeError):
+            return "no compaction"
+        name = f"{GROUP_ID}/{self._seed.folder}"
+        store = store_of(**{f"{name}.json": raw, f"{name}/x.parquet": objects})
+        found = compacted.load(store, GROUP_ID, ["t"])
+        if found.messages < 0 or found.dropped < 0 or not isinstance(found.name, str):
+            raise Broken(f"it counts {found.messages} messages and {found.dropped} dropped ones")
+        compacted._decode(found.encode(), "again")
+        rows = 0
+        for file in found.files:
+            for batch in compacted.CompactedRange(store, GROUP_ID, file).read():
+                rows += batch.num_rows
+        return len(found.files), rows
+
+
+class Exports(Target):
+    """A chunk of a node's export, from a node that lies: entries with right CRCs, or an error."""
+
+    name = "exports"
+    refuses = (CorruptRecord, ExportError, NewerFormat, DecodeError)
+
+    def __init__(self) -> None:
+        self._exporter = Exporter("127.0.0.1:1")
+        log = ArchiveObjects._LOG
+        encoded = encode_records(log, chain=0, position=0)
+        self._seed = pb.ExportChunk(
+            first_index=1, last_index=5, previous_chain=0, segment="s", offset=4_096,
+            positions=np.array(encoded.positions, "<u4").tobytes(),
+            records=b"".join(encoded.buffers),
+        )  # fmt: skip
+
+    def close(self) -> None:
+        self._exporter.close()
+
+    def draw(self, rng: Random) -> bytes:
+        chunk = pb.ExportChunk()
+        chunk.CopyFrom(self._seed)
+        if rng.random() < 0.6:  # noqa: PLR2004
+            records = mutated(rng, chunk.records, 2)
+            chunk.records = rechained(records) if rng.random() < 0.7 else records  # noqa: PLR2004
+        if rng.random() < 0.4:  # noqa: PLR2004
+            chunk.positions = mutated(rng, chunk.positions, 2)
+        for name in ("first_index", "last_index", "offset"):
+            if rng.random() < 0.1:  # noqa: PLR2004
+                number = rng.choice([n for n in NUMBERS if 0 <= n < _MOST])
+                setattr(chunk, name, number)
+        raw = bytes(chunk.SerializeToString())
+        return mutated(rng, raw, 2) if rng.random() < 0.2 else raw  # noqa: PLR2004
+
+    def feed(self, data: bytes) -> Hashable:
+        chunk = self._exporter._chunk(pb.ExportChunk.FromString(data))
+        batch = parse(chunk)
+        _same_but_padding(bytes(chunk.data), encode(batch))
+        return batch.num_rows
+
+
+def _same_but_padding(one: bytes, other: bytes) -> None:
+    """Raise Broken unless they differ in the padding of records only, which carries nothing."""
+    if len(one) != len(other) or _headers(one) != _headers(other):
+        raise Broken("written again it has other bytes")
+
+
+def _headers(records: bytes) -> list[bytes]:
+    found, at = [], 0
+    while at + 40 <= len(records):
+        length = int.from_bytes(records[at + 4 : at + 8], "little")
+        found.append(records[at : at + 40 + length])
+        at += 40 + length + (-length % 8)
+    return found
+
+
+class ArchivedMessages(Target):
+    """Messages out of entries that a hostile store holds: columns, or the entry is named."""
+
+    name = "archived-messages"
+    refuses = (MalformedMessage, NewerCommand)
+    _BEFORE: ClassVar = [
+        commands.CreateTopic(name="t", type="NORMAL", queues=4).encode(),
+        encode_produce(
+            Columns(message_ids=["a"], bodies=[b"x"], born_at_ms=[0]), client_id="c", topic="t"
+        ),
+    ]
+
+    def __init__(self) -> None:
+        self._entries = Entries()
+
+    def draw(self, rng: Random) -> bytes:
+        return a_batch(rng) if rng.random() < 0.6 else self._entries.draw(rng)[8:]  # noqa: PLR2004
+
+    def feed(self, data: bytes) -> Hashable:
+        log = [
+            Entry(term=1, index=n, kind=EntryKind.DATA, timestamp_ms=n, crc32c=crc32c(body),
+                  data=body)
+            for n, body in enumerate([*self._BEFORE, data], start=1)
+        ]  # fmt: skip
+        entries = archived(log)
+        found = decode(entries, Placement().add(entries))
+        found.validate(full=True)
+        return found.num_rows
+
+
+class Records(Target):
+    """Records of a log: the pipeline takes what a node takes, and writes the same again."""
+
+    name = "records"
+    refuses = (CorruptRecord, NewerFormat)
+
+    def draw(self, rng: Random) -> bytes:
+        entries = [
+            Entry(
+                term=rng.choice((1, 2, *[n for n in NUMBERS if 0 <= n < _MOST])),
+                index=n,
+                kind=rng.choice(list(EntryKind)),
+                timestamp_ms=rng.choice((0, 5, -1)),
+                crc32c=crc32c(body),
+                data=body,
+            )
+            for n, body in enumerate(
+                (rng.randbytes(rng.choice((0, 1, 8, 100))) for _ in range(rng.randrange(5))), 1
+            )
+        ]
+        records = b"".join(encode_records(entries, chain=0, position=0).buffers)
+        way = rng.randrange(3)
+        return records if way == 0 else self.mutate(rng, records)
+
+    def mutate(self, rng: Random, data: bytes) -> bytes:
+        spoilt = mutated(rng, data, 2)
+        return rechained(spoilt) if rng.random() < 0.8 else spoilt  # noqa: PLR2004
+
+    def feed(self, data: bytes) -> Hashable:
+        batch = parse(
+            RecordBytes(
+                segment="s", offset=0, data=data, positions=None, previous_chain=0, first_index=1
+            )
+        )
+        _same_but_padding(data, encode(batch))
+        return batch.num_rows
+

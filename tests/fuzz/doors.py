@@ -1,0 +1,131 @@
+"""The client port as it is: bytes to every method of every service, over gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Hashable
+from random import Random
+from typing import Any, ClassVar, Final
+
+import grpc
+import grpc.aio
+
+from dledger.rpc.pb import dledger_pb2 as pb
+from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
+from tests.fuzz import clients
+from tests.fuzz.logs import a_batch
+from tests.fuzz.mutation import TEXTS, mutated
+from tests.fuzz.target import Broken, Target
+from tests.rpc.memory_group import memory_group
+
+_DEADLINE_S: Final = 5.0
+_RESOURCE: Final = definition.Resource(name="t")
+_ROCKET: Final = f"/{SERVICE_NAME}/"
+_METHODS: Final[tuple[tuple[str, Any], ...]] = (
+    (f"{_ROCKET}QueryRoute", service.QueryRouteRequest(topic=_RESOURCE)),
+    (f"{_ROCKET}QueryAssignment", service.QueryAssignmentRequest(topic=_RESOURCE, group=_RESOURCE)),
+    (f"{_ROCKET}Heartbeat", service.HeartbeatRequest(group=_RESOURCE, client_type=1)),
+    (f"{_ROCKET}SendMessage", clients.Sends.seeds[0]),
+    (f"{_ROCKET}ReceiveMessage", clients.Receives.seeds[0]),
+    (f"{_ROCKET}AckMessage", service.AckMessageRequest(group=_RESOURCE, topic=_RESOURCE)),
+    (
+        f"{_ROCKET}ChangeInvisibleDuration",
+        service.ChangeInvisibleDurationRequest(group=_RESOURCE, topic=_RESOURCE),
+    ),
+    (
+        f"{_ROCKET}NotifyClientTermination",
+        service.NotifyClientTerminationRequest(group=_RESOURCE),
+    ),
+    (f"{_ROCKET}Telemetry", clients.Telemetry.seeds[0]),
+    (f"{_ROCKET}EndTransaction", service.EndTransactionRequest(topic=_RESOURCE)),
+    (f"{_ROCKET}PullMessage", service.PullMessageRequest(group=_RESOURCE)),
+    ("/dledger.v1.Ledger/Append", clients.Appends.seeds[0]),
+    ("/dledger.v1.Ledger/Produce", None),
+    ("/dledger.v1.Ledger/Read", pb.ReadRequest(topic="t")),
+    ("/dledger.v1.Ledger/ReadBatches", pb.ReadRequest(topic="t")),
+    ("/dledger.v1.Ledger/ReadIndex", pb.ReadIndexRequest()),
+    ("/dledger.v1.Topics/CreateTopic", pb.CreateTopicRequest(name="t", queues=4)),
+    ("/dledger.v1.Topics/ListTopics", pb.ListTopicsRequest()),
+    ("/dledger.v1.Admin/Status", pb.StatusRequest()),
+)
+"""Each with a request to begin from; None: a batch of the native protocol."""
+
+
+class Doors(clients.Protobuf):
+    """Any bytes to any method: an answer, a refusal, never a fault of the node's own."""
+
+    name = "doors"
+    refuses = ()
+    _IDS: ClassVar = ("client", "client", "client", *[t for t in TEXTS if t.isprintable()])
+
+    def __init__(self) -> None:
+        logging.getLogger("dledger").setLevel(logging.CRITICAL + 1)
+        self._loop = asyncio.new_event_loop()
+        self._group = memory_group()
+        self._port = self._loop.run_until_complete(self._started())
+
+    async def _started(self) -> int:
+        group = await self._group.__aenter__()
+        port = int(group.nodes[0].port)
+        self._channel = grpc.aio.insecure_channel(
+            f"127.0.0.1:{port}", options=(("grpc.use_local_subchannel_pool", 1),)
+        )
+        return port
+
+    def close(self) -> None:
+        async def stop() -> None:
+            await self._channel.close()
+            await self._group.__aexit__(None, None, None)
+
+        self._loop.run_until_complete(stop())
+        self._loop.close()
+
+    def draw(self, rng: Random) -> bytes:
+        method, seed = (number := rng.randrange(len(_METHODS))), None
+        seed = _METHODS[number][1]
+        if seed is None:
+            batch = pb.ProduceBatch(id=rng.choice((0, 1, 2**63 - 1)), command=a_batch(rng))
+            seed = pb.ProduceBatches(batches=[batch])
+        self.seeds = (seed,)  # type: ignore[misc]
+        return bytes([method, rng.randrange(len(self._IDS))]) + super().draw(rng)
+
+    def mutate(self, rng: Random, data: bytes) -> bytes:
+        return data[:2] + mutated(rng, data[2:])
+
+    def feed(self, data: bytes) -> Hashable:
+        if len(data) < 2:  # noqa: PLR2004
+            return "nothing"
+        method = _METHODS[data[0] % len(_METHODS)][0]
+        client = self._IDS[data[1] % len(self._IDS)]
+        said = self._loop.run_until_complete(self._call(method, client, data[2:]))
+        if "internal error of the node" in said or said.startswith(("UNKNOWN", "INTERNAL:")):
+            raise Broken(f"{method.rpartition('/')[2]} finds a fault of our own: {said[:120]}")
+        return method, said.partition(":")[0][:40]
+
+    async def _call(self, method: str, client: str, data: bytes) -> str:
+        metadata = (("x-mq-client-id", client.encode("ascii", "replace").decode()),)
+        call = self._channel.stream_stream(method)(
+            iter([data]), timeout=_DEADLINE_S, metadata=metadata
+        )
+        said = ""
+        try:
+            async for answer in call:
+                said = said or _status_in(method, answer)
+                if method.endswith(("Telemetry", "Produce")):
+                    break
+        except grpc.aio.AioRpcError as error:
+            return f"{error.code().name}: {error.details()}"
+        finally:
+            call.cancel()
+        return said or "answered"
+
+
+def _status_in(method: str, answer: bytes) -> str:
+    """Return what an answer of the RocketMQ protocol says of itself; "" of others."""
+    name = method.rpartition("/")[2]
+    kind = getattr(service, "TelemetryCommand" if name == "Telemetry" else f"{name}Response", None)
+    if kind is None or not method.startswith(_ROCKET):
+        return ""
+    status = kind.FromString(answer).status
+    return f"{status.code}: {status.message}"
