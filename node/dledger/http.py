@@ -130,8 +130,9 @@ class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log what is our own fault; how a stranger's connection ends is none."""
         del request
-        if not isinstance(sys.exception(), OSError):
-            logger.error("a request of %s failed", client_address, exc_info=True)
+        error = sys.exception()
+        if not isinstance(error, OSError):
+            logger.error("a request of %s failed: %r", client_address, error)
 
 
 class _Metrics:
