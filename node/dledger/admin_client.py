@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Final
 
-from dledger.channel import MAX_ANSWER_BYTES, Channel
+from dledger.channel import Channel
 from dledger.errors import DledgerError, NotLeader, Unavailable
 from dledger.failover import FailoverRecord
 from dledger.rpc.pb import dledger_pb2 as pb
@@ -19,16 +19,16 @@ from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
 from dledger.status import MOST_MEMBERS, MemberStatus, NodeStatus
 from dledger.types import Member, Membership, NodeId
 
+MAX_ANSWER_BYTES: Final = 256 << 10
+"""Of what a node says about itself; one that says more is not to be believed, nor taken in."""
 _RETRY_S: Final = 0.2
 
 
 class AdminClient(Channel):
     """Asks and steers one node through its peer port (20911)."""
 
-    def __init__(
-        self, address: str, *, timeout_s: float = 5.0, max_answer_bytes: int = MAX_ANSWER_BYTES
-    ) -> None:
-        super().__init__(address, timeout_s, max_answer_bytes=max_answer_bytes)
+    def __init__(self, address: str, *, timeout_s: float = 5.0) -> None:
+        super().__init__(address, timeout_s, max_answer_bytes=MAX_ANSWER_BYTES)
         self._stub = pb_grpc.AdminStub(self.channel)
 
     async def status(self) -> NodeStatus:

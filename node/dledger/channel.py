@@ -34,13 +34,25 @@ LEADER_KEY: Final = "dledger-leader"
 """Trailing metadata: the leader's client address, where a caller has to go there by itself."""
 NOTHING_TAKEN_KEY: Final = "dledger-nothing-taken"
 """Trailing metadata: of what came with a stream of batches, nothing came into the log."""
-MAX_ANSWER_BYTES: Final = 64 << 20
-OPTIONS: Final = (
-    ("grpc.max_send_message_length", 64 << 20),
-    ("grpc.max_receive_message_length", MAX_ANSWER_BYTES),
-    ("grpc.max_reconnect_backoff_ms", 500),
-    ("grpc.enable_http_proxy", 0),
-)
+_MAX_ANSWER_BYTES: Final = 64 << 20
+
+
+def options(max_answer_bytes: int = _MAX_ANSWER_BYTES) -> tuple[tuple[str, int], ...]:
+    """Return a channel's options, where an answer may have so many bytes.
+
+    Nothing is compressed: a small answer would be as large as it likes here.
+    """
+    return (
+        ("grpc.max_send_message_length", 64 << 20),
+        ("grpc.max_receive_message_length", max_answer_bytes),
+        ("grpc.max_reconnect_backoff_ms", 500),
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.default_compression_algorithm", 0),
+        ("grpc.compression_enabled_algorithms_bitset", 1),
+    )
+
+
+OPTIONS: Final = options()
 
 
 def nodes_of(addresses: str | Sequence[str], *, for_what: str) -> tuple[str, ...]:
@@ -52,18 +64,14 @@ def nodes_of(addresses: str | Sequence[str], *, for_what: str) -> tuple[str, ...
 
 
 class Channel:
-    """A gRPC channel as an async context manager.
-
-    An answer of more than *max_answer_bytes*, inflated if it came compressed, is refused unread.
-    """
+    """A gRPC channel as an async context manager."""
 
     def __init__(
-        self, address: str, timeout_s: float, *, max_answer_bytes: int = MAX_ANSWER_BYTES
+        self, address: str, timeout_s: float, *, max_answer_bytes: int = _MAX_ANSWER_BYTES
     ) -> None:
         self.address = address
         self.timeout_s = timeout_s
-        options = dict(OPTIONS) | {"grpc.max_receive_message_length": max_answer_bytes}
-        self.channel = grpc.aio.insecure_channel(address, options=list(options.items()))
+        self.channel = grpc.aio.insecure_channel(address, options=options(max_answer_bytes))
 
     async def __aenter__(self) -> Self:
         return self
