@@ -36,22 +36,24 @@ class Answers(grpc.GenericRpcHandler):
     """Answers every call with the same bytes, or with what it sends for ever."""
 
     raw: bytes = b""
+    gzip: bool = False
 
     def service(self, details: Any) -> Any:
         """See `grpc.GenericRpcHandler`."""
         return grpc.unary_unary_rpc_method_handler(self._answer)
 
     async def _answer(self, request: bytes, context: Any) -> bytes:
+        if self.gzip:
+            context.set_compression(grpc.Compression.Gzip)
         return self.raw
 
 
 @pytest.fixture
 async def answers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Answers]:
-    """A server at the peer port of the pod `orders-0`; it compresses, for a longer lever."""
+    """A server at the peer port of the pod `orders-0`."""
     handler = Answers()
     options = (("grpc.max_send_message_length", -1),)
-    gzip = grpc.Compression.Gzip
-    server = grpc.aio.server(handlers=(handler,), options=options, compression=gzip)
+    server = grpc.aio.server(handlers=(handler,), options=options)
     monkeypatch.setattr(names, "PEER_PORT", server.add_insecure_port("127.0.0.1:0"))
     await server.start()
     yield handler
@@ -104,6 +106,7 @@ HOSTILE: list[tuple[str, bytes, str]] = [
         f"names {MOST_MEMBERS + 1} members",
     ),
     ("twice", _empties(MEMBERS, 2), "names a member twice"),
+    ("no message", b"\n\xff", "its answer cannot be read"),
     ("an id that expands", _said(group_id="$(AWS_SECRET_ACCESS_KEY)").SerializeToString(), "id"),
 ]
 
@@ -122,6 +125,18 @@ async def test_an_answer_that_no_node_gives_is_a_condition(
     reason, message = _degraded(seen)
     assert reason == "StatusNotBelieved"
     assert message.startswith("orders-0: ")
+
+
+@pytest.mark.parametrize("mib", [1, 64])
+async def test_compression_is_no_lever(answers: Answers, mib: int) -> None:
+    """Found: K4. 64 MiB are 64 KiB on the way."""
+    answers.gzip = True
+    answers.raw = _said().SerializeToString() + _empties(MEMBERS, mib * MIB >> 1)
+
+    seen, told = await _look()
+
+    assert not seen.nodes
+    assert told
 
 
 async def test_an_answer_within_bounds_is_believed(answers: Answers) -> None:
