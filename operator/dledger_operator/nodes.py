@@ -113,7 +113,11 @@ class Nodes:
 
     async def look(self, pods: Mapping[str, Pod]) -> Mapping[str, NodeView]:
         """Return what each node that answers says; answers of followers may be seconds old."""
-        reachable = {name: pod for name, pod in pods.items() if pod.ip}
+        reachable = {
+            name: pod
+            for name, pod in pods.items()
+            if pod.ip and names.is_replica(self._group, name)
+        }
         await self._forget(name for name in list(self._admins) if name not in reachable)
         leader = self._settled_leader(reachable)
         self._looks += 1
