@@ -371,4 +371,4 @@ async def test_refused_client_ids_are_not_remembered(group: MemoryGroup) -> None
         async with RocketClient(group.nodes[0].port, client_id=client_id) as client:
             await client.call("Heartbeat")
 
-    assert list(clients._seen_s) == ["good"]
+    assert list(clients._seen) == ["good"]
