@@ -22,7 +22,7 @@ from dledger.broker.state import BrokerState
 from dledger.errors import DledgerError, FeatureNotReady, NewerCommand, Refused
 from dledger.rpc.batches import checked_batch
 from dledger.rpc.gateway.delivering import DeliveryForm
-from dledger.rpc.ledger import _stored
+from dledger.rpc.gateway.receipts import Receipts
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.reading import Stretch, encoded
 from dledger.rpc.rocketmq_stubs import definition, service
@@ -164,7 +164,8 @@ def _delivered(state: BrokerState, stored: Entry, topic: str, result: Produced) 
     (received,) = state.apply(entry(4, poll.encode()))
     if not isinstance(received, Received) or len(received.deliveries) != result.stored:
         raise Broken(f"of {result.stored} messages a consumer gets {received!r:.80}")
-    form = DeliveryForm(poll, definition.Resource(name=topic), received.receive_id)
+    handles = Receipts(b"secret", group="g", topic=topic, generation=1)
+    form = DeliveryForm(poll, definition.Resource(name=topic), received.receive_id, handles)
     for delivery in received.deliveries:
         frame_ = Stretch(0, 0, 1, stored, delivery.payload.start, delivery.payload.end).frame()
         form.begin(frame_.born_host, stored.timestamp_ms)
@@ -175,9 +176,20 @@ def _delivered(state: BrokerState, stored: Entry, topic: str, result: Produced) 
 
 def _read(state: BrokerState, stored: Entry, topic: str, result: Produced) -> None:
     """`Ledger.Read` answers with every message."""
-    records = [
-        record for one in _stretches(state, stored, topic, result) for record in _stored(one)
-    ]
+    records = []
+    for stretch in _stretches(state, stored, topic, result):
+        batch = stretch.frame()
+        for row in range(stretch.first_row, stretch.first_row + stretch.count):
+            message = batch.message(row)
+            record = pb.Record(
+                message_id=message.message_id,
+                body=message.body,
+                tag=message.tag,
+                keys=message.keys,
+                properties=message.properties,
+                born_at_ms=message.born_at_ms,
+            )
+            records.append(pb.StoredRecord(record=record, stored_at_ms=stored.timestamp_ms))
     if len(records) != result.stored:
         raise Broken(f"of {result.stored} messages Read gives {len(records)}")
     pb.ReadResponse(records=records).SerializeToString()
