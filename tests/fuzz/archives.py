@@ -130,7 +130,8 @@ class Manifests(Target):
         """Change it, and then often make what is derived right again."""
         spoilt = spoil(rng, content, 2)
         if isinstance(spoilt, dict) and rng.random() < 0.7:  # noqa: PLR2004
-            for row in spoilt.get("files") or ():
+            files = spoilt.get("files")
+            for row in files if isinstance(files, list) else ():
                 if isinstance(row, dict) and rng.random() < 0.9:  # noqa: PLR2004
                     _derive(row)
         return spoilt

@@ -16,7 +16,7 @@ from dledger.broker import commands
 from dledger.broker.commands import LeaseRef
 from dledger.broker.frames import CommandType, frame, split
 from dledger.broker.message import Columns
-from dledger.broker.produce import encode_produce
+from dledger.broker.produce import NO_QUEUE, encode_produce
 from dledger.broker.results import Produced, Received
 from dledger.broker.state import BrokerState
 from dledger.errors import DledgerError, FeatureNotReady, NewerCommand, Refused
@@ -214,7 +214,7 @@ def _read_by_batches(state: BrokerState, stored: Entry, topic: str, result: Prod
 
 def _stretches(state: BrokerState, stored: Entry, topic: str, result: Produced) -> list[Stretch]:
     found: list[Stretch] = []
-    for queue_id in sorted(set(result.queue_ids)):
+    for queue_id in sorted(set(result.queue_ids) - {NO_QUEUE}):  # that of a conflict
         queue, at = state.topics.queue(topic, queue_id), 0
         while at < queue.end:
             place, count = queue.stretch(at)
