@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from dledger_operator.brokerbackup import BrokerBackup
 from dledger_operator.build.backup import LogRange, job, runs_locally
 from dledger_operator.build.spark import access, executor_template
-from dledger_operator.checks import spark_problems, store_problems
+from dledger_operator.checks import replicas_problems, spark_problems, store_problems
 from dledger_operator.observed import Ref, ref_of
 from dledger_operator.plan import Apply, Create, differs
 from dledger_operator.reasons import Reason
@@ -121,7 +121,11 @@ def _of_group(backup: BrokerBackup, sight: Sight) -> Obstacle | None:
     if not store.url:
         message = f"neither spec.store nor spec.backup.store of BrokerGroup {group.name} has a url"
         return Obstacle(Reason.NO_STORE, message)
-    wrong = [*store_problems(group.spec.backup.store, "spec.backup.store"), *spark_problems(group)]
+    wrong = [
+        *replicas_problems(group),
+        *store_problems(group.spec.backup.store, "spec.backup.store"),
+        *spark_problems(group),
+    ]
     if wrong:
         told = "; ".join(problem.message for problem in wrong)
         return Obstacle(Reason.GROUP_SPEC_INVALID, f"BrokerGroup {group.name}: {told}")

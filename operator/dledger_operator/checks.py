@@ -97,6 +97,13 @@ def store_problems(store: Store, path: str) -> Iterator[Problem]:
         yield _misshapen(f"{path}.secretName", store.secret_name, SECRET_NAME)
 
 
+def replicas_problems(group: BrokerGroup) -> Iterator[Problem]:
+    """Yield why there cannot be so many nodes; whatever is made for each of them asks first."""
+    replicas = group.spec.replicas
+    if replicas % 2 == 0 or not 1 <= replicas <= 9:
+        yield _invalid(f"spec.replicas must be odd, from 1 to 9, not {replicas}")
+
+
 def spark_problems(group: BrokerGroup, *, needed: bool = True) -> Iterator[Problem]:
     """Yield why no Spark job can be made; without an image only if one is *needed*."""
     spark = group.spec.spark
@@ -142,8 +149,7 @@ def _contradictions(group: BrokerGroup) -> Iterator[Problem]:
         yield _invalid(group.unreadable)
     if not _NAME.fullmatch(group.name) or len(group.name) > 50:
         yield _invalid("metadata.name must be at most 50 of a-z, 0-9 and '-', letter first")
-    if spec.replicas % 2 == 0 or not 1 <= spec.replicas <= 9:
-        yield _invalid(f"spec.replicas must be odd, from 1 to 9, not {spec.replicas}")
+    yield from replicas_problems(group)
     if not IMAGE.fits(spec.image):
         yield _misshapen("spec.image", spec.image, IMAGE)
     try:

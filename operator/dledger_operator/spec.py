@@ -18,6 +18,10 @@ Json = Mapping[str, Any]
 Manifest = dict[str, Any]
 
 
+_MOST_REPLICAS = 99
+"""Far more than the CRD lets through (`checks.replicas_problems`)."""
+
+
 class InvalidSpecError(ValueError):
     """A value of the spec cannot be read; *path* names the field."""
 
@@ -288,6 +292,7 @@ class BrokerGroup:
         unreadable = ""
         try:
             spec = read(Spec, body.get("spec") or {}, "spec", unknown)
+            _check_countable(spec)
         except InvalidSpecError as error:
             spec, unreadable = Spec(), str(error)
         if not spec.spark.image:
@@ -320,6 +325,12 @@ class BrokerGroup:
     def founded(self) -> bool:
         """Whether a leader was ever seen: from then on it must never be founded again."""
         return int(self.status.get("term") or 0) > 0
+
+
+def _check_countable(spec: Spec) -> None:
+    """Refuse more replicas than can be listed: whoever says what is wrong lists them first."""
+    if spec.replicas > _MOST_REPLICAS:
+        raise InvalidSpecError("spec.replicas", f"cannot be {spec.replicas}")
 
 
 @cache

@@ -209,7 +209,7 @@ def load(store: Store, group_id: str, topics: Collection[str]) -> Compaction:
 
 def _decode(content: dict[str, Any], name: str) -> Compaction:
     topics = field(name, content, "topics", list)
-    if not all(isinstance(topic, str) for topic in topics):
+    if not all(isinstance(topic, str) and _is_text(topic) for topic in topics):
         raise CorruptManifest(name, f"topics is {topics!r:.80}")
     return Compaction(
         group_id=field(name, content, "group_id", str),
@@ -217,6 +217,15 @@ def _decode(content: dict[str, Any], name: str) -> Compaction:
         topics=tuple(topics),
         files=tuple(_file(name, row) for row in field(name, content, "files", list)),
     )
+
+
+def _is_text(topic: str) -> bool:
+    """Whether it can be hashed: JSON may say half of a character."""
+    try:
+        topic.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _file(name: str, content: Any) -> CompactedFile:

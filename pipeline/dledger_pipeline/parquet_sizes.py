@@ -75,7 +75,10 @@ def _footer(data: pa.Buffer) -> pq.ParquetFile:
     if size_bytes > min(data.size, MAX_FOOTER_BYTES):
         raise _Malformed(f"its footer is said to have {size_bytes} bytes")
     limits = {"thrift_container_size_limit": _MAX_LIST, "thrift_string_size_limit": 1 << 20}
-    return pq.ParquetFile(pa.BufferReader(data), **limits)
+    try:
+        return pq.ParquetFile(pa.BufferReader(data), **limits)
+    except UnicodeDecodeError as error:  # the key of its metadata is none
+        raise _Malformed(f"its footer has a text that is none: {error}") from error
 
 
 def _check_shape(

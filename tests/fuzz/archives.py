@@ -26,6 +26,7 @@ from dledger_pipeline import compacted, manifest
 from dledger_pipeline.archive import ManifestRow, object_name, read_range
 from dledger_pipeline.errors import (
     BackupError,
+    CorruptObject,
     ExportError,
     MalformedMessage,
     ObjectMissing,
@@ -33,6 +34,7 @@ from dledger_pipeline.errors import (
 )
 from dledger_pipeline.exporting import Exporter
 from dledger_pipeline.messages import MESSAGE_SCHEMA, decode
+from dledger_pipeline.parquet_sizes import inflated_bytes
 from dledger_pipeline.placement import Placement
 from dledger_pipeline.records import RecordBytes, encode, parse
 from dledger_pipeline.sealed import seal
@@ -55,15 +57,17 @@ class Objects:
     def __init__(self, objects: dict[str, bytes]) -> None:
         self._objects = objects
 
-    def get(self, name: str) -> Stored:
-        """Return an object."""
+    def get(self, name: str, max_bytes: int) -> Stored:
+        """Return an object, if it is no larger."""
         if name not in self._objects:
             raise ObjectMissing(name)
+        if len(self._objects[name]) > max_bytes:
+            raise CorruptObject(name, f"it has more than {max_bytes} bytes")
         return Stored(data=pa.py_buffer(self._objects[name]), version="1")
 
     def size(self, name: str) -> int:
         """Return its length."""
-        return int(self.get(name).data.size)
+        return int(self.get(name, 1 << 40).data.size)
 
     def put(self, name: str, data: memoryview) -> None:
         """Write nothing."""
@@ -126,7 +130,8 @@ class Manifests(Target):
         """Change it, and then often make what is derived right again."""
         spoilt = spoil(rng, content, 2)
         if isinstance(spoilt, dict) and rng.random() < 0.7:  # noqa: PLR2004
-            for row in spoilt.get("files") or ():
+            files = spoilt.get("files")
+            for row in files if isinstance(files, list) else ():
                 if isinstance(row, dict) and rng.random() < 0.9:  # noqa: PLR2004
                     _derive(row)
         return spoilt
@@ -149,12 +154,12 @@ class Manifests(Target):
         store = store_of(**objects)
         found = manifest.load(store, GROUP_ID)
         for row in found.files:
-            if ".." in row.name or row.name.startswith("/"):
+            if {"", ".", ".."} & set(row.name.split("/")):
                 raise Broken(f"an object lies outside: {row.name!r:.60}")
             numbers = [value for value in asdict(row).values() if isinstance(value, int)]
             if min(numbers) < 0 or max(numbers) >= _MOST:
                 raise Broken(f"a number has no column: {min(numbers)} to {max(numbers)}")
-        again = manifest._encode(found)
+        again = manifest._encode(found, None)
         store = store_of(**{f"{GROUP_ID}/HEAD": objects[f"{GROUP_ID}/HEAD"],
                             f"{GROUP_ID}/{found.name}": again})  # fmt: skip
         if manifest.load(store, GROUP_ID) != found:
@@ -252,6 +257,7 @@ class Compactions(Target):
     def __init__(self) -> None:
         table = pa.Table.from_batches([pa.RecordBatch.from_pylist([], schema=MESSAGE_SCHEMA)])
         self._object = compacted._parquet(table).to_pybytes()
+        self._inflated = inflated_bytes(pa.py_buffer(self._object))
         self._seed = compacted.Compaction(group_id=GROUP_ID, last_index=9, topics=("t",))
 
     def draw(self, rng: Random) -> bytes:
@@ -259,38 +265,43 @@ class Compactions(Target):
         sha = hashlib.sha256(data).hexdigest()
         file = compacted.CompactedFile(
             name=f"{self._seed.folder}/x.parquet", first_index=1, last_index=9, messages=0,
-            dropped=3, object_bytes=len(data), sha256=sha,
+            dropped=3, object_bytes=len(data), inflated_bytes=self._inflated, sha256=sha,
         )  # fmt: skip
-        fields = json.loads(replace(self._seed, files=(file,)).encode())
-        made = json_bytes(spoil(rng, fields, 2)) if rng.random() < 0.6 else json_bytes(fields)  # noqa: PLR2004
+        fields = asdict(replace(self._seed, files=(file,)))
+        made = spoil(rng, fields, 2) if rng.random() < 0.6 else fields  # noqa: PLR2004
         if rng.random() < 0.02:  # noqa: PLR2004
-            made = nested(rng).encode()
-        return json_bytes([made.decode(), data.hex()])
+            made = nested(rng)
+        return json_bytes([made, data.hex()])
 
     def mutate(self, rng: Random, data: bytes) -> bytes:
         try:
-            text, content = json.loads(data)
-            return json_bytes([json.dumps(spoil(rng, json.loads(text), 2)), content])
+            fields, content = json.loads(data)
+            return json_bytes([spoil(rng, fields, 2), content])
         except (ValueError, TypeError, RecursionError):
             return self.draw(rng)
 
     def feed(self, data: bytes) -> Hashable:
         try:
-            text, content = json.loads(data)
-            raw, objects = text.encode("utf-8", "replace"), bytes.fromhex(content)
-        except (ValueError, TypeError, AttributeError):
+            fields, content = json.loads(data)
+            raw = fields.encode() if isinstance(fields, str) else seal(fields)
+            objects = bytes.fromhex(content)
+        except (ValueError, TypeError, AttributeError, RecursionError):
             return "no compaction"
         name = f"{GROUP_ID}/{self._seed.folder}"
         store = store_of(**{f"{name}.json": raw, f"{name}/x.parquet": objects})
         found = compacted.load(store, GROUP_ID, ["t"])
         if found.messages < 0 or found.dropped < 0 or not isinstance(found.name, str):
             raise Broken(f"it counts {found.messages} messages and {found.dropped} dropped ones")
-        compacted._decode(found.encode(), "again")
+        found.encode(None)
         rows = 0
         for file in found.files:
-            for batch in compacted.CompactedRange(store, GROUP_ID, file).read():
+            for batch in _range(store, file).read():
                 rows += batch.num_rows
         return len(found.files), rows
+
+
+def _range(store: Store, file: compacted.CompactedFile) -> compacted.CompactedRange:
+    return compacted.CompactedRange(store=store, group_id=GROUP_ID, file=file)
 
 
 class Exports(Target):

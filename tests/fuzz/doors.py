@@ -19,7 +19,10 @@ from tests.fuzz.mutation import TEXTS, mutated
 from tests.fuzz.target import Broken, Target
 from tests.rpc.memory_group import memory_group
 
-_DEADLINE_S: Final = 5.0
+_DEADLINE_S: Final = 0.5
+"""Polls and readers wait as long; that they are not answered by then is nothing wrong."""
+_CALLS: Final = 256
+"""After so many the node is a new one: what is stored would make each reader's answer longer."""
 _RESOURCE: Final = definition.Resource(name="t")
 _ROCKET: Final = f"/{SERVICE_NAME}/"
 _METHODS: Final[tuple[tuple[str, Any], ...]] = (
@@ -62,28 +65,27 @@ class Doors(clients.Protobuf):
     def __init__(self) -> None:
         logging.getLogger("dledger").setLevel(logging.CRITICAL + 1)
         self._loop = asyncio.new_event_loop()
-        self._group = memory_group()
-        self._port = self._loop.run_until_complete(self._started())
+        self._calls = 0
+        self._loop.run_until_complete(self._start())
 
-    async def _started(self) -> int:
+    async def _start(self) -> None:
+        self._group = memory_group()
         group = await self._group.__aenter__()
-        port = int(group.nodes[0].port)
         self._channel = grpc.aio.insecure_channel(
-            f"127.0.0.1:{port}", options=(("grpc.use_local_subchannel_pool", 1),)
+            f"127.0.0.1:{group.nodes[0].port}", options=(("grpc.use_local_subchannel_pool", 1),)
         )
-        return port
+
+    async def _stop(self) -> None:
+        await self._channel.close()
+        await self._group.__aexit__(None, None, None)
 
     def close(self) -> None:
-        async def stop() -> None:
-            await self._channel.close()
-            await self._group.__aexit__(None, None, None)
-
-        self._loop.run_until_complete(stop())
+        self._loop.run_until_complete(self._stop())
         self._loop.close()
 
     def draw(self, rng: Random) -> bytes:
-        method, seed = (number := rng.randrange(len(_METHODS))), None
-        seed = _METHODS[number][1]
+        method = rng.randrange(len(_METHODS))
+        seed = _METHODS[method][1]
         if seed is None:
             batch = pb.ProduceBatch(id=rng.choice((0, 1, 2**63 - 1)), command=a_batch(rng))
             seed = pb.ProduceBatches(batches=[batch])
@@ -99,6 +101,10 @@ class Doors(clients.Protobuf):
         method = _METHODS[data[0] % len(_METHODS)][0]
         client = self._IDS[data[1] % len(self._IDS)]
         said = self._loop.run_until_complete(self._call(method, client, data[2:]))
+        self._calls += 1
+        if self._calls % _CALLS == 0:
+            self._loop.run_until_complete(self._stop())
+            self._loop.run_until_complete(self._start())
         if "internal error of the node" in said or said.startswith(("UNKNOWN", "INTERNAL:")):
             raise Broken(f"{method.rpartition('/')[2]} finds a fault of our own: {said[:120]}")
         return method, said.partition(":")[0][:40]

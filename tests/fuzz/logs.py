@@ -16,13 +16,13 @@ from dledger.broker import commands
 from dledger.broker.commands import LeaseRef
 from dledger.broker.frames import CommandType, frame, split
 from dledger.broker.message import Columns
-from dledger.broker.produce import encode_produce
+from dledger.broker.produce import NO_QUEUE, encode_produce
 from dledger.broker.results import Produced, Received
 from dledger.broker.state import BrokerState
 from dledger.errors import DledgerError, FeatureNotReady, NewerCommand, Refused
 from dledger.rpc.batches import checked_batch
 from dledger.rpc.gateway.delivering import DeliveryForm
-from dledger.rpc.ledger import _stored
+from dledger.rpc.gateway.receipts import Receipts
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.reading import Stretch, encoded
 from dledger.rpc.rocketmq_stubs import definition, service
@@ -164,7 +164,8 @@ def _delivered(state: BrokerState, stored: Entry, topic: str, result: Produced) 
     (received,) = state.apply(entry(4, poll.encode()))
     if not isinstance(received, Received) or len(received.deliveries) != result.stored:
         raise Broken(f"of {result.stored} messages a consumer gets {received!r:.80}")
-    form = DeliveryForm(poll, definition.Resource(name=topic), received.receive_id)
+    handles = Receipts(b"secret", group="g", topic=topic, generation=1)
+    form = DeliveryForm(poll, definition.Resource(name=topic), received.receive_id, handles)
     for delivery in received.deliveries:
         frame_ = Stretch(0, 0, 1, stored, delivery.payload.start, delivery.payload.end).frame()
         form.begin(frame_.born_host, stored.timestamp_ms)
@@ -175,9 +176,20 @@ def _delivered(state: BrokerState, stored: Entry, topic: str, result: Produced) 
 
 def _read(state: BrokerState, stored: Entry, topic: str, result: Produced) -> None:
     """`Ledger.Read` answers with every message."""
-    records = [
-        record for one in _stretches(state, stored, topic, result) for record in _stored(one)
-    ]
+    records = []
+    for stretch in _stretches(state, stored, topic, result):
+        batch = stretch.frame()
+        for row in range(stretch.first_row, stretch.first_row + stretch.count):
+            message = batch.message(row)
+            record = pb.Record(
+                message_id=message.message_id,
+                body=message.body,
+                tag=message.tag,
+                keys=message.keys,
+                properties=message.properties,
+                born_at_ms=message.born_at_ms,
+            )
+            records.append(pb.StoredRecord(record=record, stored_at_ms=stored.timestamp_ms))
     if len(records) != result.stored:
         raise Broken(f"of {result.stored} messages Read gives {len(records)}")
     pb.ReadResponse(records=records).SerializeToString()
@@ -202,7 +214,7 @@ def _read_by_batches(state: BrokerState, stored: Entry, topic: str, result: Prod
 
 def _stretches(state: BrokerState, stored: Entry, topic: str, result: Produced) -> list[Stretch]:
     found: list[Stretch] = []
-    for queue_id in sorted(set(result.queue_ids)):
+    for queue_id in sorted(set(result.queue_ids) - {NO_QUEUE}):  # that of a conflict
         queue, at = state.topics.queue(topic, queue_id), 0
         while at < queue.end:
             place, count = queue.stretch(at)

@@ -114,7 +114,7 @@ def spoil(rng: Random, value: Any, times: int = 3) -> Any:
     """Return a copy of a JSON value in which up to *times* places have another value, or none."""
     copy = json.loads(json.dumps(value))
     for _ in range(rng.randint(1, times)):
-        places = list(_places(copy))
+        places = list(_places(copy)) if isinstance(copy, dict | list) else []
         if not places:
             return any_value(rng)
         container, key = rng.choice(places)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable
+from dataclasses import fields
 from random import Random
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from crc32c import crc32c
 
@@ -13,7 +14,7 @@ from dledger.errors import InvalidArgument, NewerCommand, Refused
 from dledger.raft import messages as raft
 from dledger.rpc import peer_codec
 from dledger.rpc.framing import BadFraming, FrameReader, prefix
-from dledger.rpc.hello import Hello, NodeAddress, check
+from dledger.rpc.hello import ClientAddress, Hello, PeerAddress, check
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.peer_codec import BadFrame, UnknownMessage
 from dledger.rpc.replication_port import Ticket
@@ -39,6 +40,21 @@ _ENTRIES = (
 )
 
 
+_KINDS = (
+    *peer_codec._FIELDS,
+    raft.AppendRequest,
+    raft.InstallSnapshotRequest,
+)
+
+
+def _a(kind: Any) -> Any:
+    """Return a message of a kind, with small numbers in it."""
+    info = SnapshotInfo(last_index=9, last_term=2, last_chain=3, size_bytes=4, crc32c=7)
+    odd = {"sender": A, "recipient": B, "term": 3, "entries": _ENTRIES, "info": info,
+           "data": b"snap", "previous_index": 4}  # fmt: skip
+    return kind(**{each.name: odd.get(each.name, 1) for each in fields(kind)})
+
+
 class Frames(Target):
     """A Raft message of a greeted peer: what is accepted is written, answered, said again alike."""
 
@@ -46,30 +62,7 @@ class Frames(Target):
     refuses = (BadFrame, UnknownMessage, NewerCommand)
 
     def __init__(self) -> None:
-        said = {"sender": A, "recipient": B, "term": 3}
-        info = SnapshotInfo(last_index=9, last_term=2, size_bytes=4, crc32c=7)
-        self._seeds = [
-            peer_codec.encode(message)
-            for message in (
-                raft.AppendRequest(
-                    **said, previous_index=4, previous_term=2, commit_index=4, entries=_ENTRIES
-                ),
-                raft.AppendResponse(
-                    **said, success=False, match_index=1, conflict_term=2, conflict_index=1
-                ),
-                raft.HeartbeatRequest(**said, commit_index=1, round=1),
-                raft.HeartbeatResponse(**said, round=1),
-                raft.PreVoteRequest(**said, last_index=1, last_term=1),
-                raft.PreVoteResponse(**said, granted=True),
-                raft.VoteRequest(**said, last_index=1, last_term=1, transfer=True),
-                raft.VoteResponse(**said, granted=True),
-                raft.TimeoutNow(**said),
-                raft.InstallSnapshotRequest(**said, info=info, offset=0, data=b"snap"),
-                raft.InstallSnapshotResponse(**said, last_index=9, accepted=True, offset=4),
-                raft.DisownRequest(**said, index=1, entry_term=1, firm=True),
-                raft.DisownResponse(**said, index=1, entry_term=1, firm=True, lacks=True),
-            )
-        ]
+        self._seeds = [peer_codec.encode(_a(kind)) for kind in _KINDS]
 
     def draw(self, rng: Random) -> bytes:
         if rng.random() < 0.05:
@@ -174,11 +167,8 @@ class Greetings(Target):
         sender_id=A,
         sender_name="orders-0",
         recipient_id=B,
-        endpoint=NodeAddress(
-            host="10.0.0.1", peer_host="10.0.0.1", client_port=8081, client_tls_port=8082,
-            peer_port=20911,
-        ),
-    )  # fmt: skip
+        endpoint=PeerAddress(host="10.0.0.1", port=20911),
+    )
 
     def draw(self, rng: Random) -> bytes:
         if rng.random() < 0.02:
@@ -195,18 +185,15 @@ class Greetings(Target):
         if Hello.decode(hello.encode()) != hello:
             raise Broken("said again it is another greeting")
         texts = (hello.group_id, hello.sender_id, hello.sender_name, hello.recipient_id)
-        for text in (*texts, hello.endpoint.host, hello.endpoint.peer_host):
+        for text in (*texts, hello.endpoint.host):
             _check_said(text)
+        if not 0 < hello.endpoint.port < 1 << 16:
+            raise Broken(f"its port is {hello.endpoint.port}")
         try:
-            definition.Address(host=hello.endpoint.host, port=hello.endpoint.client_port)
-            definition.Address(host=hello.endpoint.host, port=hello.endpoint.client_tls_port)
-        except (TypeError, ValueError) as error:
-            raise Broken(f"no route can be made of it: {error}") from error
-        ports = (hello.endpoint.client_port, hello.endpoint.peer_port)
-        if not all(type(port) is int and 0 <= port < 1 << 16 for port in ports):
-            raise Broken(f"its ports are {ports}")
-        try:
-            check(hello, node_id=B, group_id=self._SEED.group_id, membership=Membership())
+            check(
+                hello, node_id=B, group_id=self._SEED.group_id, told_group="",
+                membership=Membership(),
+            )  # fmt: skip
         except Refused as error:
             return type(error).__name__
         return "welcome"
@@ -217,6 +204,34 @@ def _check_said(text: object) -> None:
         raise Broken(f"a text of it is of type {type(text).__name__}")
     if len(text) > 1_024:
         raise Broken("a text of it has over 1,024 characters")
+
+
+class ClientAddresses(Target):
+    """Where a peer says that clients reach it: what routes are made of."""
+
+    name = "client-addresses"
+    refuses = (InvalidArgument,)
+
+    def draw(self, rng: Random) -> bytes:
+        seed = {"host": "10.0.0.1", "port": 8081, "tls_port": rng.choice((0, 8082))}
+        return json_bytes(spoil(rng, seed, 2) if rng.random() < 0.9 else seed)  # noqa: PLR2004
+
+    def feed(self, data: bytes) -> Hashable:
+        try:
+            said = json.loads(data)
+        except (ValueError, RecursionError):
+            return "no JSON"
+        if not isinstance(said, dict):
+            return "no object"
+        found = ClientAddress.checked(
+            host=said.get("host"), port=said.get("port"), tls_port=said.get("tls_port")
+        )
+        _check_said(found.host)
+        for port in (found.port, found.tls_port):
+            raw = definition.Address(host=found.host, port=port).SerializeToString()
+            if definition.Address.FromString(raw).port != port:
+                raise Broken("a route says another port")
+        return found.tls_port == 0
 
 
 class Tickets(Target):

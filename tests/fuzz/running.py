@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from tests.fuzz.target import Target, judge
+from tests.fuzz.target import HUNG, Target, judge
 
 _POOL: Final = 512
 _SHRINK_TRIES: Final = 400
@@ -69,7 +69,7 @@ def run(
             continue
         tally.kinds.add(verdict.kind)
         if verdict.found:
-            smallest = shrunk(target, data, verdict.kind)
+            smallest = data if verdict.kind == HUNG else shrunk(target, data, verdict.kind)
             tally.findings.append(Finding(target.name, verdict.found, smallest))
         elif len(pool) < _POOL:
             pool.append(data)

@@ -20,8 +20,9 @@ from typing import ClassVar, NoReturn
 
 from tests.fuzz.mutation import mutated
 
-CPU_S = 10.0
+CPU_S = 5.0
 """What one input may take of this process; a decoder of outside bytes takes microseconds."""
+HUNG = "hung"
 _ROOTS = ("node/dledger", "operator/dledger_operator", "pipeline/dledger_pipeline")
 
 
@@ -92,7 +93,7 @@ def judge(target: Target, data: bytes) -> Verdict:
     except target.refuses as error:
         return Verdict((type(error).__name__, _place(error)))
     except Hung:
-        return Verdict("hung", found=f"took over {CPU_S:.0f} s of CPU")
+        return Verdict(HUNG, found=f"took over {CPU_S:.0f} s of CPU")
     except Exception as error:
         place = _place(error)
         sentence = f"{type(error).__name__} at {place}: {str(error)[:160]!r}"

@@ -9,7 +9,8 @@ from tests.fuzz.target import Target
 
 _CLASSES: Final[tuple[type[Target], ...]] = (
     *(logs.Batches, logs.Entries),
-    *(peers.Frames, peers.PeerEntries, peers.Framing, peers.Greetings, peers.Tickets),
+    *(peers.Frames, peers.PeerEntries, peers.Framing, peers.Greetings),
+    *(peers.ClientAddresses, peers.Tickets),
     *(clients.Sends, clients.Appends, clients.Receives, clients.Confirmations, clients.Receipts),
     *(clients.Telemetry, clients.Filters, clients.Headers),
     *(disks.States, disks.Snapshots, disks.Memberships, disks.StateFiles, disks.JsonFiles),

@@ -393,7 +393,11 @@ def _leases(value: object) -> tuple[LeaseRef, ...]:
 
 
 def _text(value: object) -> str:
-    return value if isinstance(value, str) else _wrong("text", value)
+    if not isinstance(value, str):
+        return _wrong("text", value)
+    if not value.isascii():
+        value.encode()  # half of a character, which JSON can say, is none: UnicodeEncodeError
+    return value
 
 
 def _number(value: object) -> int:

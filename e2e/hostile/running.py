@@ -1,0 +1,156 @@
+"""One attack on a group of its own: calm, meanwhile, afterwards; everything started is ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from e2e.devgroup import DevGroup, free_port_range
+from e2e.growth.lines import Line
+from e2e.growth.live import until
+from e2e.hostile.attacks import ATTACKS
+from e2e.hostile.judging import RECOVERY_S, Seen, lines
+from e2e.hostile.scene import Scene, memory_mib
+from e2e.hostile.victim import Victim, at_work
+
+ROOT: Final = Path(__file__).parents[2]
+CALM_S: Final = 4.0
+ATTACK_S: Final = 8.0
+AFTERWARDS_S: Final = 3.0
+_LONGEST_S: Final = 90.0
+_WHOLE_S: Final = 180.0
+_DRAIN_S: Final = 20.0
+_SAMPLE_S: Final = 0.1
+
+
+@dataclass(slots=True)
+class Memory:
+    """The resident memory of the nodes: at first, and at its highest since."""
+
+    pids: Sequence[int]
+    first: list[float | None]
+    highest: list[float]
+
+    @classmethod
+    def of(cls, pids: Sequence[int]) -> Memory:
+        """Begin with what they have now."""
+        found = [memory_mib(pid) for pid in pids]
+        return cls(pids, found, [each or 0.0 for each in found])
+
+    def look(self) -> None:
+        """Look again; who is gone keeps what was seen."""
+        for node, pid in enumerate(self.pids):
+            self.highest[node] = max(self.highest[node], memory_mib(pid) or 0.0)
+
+    def growth(self) -> list[float | None]:
+        """Return by how much each grew."""
+        pairs = zip(self.first, self.highest, strict=True)
+        return [None if first is None else round(high - first, 1) for first, high in pairs]
+
+
+async def attacked(name: str, data: Path) -> list[Line]:
+    """Make an attack on a new group; return its lines and those of the promise."""
+    group = DevGroup(data, free_port_range(), "leader_follows_clients=false")
+    try:
+        announced = await asyncio.to_thread(group.announced)
+        await until(lambda: group.whole() is not None, _WHOLE_S)
+        state = group.state()
+        scene = Scene(
+            endpoints=announced["endpoints"],
+            tls_endpoints=announced.get("tlsEndpoints", []),
+            admins=announced["adminEndpoints"],
+            pids=state["pids"],
+            leader=int(state["leader"]),
+            seconds=ATTACK_S,
+        )
+        async with at_work(scene.endpoints, scene.leader) as victim:
+            found = await _around(name, scene, victim, group)
+        return found
+    finally:
+        await asyncio.to_thread(group.stop)
+
+
+async def _around(name: str, scene: Scene, victim: Victim, group: DevGroup) -> list[Line]:
+    calm_s = time.monotonic() + 1
+    await asyncio.sleep(1 + CALM_S)
+    memory, died = Memory.of(scene.pids), _deaths(group)
+    began_s = time.monotonic()
+    async with _sampled(memory):
+        own = await _made(name, scene)
+        while time.monotonic() < began_s + 2:  # a short one: what it left goes on
+            await asyncio.sleep(0.1)
+        ended_s = time.monotonic()
+        await asyncio.sleep(RECOVERY_S)
+    after_s = time.monotonic()
+    new_client = await _new_client(scene, group)
+    await asyncio.sleep(AFTERWARDS_S)
+    sent = victim.acknowledged()
+    with contextlib.suppress(TimeoutError):
+        await until(lambda: sent <= set(victim.received), _DRAIN_S)
+    seen = Seen(
+        calm_rate=victim.rate(calm_s, began_s),
+        attacked_rate=victim.rate(began_s, ended_s),
+        acknowledged=frozenset(sent),
+        stored=await victim.stored(),
+        received=frozenset(victim.received),
+        restarts=_deaths(group) - died - ATTACKS[name].kills,
+        growth_mib=memory.growth(),
+        refusals=victim.refusals(after_s),
+        new_client=new_client,
+    )
+    return [*own, *lines(name, seen)]
+
+
+@asynccontextmanager
+async def _sampled(memory: Memory) -> AsyncIterator[None]:
+    async def look() -> None:
+        while True:
+            memory.look()
+            await asyncio.sleep(_SAMPLE_S)
+
+    task = asyncio.create_task(look())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+async def _made(name: str, scene: Scene) -> list[Line]:
+    """Run the attack in a process of its own, so that it takes no time of the victim's loop."""
+    command = (sys.executable, "-m", "e2e.hostile.attacks", name, scene.encode())
+    process = await asyncio.create_subprocess_exec(
+        *command, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        out, errors = await asyncio.wait_for(process.communicate(), _LONGEST_S)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        raise
+    if process.returncode:
+        raise RuntimeError(errors.decode("utf-8", "replace")[-600:])
+    return [Line(**row) for row in json.loads(out)]
+
+
+async def _new_client(scene: Scene, group: DevGroup) -> str:
+    """Return what a client that comes now is told; "" if it is served."""
+    leader = group.state()["leader"]
+
+    def send() -> str:
+        with scene.channel(scene.endpoints[leader or 0]) as channel:
+            said = scene.send(channel, "victim-later", "a-new-client", b"x")
+        return "" if said == "OK" else said
+
+    return await asyncio.to_thread(send)
+
+
+def _deaths(group: DevGroup) -> int:
+    return group.data.with_suffix(".err").read_text("utf-8").count("died")

@@ -1,0 +1,214 @@
+"""Where an attack is made: a group's ports, and what anybody can learn of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import grpc
+
+from dledger.rpc.pb import dledger_pb2 as pb
+from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
+
+HTTP: Final = 300
+"""The health ports, behind the client ports of `dledger dev`."""
+OPTIONS: Final = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+)
+ROCKET: Final = f"/{SERVICE_NAME}/"
+LEDGER: Final = "/dledger.v1.Ledger/"
+_OK: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """A running group, by its addresses; whoever attacks it is another process.
+
+    Attributes:
+        endpoints: Of the clients' ports, by node.
+        admins: Of the peers' ports, by node.
+        pids: Of the nodes.
+        leader: Which one led.
+        seconds: How long an attack lasts, about.
+    """
+
+    endpoints: list[str]
+    tls_endpoints: list[str]
+    admins: list[str]
+    pids: list[int]
+    leader: int
+    seconds: float
+
+    def encode(self) -> str:
+        """Return it as JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def decode(cls, text: str) -> Scene:
+        """Return what `encode` was asked for."""
+        return cls(**json.loads(text))
+
+    def http(self, node: int) -> tuple[str, int]:
+        """Return the address of a node's health port."""
+        host, _, port = self.endpoints[0].partition(":")
+        return host, int(port) + HTTP + node
+
+    def follower(self) -> int:
+        """Return a node that did not lead."""
+        return (self.leader + 1) % len(self.endpoints)
+
+    @contextmanager
+    def channel(self, address: str) -> Iterator[grpc.Channel]:
+        """Open a connection of its own."""
+        with grpc.insecure_channel(address, options=OPTIONS) as channel:
+            yield channel
+
+    def status(self, node: int, timeout_s: float = 5.0) -> Any:
+        """Return what a node says of itself to anybody."""
+        with self.channel(self.admins[node]) as channel:
+            call = channel.unary_unary(
+                "/dledger.v1.Admin/Status",
+                pb.StatusRequest.SerializeToString,
+                pb.StatusResponse.FromString,
+            )
+            return call(pb.StatusRequest(), timeout=timeout_s)
+
+    def send(self, channel: grpc.Channel, topic: str, message_id: str, body: bytes) -> str:
+        """Send one message; return the code's name, or gRPC's."""
+        system = definition.SystemProperties(message_id=message_id)
+        message = definition.Message(
+            topic=definition.Resource(name=topic), body=body, system_properties=system
+        )
+        raw = service.SendMessageRequest(messages=[message]).SerializeToString()
+        try:
+            answer = channel.unary_unary(f"{ROCKET}SendMessage")(
+                raw, timeout=5, metadata=caller("honest")
+            )
+        except grpc.RpcError as error:
+            return str(error.code().name)
+        code = service.SendMessageResponse.FromString(answer).status.code
+        return "OK" if code == _OK else str(definition.Code.Name(code))
+
+    def receive(
+        self, channel: grpc.Channel, topic: str, group: str, *, client: str, renew: bool = False,
+        invisible_s: int = 30,
+    ) -> list[Any]:  # fmt: skip
+        """Poll once for a second; return the messages. Raises RpcError."""
+        request = service.ReceiveMessageRequest(
+            group=definition.Resource(name=group),
+            message_queue=definition.MessageQueue(topic=definition.Resource(name=topic), id=-1),
+            filter_expression=definition.FilterExpression(type=1, expression="*"),
+            batch_size=32,
+            auto_renew=renew,
+        )
+        request.invisible_duration.seconds = invisible_s
+        request.long_polling_timeout.seconds = 1
+        answers = channel.unary_stream(f"{ROCKET}ReceiveMessage")(
+            request.SerializeToString(), timeout=8, metadata=caller(client)
+        )
+        parsed = map(service.ReceiveMessageResponse.FromString, answers)
+        return [each.message for each in parsed if each.HasField("message")]
+
+    def produce(self, channel: grpc.Channel, *commands: bytes) -> list[Any]:
+        """Send batches of the native protocol on one stream; return the answers."""
+        call = channel.stream_stream(
+            f"{LEDGER}Produce",
+            pb.ProduceBatches.SerializeToString,
+            pb.ProduceAnswers.FromString,
+        )
+        numbered = enumerate(commands, start=1)
+        batches = [pb.ProduceBatches(batches=[pb.ProduceBatch(id=n, command=c)]) for n, c in numbered]
+        found: list[Any] = []
+        for answers in call(iter(batches), timeout=60):
+            found += answers.answers
+        return found
+
+    def create_topic(self, channel: grpc.Channel, name: str, queues: int) -> str:
+        """Create a topic; return "" or gRPC's sentence."""
+        call = channel.unary_unary(
+            "/dledger.v1.Topics/CreateTopic",
+            pb.CreateTopicRequest.SerializeToString,
+            pb.CreateTopicResponse.FromString,
+        )
+        try:
+            call(pb.CreateTopicRequest(name=name, queues=queues), timeout=10)
+        except grpc.RpcError as error:
+            return str(error.details())
+        return ""
+
+    def bodies(self, channel: grpc.Channel, topic: str, queues: int) -> list[bytes]:
+        """Return what a topic holds at the node that the channel leads to."""
+        call = channel.unary_stream(
+            f"{LEDGER}Read", pb.ReadRequest.SerializeToString, pb.ReadResponse.FromString
+        )
+        found: list[bytes] = []
+        for queue_id in range(queues):
+            request = pb.ReadRequest(topic=topic, queue_id=queue_id)
+            for answer in call(request, timeout=10):
+                found += [one.record.body for one in answer.records]
+        return found
+
+
+def caller(client_id: str) -> tuple[tuple[str, str], ...]:
+    """Return the metadata of a client."""
+    return (("x-mq-client-id", client_id),)
+
+
+def connect(address: str | tuple[str, int], timeout_s: float = 2.0) -> socket.socket:
+    """Open a TCP connection. Raises OSError."""
+    if isinstance(address, str):
+        host, _, port = address.partition(":")
+        address = host, int(port)
+    return socket.create_connection(address, timeout_s)
+
+
+def closed(connection: socket.socket) -> bool:
+    """Whether the other end has closed it."""
+    connection.setblocking(False)
+    try:
+        while piece := connection.recv(1 << 16):
+            del piece
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def memory_mib(pid: int) -> float | None:
+    """Return the resident memory of a process; None if it is gone."""
+    try:
+        with open(f"/proc/{pid}/statm", encoding="ascii") as file:  # noqa: PTH123 - proc
+            pages = int(file.read().split()[1])
+    except (OSError, IndexError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+
+
+def varint(value: int) -> bytes:
+    """Return protobuf's varint."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def field_of(number: int, data: bytes) -> bytes:
+    """Return a field of bytes."""
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def repeated(number: int, size_bytes: int) -> bytes:
+    """Return an empty field as often as *size_bytes* have room: two bytes an element."""
+    unit = field_of(number, b"")
+    return unit * (size_bytes // len(unit))

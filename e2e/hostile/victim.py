@@ -1,0 +1,158 @@
+"""An honest producer and consumer, and what became of each thing that they asked."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import grpc.aio
+
+from dledger.client import Client
+from dledger.errors import DledgerError
+from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
+from e2e.growth.rocketmq import Consumer, channel_to
+
+TOPIC: Final = "victim"
+GROUP: Final = "victims"
+_EVERY_S: Final = 0.04
+_TIMEOUT_S: Final = 3.0
+_ATTEMPTS: Final = 3
+_OK: Final = 20_000
+_QUEUES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One message with all its attempts: when, for how long, and what was said last."""
+
+    message_id: str
+    at_s: float
+    took_s: float
+    said: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether it was acknowledged."""
+        return self.said == "OK"
+
+
+@dataclass(slots=True)
+class Victim:
+    """What an honest client saw; times are of the monotonic clock."""
+
+    endpoints: Sequence[str]
+    sent: list[Sent] = field(default_factory=list)
+    received: Counter[str] = field(default_factory=Counter)
+    refused: list[tuple[float, str]] = field(default_factory=list)
+
+    def rate(self, since_s: float, until_s: float) -> float:
+        """Return the acknowledged messages a second that were sent in [since, until)."""
+        good = sum(one.ok for one in self.sent if since_s <= one.at_s < until_s)
+        return good / max(until_s - since_s, 1e-9)
+
+    def acknowledged(self) -> set[str]:
+        """Return the ids of the messages that the group said it has."""
+        return {one.message_id for one in self.sent if one.ok}
+
+    def refusals(self, since_s: float) -> list[str]:
+        """Return what was not answered well since then: sends and polls."""
+        sends = [one.said for one in self.sent if one.at_s >= since_s and not one.ok]
+        return sends + [said for at_s, said in self.refused if at_s >= since_s]
+
+    async def stored(self) -> Counter[str]:
+        """Return how often each of its messages is stored; the log is read through any node."""
+        found: Counter[str] = Counter()
+        last: DledgerError | None = None
+        for endpoint in self.endpoints:
+            found.clear()
+            try:
+                async with Client(endpoint, timeout_s=30.0) as client:
+                    for queue_id in range(_QUEUES):
+                        reading = client.read(TOPIC, queue_id, linearizable=True)
+                        async for one in reading:
+                            found[one.record.message_id] += 1
+            except DledgerError as error:
+                last = error
+                continue
+            return found
+        raise last or RuntimeError("no endpoint")
+
+
+@asynccontextmanager
+async def at_work(endpoints: Sequence[str], leader: int) -> AsyncIterator[Victim]:
+    """Let an honest producer and consumer work meanwhile; it begins with the leader."""
+    ordered = [*endpoints[leader:], *endpoints[:leader]]
+    victim = Victim(ordered)
+    async with Client(ordered[0], timeout_s=30.0) as client:
+        await client.create_topic(TOPIC, queues=_QUEUES)
+        async with AsyncExitStack() as stack:
+            channels = [await stack.enter_async_context(channel_to(one)) for one in ordered]
+            tasks = [
+                asyncio.create_task(_produce(victim, channels)),
+                asyncio.create_task(_consume(victim, channels)),
+            ]
+            try:
+                yield victim
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _produce(victim: Victim, channels: Sequence[grpc.aio.Channel]) -> None:
+    sends = [
+        channel.unary_unary(
+            f"/{SERVICE_NAME}/SendMessage",
+            request_serializer=service.SendMessageRequest.SerializeToString,
+            response_deserializer=service.SendMessageResponse.FromString,
+        )
+        for channel in channels
+    ]
+    at = 0
+    for number in itertools.count(1):
+        began_s = time.monotonic()
+        message_id = f"01FEEDFACE{number:024d}"
+        said = ""
+        for _ in range(_ATTEMPTS):
+            said = await _sent(sends[at % len(sends)], message_id)
+            if said == "OK":
+                break
+            at += 1  # as an SDK does: the next node
+        took_s = time.monotonic() - began_s
+        victim.sent.append(Sent(message_id, began_s, took_s, said))
+        await asyncio.sleep(max(0.0, _EVERY_S - took_s))
+
+
+async def _sent(send: Any, message_id: str) -> str:
+    system = definition.SystemProperties(message_id=message_id)
+    message = definition.Message(
+        topic=definition.Resource(name=TOPIC), body=b"v" * 64, system_properties=system
+    )
+    request = service.SendMessageRequest(messages=[message])
+    metadata = (("x-mq-client-id", "victim@1@0@honest"),)
+    try:
+        answer = await send(request, timeout=_TIMEOUT_S, metadata=metadata)
+    except grpc.aio.AioRpcError as error:
+        return str(error.code().name)
+    code = answer.status.code
+    return "OK" if code == _OK else str(definition.Code.Name(code))
+
+
+async def _consume(victim: Victim, channels: Sequence[grpc.aio.Channel]) -> None:
+    for number in itertools.count():
+        channel = channels[number % len(channels)] if victim.refused else channels[0]
+        consumer = Consumer(channel, "victim@1@1@honest", TOPIC, GROUP)
+        try:
+            messages = await consumer.receive(wait_s=1.0, invisible_s=30.0)
+            victim.received.update(one.system_properties.message_id for one in messages)
+            if messages:
+                await consumer.ack(messages)
+        except (grpc.aio.AioRpcError, RuntimeError) as error:
+            victim.refused.append((time.monotonic(), f"poll: {str(error)[:80]}"))
+            await asyncio.sleep(0.2)
