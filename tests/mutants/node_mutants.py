@@ -347,7 +347,7 @@ NODE_MUTANTS = (
         name="a greeting that is refused for a field more",
         file="rpc/hello.py",
         old='    where, level = said["endpoint"], said.get("feature_level", LOWEST_LEVEL)\n',
-        new='    where, level = said["endpoint"], said["feature_level"] if len(said) < 7 else None\n',
+        new='    where, level = said["endpoint"], said["level"] if len(said) > 6 else 1\n',
         why="a newer node never comes into its group, and the rollout stands still",
         checks=("tests/rpc/test_hello.py",),
     ),
