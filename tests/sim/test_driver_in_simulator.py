@@ -17,8 +17,6 @@ from dledger.broker.state import BrokerState
 from dledger.disk import Disk
 from dledger.errors import StorageError
 from dledger.raft.leading import Leadership
-from dledger.raft.ready import Divergence
-from dledger.refusal_log import RefusalLog
 from dledger.types import Membership
 from dledger_sim import __main__ as command_line
 from dledger_sim import seeds as many
@@ -377,19 +375,3 @@ def test_progress_is_printed(
     assert told[0].startswith("1 seeds ok, 0 failed of 2, ")
     assert told[0].endswith(" min left")
     assert told[-1].startswith("2 seeds ok, 0 failed in ")
-
-
-def test_entries_that_are_mangled_on_their_way_are_refused_and_sent_again() -> None:
-    """Behind every CRC: the chain of the leader's log shows it before anything counts."""
-    refused: list[object] = []
-
-    def note(_: RefusalLog, what: object) -> None:
-        if what is not None:
-            refused.append(what)
-
-    with mock.patch.object(RefusalLog, "note", note):
-        outcome = Run(1, Options(nodes=3, mangle=0.2)).run()
-
-    assert len(refused) > 20
-    assert all(isinstance(each, Divergence) for each in refused)
-    assert outcome.acknowledged > 500

@@ -193,6 +193,7 @@ def status_response(status: NodeStatus) -> pb.StatusResponse:
         recovered_to=status.recovered_to,
         faulty_entries=status.faulty_entries,
         feature_level=status.feature_level,
+        told_group_id=status.told_group_id,
         commit_waits_ms=_fitting(status.commit_waits_ms),
     )
     for row in status.members:
