@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Sequence
+from pathlib import Path
 
 import grpc.aio
 import pytest
 
+from dledger import http
 from dledger.client import Client, Record
 from dledger.errors import InvalidArgument, Overloaded, Refused, Unavailable
 from dledger.rpc import intake as module
+from dledger.rpc import outflow
+from dledger.rpc.gateway import polls, telemetry
 from dledger.rpc.intake import MAX_ARRIVING, MAX_SLOW, Intake
 from dledger.rpc.limits import MAX_BODY_BYTES
-from dledger.rpc.requests import SMALL_BYTES, TELEMETRY_BYTES
-from dledger.rpc.servers import MAX_CONNECTIONS, connections_of
+from dledger.rpc.requests import MAX_ELEMENTS, SMALL_BYTES, TELEMETRY_BYTES, limit_of
+from dledger.rpc.servers import HANDSHAKE_MS, MAX_CONNECTIONS, MAX_IDLE_MS, connections_of
 from dledger.rpc.status import Rejected
 from tests.rpc.memory_group import memory_group, until
 
@@ -285,3 +289,24 @@ def test_connections_leave_files_for_the_log() -> None:
     assert connections_of(20_000, 2) == 9_744
     assert connections_of(1_000_000, 3) == MAX_CONNECTIONS
     assert connections_of(1_024, 3) == 170
+
+
+def test_the_documented_bounds_are_those_of_the_code() -> None:
+    """docs/architecture.md, "What a node lets in, and what it lets wait"."""
+    words = (Path(__file__).parents[2] / "docs/architecture.md").read_text()
+    small, stuck_s = SMALL_BYTES >> 10, outflow.STUCK_S
+    said = {
+        f"| {limit_of('Produce') >> 20} MiB / {TELEMETRY_BYTES >> 10} KiB / {small} KiB |",
+        f"| {MAX_ELEMENTS:,} |",
+        f"| {module.MAX_BYTES >> 20} MiB / {module.MAX_BYTES // module.SHARES >> 20} MiB,",
+        f"| {module.MAX_BYTES >> 20} MiB / {module.MAX_BYTES // module.PEER_SHARES >> 20} MiB |",
+        f"longer than {module._PROMPT_S:g} s | {MAX_ARRIVING} / {MAX_SLOW};",
+        f"| {module._ARRIVES_S:g} s / {module._SMALL_ARRIVES_S:g} s |",
+        f"| {polls.MAX_BYTES >> 20} MiB / {polls.MAX_BYTES_OF_CONNECTION >> 20} MiB |",
+        f"| {telemetry.MAX_STREAMS} |",
+        f"| {outflow.MAX_BYTES >> 20} MiB; a connection that has not read for {stuck_s:g} s",
+        f"| {HANDSHAKE_MS // 1000} s / {MAX_IDLE_MS // 60_000} min,",
+        f"| {http.MAX_CONNECTIONS}, {http.TIMEOUT_S:g} s;",
+    }
+
+    assert {line for line in said if line not in words} == set()
