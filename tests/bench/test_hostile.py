@@ -1,4 +1,4 @@
-"""``make hostile`` judges what it saw: a broken promise is seen, and so is what was not measured."""
+"""``make hostile`` judges what it saw: a broken promise is seen, and what was not measured."""
 
 from __future__ import annotations
 

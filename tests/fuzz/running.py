@@ -1,4 +1,4 @@
-"""One target for a time or a number of inputs: what led somewhere new is kept and spoilt further."""
+"""One target for a time or a number of inputs: what led somewhere new is kept, findings told."""
 
 from __future__ import annotations
 
