@@ -17,6 +17,8 @@ BESIDE ?=
 SOAK_ARGS ?=
 OVERLOAD_ARGS ?=
 GROWTH_ARGS ?=
+HOSTILE_ARGS ?=
+FUZZ_ARGS ?=
 CLIENTS_ARGS ?=
 
 VENV := .venv
@@ -127,6 +129,14 @@ overload: $(STAMP) ## More than a group can take, four ways, and how it is after
 .PHONY: growth
 growth: $(STAMP) ## A group that has lived for a year: make growth [GROWTH_ARGS="--only polls,storm"]
 	$(PY) -m e2e.growth $(GROWTH_ARGS)
+
+.PHONY: hostile
+hostile: $(STAMP) ## An honest client beside attackers: make hostile [HOSTILE_ARGS="--only a02,a13 --json"]
+	$(PY) -m e2e.hostile $(HOSTILE_ARGS)
+
+.PHONY: fuzz
+fuzz: $(STAMP) ## Hostile inputs to every decoder: make fuzz MINUTES=20 [FUZZ_ARGS="--target frames --seed 7"]
+	$(PY) -m tests.fuzz --minutes $(MINUTES) --jobs $(WORKERS) $(FUZZ_ARGS)
 
 .PHONY: clients
 clients: $(STAMP) ## Official clients of five languages: make clients [CLIENTS_ARGS="--languages node,rust"]

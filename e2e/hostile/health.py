@@ -51,6 +51,6 @@ def _asked(scene: Scene, path: str) -> int:
     host, port = scene.http(scene.leader)
     try:
         with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=3) as answer:
-            return int(answer.status == 200)  # noqa: PLR2004
+            return int(answer.status == 200)
     except OSError:
         return 0

@@ -79,9 +79,7 @@ def _refused(name: str, refusals: Sequence[str]) -> Line:
 
 
 def _served(name: str, said: str) -> Line:
-    return Line(
-        what=f"{name}: a new client", value=said or "served", asked="served", kept=not said
-    )
+    return Line(what=f"{name}: a new client", value=said or "served", asked="served", kept=not said)
 
 
 def held(what: str, value: object, asked: str, kept: bool) -> Line:

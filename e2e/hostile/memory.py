@@ -39,19 +39,16 @@ def _loris(scene: Scene, node: int, name: str) -> list[Line]:
 
     def nothing() -> Iterator[bytes]:
         ended.wait(60)
-        return
-        yield b""
+        yield from ()
 
     with scene.channel(scene.endpoints[node]) as channel:
         calls: list[Any] = []
         end_s = time.monotonic() + scene.seconds
         with contextlib.suppress(grpc.RpcError):
-            channel.unary_unary(f"{ROCKET}Heartbeat")(
-                _PADDING, timeout=5, metadata=caller("loris")
-            )
+            channel.unary_unary(f"{ROCKET}Heartbeat")(_PADDING, timeout=5, metadata=caller("loris"))
         while time.monotonic() < end_s:
             calls = [call for call in calls if not call.done()]
-            while len(calls) < 120:  # noqa: PLR2004
+            while len(calls) < 120:
                 call = channel.stream_unary(f"{ROCKET}Heartbeat").future(
                     nothing(), timeout=30, metadata=caller("loris")
                 )
@@ -95,7 +92,7 @@ def _padded_polls(scene: Scene) -> list[Line]:
         alive = sum(call.is_active() for call in calls)
         for call in calls:
             call.cancel()
-    return [held("a13: polls of 18 MiB", f"{alive} of 115 wait", "100 at most", alive <= 100)]  # noqa: PLR2004
+    return [held("a13: polls of 18 MiB", f"{alive} of 115 wait", "100 at most", alive <= 100)]
 
 
 def _silent_readers(scene: Scene) -> list[Line]:
@@ -151,5 +148,5 @@ def _client_ids(scene: Scene) -> list[Line]:
             for each in window:
                 with contextlib.suppress(grpc.RpcError):
                     answer = service.HeartbeatResponse.FromString(each.result())
-                    refused += answer.status.code != 20_000  # noqa: PLR2004
-    return [held("a13: endless client ids", f"{refused} refused", "all", refused == 2_048)]  # noqa: PLR2004
+                    refused += answer.status.code != 20_000
+    return [held("a13: endless client ids", f"{refused} refused", "all", refused == 2_048)]

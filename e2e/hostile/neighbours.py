@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import struct
 import threading
 import time
 from base64 import urlsafe_b64encode
 from binascii import crc32
-import struct
 from typing import Any, Final
 
 import grpc
@@ -105,15 +105,15 @@ def poison_messages(scene: Scene) -> list[Line]:
             scene.send(channel, topic, f"g{number}", b"good %d" % number)
         got: set[bytes] = set()
         end_s = time.monotonic() + 15
-        while len(got) < 200 and time.monotonic() < end_s:  # noqa: PLR2004
+        while len(got) < 200 and time.monotonic() < end_s:
             with contextlib.suppress(grpc.RpcError):
                 found = scene.receive(channel, topic, "grp", client="reader", invisible_s=60)
                 got |= {each.body for each in found if each.body.startswith(b"good")}
         readable = len(scene.bodies(channel, topic, 4))
     return [
         held("a04: poison accepted", accepted, "none", accepted == 0),
-        held("a04: good messages delivered", len(got), "200", len(got) == 200),  # noqa: PLR2004
-        held("a04: good messages read", readable, "200", readable >= 200),  # noqa: PLR2004
+        held("a04: good messages delivered", len(got), "200", len(got) == 200),
+        held("a04: good messages read", readable, "200", readable >= 200),
     ]
 
 
@@ -144,7 +144,7 @@ def topics_without_end(scene: Scene) -> list[Line]:
     queues = sum(topic.queues for topic in topics)
     return [
         held("a15: the end of topics", said or f"{made} made", "refused by name", bool(said)),
-        held("a15: queues in all", queues, "at most 65,536", queues <= 65_536),  # noqa: PLR2004
+        held("a15: queues in all", queues, "at most 65,536", queues <= 65_536),
         held("a15: ListTopics", f"{took_ms:.0f} ms", "answered", bool(topics)),
     ]
 

@@ -54,8 +54,7 @@ def greeted(scene: Scene, node: int, **said: Any) -> Iterator[Ticket | str]:
 
     def nothing() -> Iterator[bytes]:
         ended.wait(60)
-        return
-        yield b""
+        yield from ()
 
     with scene.channel(scene.admins[node]) as channel:
         call = channel.stream_stream(f"/{SERVICE}/Control")(
@@ -109,7 +108,11 @@ def term_bombs(scene: Scene) -> list[Line]:
         for sender in ("made-up", leader_id):
             with greeted(scene, node, sender_id=sender) as ticket:
                 for term in (2**64 - 1, 2**63 - 1, 2**62, 2**62 - 1):
-                    common = {"sender": NodeId(sender), "recipient": recipient, "term": term}
+                    common: dict[str, Any] = {
+                        "sender": NodeId(sender),
+                        "recipient": recipient,
+                        "term": term,
+                    }
                     sent += say(
                         ticket,
                         HeartbeatRequest(**common, commit_index=0, commit_chain=0, round=1),
@@ -181,7 +184,7 @@ def forged_entries(scene: Scene) -> list[Line]:
         for number in range(4):
             scene.send(channel, "ledger", f"t{number}", b"true %d" % number)
         status = scene.status(follower)
-        ids = {"sender": NodeId(leader_id), "recipient": NodeId(status.node_id)}
+        ids: dict[str, Any] = {"sender": NodeId(leader_id), "recipient": NodeId(status.node_id)}
         data = raw_produce(b"ledger", b"forged")
         entry = Entry(
             term=status.term, index=status.last_index + 1, kind=EntryKind.DATA,
@@ -216,8 +219,8 @@ def forged_entries(scene: Scene) -> list[Line]:
 
 def _votes(scene: Scene, follower: int) -> None:
     status = scene.status(follower)
-    ids = {"sender": NodeId("made-up"), "recipient": NodeId(status.node_id)}
-    last = {"last_index": 1 << 40, "last_term": 1 << 40, "last_chain": 0}
+    ids: dict[str, Any] = {"sender": NodeId("made-up"), "recipient": NodeId(status.node_id)}
+    last: dict[str, Any] = {"last_index": 1 << 40, "last_term": 1 << 40, "last_chain": 0}
     with greeted(scene, follower) as ticket:
         for number in range(10):
             say(

@@ -25,6 +25,8 @@ ROOT: Final = Path(__file__).parents[2]
 CALM_S: Final = 4.0
 ATTACK_S: Final = 8.0
 AFTERWARDS_S: Final = 3.0
+_LEAST_S: Final = 2.0
+"""A shorter attack is watched as long: what it left goes on."""
 _LONGEST_S: Final = 90.0
 _WHOLE_S: Final = 180.0
 _DRAIN_S: Final = 20.0
@@ -72,8 +74,7 @@ async def attacked(name: str, data: Path) -> list[Line]:
             seconds=ATTACK_S,
         )
         async with at_work(scene.endpoints, scene.leader) as victim:
-            found = await _around(name, scene, victim, group)
-        return found
+            return await _around(name, scene, victim, group)
     finally:
         await asyncio.to_thread(group.stop)
 
@@ -85,8 +86,7 @@ async def _around(name: str, scene: Scene, victim: Victim, group: DevGroup) -> l
     began_s = time.monotonic()
     async with _sampled(memory):
         own = await _made(name, scene)
-        while time.monotonic() < began_s + 2:  # a short one: what it left goes on
-            await asyncio.sleep(0.1)
+        await asyncio.sleep(max(0.0, began_s + _LEAST_S - time.monotonic()))
         ended_s = time.monotonic()
         await asyncio.sleep(RECOVERY_S)
     after_s = time.monotonic()

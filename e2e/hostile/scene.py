@@ -125,7 +125,9 @@ class Scene:
             pb.ProduceAnswers.FromString,
         )
         numbered = enumerate(commands, start=1)
-        batches = [pb.ProduceBatches(batches=[pb.ProduceBatch(id=n, command=c)]) for n, c in numbered]
+        batches = [
+            pb.ProduceBatches(batches=[pb.ProduceBatch(id=n, command=c)]) for n, c in numbered
+        ]
         found: list[Any] = []
         for answers in call(iter(batches), timeout=60):
             found += answers.answers

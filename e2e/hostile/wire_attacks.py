@@ -8,7 +8,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 import grpc
 
@@ -22,7 +22,7 @@ _BOMB: Final = 19 * _MIB
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
-def _number(message: type, name: str) -> int:
+def _number(message: Any, name: str) -> int:
     return int(message.DESCRIPTOR.fields_by_name[name].number)
 
 
@@ -81,9 +81,7 @@ def protobuf_bombs(scene: Scene) -> list[Line]:
     said = {}
     for method, raw in bombs(_BOMB).items():
         for compression in (grpc.Compression.Gzip, grpc.Compression.NoCompression):
-            said[method, compression.name] = _call(
-                scene, scene.leader, method, raw, compression
-            )
+            said[method, compression.name] = _call(scene, scene.leader, method, raw, compression)
     small = bombs(200 << 10)
     for method, raw in small.items():
         _call(scene, scene.leader, method, raw, grpc.Compression.NoCompression)
@@ -110,14 +108,16 @@ def sustained(scene: Scene) -> list[Line]:
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + struct.pack(">I", stream) + payload
+    return (
+        len(payload).to_bytes(3, "big") + bytes((kind, flags)) + struct.pack(">I", stream) + payload
+    )
 
 
 def _text(value: bytes) -> bytes:
-    if len(value) < 127:  # noqa: PLR2004 - HPACK's prefix of seven bits
+    if len(value) < 127:
         return bytes((len(value),)) + value
     out, rest = b"\x7f", len(value) - 127
-    while rest >= 128:  # noqa: PLR2004
+    while rest >= 128:
         out, rest = out + bytes((rest & 127 | 128,)), rest >> 7
     return out + bytes((rest,)) + value
 

@@ -120,19 +120,19 @@ class Manifests(Target):
                    "last_index": rows[-1]["last_index"], "last_timestamp_ms": 5,
                    "files": rows}  # fmt: skip
         head = {"group_id": GROUP_ID, "last_index": rows[-1]["last_index"]}
-        if rng.random() < 0.9:  # noqa: PLR2004
+        if rng.random() < 0.9:
             content = self._spoilt(rng, content)
-        if rng.random() < 0.1:  # noqa: PLR2004
+        if rng.random() < 0.1:
             head = spoil(rng, head)
-        return json_bytes([content, head, rng.random() < 0.02 and nested(rng)])  # noqa: PLR2004
+        return json_bytes([content, head, rng.random() < 0.02 and nested(rng)])
 
     def _spoilt(self, rng: Random, content: dict[str, Any]) -> Any:
         """Change it, and then often make what is derived right again."""
         spoilt = spoil(rng, content, 2)
-        if isinstance(spoilt, dict) and rng.random() < 0.7:  # noqa: PLR2004
+        if isinstance(spoilt, dict) and rng.random() < 0.7:
             files = spoilt.get("files")
             for row in files if isinstance(files, list) else ():
-                if isinstance(row, dict) and rng.random() < 0.9:  # noqa: PLR2004
+                if isinstance(row, dict) and rng.random() < 0.9:
                     _derive(row)
         return spoilt
 
@@ -196,9 +196,9 @@ class ArchiveObjects(Target):
             table = self._odd(rng, table)
         sink = pa.BufferOutputStream()
         compression = rng.choice(("zstd", "none", "snappy"))
-        pq.write_table(table, sink, compression=compression, use_dictionary=rng.random() < 0.5)  # noqa: PLR2004
+        pq.write_table(table, sink, compression=compression, use_dictionary=rng.random() < 0.5)
         made = sink.getvalue().to_pybytes()
-        return mutated(rng, made, 3) if rng.random() < 0.5 else made  # noqa: PLR2004
+        return mutated(rng, made, 3) if rng.random() < 0.5 else made
 
     def _odd(self, rng: Random, table: pa.Table) -> pa.Table:
         way = rng.randrange(5)
@@ -206,9 +206,9 @@ class ArchiveObjects(Target):
             return table.drop_columns([rng.choice(table.column_names)])
         if way == 1:
             return table.slice(rng.randint(0, table.num_rows), rng.randint(0, 5))
-        if way == 2:  # noqa: PLR2004
+        if way == 2:
             return pa.concat_tables([table, table.slice(0, rng.randrange(3))])
-        if way == 3 and table.num_columns:  # noqa: PLR2004
+        if way == 3 and table.num_columns:
             at = rng.randrange(table.num_columns)
             column = table.column(at)
             if not pa.types.is_integer(column.type):
@@ -261,15 +261,15 @@ class Compactions(Target):
         self._seed = compacted.Compaction(group_id=GROUP_ID, last_index=9, topics=("t",))
 
     def draw(self, rng: Random) -> bytes:
-        data = mutated(rng, self._object, 3) if rng.random() < 0.6 else self._object  # noqa: PLR2004
+        data = mutated(rng, self._object, 3) if rng.random() < 0.6 else self._object
         sha = hashlib.sha256(data).hexdigest()
         file = compacted.CompactedFile(
             name=f"{self._seed.folder}/x.parquet", first_index=1, last_index=9, messages=0,
             dropped=3, object_bytes=len(data), inflated_bytes=self._inflated, sha256=sha,
         )  # fmt: skip
         fields = asdict(replace(self._seed, files=(file,)))
-        made = spoil(rng, fields, 2) if rng.random() < 0.6 else fields  # noqa: PLR2004
-        if rng.random() < 0.02:  # noqa: PLR2004
+        made = spoil(rng, fields, 2) if rng.random() < 0.6 else fields
+        if rng.random() < 0.02:
             made = nested(rng)
         return json_bytes([made, data.hex()])
 
@@ -326,17 +326,17 @@ class Exports(Target):
     def draw(self, rng: Random) -> bytes:
         chunk = pb.ExportChunk()
         chunk.CopyFrom(self._seed)
-        if rng.random() < 0.6:  # noqa: PLR2004
+        if rng.random() < 0.6:
             records = mutated(rng, chunk.records, 2)
-            chunk.records = rechained(records) if rng.random() < 0.7 else records  # noqa: PLR2004
-        if rng.random() < 0.4:  # noqa: PLR2004
+            chunk.records = rechained(records) if rng.random() < 0.7 else records
+        if rng.random() < 0.4:
             chunk.positions = mutated(rng, chunk.positions, 2)
         for name in ("first_index", "last_index", "offset"):
-            if rng.random() < 0.1:  # noqa: PLR2004
+            if rng.random() < 0.1:
                 number = rng.choice([n for n in NUMBERS if 0 <= n < _MOST])
                 setattr(chunk, name, number)
         raw = bytes(chunk.SerializeToString())
-        return mutated(rng, raw, 2) if rng.random() < 0.2 else raw  # noqa: PLR2004
+        return mutated(rng, raw, 2) if rng.random() < 0.2 else raw
 
     def feed(self, data: bytes) -> Hashable:
         chunk = self._exporter._chunk(pb.ExportChunk.FromString(data))
@@ -376,7 +376,7 @@ class ArchivedMessages(Target):
         self._entries = Entries()
 
     def draw(self, rng: Random) -> bytes:
-        return a_batch(rng) if rng.random() < 0.6 else self._entries.draw(rng)[8:]  # noqa: PLR2004
+        return a_batch(rng) if rng.random() < 0.6 else self._entries.draw(rng)[8:]
 
     def feed(self, data: bytes) -> Hashable:
         log = [
@@ -416,7 +416,7 @@ class Records(Target):
 
     def mutate(self, rng: Random, data: bytes) -> bytes:
         spoilt = mutated(rng, data, 2)
-        return rechained(spoilt) if rng.random() < 0.8 else spoilt  # noqa: PLR2004
+        return rechained(spoilt) if rng.random() < 0.8 else spoilt
 
     def feed(self, data: bytes) -> Hashable:
         batch = parse(
@@ -426,4 +426,3 @@ class Records(Target):
         )
         _same_but_padding(data, encode(batch))
         return batch.num_rows
-

@@ -19,6 +19,7 @@ from dledger.errors import InvalidArgument, InvalidReceiptHandle, Refused
 from dledger.rpc.forward import Caller
 from dledger.rpc.gateway import telemetry
 from dledger.rpc.gateway.names import client_id, group_name, topic_name
+from dledger.rpc.gateway.receipts import Receipts as Handles
 from dledger.rpc.gateway.receiving import (
     _wait_s,
     attempt_of,
@@ -26,7 +27,6 @@ from dledger.rpc.gateway.receiving import (
     invisible_of,
     tags_of,
 )
-from dledger.rpc.gateway.receipts import Receipts as Handles
 from dledger.rpc.gateway.sending import message_of, topic_of
 from dledger.rpc.ledger import command_of
 from dledger.rpc.pb import dledger_pb2 as pb

@@ -16,7 +16,7 @@ from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
 from tests.fuzz import clients
 from tests.fuzz.logs import a_batch
 from tests.fuzz.mutation import TEXTS, mutated
-from tests.fuzz.target import Broken, Target
+from tests.fuzz.target import Broken
 from tests.rpc.memory_group import memory_group
 
 _DEADLINE_S: Final = 0.5
@@ -96,7 +96,7 @@ class Doors(clients.Protobuf):
         return data[:2] + mutated(rng, data[2:])
 
     def feed(self, data: bytes) -> Hashable:
-        if len(data) < 2:  # noqa: PLR2004
+        if len(data) < 2:
             return "nothing"
         method = _METHODS[data[0] % len(_METHODS)][0]
         client = self._IDS[data[1] % len(self._IDS)]

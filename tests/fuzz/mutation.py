@@ -94,18 +94,17 @@ _WAYS: Final = (_flip, _set, _insert, _delete, _cut, _repeat, _number, _number)
 
 def any_value(rng: Random, depth: int = 2) -> Any:
     """Return a JSON value of any kind, odd ones above all."""
+    simple = (
+        rng.choice(NUMBERS),
+        rng.choice(TEXTS),
+        rng.choice((None, True, False, 0.5, -0.0, 1e308, float("nan"), float("inf"), _LONE)),
+        rng.choice(([], {}, [[]], [None], {"": None})),
+        "x" * rng.choice((1, 64, 256, 5_000)),
+    )
     kind = rng.randrange(8 if depth else 5)
-    if kind == 0:
-        return rng.choice(NUMBERS)
-    if kind == 1:
-        return rng.choice(TEXTS)
-    if kind == 2:
-        return rng.choice((None, True, False, 0.5, -0.0, 1e308, float("nan"), float("inf"), _LONE))
-    if kind == 3:
-        return rng.choice(([], {}, [[]], [None], {"": None}))
-    if kind == 4:
-        return "x" * rng.choice((1, 64, 256, 5_000))
-    if kind == 5:
+    if kind < len(simple):
+        return simple[kind]
+    if kind == len(simple):
         return [any_value(rng, depth - 1) for _ in range(rng.randint(1, 3))]
     return {rng.choice(TEXTS): any_value(rng, depth - 1) for _ in range(rng.randint(1, 3))}
 

@@ -111,7 +111,7 @@ class GroupSpecs(Target):
 
     def draw(self, rng: Random) -> bytes:
         spec = rng.choice(_SPECS)
-        return json_bytes(spec if rng.random() < 0.1 else spoil(rng, spec))  # noqa: PLR2004
+        return json_bytes(spec if rng.random() < 0.1 else spoil(rng, spec))
 
     def mutate(self, rng: Random, data: bytes) -> bytes:
         value = _json_of(data)
@@ -148,10 +148,10 @@ class BackupSpecs(Target):
 
     def draw(self, rng: Random) -> bytes:
         spec = rng.choice(self._SEEDS)
-        spec = spec if rng.random() < 0.3 else spoil(rng, spec)  # noqa: PLR2004
+        spec = spec if rng.random() < 0.3 else spoil(rng, spec)
         groups = [each for each in _SPECS if "backup" in each or not each]
         of_group = rng.choice(groups)
-        of_group = of_group if rng.random() < 0.5 else spoil(rng, of_group)  # noqa: PLR2004
+        of_group = of_group if rng.random() < 0.5 else spoil(rng, of_group)
         at = rng.choice((_NOW, any_value(rng, 1)))
         return json_bytes([spec, of_group, at, rng.choice((0, 1, 3 << 30))])
 
@@ -161,7 +161,7 @@ class BackupSpecs(Target):
 
     def feed(self, data: bytes) -> Hashable:
         parts = _json_of(data)
-        if not isinstance(parts, list) or len(parts) != 4:  # noqa: PLR2004
+        if not isinstance(parts, list) or len(parts) != 4:
             return "no object"
         spec, of_group, at, size = parts
         if not isinstance(spec, dict) or not isinstance(of_group, dict):
@@ -264,7 +264,9 @@ class NodeWords(Protobuf):
 
     def feed(self, data: bytes) -> Hashable:
         view = view_of(_status(pb.StatusResponse.FromString(data)))
-        pods = {f"orders-{n}": Pod(name=f"orders-{n}", ip=f"10.0.0.{n}", ready=True) for n in range(3)}
+        pods = {
+            f"orders-{n}": Pod(name=f"orders-{n}", ip=f"10.0.0.{n}", ready=True) for n in range(3)
+        }
         nodes = {"orders-0": view, "orders-1": replace(view, node_id="id-1", role="follower")}
         observed = Observed(pods=pods, nodes=nodes)
         made = None
@@ -285,7 +287,7 @@ class OperatorOptions(Target):
 
     def draw(self, rng: Random) -> bytes:
         values = (*TEXTS, *map(str, NUMBERS), "0.0.0.0:8080", "[::]:8080", "a=b,c=d", "INFO")
-        environ = {"DLEDGER_OPERATOR_IMAGE": "x"} if rng.random() < 0.9 else {}  # noqa: PLR2004
+        environ = {"DLEDGER_OPERATOR_IMAGE": "x"} if rng.random() < 0.9 else {}
         for _ in range(rng.randrange(4)):
             key = "DLEDGER_OPERATOR_" + rng.choice(self._KEYS).upper().replace("-", "_")
             environ[key] = rng.choice(values)
@@ -300,7 +302,7 @@ class OperatorOptions(Target):
 
     def feed(self, data: bytes) -> Hashable:
         value = _json_of(data)
-        if not isinstance(value, list) or len(value) != 2:  # noqa: PLR2004
+        if not isinstance(value, list) or len(value) != 2:
             return "none"
         environ, words = value
         if not isinstance(environ, dict) or not isinstance(words, list):
@@ -314,5 +316,3 @@ class OperatorOptions(Target):
         if not 0 <= found.listen[1] < 1 << 16:
             raise Broken(f"it would listen on port {found.listen[1]}")
         return bool(found.namespaces), found.in_cluster
-
-

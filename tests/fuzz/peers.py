@@ -214,7 +214,7 @@ class ClientAddresses(Target):
 
     def draw(self, rng: Random) -> bytes:
         seed = {"host": "10.0.0.1", "port": 8081, "tls_port": rng.choice((0, 8082))}
-        return json_bytes(spoil(rng, seed, 2) if rng.random() < 0.9 else seed)  # noqa: PLR2004
+        return json_bytes(spoil(rng, seed, 2) if rng.random() < 0.9 else seed)
 
     def feed(self, data: bytes) -> Hashable:
         try:

@@ -1,4 +1,4 @@
-"""One target for a time or a number of inputs: draws, keeps what led somewhere new, tells findings."""
+"""One target for a time or a number of inputs: what led somewhere new is kept, findings told."""
 
 from __future__ import annotations
 

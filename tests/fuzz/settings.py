@@ -44,7 +44,7 @@ class NodeSettings(Target):
         for _ in range(rng.randrange(3)):
             value = rng.choice((str(rng.choice(NUMBERS)), "true", '"x"', "[]", "1.5", "2020-01-01"))
             toml += f"{rng.choice(self._KEYS)} = {value}\n".encode()
-        toml = mutated(rng, toml) if rng.random() < 0.3 else toml  # noqa: PLR2004
+        toml = mutated(rng, toml) if rng.random() < 0.3 else toml
         values = (*TEXTS, *map(str, NUMBERS), "true", "sync", "INFO", "9" * 5_000, "10.0.0.1")
         environ = {
             f"DLEDGER_{rng.choice((*self._KEYS, 'more')).upper()}": rng.choice(values)
@@ -92,7 +92,7 @@ class Http(Target):
 
     def draw(self, rng: Random) -> bytes:
         seed = rng.choice(self._SEEDS)
-        return mutated(rng, seed) if rng.random() < 0.8 else seed  # noqa: PLR2004
+        return mutated(rng, seed) if rng.random() < 0.8 else seed
 
     def feed(self, data: bytes) -> Hashable:
         first = self._ask(data)

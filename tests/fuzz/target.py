@@ -1,4 +1,4 @@
-"""What a decoder of outside bytes is held to: its named errors, or an input that all others can use.
+"""What a decoder of outside bytes is held to: its named errors, or input that all others can use.
 
 A target draws inputs that look like what it decodes, and feeds one to it. `judge` says what came of
 it. Each input stands by itself, so that a finding comes again from its bytes alone.
@@ -94,7 +94,7 @@ def judge(target: Target, data: bytes) -> Verdict:
         return Verdict((type(error).__name__, _place(error)))
     except Hung:
         return Verdict(HUNG, found=f"took over {CPU_S:.0f} s of CPU")
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - what it is, is what is looked for
         place = _place(error)
         sentence = f"{type(error).__name__} at {place}: {str(error)[:160]!r}"
         return Verdict((type(error).__name__, place), found=sentence)

@@ -146,4 +146,4 @@ def _argument(error: DledgerError) -> str:
         return ",".join(map(str, error.rows)) if len(error.rows) <= _ROWS_TOLD else ""
     fields = ("group_id", "leader", "topic", "group")
     value = next((getattr(error, field) for field in fields if hasattr(error, field)), None)
-    return str(value or "").encode("ascii", "replace").decode()
+    return "".join(c if " " <= c <= "~" else "?" for c in str(value or ""))  # gRPC's rule

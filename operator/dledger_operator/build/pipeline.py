@@ -121,7 +121,10 @@ def credentials(store: Store) -> list[Manifest]:
     if not store.secret_name:
         return []
     required = [from_secret(key, store.secret_name) for key in KEYS]
-    return [*required, *(from_secret(key, store.secret_name, optional=True) for key in (REGION, MANIFEST_KEY))]
+    return [
+        *required,
+        *(from_secret(key, store.secret_name, optional=True) for key in (REGION, MANIFEST_KEY)),
+    ]
 
 
 def heap_mib(group: BrokerGroup) -> int:

@@ -1,0 +1,115 @@
+"""``make hostile`` judges what it saw: a broken promise is seen, and what was not measured."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from e2e.growth.lines import Line
+from e2e.hostile import __main__ as command
+from e2e.hostile.attacks import ATTACKS
+from e2e.hostile.judging import Seen, exit_code, held, lines
+from e2e.hostile.running import Memory
+from e2e.hostile.victim import Sent, Victim
+
+GOOD = Seen(
+    calm_rate=20.0,
+    attacked_rate=10.0,
+    acknowledged=frozenset({"a", "b"}),
+    stored=Counter({"a": 1, "b": 1}),
+    received=frozenset({"a", "b"}),
+    restarts=0,
+    growth_mib=(1.0, 64.0, -3.0),
+    refusals=(),
+    new_client="",
+)
+
+
+def test_what_was_promised_is_kept() -> None:
+    """At its very bounds."""
+    assert [line.what for line in lines("x", GOOD) if not line.kept] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"acknowledged": frozenset()}, "acknowledged"),
+        ({"stored": Counter({"a": 1})}, "acknowledged and lost"),
+        ({"stored": Counter({"a": 1, "b": 2})}, "stored twice"),
+        ({"received": frozenset({"a"})}, "not delivered"),
+        ({"restarts": 1}, "restarts"),
+        ({"growth_mib": (1.0, 64.1, 2.0)}, "growth of a node"),
+        ({"growth_mib": (1.0, None, 2.0)}, "growth of a node"),
+        ({"attacked_rate": 9.9}, "sends answered"),
+        ({"calm_rate": 0.0, "attacked_rate": 0.0}, "sends answered"),
+        ({"refusals": ("TOO_MANY_REQUESTS",)}, "refused 10 s after it"),
+        ({"new_client": "UNAVAILABLE"}, "a new client"),
+    ],
+)
+def test_a_figure_that_is_broken_is_seen(change: dict[str, object], what: str) -> None:
+    """Each by itself, and so is one that was not measured."""
+    found = lines("x", replace(GOOD, **change))
+
+    assert [line.what for line in found if not line.kept] == [f"x: {what}"]
+
+
+def test_the_exit_code_is_the_lines_and_what_is_missing() -> None:
+    """1 for a broken promise, 2 for what came to no figures, 0 only for all."""
+    kept, broken = held("x", 1, "some", True), held("x", 0, "some", False)
+
+    assert exit_code([kept], []) == 0
+    assert exit_code([kept, broken], ["a01: TimeoutError"]) == 1
+    assert exit_code([kept], ["a01: TimeoutError"]) == 2
+    assert exit_code([], []) == 2
+
+
+def test_only_answered_sends_of_the_time_count() -> None:
+    """By when they were sent; what is refused is told from its own time on."""
+    victim = Victim(["127.0.0.1:1"])
+    victim.sent = [Sent(str(n), float(n), 0.1, "OK" if n % 2 else "UNAVAILABLE") for n in range(8)]
+    victim.refused.append((7.5, "poll: INTERNAL_ERROR"))
+
+    assert victim.rate(0, 4) == 0.5
+    assert victim.acknowledged() == {"1", "3", "5", "7"}
+    assert victim.refusals(5.0) == ["UNAVAILABLE", "poll: INTERNAL_ERROR"]
+
+
+def test_a_node_that_is_gone_has_no_growth() -> None:
+    """It was not there to be measured."""
+    memory = Memory.of([2**22 + 1])
+    memory.look()
+
+    assert memory.growth() == [None]
+
+
+def test_an_attack_that_fails_is_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are made all the same, and the file says which is missing."""
+
+    async def one(name: str, work: Path) -> list[Line]:
+        if name == "a01":
+            raise RuntimeError("came to nothing")
+        return [held(name, 1, "some", True)]
+
+    monkeypatch.setattr(command, "one", one)
+
+    assert command.main(["--only", "a01,a03", "--out", str(tmp_path)]) == 2
+
+    found = json.loads((tmp_path / "hostile.json").read_text("utf-8"))
+    assert [line["what"] for line in found["lines"]] == ["a03"]
+    assert found["unmeasured"] == ["a01: RuntimeError: came to nothing"]
+
+
+def test_every_attack_says_what_it_does() -> None:
+    """Its first line is what a run prints."""
+    assert all(entry.what.startswith("A") for entry in ATTACKS.values())
+
+
+def test_the_attacks_that_need_no_group_are_borne(tmp_path: Path) -> None:
+    """A user's specs, a lying node, a poisoned archive: the cheapest ones, as they are."""
+    assert command.main(["--only", "k01,k02,p02", "--out", str(tmp_path)]) == 0
