@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from dledger.admin_client import MAX_ANSWER_BYTES, AdminClient
+from dledger.admin_client import ADMIN_ANSWER_BYTES, AdminClient
 from dledger.errors import Unavailable
 from dledger.rpc.admin import AdminServicer
 from dledger.rpc.pb import dledger_pb2 as pb
@@ -56,10 +56,10 @@ async def test_a_client_takes_small_answers_only() -> None:
 
     async def status(request: bytes, context: Any) -> bytes:
         del request, context
-        return pb.StatusResponse(members=[pb.MemberStatus()] * MAX_ANSWER_BYTES).SerializeToString()
+        return pb.StatusResponse(members=[pb.MemberStatus()] * ADMIN_ANSWER_BYTES).SerializeToString()
 
     handler = grpc.unary_unary_rpc_method_handler(status)
     service = grpc.method_handlers_generic_handler("dledger.v1.Admin", {"Status": handler})
     async with served(service) as address, AdminClient(address, timeout_s=30) as client:
-        with pytest.raises(Unavailable, match=f"larger than max .* vs. {MAX_ANSWER_BYTES}"):
+        with pytest.raises(Unavailable, match=f"larger than max .* vs. {ADMIN_ANSWER_BYTES}"):
             await client.status()
