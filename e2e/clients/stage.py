@@ -28,6 +28,7 @@ _POLL_AWAIT_S: Final = 5
 _POLL_INVISIBLE_S: Final = 30
 _POLL_BATCH: Final = 16
 _ESTABLISHED: Final = "01"
+_starting = asyncio.Lock()
 _numbers = itertools.count(1)
 
 
@@ -89,9 +90,14 @@ def _certified(work: Path) -> tuple[str, str]:
 async def running(work: Path, *settings: str, nodes: int = 3) -> AsyncIterator[Running]:
     """Start a group below *work*; it ends with the block."""
     tls = _certified(work)
-    group = DevGroup(work / "group", free_port_range(), *tls, *settings, nodes=nodes)
+    async with _starting:  # this process may be given a range again until its ports are bound
+        group = DevGroup(work / "group", free_port_range(), *tls, *settings, nodes=nodes)
+        try:
+            told = await asyncio.to_thread(group.announced)
+        except AssertionError:
+            await asyncio.to_thread(group.stop)
+            raise
     try:
-        told = await asyncio.to_thread(group.announced)
         yield Running(group, told["endpoints"], told["tlsEndpoints"], work / "roots.pem")
     finally:
         await asyncio.to_thread(group.stop)
