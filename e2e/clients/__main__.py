@@ -74,7 +74,8 @@ async def one(name: str, case: Case, stage: Stage) -> Result:
         error = str(raised) or type(raised).__name__
     except TimeoutError:
         error = f"not done in {_CASE_S:.0f} s"
-    seen, remark = verdict(stage.sdk.gaps.get(name, ""), error)
+    sdk = stage.sdk
+    seen, remark = verdict(sdk.gaps.get(name, ""), error, sdk.chances.get(name, ""))
     return Result(
         case=name, language=stage.language, tls=stage.tls, verdict=seen, remark=remark,
         seconds=time.monotonic() - began_s,

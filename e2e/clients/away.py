@@ -105,9 +105,10 @@ def not_the_only_one(followers: Sequence[int], reached: Collection[int]) -> int:
 
     One that uses all nodes has others left. One that keeps to a single connection would wait at a
     frozen node, call by call, until something kills it: nobody else can tell it to go elsewhere.
+    It has connections to where it asked first, too, and works through the first in a route that
+    it could reach: the last in the order of names is none that it needs.
     """
-    spread = set(followers) <= set(reached)
-    return next((each for each in followers if spread or each not in reached), followers[0])
+    return max(set(followers) - set(reached) or followers)
 
 
 async def _arrives_while(away: Away, choice: Choice, stage: Stage) -> None:

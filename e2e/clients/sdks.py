@@ -12,6 +12,7 @@ from importlib.metadata import version
 from typing import Final
 
 _FRAME: Final = "the client takes no frame over 4 MiB, and a body of 4 MiB comes in a larger one"
+_STAYS: Final = "its channels keep one connection each, to a node of their choice, and wait there"
 _NO_PUSH: Final = "the client has no push consumer"
 _NO_CHANGE: Final = "the client's simple consumer cannot change an invisible duration"
 
@@ -28,6 +29,7 @@ class Sdk:
         has_push: Whether it has a push consumer; else `Stage.listen` polls with a simple one.
         retries: Whether a send that met a dead node is tried again by the client itself.
         gaps: Reason by the case that it cannot pass.
+        chances: Reason by the case that it passes or not by what it happened to choose.
     """
 
     version: str
@@ -36,6 +38,7 @@ class Sdk:
     has_push: bool = True
     retries: bool = True
     gaps: Mapping[str, str] = field(default_factory=dict)
+    chances: Mapping[str, str] = field(default_factory=dict)
 
 
 SDKS: Final[Mapping[str, Sdk]] = {
@@ -62,6 +65,9 @@ SDKS: Final[Mapping[str, Sdk]] = {
             "whole_4_mib": _FRAME,
         },
     ),
-    "go": Sdk(version="rocketmq-clients/golang 5.1.4 (Go module proxy)"),
+    "go": Sdk(
+        version="rocketmq-clients/golang 5.1.4 (Go module proxy)",
+        chances={"one_node_frozen": _STAYS},
+    ),
 }
 """By the name that ``--languages`` takes, which is the folder of its driver."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import threading
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -28,6 +29,7 @@ _POLL_AWAIT_S: Final = 5
 _POLL_INVISIBLE_S: Final = 30
 _POLL_BATCH: Final = 16
 _ESTABLISHED: Final = "01"
+_starting = threading.Lock()
 _numbers = itertools.count(1)
 
 
@@ -85,13 +87,23 @@ def _certified(work: Path) -> tuple[str, str]:
     return f"tls_cert_file={work / 'node.pem'}", f"tls_key_file={work / 'key.pem'}"
 
 
+def _started(work: Path, settings: Sequence[str], nodes: int) -> tuple[DevGroup, dict[str, Any]]:
+    """Start a group and wait until it is writable; return it with what it announced."""
+    with _starting:  # this process may be given a range again until its ports are bound
+        group = DevGroup(work / "group", free_port_range(), *settings, nodes=nodes)
+        try:
+            return group, group.announced()
+        except AssertionError:
+            group.stop()
+            raise
+
+
 @asynccontextmanager
 async def running(work: Path, *settings: str, nodes: int = 3) -> AsyncIterator[Running]:
-    """Start a group below *work*; it ends with the block."""
-    tls = _certified(work)
-    group = DevGroup(work / "group", free_port_range(), *tls, *settings, nodes=nodes)
+    """Start a group below *work*; it ends with the block. Raises AssertionError."""
+    every = (*_certified(work), *settings)
+    group, told = await asyncio.to_thread(_started, work, every, nodes)
     try:
-        told = await asyncio.to_thread(group.announced)
         yield Running(group, told["endpoints"], told["tlsEndpoints"], work / "roots.pem")
     finally:
         await asyncio.to_thread(group.stop)

@@ -50,15 +50,18 @@ class Result:
         )
 
 
-def verdict(gap: str, error: str) -> tuple[Verdict, str]:
+def verdict(gap: str, error: str, chance: str = "") -> tuple[Verdict, str]:
     """Return what a case came to, with a remark.
 
     Args:
         gap: Why the client cannot pass it, as declared; "" if it can.
         error: What went wrong; "" if nothing.
+        chance: Why the client passes it or not, as declared; "" if it always does.
     """
     if gap:
         return (Verdict.GAP, gap) if error else (Verdict.NO_LONGER_A_GAP, f"declared: {gap}")
+    if chance and error:
+        return Verdict.GAP, f"{chance}: {error}"
     return (Verdict.FAILED, error) if error else (Verdict.PASSED, "")
 
 
