@@ -62,13 +62,8 @@ def _loris(scene: Scene, node: int, name: str) -> list[Line]:
     return [held(f"{name}: calls without a body", made, "some", made > 0)]
 
 
-def held_memory(scene: Scene) -> list[Line]:
-    """A13: padded polls, readers that do not read, batches without end, endless client ids."""
-    lines = [*_padded_polls(scene), *_silent_readers(scene), *_produce_without_end(scene)]
-    return [*lines, *_client_ids(scene)]
-
-
-def _padded_polls(scene: Scene) -> list[Line]:
+def padded_polls(scene: Scene) -> list[Line]:
+    """A13: polls of 18 MiB, gzipped and plain, and a hundred of 200 KiB."""
     request = service.ReceiveMessageRequest(
         group=definition.Resource(name="g"),
         message_queue=definition.MessageQueue(topic=definition.Resource(name="empty"), id=0),
@@ -95,7 +90,8 @@ def _padded_polls(scene: Scene) -> list[Line]:
     return [held("a13: polls of 18 MiB", f"{alive} of 115 wait", "100 at most", alive <= 100)]
 
 
-def _silent_readers(scene: Scene) -> list[Line]:
+def silent_readers(scene: Scene) -> list[Line]:
+    """A13: 200 streams of a queue of 24 MiB that nobody reads."""
     with scene.channel(scene.endpoints[scene.leader]) as channel:
         scene.create_topic(channel, "big", 1)
         body = os.urandom(1 << 20)
@@ -116,7 +112,8 @@ def _batch(topic: str, message_id: str, body: bytes) -> bytes:
     return encode_produce(columns, client_id="loud", topic=topic)
 
 
-def _produce_without_end(scene: Scene) -> list[Line]:
+def batches_without_end(scene: Scene) -> list[Line]:
+    """A13: eight streams of batches of 8 MiB, for a topic that is not there."""
     batches = [
         pb.ProduceBatch(id=n, command=_batch("nowhere", f"i{n}", bytes(1 << 20))) for n in range(8)
     ]
@@ -135,7 +132,8 @@ def _produce_without_end(scene: Scene) -> list[Line]:
     return [held("a13: batches without end", len(calls), "some", True)]
 
 
-def _client_ids(scene: Scene) -> list[Line]:
+def client_ids(scene: Scene) -> list[Line]:
+    """A13: two thousand client ids of 7,008 characters."""
     beat = service.HeartbeatRequest(client_type=1).SerializeToString()
     refused = 0
     with scene.channel(scene.endpoints[scene.leader]) as channel:
