@@ -178,6 +178,6 @@ def delete_with_volumes(group: Group, deadline_s: float = 120) -> list[str]:
     return [claim.partition("/")[2] for claim in claims]
 
 
-def recovering(store: dict[str, str], group_id: str) -> dict[str, Any]:
+def recovering(store: dict[str, Any], group_id: str) -> dict[str, Any]:
     """Return what the spec of a group says that starts from a backup."""
     return {"bootstrap": {"recovery": {"store": store, "groupId": group_id}}}

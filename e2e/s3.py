@@ -55,11 +55,12 @@ class S3Server:
         requests = [[column.strip() for column in row] for row in rows if len(row) > 6]
         return [row[6] for row in requests if (row[2], row[5]) == ("200", "PUT")]
 
-    def store(self, path: str, secret: str = SECRET) -> dict[str, str]:
+    def store(self, path: str, secret: str = SECRET) -> dict[str, str | bool]:
         """Return what a spec says of a store at *path* in the bucket; *secret* has the keys."""
         return {
             "url": f"s3://{BUCKET}/{path}",
             "endpoint": f"http://{NAME}.{self.namespace.name}.svc:{_PORT}",
+            "allowHttp": True,
             "secretName": secret,
         }
 

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -23,6 +23,9 @@ _AWAY_S: Final = 45.0
 """How long the node stays away if not everything comes."""
 _POLL_S: Final = 0.01
 _HELD_S: Final = 30.0
+_ENOUGH: Final = 5
+"""So many failed sends tell enough: each may take its whole deadline."""
+Choice = Callable[[Sequence[int], Collection[int]], int]
 Away = Callable[[Running, int], contextlib.AbstractAsyncContextManager[None]]
 
 
@@ -83,16 +86,31 @@ def _signal(pid: int | None, number: signal.Signals) -> None:
 
 
 async def one_node_dead(stage: Stage) -> None:
-    """While a follower is dead, sends work, and all that is sent arrives."""
-    await _arrives_while(dead, stage)
+    """While a follower that the client uses is dead, sends work, and all that is sent arrives."""
+    await _arrives_while(dead, used, stage)
 
 
 async def one_node_frozen(stage: Stage) -> None:
     """While a follower is frozen, sends work, and all that is sent arrives."""
-    await _arrives_while(frozen, stage)
+    await _arrives_while(frozen, not_the_only_one, stage)
 
 
-async def _arrives_while(away: Away, stage: Stage) -> None:
+def used(followers: Sequence[int], reached: Collection[int]) -> int:
+    """Return a follower that the client has a connection to, if there is one."""
+    return next((each for each in followers if each in reached), followers[0])
+
+
+def not_the_only_one(followers: Sequence[int], reached: Collection[int]) -> int:
+    """Return a follower that the client can do without.
+
+    One that uses all nodes has others left. One that keeps to a single connection would wait at a
+    frozen node, call by call, until something kills it: nobody else can tell it to go elsewhere.
+    """
+    spread = set(followers) <= set(reached)
+    return next((each for each in followers if spread or each not in reached), followers[0])
+
+
+async def _arrives_while(away: Away, choice: Choice, stage: Stage) -> None:
     topic = await stage.topic("away")
     before = [f"before-{number}" for number in range(_MESSAGES)]
     meanwhile = [f"meanwhile-{number}" for number in range(_MESSAGES)]
@@ -104,7 +122,9 @@ async def _arrives_while(away: Away, stage: Stage) -> None:
         if not await came_true(lambda: not set(before) - set(user.texts("consumer")), _ARRIVE_S):
             raise CaseFailed(f"before: {not_once(before, user.texts('consumer'))}")
         leader = (await stage.running.whole())["leader"]
-        async with away(stage.running, (leader + 1) % len(stage.running.endpoints)):
+        ports = stage.running.tls_endpoints if stage.tls else stage.running.endpoints
+        followers = [index for index in range(len(ports)) if index != leader]
+        async with away(stage.running, choice(followers, user.reached(ports))):
             sent, errors = list[str](), list[str]()
             for text in meanwhile:
                 try:
@@ -112,6 +132,8 @@ async def _arrives_while(away: Away, stage: Stage) -> None:
                     sent.append(text)
                 except ClientFailed as error:
                     errors.append(str(error))
+                    if len(errors) == _ENOUGH and stage.sdk.retries:
+                        break
             await came_true(lambda: not set(sent) - set(user.texts("consumer")), _AWAY_S)
             missing = sorted(set(sent) - set(user.texts("consumer")))
         await stage.running.whole()

@@ -27,6 +27,7 @@ _POLLERS: Final = 4
 _POLL_AWAIT_S: Final = 5
 _POLL_INVISIBLE_S: Final = 30
 _POLL_BATCH: Final = 16
+_ESTABLISHED: Final = "01"
 _numbers = itertools.count(1)
 
 
@@ -213,6 +214,11 @@ class User:
         """Return the texts of it, of all *names* together."""
         return [each.text for name in names for each in self.got(name)]
 
+    def reached(self, endpoints: Sequence[str]) -> set[int]:
+        """Return the indexes of *endpoints* to which the client has a connection now."""
+        ports = connected_ports(self._driver.process.pid)
+        return {n for n, each in enumerate(endpoints) if int(each.rpartition(":")[2]) in ports}
+
     async def stop(self, name: str) -> None:
         """End a client as an application does."""
         for task in self._tasks.pop(name, []):
@@ -223,6 +229,24 @@ class User:
         """End what this side does for the client."""
         for task in itertools.chain(*self._tasks.values()):
             await _ended(task)
+
+
+def connected_ports(pid: int) -> set[int]:
+    """Return the remote ports of a process's established TCP connections."""
+    links = set[str]()
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+            links.add(str(each.readlink()))
+    rows = [
+        line.split()
+        for name in ("tcp", "tcp6")  # Java's addresses are IPv4 in IPv6
+        for line in Path(f"/proc/{pid}/net/{name}").read_text("ascii").splitlines()[1:]
+    ]
+    return {
+        int(row[2].rpartition(":")[2], 16)
+        for row in rows
+        if row[3] == _ESTABLISHED and f"socket:[{row[9]}]" in links
+    }
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

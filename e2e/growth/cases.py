@@ -20,6 +20,7 @@ from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
 from dledger.client import Client
 from dledger.rpc.pb import dledger_pb2 as pb
+from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
 from e2e.growth.lines import Line, at_most, none_of, refused
 from e2e.growth.live import LiveGroup, Probe, difference, many, running, until
 from e2e.growth.rocketmq import POLLS_A_CHANNEL, Consumer, channel_to
@@ -190,8 +191,16 @@ async def groups(setting: Setting) -> Outcome:
             await client.create_topic("t", queues=8)
             for queue_id in range(8):
                 await client.append("t", [b"m"], queue_id=queue_id)
-        async with channel_to(group.leader_endpoint) as channel:
-            said = await many(size, 32, lambda n: read(channel, f"group-{n:06d}"))
+        admin = group.admins[group.leader]
+        async with channel_to(group.leader_endpoint) as channel, channel_to(admin) as made_by:
+            create = pb_grpc.AdminStub(made_by).CreateGroup
+
+            async def make_and_read(number: int) -> None:
+                name = f"group-{number:06d}"
+                await create(pb.CreateGroupRequest(name=name))  # on demand only so many a second
+                await read(channel, name)
+
+            said = await many(size, 32, make_and_read)
         if said:
             raise RuntimeError(said)
 

@@ -259,6 +259,7 @@ def _status(response: pb.StatusResponse) -> NodeStatus:
         faulty_entries=response.faulty_entries,
         feature_level=response.feature_level,
         commit_waits_ms=response.commit_waits_ms,
+        told_group_id=response.told_group_id,
     )
 
 

@@ -97,9 +97,12 @@ class Channel:
     async def call(self, method: Any, request: Any) -> Any:
         """Return the answer to one unary request. Raises what the node meant (`error_of`)."""
         try:
-            return await method(request, timeout=self.timeout_s)
+            answer = await method(request, timeout=self.timeout_s)
         except grpc.aio.AioRpcError as error:
             raise error_of(error, self.address) from error
+        if answer is None:  # grpc logs that it cannot be read, and returns that
+            raise DledgerError(f"{self.address}: its answer cannot be read")
+        return answer
 
 
 _BY_NAME: Final[dict[str, type[DledgerError]]] = {

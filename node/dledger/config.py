@@ -45,7 +45,8 @@ class Settings:
             that belongs to a group already stays with that.
         data_dir: Directory of the log and the state files; one node only.
         advertise_host: Where clients reach this node: an IPv4 address, or a name that has one.
-        peer_host: IPv4 address at which peers reach this node; empty: advertise_host.
+        peer_host: IPv4 address at which a node that knows no member yet answers this one; empty:
+            advertise_host. Members are called where their membership says.
         listen_host: Address to listen on.
         client_port: RocketMQ and dledger.v1 gRPC.
         client_tls_port: The same with TLS; 0 turns it off.

@@ -12,7 +12,7 @@ from typing import Any, Final
 import grpc.aio
 
 from dledger.broker.topics import MAX_TOPICS
-from dledger.channel import MAX_ANSWER_BYTES, Channel, error_of, outcome_of
+from dledger.channel import Channel, error_of, outcome_of
 from dledger.errors import (
     DiskFull,
     DledgerError,
@@ -58,7 +58,7 @@ class Client(Channel):
         *,
         timeout_s: float = 30.0,
         client_id: str = "",
-        max_answer_bytes: int = MAX_ANSWER_BYTES,
+        max_answer_bytes: int = 64 << 20,
     ) -> None:
         super().__init__(address, timeout_s, max_answer_bytes=max_answer_bytes)
         self.client_id = client_id or f"dledger-py-{uuid.uuid4()}"

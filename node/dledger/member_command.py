@@ -22,6 +22,7 @@ examples:
   dledger member add 10.0.0.3:20911 --replace orders-2 --endpoint 10.0.0.1:20911
   dledger member remove orders-3 --endpoint 10.0.0.1:20911 --json
 
+A new node has to be told its group before (DLEDGER_GROUP_ID; `dledger status` shows a group's id).
 An added node is a learner until it has caught up; then it votes, without being asked. A node that
 lost its disk comes back with another id: --replace removes the old one in the same change.
 """
@@ -74,6 +75,7 @@ async def add(args: argparse.Namespace) -> int:
     """Add the node at an address, as a learner."""
     async with AdminClient(args.address, timeout_s=args.timeout) as node:
         new = await node.status()
+    await _refuse_another_group(new, args)
     member = Member(id=NodeId(new.node_id), name=new.name, address=args.address)
     remove = [await _id_of(args.replace, args)] if args.replace else []
     async with AdminClient(args.endpoint, timeout_s=args.timeout) as admin:
@@ -101,6 +103,17 @@ def _tell(args: argparse.Namespace, members: Membership, done: str, added: Membe
     names = ", ".join(member.name for member in members.members)
     print(json.dumps(answer) if args.json else f"{done}; members: {names}")
     return 0
+
+
+async def _refuse_another_group(new: NodeStatus, args: argparse.Namespace) -> None:
+    """Refuse a node that would refuse the group: it would be a member that never comes."""
+    async with AdminClient(args.endpoint, timeout_s=args.timeout) as admin:
+        group_id = (await admin.status()).group_id
+    if not new.group_id and new.told_group_id != group_id:
+        told = f"to join {new.told_group_id!r}" if new.told_group_id else "no group to join"
+        raise InvalidArgument(
+            f"{new.name!r} was told {told}: start it with DLEDGER_GROUP_ID={group_id}"
+        )
 
 
 async def _id_of(name_or_id: str, args: argparse.Namespace) -> NodeId:

@@ -364,6 +364,7 @@ class Node:
             storage_capacity_bytes=self._usage.total,
             recovered_to=self._joining.identity.recovered_to,
             feature_level=self._levels.own,
+            told_group_id=self._settings.group_id,
         )
         return node_status(facts, self._driver, self._log, self._peers)
 

@@ -48,6 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="TOML file of settings; DLEDGER_<KEY> in the environment wins over it",
     )
     parser.add_argument(
+        "--group-id",
+        metavar="ID",
+        help="the group that an empty disk may join; wins over DLEDGER_GROUP_ID and the file",
+    )
+    parser.add_argument(
         "--exit-with-parent", action="store_true", help="stop when the process that started it ends"
     )
 
@@ -60,7 +65,8 @@ def run(args: argparse.Namespace) -> int:
     if args.exit_with_parent:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     try:
-        settings = config.load(Path(args.config) if args.config else None, os.environ)
+        told = {"DLEDGER_GROUP_ID": args.group_id} if args.group_id else {}
+        settings = config.load(Path(args.config) if args.config else None, os.environ | told)
         host = config.resolve(settings.advertise_host, wait_s=_RESOLVE_WAIT_S)
         settings = dataclasses.replace(settings, advertise_host=host)
     except ConfigError as error:

@@ -27,6 +27,7 @@ class Facts:
     storage_capacity_bytes: int
     recovered_to: int = 0
     feature_level: int = 0
+    told_group_id: str = ""
 
 
 class PeerView(Protocol):
@@ -72,6 +73,7 @@ def node_status(
         recovered_to=facts.recovered_to,
         faulty_entries=log.faulty_count if log else 0,
         feature_level=facts.feature_level,
+        told_group_id=facts.told_group_id,
         commit_waits_ms=int(driver.commit_waits_s() * 1000) if driver else 0,
     )
 

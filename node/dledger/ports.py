@@ -8,7 +8,7 @@ import grpc
 
 from dledger.config import Settings
 from dledger.rpc.gateway import Gateway
-from dledger.rpc.limits import MAX_CLIENT_FRAME_BYTES, MAX_PEER_FRAME_BYTES
+from dledger.rpc.limits import MAX_CLIENT_FRAME_BYTES
 from dledger.rpc.servers import MAX_CLIENT_STREAMS, Listener
 from dledger.tls import key_and_chain
 
@@ -33,7 +33,7 @@ def listeners(
     peers = Listener(
         address=f"{host}:{settings.peer_port}",
         handlers=[*peer_services, *gateway.handlers(peer_port=True)],
-        max_request_bytes=MAX_PEER_FRAME_BYTES,
+        max_request_bytes=MAX_CLIENT_FRAME_BYTES,  # that clients sent; peers' entries go elsewhere
     )
     return [clients, peers, *([_encrypted(settings, gateway)] if settings.client_tls_port else [])]
 

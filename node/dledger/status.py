@@ -36,7 +36,7 @@ class NodeStatus:
     """What one node says of itself (`dledger.v1.StatusResponse`).
 
     *commit_waits_ms* is how long no majority has acknowledged what waits in a leader's log; 0 if
-    nothing waits.
+    nothing waits. *told_group_id* is the group that its disk may join, if that is empty.
     """
 
     node_id: str
@@ -62,3 +62,4 @@ class NodeStatus:
     faulty_entries: int = 0
     feature_level: int = 0
     commit_waits_ms: int = 0
+    told_group_id: str = ""

@@ -25,6 +25,7 @@ from dledger.rpc.producing import StreamBounds
 from dledger_sim.audit import audit
 from dledger_sim.checkers import ViolationError
 from dledger_sim.cluster import Cluster, S
+from dledger_sim.makers import Maker, draws_one
 from dledger_sim.nemesis import Nemesis
 from dledger_sim.options import Options
 from dledger_sim.process import Process
@@ -101,6 +102,11 @@ class EdgeOptions:
         )
 
 
+def _drawn(seed: int) -> EdgeOptions:
+    drawn = EdgeOptions.draw(Random(f"{seed}/edge"))
+    return replace(drawn, group=replace(drawn.group, makes=draws_one(seed)))
+
+
 def _group(rng: Random, *, large: bool, remembered: int) -> Options:
     return Options(
         nodes=rng.choice((1, 3, 3, 3, 5)),
@@ -155,7 +161,7 @@ class EdgeRun:
     """A run of one seed."""
 
     def __init__(self, seed: int, options: EdgeOptions | None = None) -> None:
-        self.options = options or EdgeOptions.draw(Random(f"{seed}/edge"))
+        self.options = options or _drawn(seed)
         self.cluster = Cluster(seed, self.options.group)
         config = GatewayConfig(streams=self.options.streams)
         self.wire = Wire(self.cluster, self.options.wire, config)
@@ -184,8 +190,12 @@ class EdgeRun:
         for stranger in self.strangers:
             stranger.start()
         Nemesis(cluster).start()
+        maker = Maker(cluster)
+        if self.options.group.makes:
+            maker.start()
         cluster.clock.run_until(cluster.clock.now_us + _FAULTY_S * S)
         self._heal()
+        maker.stop()
         self._within(
             _ANSWERED_S, lambda: all(one.is_done for one in self.senders), "sends stay unanswered"
         )
@@ -322,7 +332,7 @@ def main() -> int:
                 print(f"{len(outcomes)} seeds ok of {arguments.seeds}", flush=True)
         except Exception:  # noqa: BLE001 - whatever broke, the seed must be told
             failed.append(seed)
-            print(traceback.format_exc(), EdgeOptions.draw(Random(f"{seed}/edge")))
+            print(traceback.format_exc(), _drawn(seed))
             print(
                 f"seed {seed} failed; replay: python -m dledger_sim.edge --first {seed} --seeds 1"
             )

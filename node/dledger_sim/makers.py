@@ -7,6 +7,7 @@ or handed out of, a topic whose end was told before it was asked for.
 
 from __future__ import annotations
 
+from random import Random
 from typing import Final
 
 from dledger.broker.commands import (
@@ -31,6 +32,12 @@ _TOPICS: Final = ("comes-and-goes", "goes-and-comes")
 _GROUP: Final = "comes-and-goes"
 _EVERY_US: Final = 150 * MS
 _BATCH: Final = 3
+_SHARE: Final = 0.4
+
+
+def draws_one(seed: int) -> bool:
+    """Whether topics and groups come and go in a run; nothing else of the run depends on it."""
+    return Random(f"{seed}/makes").random() < _SHARE
 
 
 class Maker:

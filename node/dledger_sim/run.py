@@ -12,7 +12,7 @@ from dledger_sim.audit import audit
 from dledger_sim.checkers import StuckError
 from dledger_sim.cluster import Cluster, S
 from dledger_sim.liveness import LeaderWatch, partition_with_hub
-from dledger_sim.makers import Maker
+from dledger_sim.makers import Maker, draws_one
 from dledger_sim.nemesis import Nemesis
 from dledger_sim.options import Options
 from dledger_sim.process import Process
@@ -26,8 +26,6 @@ _STUCK_S = 10
 """A leader with a damaged entry that nobody else has gives way after its patience."""
 _LEAST_FOR_HUBS = 3
 _PARTIAL_PARTITIONS = 2
-_MAKES = 0.4
-"""Part of the runs in which topics and groups come and go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,8 +259,7 @@ class Run:
 
 def _drawn(seed: int) -> Options:
     """Return the options of a seed; whether things come and go does not change the rest of them."""
-    makes = Random(f"{seed}/makes").random() < _MAKES
-    return replace(Options.draw(Random(f"{seed}/options")), makes=makes)
+    return replace(Options.draw(Random(f"{seed}/options")), makes=draws_one(seed))
 
 
 def _revive(cluster: Cluster, process: Process) -> None:

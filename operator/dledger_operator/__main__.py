@@ -164,6 +164,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         level=options.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
     logging.getLogger("kopf").setLevel(max(logging.getLogger().level, logging.WARNING))
+    # A traceback for each answer that cannot be read; a condition tells it.
+    logging.getLogger("grpc._common").setLevel(logging.CRITICAL)
     return asyncio.run(_main(options))
 
 

@@ -30,10 +30,12 @@ ACTED_ON: Final = frozenset(
         "monitoring.canary.enabled",  # off is what there is
         *("networkPolicy.clients", "networkPolicy.monitoring", "networkPolicy.egress"),
         *("backup.store.url", "backup.store.secretName", "backup.store.endpoint"),
+        "backup.store.allowHttp",
         *("backup.schedule", "spark.image", "spark.localThreshold"),
         *("spark.executors.max", "spark.executors.cores", "spark.executors.memory"),
         *("bootstrap.recovery.store.url", "bootstrap.recovery.store.secretName"),
         *("bootstrap.recovery.store.endpoint", "bootstrap.recovery.groupId"),
+        "bootstrap.recovery.store.allowHttp",
         *("bootstrap.recovery.target.index", "bootstrap.recovery.target.time"),
     }
 )
@@ -89,6 +91,10 @@ def store_problems(store: Store, path: str) -> Iterator[Problem]:
         )
     if not ENDPOINT.fits(store.endpoint):
         yield _misshapen(f"{path}.endpoint", store.endpoint, ENDPOINT)
+    if store.endpoint.startswith("http://") and not store.allow_http:
+        yield _invalid(
+            f"{path}.endpoint is http://, which encrypts nothing, without allowHttp: true"
+        )
     if not SECRET_NAME.fits(store.secret_name):
         yield _misshapen(f"{path}.secretName", store.secret_name, SECRET_NAME)
 

@@ -6,6 +6,7 @@ Pure; used by every other part of the operator.
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Final
 
 API_GROUP: Final = "dledger.io"
@@ -42,11 +43,19 @@ MANAGED_SELECTOR: Final = f"app.kubernetes.io/managed-by={MANAGER},{GROUP_LABEL}
 """Label selector of everything the operator watches besides its own kinds."""
 
 _LONGEST_LABEL: Final = 63
+_ORDINAL: Final = re.compile(r"[0-9]{1,2}")
+"""A StatefulSet of ours has nine replicas at most."""
 
 
 def pod(group: str, ordinal: int) -> str:
     """Return the name of a replica, which is also its name as a Raft member."""
     return f"{group}-{ordinal}"
+
+
+def is_replica(group: str, pod_name: str) -> bool:
+    """Whether a pod has the name of a replica; anybody can put a group's labels on a pod."""
+    ordinal = pod_name.removeprefix(f"{group}-")
+    return pod_name == pod(group, int(ordinal)) if _ORDINAL.fullmatch(ordinal) else False
 
 
 def claim(group: str, ordinal: int) -> str:

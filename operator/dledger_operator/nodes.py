@@ -32,8 +32,6 @@ STATUS_TIMEOUT_S: Final = 1.0
 CALL_TIMEOUT_S: Final = 5.0
 EVERYBODY_EVERY: Final = 5
 """Everybody is asked at least once in so many looks."""
-ANSWER_BYTES: Final = 256 << 10
-"""Longest answer of an Admin call; 64 members with every text at its longest fit."""
 TOPICS_BYTES: Final = 2 << 20
 """Longest list of topics: as many as a group may have, with names of the longest."""
 LONGEST_TEXT: Final = 1024
@@ -73,11 +71,11 @@ class Topics(Protocol):
 
 
 def _admin(address: str) -> Admin:
-    return AdminClient(address, timeout_s=STATUS_TIMEOUT_S, max_answer_bytes=ANSWER_BYTES)
+    return AdminClient(address, timeout_s=STATUS_TIMEOUT_S)
 
 
 def _slow_admin(address: str) -> Admin:
-    return AdminClient(address, timeout_s=CALL_TIMEOUT_S, max_answer_bytes=ANSWER_BYTES)
+    return AdminClient(address, timeout_s=CALL_TIMEOUT_S)
 
 
 def _topics(address: str) -> Topics:
@@ -115,7 +113,11 @@ class Nodes:
 
     async def look(self, pods: Mapping[str, Pod]) -> Mapping[str, NodeView]:
         """Return what each node that answers says; answers of followers may be seconds old."""
-        reachable = {name: pod for name, pod in pods.items() if pod.ip}
+        reachable = {
+            name: pod
+            for name, pod in pods.items()
+            if pod.ip and names.is_replica(self._group, name)
+        }
         await self._forget(name for name in list(self._admins) if name not in reachable)
         leader = self._settled_leader(reachable)
         self._looks += 1

@@ -136,7 +136,7 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add("image", "", "image of the nodes of groups that name none")
     add("spark-image", "", "image of the backups and recoveries of groups that name none")
     add("spark-node-selector", "", "labels of the machines they run on: KEY=VALUE,…; empty: any")
-    add("allowed-images", "", "more images that groups may name: PREFIX/, REPOSITORY,…; * is any")
+    add("allowed-images", "", "images that groups may name, too: PREFIX/, REPOSITORY,…; * is any")
     add("allowed-priority-classes", "", "priority classes that groups may name: NAME,…; * is any")
     add(
         *("denied-pod-metadata", ",".join(DENIED_POD_METADATA)),

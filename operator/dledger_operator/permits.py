@@ -38,7 +38,7 @@ def spark_not_allowed(group: BrokerGroup) -> Iterator[str]:
 
 def _image(group: BrokerGroup, path: str, image: str) -> str:
     allowed = ", ".join(group.policy.allowed_images) or "none"
-    return f"{path}={image}: is not among the chart's images and allowedImages ({allowed})"
+    return f"{path}={image}: is not one of the chart's images nor of allowedImages ({allowed})"
 
 
 def _loosened(group: BrokerGroup) -> Iterator[str]:

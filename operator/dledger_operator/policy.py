@@ -83,6 +83,13 @@ class Policy:
         return sorted(k for k in keys if ANY in denied or k.startswith(denied))
 
 
+def repository(image: str) -> str:
+    """Return an image's name without tag and digest; a registry's port stays."""
+    name = image.partition("@")[0]
+    head, colon, tag = name.rpartition(":")
+    return head if colon and "/" not in tag else name
+
+
 def _covers(entry: str, image: str) -> bool:
     if entry in (ANY, image):
         return True

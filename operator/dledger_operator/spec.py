@@ -138,6 +138,7 @@ class Store:
     url: str = ""
     secret_name: str = ""
     endpoint: str = ""
+    allow_http: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +19,7 @@ from e2e.clients.builds import SOURCES, TOOLS, MissingTool, digest_of, missing
 from e2e.clients.cases import CASES, MOST_BYTES, WITH_TLS
 from e2e.clients.drivers import ClientFailed, driver, expected_body
 from e2e.clients.sdks import SDKS, Sdk
-from e2e.clients.stage import CaseFailed
+from e2e.clients.stage import CaseFailed, connected_ports
 from e2e.clients.table import Result, Verdict, exit_code, table, verdict
 from e2e.growth.lines import none_of
 
@@ -113,6 +115,23 @@ def test_a_driver_is_built_anew_when_a_file_of_it_changes(tmp_path: Path) -> Non
     (tmp_path / "src" / "main.rs").write_text("two")
 
     assert digest_of(tmp_path) != before
+
+
+def test_the_node_that_is_taken_away_is_one_that_tells_something() -> None:
+    """Dead: one that the client uses. Frozen: not the only one that it uses."""
+    assert [away.used([1, 2], reached) for reached in ({2}, {0}, {0, 1, 2}, ())] == [2, 1, 1, 1]
+    chosen = [away.not_the_only_one([1, 2], reached) for reached in ({1}, {0}, {0, 1, 2}, {2})]
+    assert chosen == [2, 1, 1, 1]
+
+
+def test_the_connections_of_a_process_are_seen() -> None:
+    """Those that are open, by the port of the other side."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        before = connected_ports(os.getpid())
+        with socket.create_connection(("127.0.0.1", port)):
+            assert connected_ports(os.getpid()) - before >= {port}
+        assert port not in before
 
 
 def test_a_body_is_its_text_repeated() -> None:

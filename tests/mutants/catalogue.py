@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.consumer_mutants import CONSUMER_MUTANTS
+from tests.mutants.deletion_mutants import DELETION_MUTANTS
 from tests.mutants.discard_mutants import DISCARD_MUTANTS
 from tests.mutants.growth_mutants import GROWTH_MUTANTS
 from tests.mutants.identity_mutants import IDENTITY_MUTANTS
@@ -20,5 +21,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *IDENTITY_MUTANTS,
     *REPLICA_MUTANTS,
     *CONSUMER_MUTANTS,
+    *DELETION_MUTANTS,
     *GROWTH_MUTANTS,
 )

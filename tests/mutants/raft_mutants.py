@@ -12,6 +12,8 @@ _SCENARIOS = "tests/raft/test_scenarios.py"
 _MEMBERSHIP = "tests/raft/test_membership.py"
 _QUORUM = "tests/raft/test_quorum.py"
 _DISOWNING = "tests/raft/test_disowning.py"
+_SAME_LOG = "tests/raft/test_same_log.py"
+_MANGLED = "tests/sim/test_mangled_entries.py"
 
 RAFT_MUTANTS = (
     Mutant(
@@ -162,8 +164,8 @@ RAFT_MUTANTS = (
     Mutant(
         name="ignore the term of the entry before",
         file="raft/log.py",
-        old="return in_range and self.term(index) == term",
-        new="return in_range",
+        old="return self.knows(index) and self.term(index) == term",
+        new="return self.knows(index)",
         why="entries are appended behind another history (5.3)",
         checks=(_PAPER,),
     ),
@@ -194,8 +196,8 @@ RAFT_MUTANTS = (
     Mutant(
         name="a heartbeat commits what was not compared",
         file="raft/leading.py",
-        old="commit_index=min(self._log.commit_index, peer.match_index)",
-        new="commit_index=self._log.commit_index",
+        old="known = min(self._log.commit_index, peer.match_index)",
+        new="known = self._log.commit_index",
         why="a follower whose log differs applies its own entries",
         checks=(_CORE, _PAPER, _SCENARIOS),
     ),
@@ -294,5 +296,85 @@ RAFT_MUTANTS = (
         new="self._standing.installing is not None",
         why="a committed entry is discarded because a witness has compacted it",
         checks=(_DISOWNING,),
+    ),
+    Mutant(
+        name="take entries behind another log than the leader's",
+        file="raft/following.py",
+        old="elif self._log.chain(message.previous_index) != message.previous_chain:",
+        new="elif False:",
+        why="what differs before them stays on one replica for good, and nothing shows it",
+        checks=(_SAME_LOG,),
+    ),
+    Mutant(
+        name="take entries as they come",
+        file="raft/following.py",
+        old="if chains and chains[-1] != message.last_chain:",
+        new="if False:",
+        why="what a bad memory changed on its way is acknowledged and applied",
+        checks=(_SAME_LOG, _MANGLED),
+    ),
+    Mutant(
+        name="take an entry of the same term and index for the same one",
+        file="raft/following.py",
+        old="if known and self._log.chain(entries[known - 1].index) != chains[known - 1]:",
+        new="if False:",
+        why="a forged entry is acknowledged as the true one, and committed",
+        checks=(_SAME_LOG,),
+    ),
+    Mutant(
+        name="commit on a heartbeat's word",
+        file="raft/following.py",
+        old="if self._log.chain(index) == message.commit_chain:",
+        new="if True:",
+        why="an entry is applied that no majority has",
+        checks=(_SAME_LOG,),
+    ),
+    Mutant(
+        name="count an acknowledgement of another log",
+        file="raft/leading.py",
+        old="if not self._log.knows(index) or self._log.chain(index) == message.match_chain:",
+        new="if True:",
+        why="an entry is acknowledged to its client that only the leader has",
+        checks=(_SAME_LOG,),
+    ),
+    Mutant(
+        name="vote for another log with the same last entry",
+        file="raft/log.py",
+        old="not self.matches(last_index, last_term) or self.chain(last_index) == last_chain",
+        new="True",
+        why="who took a forged entry leads, and spreads it over the true one",
+        checks=(_SAME_LOG, _LOG),
+    ),
+    Mutant(
+        name="install a snapshot of another log",
+        file="raft/installing.py",
+        old="known and self._log.chain(info.last_index) != info.last_chain",
+        new="False",
+        why="what is committed here is replaced by something else",
+        checks=(_SAME_LOG,),
+    ),
+    Mutant(
+        name="hear strangers",
+        file="raft/membership.py",
+        old="return node_id in self._introduced",
+        new="return True",
+        why="whoever reaches the port raises terms, and leads",
+        checks=(_MEMBERSHIP,),
+    ),
+    Mutant(
+        name="be deaf to a leader that is being removed",
+        file="raft/membership.py",
+        old="return removal_index > commit_index",
+        new="return False",
+        why="its removal is never committed (thesis 4.2.2)",
+        checks=(_MEMBERSHIP, _SCENARIOS),
+    ),
+    Mutant(
+        name="follow into any term",
+        file="raft/core.py",
+        old="if message.term - self.term > MAX_TERM_JUMP:",
+        new="if False:",
+        why="one message leaves a group without a term to elect a leader in",
+        checks=(_SAME_LOG,),
     ),
 )

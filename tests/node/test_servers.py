@@ -9,8 +9,10 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import pytest
 from group import eventually
 
+from dledger.rpc import servers
 from dledger.rpc.servers import Listener, Servers
 from e2e.bench.seats import HOST, free_ports
 
@@ -43,12 +45,12 @@ class Held:
             max_request_bytes=1024,
             max_streams=max_streams,
         )
-        servers = Servers([listener])
-        await servers.start()
+        ports = Servers([listener])
+        await ports.start()
         try:
             yield listener.address
         finally:
-            await servers.stop(0)
+            await ports.stop(0)
 
 
 @asynccontextmanager
@@ -92,3 +94,31 @@ async def test_between_nodes_as_many_calls_are_under_way_as_come() -> None:
         held.let_go.set()
 
         assert len(await asyncio.gather(*forwarded)) == 10 * MOST
+
+
+@pytest.mark.found
+async def test_a_compressed_request_is_refused_by_name() -> None:
+    """found: S2. 20 KiB on the wire were 20 MiB at the node; other calls go on."""
+    held = Held()
+    held.let_go.set()
+    async with held.served(max_streams=MOST) as address, connection(address) as method:
+        with pytest.raises(grpc.aio.AioRpcError, match=r"(?s)UNIMPLEMENTED.*gzip") as refused:
+            await method(bytes(1000), compression=grpc.Compression.Gzip, timeout=30)
+
+        assert await method(bytes(1000), timeout=30) == bytes(1000)
+
+    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert held.most == 1
+
+
+@pytest.mark.found
+async def test_a_connection_that_says_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """found: S14. It was borne for a minute or two, in the place of a client."""
+    options = [(name, 100 if "handshake" in name else value) for name, value in servers._OPTIONS]
+    monkeypatch.setattr(servers, "_OPTIONS", tuple(options))
+    async with Held().served(max_streams=MOST) as address:
+        reader, writer = await asyncio.open_connection(*address.split(":"))
+        async with asyncio.timeout(30):
+            while await reader.read(1000):
+                pass
+        writer.close()

@@ -140,7 +140,7 @@ def slow(self):
 Stillness.look, BrokerState.freeze = counted, slow
 node_command.Watchdog = partial(Watchdog, look_s=0.02, looks=150)
 snapshot_care._FIRST_LOOKS, snapshot_care.FIRST_WAIT_S = 200, 0.2
-sys.exit(node_command.run(Namespace(config=None, exit_with_parent=True)))
+sys.exit(node_command.run(Namespace(config=None, group_id=None, exit_with_parent=True)))
 """
 
 

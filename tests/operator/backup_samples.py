@@ -14,6 +14,7 @@ from tests.operator.samples import GROUP_ID, NOW, founded
 STORE: dict[str, Any] = {
     "url": "s3://backups/orders",
     "endpoint": "http://s3.storage.svc:9000",
+    "allowHttp": True,
     "secretName": "s3",
 }
 STARTED, ENDED = "2031-05-06T07:00:00Z", "2031-05-06T07:05:00Z"

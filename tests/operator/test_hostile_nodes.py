@@ -14,12 +14,13 @@ import grpc
 import grpc.aio
 import pytest
 
+from dledger.admin_client import ADMIN_ANSWER_BYTES
 from dledger.client import AdminClient, Client
 from dledger.errors import DledgerError
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.status import MOST_MEMBERS
 from dledger_operator import names
-from dledger_operator.nodes import ANSWER_BYTES, LONGEST_TEXT, TOPICS_BYTES, Nodes
+from dledger_operator.nodes import LONGEST_TEXT, TOPICS_BYTES, Nodes
 from dledger_operator.observed import Observed, Pod
 from dledger_operator.status import status
 from tests.operator.samples import NOW, converged, founded
@@ -35,22 +36,24 @@ class Answers(grpc.GenericRpcHandler):
     """Answers every call with the same bytes, or with what it sends for ever."""
 
     raw: bytes = b""
+    gzip: bool = False
 
     def service(self, details: Any) -> Any:
         """See `grpc.GenericRpcHandler`."""
         return grpc.unary_unary_rpc_method_handler(self._answer)
 
     async def _answer(self, request: bytes, context: Any) -> bytes:
+        if self.gzip:
+            context.set_compression(grpc.Compression.Gzip)
         return self.raw
 
 
 @pytest.fixture
 async def answers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Answers]:
-    """A server at the peer port of the pod `orders-0`; it compresses, for a longer lever."""
+    """A server at the peer port of the pod `orders-0`."""
     handler = Answers()
     options = (("grpc.max_send_message_length", -1),)
-    gzip = grpc.Compression.Gzip
-    server = grpc.aio.server(handlers=(handler,), options=options, compression=gzip)
+    server = grpc.aio.server(handlers=(handler,), options=options)
     monkeypatch.setattr(names, "PEER_PORT", server.add_insecure_port("127.0.0.1:0"))
     await server.start()
     yield handler
@@ -103,6 +106,7 @@ HOSTILE: list[tuple[str, bytes, str]] = [
         f"names {MOST_MEMBERS + 1} members",
     ),
     ("twice", _empties(MEMBERS, 2), "names a member twice"),
+    ("no message", b"\n\xff", "its answer cannot be read"),
     ("an id that expands", _said(group_id="$(AWS_SECRET_ACCESS_KEY)").SerializeToString(), "id"),
 ]
 
@@ -123,6 +127,18 @@ async def test_an_answer_that_no_node_gives_is_a_condition(
     assert message.startswith("orders-0: ")
 
 
+@pytest.mark.parametrize("mib", [1, 64])
+async def test_compression_is_no_lever(answers: Answers, mib: int) -> None:
+    """Found: K4. 64 MiB are 64 KiB on the way."""
+    answers.gzip = True
+    answers.raw = _said().SerializeToString() + _empties(MEMBERS, mib * MIB >> 1)
+
+    seen, told = await _look()
+
+    assert not seen.nodes
+    assert told
+
+
 async def test_an_answer_within_bounds_is_believed(answers: Answers) -> None:
     """As many members as are believed, each text at its longest."""
     text = "x" * (LONGEST_TEXT - 3)
@@ -137,7 +153,7 @@ async def test_an_answer_within_bounds_is_believed(answers: Answers) -> None:
     seen, told = await _look()
 
     assert (told, len(seen.nodes["orders-0"].members)) == ("", MOST_MEMBERS - 10)
-    assert len(answers.raw) < ANSWER_BYTES
+    assert len(answers.raw) < ADMIN_ANSWER_BYTES
 
 
 async def test_texts_are_cut_and_numbers_fit_a_status(answers: Answers) -> None:
@@ -226,9 +242,9 @@ async def test_a_list_of_topics_is_bounded_too(answers: Answers) -> None:
                 await client.topics()
 
 
-async def test_other_clients_take_longer_answers_but_no_more_members(answers: Answers) -> None:
-    """The command line asks nodes, too."""
-    answers.raw = _empties(MEMBERS, 200 << 10)
+async def test_the_command_line_takes_no_more_members_either(answers: Answers) -> None:
+    """It asks nodes through the same client."""
+    answers.raw = _empties(MEMBERS, 100 << 10)
 
     async with AdminClient(f"127.0.0.1:{names.PEER_PORT}") as client:
         with pytest.raises(DledgerError, match="of which no group has over 64"):

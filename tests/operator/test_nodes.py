@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -132,6 +132,19 @@ async def test_a_leader_that_stepped_down_makes_everybody_be_asked_at_once() -> 
     views = await nodes.look(pods(0, 1, 2))
 
     assert views["orders-1"].role == "leader"
+
+
+@pytest.mark.found
+async def test_pods_that_merely_carry_the_labels_are_not_asked() -> None:
+    """Found: K4. There may be thousands, and each would be a connection of the operator of all."""
+    net = _net()
+    strangers = ("orders-x", "orders-100", "orders-01", "other-0", "orders-")
+    pretended = {name: replace(pods(0)["orders-0"], name=name) for name in strangers}
+
+    views = await _nodes(net).look({**pods(0, 1, 2), **pretended})
+
+    assert sorted(views) == ["orders-0", "orders-1", "orders-2"]
+    assert len(net.opened) == 3
 
 
 async def test_a_node_of_another_group_is_not_believed() -> None:

@@ -12,7 +12,7 @@ import yaml
 from dledger_operator.backups import plan_backup
 from dledger_operator.checks import problems, verdict
 from dledger_operator.observed import Observed
-from dledger_operator.policy import DENIED_POD_METADATA, Policy
+from dledger_operator.policy import DENIED_POD_METADATA, Policy, repository
 from dledger_operator.reasons import Reason
 from dledger_operator.spec import BrokerGroup
 from tests.operator.backup_samples import STORE, backup, sight
@@ -48,6 +48,21 @@ def test_an_image_is_allowed_by_repository_or_by_what_is_below_a_path(
 ) -> None:
     """Never by the mere beginning of a name, which others may register too."""
     assert Policy(allowed_images=(entry,)).allows_image(image) is allowed
+
+
+@pytest.mark.parametrize(
+    ("image", "name"),
+    [
+        ("dledger:1", "dledger"),
+        ("dledger", "dledger"),
+        ("r.example:5000/a/b", "r.example:5000/a/b"),
+        ("r.example:5000/a/b:1@sha256:ab", "r.example:5000/a/b"),
+        ("a/b@sha256:ab", "a/b"),
+    ],
+)
+def test_a_repository_is_an_image_without_tag_and_digest(image: str, name: str) -> None:
+    """Every version of the operator's own images is allowed: groups pin the one they run."""
+    assert repository(image) == name
 
 
 REFUSED: list[tuple[str, dict[str, Any]]] = [
@@ -115,6 +130,7 @@ def test_what_the_chart_does_not_allow_is_refused_by_name(words: str, spec: dict
     [
         {},
         {"image": "dledger:test", "spark": {"image": "dledger-spark:test"}},
+        {"image": "dledger:older", "spark": {"image": "dledger-spark:older@sha256:ab"}},
         {"podLabels": {"team": "shop"}, "podAnnotations": {"note": "hello"}},
         {"securityContext": {"runAsUser": 2000, "fsGroup": 2000, "runAsNonRoot": True}},
         {"securityContext": {"fsGroupChangePolicy": "Always", "sysctls": []}},

@@ -170,7 +170,7 @@ def test_another_group_is_refused(exporter: Exporter) -> None:
         lambda: exporter.plan(group_id="other"),
         lambda: list(exporter.read("other", 1, 2)),
     ):
-        with pytest.raises(ForeignGroup, match=f"belongs to group {GROUP_ID}, not to other"):
+        with pytest.raises(ForeignGroup, match=f"belongs to group '{GROUP_ID}', not to 'other'"):
             ask()
 
 

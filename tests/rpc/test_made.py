@@ -12,8 +12,9 @@ from zlib import crc32
 
 import pytest
 
-from dledger.broker.commands import SetSecret
+from dledger.broker.commands import CreateTopic, DeleteTopic, SetSecret
 from dledger.broker.frames import CommandType, split
+from dledger.broker.results import TopicCreated, TopicDeleted
 from dledger.client import AdminClient, BatchingProducer, Client
 from dledger.errors import RateLimited, Refused, UnknownGroup, UnknownTopic
 from dledger.rpc.gateway import GatewayConfig
@@ -91,6 +92,34 @@ async def test_a_reader_that_follows_a_deleted_topic_ends_by_name(strict: Memory
         await _delete(strict)
         with pytest.raises(UnknownTopic):
             await asyncio.wait_for(waiting, WAIT_S / 2)
+
+
+async def _make_anew(group: MemoryGroup, queues: int) -> None:
+    """Delete the topic t and make it again by one entry."""
+    delete = DeleteTopic(name="t", generation=1).encode()
+    create = CreateTopic(name="t", type="NORMAL", queues=queues).encode()
+    deleted, created = await asyncio.gather(group.commit(delete), group.commit(create))
+    assert isinstance(deleted, TopicDeleted)
+    assert isinstance(created, TopicCreated)
+
+
+async def test_who_waits_on_a_topic_does_not_wait_on_the_next_of_its_name(
+    strict: MemoryGroup,
+) -> None:
+    """One entry deletes it and makes it anew: nobody sees it gone, and it has fewer queues."""
+    async with Client(strict.addresses[0]) as native, RocketClient(strict.nodes[0].port) as client:
+        await native.append("t", [b"old"], queue_id=0)
+        reader = native.read("t", 0, start_offset=1, follow=True)
+        reading = asyncio.ensure_future(anext(reader))
+        poll = asyncio.ensure_future(client.receive(wait_s=30, queue_id=1, auto_renew=True))
+        await strict.polls(2, at=0)
+
+        await _make_anew(strict, queues=1)
+        status, _, _ = await asyncio.wait_for(poll, WAIT_S / 2)
+        with pytest.raises(UnknownTopic):
+            await asyncio.wait_for(reading, WAIT_S / 2)
+
+    assert code(status) == "TOPIC_NOT_FOUND"
 
 
 async def test_a_stream_of_a_producer_is_refused_by_name_and_goes_on(strict: MemoryGroup) -> None:

@@ -59,12 +59,22 @@ def test_a_changed_handle_is_refused(at: int, change: int) -> None:
 @pytest.mark.parametrize(("offset", "receive_id"), [(1 << 62, 1), ((1 << 64) - 1, 1), (1, 1 << 63)])
 def test_a_number_that_no_command_can_hold_is_refused(offset: int, receive_id: int) -> None:
     """It would fail all the acks that share its command, were it signed ever so well."""
-    fields = struct.pack("<BHQQ", 2, 0, offset, receive_id)
-    mac = blake2b(b"g\0t\0" + b"1\0" + fields, key=_SECRET, digest_size=16).digest()
-    handle = urlsafe_b64encode(fields + mac).rstrip(b"=").decode()
-
     with pytest.raises(InvalidReceiptHandle, match="no message is where"):
-        _receipts().decode(handle)
+        _receipts().decode(_signed(_SECRET, offset, receive_id))
+
+
+def test_without_a_secret_no_handle_is_good() -> None:
+    """Nobody was given one yet; what is signed with nothing anybody can make."""
+    assert _receipts().decode(_signed(_SECRET, 1, 1)) == LeaseRef(0, 1, 1)
+    with pytest.raises(InvalidReceiptHandle, match="was not given"):
+        _receipts(secret=b"").decode(_signed(b"", 1, 1))
+
+
+def _signed(secret: bytes, offset: int, receive_id: int) -> str:
+    """Return a handle as the format has it, made by hand."""
+    fields = struct.pack("<BHQQ", 2, 0, offset, receive_id)
+    mac = blake2b(b"g\0t\0" + b"1\0" + fields, key=secret, digest_size=16).digest()
+    return urlsafe_b64encode(fields + mac).rstrip(b"=").decode()
 
 
 def _decoded(handle: str) -> bytes:

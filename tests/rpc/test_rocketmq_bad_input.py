@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+import grpc.aio
 import pytest
 
 from dledger.client import Client
 from dledger.errors import DiskFull, Overloaded
 from dledger.rpc import checks
 from dledger.rpc.gateway import GatewayConfig
+from dledger.rpc.gateway.telemetry import MAX_STREAMS
+from dledger.rpc.requests import SMALL_BYTES, TELEMETRY_BYTES
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
 from tests.rpc.memory_group import MemoryGroup, memory_group
 from tests.rpc.rocketmq_client import RocketClient, code, message
@@ -300,3 +303,72 @@ async def test_a_mistake_of_ours_is_an_internal_error_and_logged(
 
     assert code(response.status) == "INTERNAL_ERROR"
     assert "SendMessage failed" in caplog.text
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("at", [0, 1], ids=["leader", "follower"])
+async def test_a_request_larger_than_its_method_has_is_refused(at: int) -> None:
+    """found: S2. By its size, at whichever node: nothing is made of it, nor is it sent on."""
+    raw = bytes(SMALL_BYTES + 1)
+    async with (
+        memory_group(2) as group,
+        RocketClient(group.nodes[at].port) as client,
+    ):
+        ack = await client.call("AckMessage", raw)
+        beat = await client.call("Heartbeat", raw)
+        method = client.channel.unary_stream(f"/{SERVICE_NAME}/ReceiveMessage")
+        (answer,) = [each async for each in method(raw, metadata=client.metadata)]
+        receive = service.ReceiveMessageResponse.FromString(answer)
+
+    for answer in (ack, beat, receive):
+        assert code(answer.status) == "PAYLOAD_TOO_LARGE"
+        assert str(SMALL_BYTES) in answer.status.message
+
+
+@pytest.mark.found
+async def test_telemetry_takes_small_commands_only(client: RocketClient) -> None:
+    """found: S2. One of 19 MiB took 1.4 GiB and the lead."""
+    call = client.channel.stream_stream(f"/{SERVICE_NAME}/Telemetry")()
+    await call.write(bytes(TELEMETRY_BYTES + 1))
+
+    answer = service.TelemetryCommand.FromString(await call.read())
+
+    assert code(answer.status) == "PAYLOAD_TOO_LARGE"
+    assert await call.read() is grpc.aio.EOF
+
+
+@pytest.mark.found
+async def test_one_connection_has_so_many_telemetry_streams(client: RocketClient) -> None:
+    """found: S4. The next one is told to come later, and the others go on."""
+    method = client.channel.stream_stream(f"/{SERVICE_NAME}/Telemetry")
+    settings = service.TelemetryCommand(settings=definition.Settings()).SerializeToString()
+    calls = [method() for _ in range(MAX_STREAMS)]
+    for call in calls:
+        await call.write(settings)
+        assert code(service.TelemetryCommand.FromString(await call.read()).status) == "OK"
+
+    refused = service.TelemetryCommand.FromString(await method().read())
+
+    assert code(refused.status) == "TOO_MANY_REQUESTS"
+
+
+@pytest.mark.found
+async def test_what_is_not_implemented_is_answered_unread(client: RocketClient) -> None:
+    """found: S2. Also while its request is on its way: 20 MiB of it would be kept until then."""
+    method = client.channel.stream_unary(f"/{SERVICE_NAME}/UpdateOffset")
+    call = method(timeout=30)  # and nothing is written
+
+    answer = service.UpdateOffsetResponse.FromString(await call)
+
+    assert code(answer.status) == "NOT_IMPLEMENTED"
+
+
+@pytest.mark.found
+async def test_refused_client_ids_are_not_remembered(group: MemoryGroup) -> None:
+    """found: S13. 10,000 of them were 100 MiB."""
+    clients = group.nodes[0].gateway.clients
+    for client_id in ("x" * 7900, "x" * 256, "good"):
+        async with RocketClient(group.nodes[0].port, client_id=client_id) as client:
+            await client.call("Heartbeat")
+
+    assert list(clients._seen) == ["good"]

@@ -19,6 +19,7 @@ from dledger.errors import (
     FeatureNotReady,
     InvalidArgument,
     MessageRejected,
+    RateLimited,
     Refused,
     SpoolFull,
     StorageError,
@@ -320,7 +321,11 @@ async def test_a_batch_that_fails_is_tried_in_smaller_parts(
     assert numbers(group) == list(range(100))
 
 
-@pytest.mark.parametrize("error", [DiskFull("no room"), FeatureNotReady("held back")], ids=repr)
+@pytest.mark.parametrize(
+    "error",
+    [DiskFull("no room"), FeatureNotReady("held back"), RateLimited("later")],
+    ids=repr,
+)
 async def test_what_the_group_cannot_take_yet_is_an_outage(
     files: MemoryFiles, group: FakeGroup, error: DledgerError
 ) -> None:

@@ -86,7 +86,7 @@ async def test_groups_are_listed_made_and_deleted(
     live: LiveNodes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By any member's peer port; what a group would lose is said before."""
-    asked = ("--endpoint", live.peer_address((await live.leader() + 1) % 3))
+    asked = ("--timeout", "30", "--endpoint", live.peer_address((await live.leader() + 1) % 3))
     port = live.settings(await live.leader()).client_port
     async with RocketClient(port) as rocket:
         await rocket.send(message(1), message(2))

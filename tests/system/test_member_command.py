@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from live_nodes import LiveNodes
+from live_nodes import GROUP_ID, LiveNodes
 
 from dledger import __main__ as command_line
 from dledger import node
@@ -52,6 +52,23 @@ async def test_members_are_listed_added_and_removed(
     ]
     assert table.splitlines()[0].split() == ["NAME", "ROLE", "VOTER", "MATCH", "LAG", "ID"]
     assert said == "orders-3 removed; members: orders-0, orders-1, orders-2\n"
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("told", "why"), [("", "no group to join"), ("another", "to join 'another'")]
+)
+async def test_a_node_that_would_refuse_the_group_is_not_added(
+    live: LiveNodes, capsys: pytest.CaptureFixture[str], told: str, why: str
+) -> None:
+    """It would be a member that never comes; the sentence says how to start it."""
+    await live.where(group_id=told).start(3)
+
+    assert await run("add", live.peer_address(3), "--endpoint", live.peer_address(1)) == 1
+
+    said = capsys.readouterr().err
+    assert f"'orders-3' was told {why}: start it with DLEDGER_GROUP_ID={GROUP_ID}" in said
+    assert len(live.status(0).members) == 3
 
 
 async def test_a_wiped_node_is_replaced_by_its_name(

@@ -28,7 +28,16 @@ def digest_of(body: _Body) -> int:
 
 def digests_of(bodies: Sequence[_Body]) -> Digests:
     """Return the digest of each body."""
+    return _joined(bodies, array("I", map(len, bodies)))
+
+
+def digests_of_one_size(bodies: Sequence[_Body], size: int) -> Digests:
+    """Return the digest of each body, all of which have *size* bytes."""
+    return _joined(bodies, array("I", (size,)) * len(bodies))
+
+
+def _joined(bodies: Sequence[_Body], lengths: array[int]) -> Digests:
     halves = array("I", bytes(8 * len(bodies)))
     halves[::2] = array("I", map(crc32c, bodies))
-    halves[1::2] = array("I", map(len, bodies))
+    halves[1::2] = lengths
     return from_little_endian("Q", little_endian(halves))

@@ -38,7 +38,12 @@ from functools import lru_cache
 from itertools import accumulate, chain, pairwise, repeat
 from operator import sub
 
-from dledger.broker.body_digests import Digests, digest_of, digests_of
+from dledger.broker.body_digests import (
+    Digests,
+    digest_of,
+    digests_of,
+    digests_of_one_size,
+)
 from dledger.broker.frames import (
     CommandType,
     MalformedCommandError,
@@ -56,6 +61,8 @@ FLAGS = _HAS_ENCODINGS | _HAS_TAGS | _HAS_KEYS | _HAS_PROPERTIES | _HAS_TRACES
 _PAIR = struct.Struct("<2I")
 _U32 = struct.Struct("<I")
 _LONG_ID_BYTES = 64
+_COPIED_BYTES = 1024
+"""Bodies up to so many on average are copied to be looked at."""
 
 _IDENTITY = bytes([Encoding.IDENTITY])
 
@@ -121,7 +128,7 @@ def _offsets(lengths: Iterable[int]) -> bytes:
     return struct.pack(f"<{len(offsets)}I", *offsets)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=128)
 def _of_one_size(count: int, size: int) -> tuple[bytes, struct.Struct]:
     """Return the offsets of *count* strings of *size* bytes each, and what cuts those up."""
     return _offsets(repeat(size, count)), struct.Struct(f"{size}s" * count)
@@ -170,10 +177,16 @@ class _Strings:
                     f"row {row}: its {name} is not UTF-8: {error.reason}"
                 ) from error
 
-    def views(self) -> list[memoryview]:
-        """Return what `all` does, without a copy."""
-        offsets, view = self.offsets(), memoryview(self._data)[self._bytes_at :]
-        return [view[low:high] for low, high in pairwise(offsets)]
+    def digests(self) -> Digests:
+        """Return what the dedupe window keeps of each; a copy is cheaper than a view of a few."""
+        if self.size_bytes > _COPIED_BYTES * self._count:
+            offsets, view = self.offsets(), memoryview(self._data)[self._bytes_at :]
+            return digests_of([view[low:high] for low, high in pairwise(offsets)])
+        rows = self._rows(_COPIED_BYTES)
+        if rows is None:
+            return digests_of(self.all())
+        bodies = rows.unpack_from(self._data, self._bytes_at)
+        return digests_of_one_size(bodies, rows.size // self._count)
 
     def joined(self) -> bytes:
         """Return all the strings, one behind the other."""
@@ -194,10 +207,10 @@ class _Strings:
         is_run = run is not None and self._data.startswith(run.joined(), self._bytes_at)
         return run if is_run else None
 
-    def _rows(self) -> struct.Struct | None:
+    def _rows(self, longest: int = _LONG_ID_BYTES) -> struct.Struct | None:
         """Return what cuts up strings of one size; None: sizes differ, or are large."""
         size, more = divmod(self.size_bytes, self._count)
-        if more or size > _LONG_ID_BYTES:
+        if more or size > longest:
             return None
         offsets, rows = _of_one_size(self._count, size)
         return rows if self._data.startswith(offsets, self._offsets_at) else None
@@ -337,7 +350,9 @@ class ProduceFrame:
         return self._ids.sizes()
 
     def born_at_ms(self) -> tuple[int, ...]:
-        """Return every message's time at its producer."""
+        """Return every message's time at its producer; empty if no message has one."""
+        if self._data.startswith(bytes(8 * self.count), self._born_at):
+            return ()
         return struct.unpack_from(f"<{self.count}q", self._data, self._born_at)
 
     def check_texts(self) -> None:
@@ -354,7 +369,7 @@ class ProduceFrame:
         """Return what the dedupe window keeps of every body. Raises MalformedCommandError."""
         if self.count == 1:
             return array("Q", (digest_of(self._bodies[0]),))
-        return digests_of(self._bodies.views())
+        return self._bodies.digests()
 
     def body_sizes(self) -> list[int]:
         """Return the bytes of every body. Raises MalformedCommandError."""

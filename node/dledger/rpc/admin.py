@@ -15,6 +15,7 @@ from dledger.errors import DledgerError
 from dledger.member_change import Changed, MemberChange
 from dledger.rpc.export import CommittedLog, Export
 from dledger.rpc.pb import dledger_pb2 as pb
+from dledger.rpc.requests import check_size, parsed
 from dledger.rpc.status import abort
 from dledger.status import NodeStatus
 from dledger.types import Member, NodeId
@@ -63,17 +64,26 @@ class AdminServicer:
 
     def _method_handler(self, method: Any) -> grpc.RpcMethodHandler:
         """Return the handler of one method; streams are serialized by whoever fills them."""
-        behaviour = getattr(self, method.name)
-        deserializer = getattr(pb, method.input_type.name).FromString
+        behaviour, kind = getattr(self, method.name), getattr(pb, method.input_type.name)
+
+        async def request_of(raw: bytes, context: Any) -> Any:
+            try:
+                check_size(method.name, len(raw))
+                return parsed(kind, raw)
+            except DledgerError as error:
+                await abort(context, error)
+
+        async def answer(raw: bytes, context: Any) -> bytes:
+            response = await behaviour(await request_of(raw, context), context)
+            return bytes(response.SerializeToString())
+
+        async def answers(raw: bytes, context: Any) -> AsyncIterator[bytes]:
+            async for response in behaviour(await request_of(raw, context), context):
+                yield response
+
         if method.server_streaming:
-            return grpc.unary_stream_rpc_method_handler(
-                behaviour, request_deserializer=deserializer
-            )
-        return grpc.unary_unary_rpc_method_handler(
-            behaviour,
-            request_deserializer=deserializer,
-            response_serializer=getattr(pb, method.output_type.name).SerializeToString,
-        )
+            return grpc.unary_stream_rpc_method_handler(answers)
+        return grpc.unary_unary_rpc_method_handler(answer)
 
     async def Bootstrap(self, request: pb.BootstrapRequest, context: Any) -> pb.BootstrapResponse:
         """Found a group on this node."""
@@ -183,6 +193,7 @@ def status_response(status: NodeStatus) -> pb.StatusResponse:
         recovered_to=status.recovered_to,
         faulty_entries=status.faulty_entries,
         feature_level=status.feature_level,
+        told_group_id=status.told_group_id,
         commit_waits_ms=_fitting(status.commit_waits_ms),
     )
     for row in status.members:

@@ -101,7 +101,7 @@ def check_digest(body: bytes, digest: Any) -> None:
 
 def check_times(column: Sequence[int]) -> None:
     """Refuse producers' clocks that no protobuf ``Timestamp`` can say, naming the first row."""
-    if min(column) >= 0 and max(column) <= MAX_TIMESTAMP_MS:
+    if not column or (min(column) >= 0 and max(column) <= MAX_TIMESTAMP_MS):
         return
     row, found = next((r, ms) for r, ms in enumerate(column) if not 0 <= ms <= MAX_TIMESTAMP_MS)
     raise InvalidArgument(

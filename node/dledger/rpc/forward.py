@@ -280,8 +280,9 @@ class Relay:
         with self._watched(leader, call):
             self._streams.add(call)
             try:
-                async for response in self._answers.whole(call):
-                    yield response
+                async with contextlib.aclosing(self._answers.whole(call)) as responses:
+                    async for response in responses:
+                        yield response
             finally:
                 self._streams.discard(call)
                 call.cancel()

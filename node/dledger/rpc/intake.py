@@ -29,7 +29,7 @@ PEER_SHARES: Final = 2
 """Likewise of what other nodes send on: each sends all that its clients ask over one connection."""
 MAX_ARRIVING: Final = 32
 """Requests that are read at once; gRPC keeps what there is of each, 20 MiB at most."""
-MAX_SLOW: Final = 16
+MAX_SLOW: Final = 32
 """Likewise of those that take longer than it takes to come in one go."""
 MAX_WAITING: Final = 2_048
 """Requests that wait for room; of those on one connection, HTTP/2 holds 64 KiB together."""
@@ -37,7 +37,7 @@ _PATIENCE_S: Final = 1.0
 """How long one waits for room; then its client is told to come later."""
 _PROMPT_S: Final = 0.1
 """What was sent in one go has come by then."""
-_BEARABLE_S: Final = 0.5
+_BEARABLE_S: Final = 1.0
 """So long a slow one may take although others want its place."""
 _ARRIVES_S: Final = 10.0
 _SMALL_ARRIVES_S: Final = 3.0

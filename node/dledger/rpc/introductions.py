@@ -64,7 +64,7 @@ class Introductions:
             answer = await self._ask(asked, _METHOD, b"", _TIMEOUT_S)
             return self._read(asked, answer)
         except (Unavailable, InvalidArgument, DecodeError) as error:
-            logger.info("no word of %s on who is a member: %s", asked, error)
+            logger.info("no word of %s on who is a member: %r", asked, str(error))
             return []
 
     def _read(self, asked: NodeId, answer: bytes) -> list[Member]:

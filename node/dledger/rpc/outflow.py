@@ -19,7 +19,7 @@ from dledger.window import Window
 
 logger = logging.getLogger(__name__)
 
-MAX_BYTES: Final = 32 << 20
+MAX_BYTES: Final = 16 << 20
 STUCK_S: Final = 5.0
 """So long a write may take although others wait for room."""
 

@@ -15,7 +15,7 @@ import itertools
 import random
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
 from typing import Final
 
 from dledger.broker.columns import from_little_endian, little_endian
@@ -67,7 +67,7 @@ class PassingOn:
         if len(numbers) < _MAX_TOLD:
             numbers.append(number)
 
-    async def whole(self, answers: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def whole(self, answers: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
         """Yield *answers* when the last of them is there; from a bounded size on, as they come."""
         held: list[bytes] = []
         size_bytes = 0

@@ -28,7 +28,7 @@ class TopicsHandlers(NativeHandlers):
             SERVICE_NAME,
             {
                 "CreateTopic": grpc.stream_unary_rpc_method_handler(create),
-                "ListTopics": grpc.unary_unary_rpc_method_handler(self._list_topics),
+                "ListTopics": grpc.stream_stream_rpc_method_handler(self._list_topics),
             },
         )
 
@@ -40,8 +40,8 @@ class TopicsHandlers(NativeHandlers):
             raise TypeError(f"CREATE_TOPIC answered {result!r}")
         return pb.CreateTopicResponse(created=result.created)
 
-    async def _list_topics(self, raw: bytes, context: Any) -> bytes:
-        del raw, context
+    async def _list_topics(self, _: Any, context: Any) -> None:
+        """Write the one answer: it may be large, so it has room until it has left."""
         state = self._engine.state
         topics = [
             pb.Topic(
@@ -53,4 +53,7 @@ class TopicsHandlers(NativeHandlers):
             for topic in state.topics.all()
         ]
         self._answered(_LIST_TOPICS)
-        return pb.ListTopicsResponse(topics=topics).SerializeToString()
+        answer = pb.ListTopicsResponse(topics=topics).SerializeToString()
+        connection = "" if self._peer_port else context.peer()
+        async with self._gateway.outflow.room(connection, len(answer)):
+            await context.write(answer)

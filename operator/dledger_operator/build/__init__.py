@@ -20,7 +20,7 @@ from dledger_operator.build.services import (
     pod_service,
 )
 from dledger_operator.build.statefulset import stateful_set
-from dledger_operator.policy import Policy
+from dledger_operator.policy import Policy, repository
 from dledger_operator.spec import BrokerGroup, Json, Manifest
 
 
@@ -33,7 +33,8 @@ class Platform:
         namespace: Where the operator runs; empty when it runs outside the cluster.
         spark_image: Image of backups and recoveries when the spec names none; may be empty.
         spark_node_selector: Labels of the machines that backups and recoveries run on.
-        policy: What groups may ask for, besides these two images.
+        policy: What groups may ask for, besides every version of these two images: a group may stay
+            with, or go back to, the one it runs.
     """
 
     image: str
@@ -44,7 +45,7 @@ class Platform:
 
     def group(self, body: Json) -> BrokerGroup:
         """Return the API's object with our own values where it has none."""
-        own = tuple(filter(None, (self.image, self.spark_image)))
+        own = tuple(repository(image) for image in (self.image, self.spark_image) if image)
         return BrokerGroup.parse(
             body,
             spark_image=self.spark_image,

@@ -23,6 +23,8 @@ from dledger_operator.spec import BrokerGroup, Manifest, Store
 KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 REGION: Final = "AWS_REGION"
 """Keys of a store's Secret and names of the pipeline's variables; the region may be missing."""
+MANIFEST_KEY: Final = "DLEDGER_MANIFEST_KEY"
+"""Another that may be missing. For drivers only: executors read and write no manifest."""
 
 TRIES: Final = 3
 USAGE_EXIT_CODE: Final = 2
@@ -101,7 +103,8 @@ def pod_spec(
 def store_args(store: Store) -> list[str]:
     """Return the options that name a store."""
     endpoint = ("--store-endpoint", verbatim(store.endpoint)) if store.endpoint else ()
-    return ["--store", verbatim(store.url), *endpoint]
+    plain = ("--allow-http",) if store.allow_http else ()
+    return ["--store", verbatim(store.url), *endpoint, *plain]
 
 
 def verbatim(text: str) -> str:
@@ -118,7 +121,10 @@ def credentials(store: Store) -> list[Manifest]:
     if not store.secret_name:
         return []
     required = [from_secret(key, store.secret_name) for key in KEYS]
-    return [*required, from_secret(REGION, store.secret_name, optional=True)]
+    return [
+        *required,
+        *(from_secret(key, store.secret_name, optional=True) for key in (REGION, MANIFEST_KEY)),
+    ]
 
 
 def heap_mib(group: BrokerGroup) -> int:

@@ -2,7 +2,7 @@
 
 The driver may do with pods of its namespace what Spark does, and nothing else: what Spark would do
 with ConfigMaps, Services and claims is turned off. Executors and everything else have no rights.
-What the rights are is the chart's to say: its Role for drivers is bound here (docs/adr/0020).
+What the rights are is the chart's to say: its Role for drivers is bound here (docs/adr/0022).
 """
 
 from __future__ import annotations

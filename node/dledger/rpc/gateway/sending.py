@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -71,7 +72,7 @@ class Sender:
         offsets = stored.offsets[first : first + len(messages)]
         if stored.repeats or stored.conflicts:
             places = enumerate(messages, first)
-            offsets = [await self._own(origin, m, stored, row) for row, m in places]
+            offsets = await asyncio.gather(*(self._own(origin, m, stored, n) for n, m in places))
         return _response(messages, offsets)
 
     async def _stored(
