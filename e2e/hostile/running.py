@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from dledger.broker.message import Columns
+from dledger.broker.produce import encode_produce
 from e2e.devgroup import DevGroup, free_port_range
 from e2e.growth.lines import Line
 from e2e.growth.live import until
@@ -25,6 +28,8 @@ ROOT: Final = Path(__file__).parents[2]
 CALM_S: Final = 4.0
 ATTACK_S: Final = 8.0
 AFTERWARDS_S: Final = 3.0
+_CACHED_MIB: Final = 64
+"""A little more than `CommitLog` keeps (48 MiB)."""
 _LEAST_S: Final = 2.0
 """A shorter attack is watched as long: what it left goes on."""
 _LONGEST_S: Final = 90.0
@@ -80,6 +85,7 @@ async def attacked(name: str, data: Path) -> list[Line]:
 
 
 async def _around(name: str, scene: Scene, victim: Victim, group: DevGroup) -> list[Line]:
+    await asyncio.to_thread(_fill_caches, scene)
     calm_s = time.monotonic() + 1
     await asyncio.sleep(1 + CALM_S)
     memory, died = Memory.of(scene.pids), _deaths(group)
@@ -107,6 +113,17 @@ async def _around(name: str, scene: Scene, victim: Victim, group: DevGroup) -> l
         new_client=new_client,
     )
     return [*own, *lines(name, seen)]
+
+
+def _fill_caches(scene: Scene) -> None:
+    """Write more than a node keeps of the newest entries, so that this is no growth later."""
+    with scene.channel(scene.endpoints[scene.leader]) as channel:
+        scene.create_topic(channel, "before", 1)
+        for number in range(_CACHED_MIB):
+            columns = Columns(
+                message_ids=[f"{number}"], bodies=[os.urandom(1 << 20)], born_at_ms=[0]
+            )
+            scene.produce(channel, encode_produce(columns, client_id="before", topic="before"))
 
 
 @asynccontextmanager

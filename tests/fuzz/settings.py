@@ -109,8 +109,8 @@ class Http(Target):
                 connection.shutdown(socket.SHUT_WR)
                 while piece := connection.recv(1 << 16):
                     answer += piece
-            except ConnectionError:
-                return answer
             except TimeoutError as error:
                 raise Broken("it never ends the connection") from error
+            except OSError:  # it has closed it
+                return answer
         return answer

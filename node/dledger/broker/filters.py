@@ -35,4 +35,9 @@ def parse_tags(expression: str) -> tuple[str, ...] | None:
 
 def tag_codes(tags: tuple[str, ...] | None) -> frozenset[int] | None:
     """Return the codes of *tags*; None: every message matches."""
-    return None if tags is None else frozenset(tag_code(tag.encode()) for tag in tags)
+    return None if tags is None else frozenset(map(_code_of, tags))
+
+
+def _code_of(tag: str) -> int:
+    """Return the code of a tag that is asked for; half of a character, too, is one in a command."""
+    return tag_code(tag.encode("utf-8", "surrogatepass"))
