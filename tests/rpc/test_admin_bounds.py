@@ -56,7 +56,9 @@ async def test_a_client_takes_small_answers_only() -> None:
 
     async def status(request: bytes, context: Any) -> bytes:
         del request, context
-        return pb.StatusResponse(members=[pb.MemberStatus()] * ADMIN_ANSWER_BYTES).SerializeToString()
+        return pb.StatusResponse(
+            members=[pb.MemberStatus()] * ADMIN_ANSWER_BYTES
+        ).SerializeToString()
 
     handler = grpc.unary_unary_rpc_method_handler(status)
     service = grpc.method_handlers_generic_handler("dledger.v1.Admin", {"Status": handler})
