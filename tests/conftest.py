@@ -5,6 +5,8 @@ Property tests have no deadline for each example: machines are busy, and the exa
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,6 +22,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what really happens into scenario files; review the diff",
     )
+
+
+@pytest.fixture(autouse=True)
+def _log_as_it_was() -> Iterator[None]:
+    """Let the next test hear what the nodes log: simulator and fuzzers silence a whole process."""
+    logger = logging.getLogger("dledger")
+    level, disabled = logger.level, logging.root.manager.disable
+    yield
+    logger.setLevel(level)
+    logging.disable(disabled)
 
 
 _TOGETHER = ("tests/operator/", "tests/pipeline/")

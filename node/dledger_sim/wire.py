@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace, TracebackType
@@ -66,6 +66,7 @@ class Wire:
         self.rng = cluster.random("wire")
         self._config = config
         self._services: dict[tuple[NodeId, int], Callable[[Any, Any], AsyncIterator[bytes]]] = {}
+        self._calls = 0
 
     def produce_of(self, process: Process) -> Callable[[Any, Any], AsyncIterator[bytes]]:
         """Return the Produce handler of a running process."""
@@ -91,6 +92,11 @@ class Wire:
         details: Any = SimpleNamespace(method=_METHOD, invocation_metadata=())
         found = (handler.service(details) for handler in gateway.handlers())
         return cast("Any", next(filter(None, found))).stream_stream  # type: ignore[no-any-return]
+
+    def next_peer(self) -> str:
+        """Return what a node calls the other end of the next call: each has its own connection."""
+        self._calls += 1
+        return f"simulated:{self._calls}"
 
     def connect(self, loop: ProcessLoop, address: str) -> SimConnection:
         """Return a client's way to a node."""
@@ -294,9 +300,9 @@ class SimCall:
         self._task = process.loop.create_task(self._serve(process))
 
     async def _serve(self, process: Process) -> None:
-        context = _Context()
+        context = _Context(self._received, self._wire.next_peer())
         ended: Ended = None
-        answers = cast("Any", self._wire.produce_of(process)(self._received(), context))
+        answers = cast("Any", self._wire.produce_of(process)(None, context))
         try:
             async for answer in answers:
                 while self._to_client.is_full:
@@ -311,11 +317,14 @@ class SimCall:
             ended = context.status
         self._to_client.send(_End(ended))
 
-    async def _received(self) -> AsyncIterator[bytes]:
+    async def _received(self) -> Any:
+        """Return the next request; `grpc.aio.EOF` behind the last."""
         assert self._requests is not None, "it was accepted"  # noqa: S101
-        while (item := await self._requests.get()) is not _END_OF_REQUESTS:
-            self._to_server.read()
-            yield item
+        item = await self._requests.get()
+        if item is _END_OF_REQUESTS:
+            return grpc.aio.EOF
+        self._to_server.read()
+        return item
 
     def _cancel_server(self) -> None:
         self._to_server.dead = True
@@ -372,8 +381,14 @@ class _AbortedError(Exception):
 class _Context:
     """The part of gRPC's context that `Produce` uses."""
 
-    def __init__(self) -> None:
+    def __init__(self, read: Callable[[], Awaitable[Any]], peer: str) -> None:
         self.status: Ended = None
+        self.read = read
+        self._peer = peer
+
+    def peer(self) -> str:
+        """Return the client's connection."""
+        return self._peer
 
     async def abort(
         self, code: grpc.StatusCode, details: str, trailing_metadata: tuple[tuple[str, str], ...]

@@ -31,7 +31,7 @@ class Greeter(MessageListener):
     def consume(self, message: Message) -> ConsumeResult:
         """Take one message, in one of the consumer's threads."""
         self.bodies.add(message.body.decode())
-        print(message.body.decode(), flush=True)
+        print(message.body.decode() + "\n", end="", flush=True)  # one write: there are threads
         if len(self.bodies) == MESSAGES:
             self.complete.set()
         return ConsumeResult.SUCCESS
