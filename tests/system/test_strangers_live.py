@@ -95,6 +95,8 @@ async def _send(ticket: Ticket, *messages: Message) -> None:
 async def test_who_is_no_member_is_refused_by_name(live: LiveNodes) -> None:
     """By leader and followers, in its own words quoted; terms stay (found: S5, S8d)."""
     await live.found(0, 1, 2)
+    # One that has just joined knows no member yet, and has to hear the first that comes.
+    await eventually(lambda: all(len(live.status(number).members) == 3 for number in range(3)))
     terms = [live.status(number).term for number in range(3)]
 
     refusals = [await Stranger(live, number).refusal() for number in range(3)]
