@@ -31,7 +31,8 @@ UNREAD = (
 IGNORED = ("__pycache__", ".pyc", ".pyo")
 STUBS = "rocketmq-python-client"
 """The client library of which a node imports two generated modules (`rpc.rocketmq_stubs`):
-what that library needs for itself stays out of the images."""
+what that library needs for itself stays out of the pipeline's image. The node's has it so far: the
+stories' programs run there, and are users of the whole library."""
 
 
 def project(root: Path = ROOT) -> dict[str, Any]:
@@ -110,7 +111,8 @@ def _once(
 ) -> str:
     """Fill the directory with what ``uv.lock`` names for the extras, unless that is there."""
     words = [word for each in extras for word in ("--extra", each)]
-    left_out = needed_only_by(STUBS, extras, tomllib.loads((root / "uv.lock").read_text()))
+    lock = tomllib.loads((root / "uv.lock").read_text())
+    left_out = needed_only_by(_stubs_in(extras), extras, lock)
     words += [word for each in left_out for word in ("--no-emit-package", each)]
     export = (uv(root), "export", "--frozen", "--no-dev", "--no-emit-project", "--no-header")
     text = run(*export, *words, cwd=root)
@@ -127,14 +129,21 @@ def _once(
     return wanted
 
 
-def needed_only_by(name: str, extras: Iterable[str], lock: dict[str, Any]) -> list[str]:
-    """Return the packages that *extras* of the project bring only because *name* needs them."""
-    return sorted(_reached(extras, lock, beyond=()) - _reached(extras, lock, beyond={name}))
+def _stubs_in(extras: Iterable[str]) -> Collection[str]:
+    """Return the libraries that an image with *extras* has only for their stubs."""
+    return {STUBS} if tuple(extras) == SPARK_EXTRAS else ()
+
+
+def needed_only_by(
+    names: Collection[str], extras: Iterable[str], lock: dict[str, Any]
+) -> list[str]:
+    """Return the packages that *extras* of the project bring only because *names* need them."""
+    return sorted(_reached(extras, lock, beyond=()) - _reached(extras, lock, beyond=names))
 
 
 def needed_by(extras: Iterable[str], lock: dict[str, Any]) -> set[str]:
     """Return the packages that an image with *extras* of the project carries."""
-    return _reached(extras, lock, beyond={STUBS})
+    return _reached(extras, lock, beyond=_stubs_in(extras))
 
 
 def _reached(extras: Iterable[str], lock: dict[str, Any], *, beyond: Collection[str]) -> set[str]:

@@ -33,6 +33,10 @@ _BYTES: Final = tuple(1 << power for power in range(10, 24, 2))
 _ROLES: Final = ("unjoined", "learner", "follower", "pre-candidate", "candidate", "leader")
 _PHASES: Final = ("detected", "elected", "first_ack")
 
+DIVERGED: Final = "DivergedLog"
+TERM_JUMP: Final = "TermJump"
+"""Why Raft refuses a message of a peer."""
+
 
 def _gauge(text: str) -> Any:
     return field(metadata={"text": text})
@@ -125,6 +129,8 @@ class NodeMetrics:
             labelnames=(*own, "reason"),
             registry=self.registry,
         )
+        for reason in (DIVERGED, TERM_JUMP):
+            self._refusals.labels(**own, reason=reason)  # shown from the start, so that it can rise
         self.scrubbed_bytes = Counter(
             "dledger_scrubbed_bytes", "Bytes of the log that were read to look for damage", **make
         ).labels(**own)

@@ -9,15 +9,13 @@ import logging
 from typing import Final
 
 from dledger.log_clock import Clock
-from dledger.metrics import NodeMetrics
+from dledger.metrics import DIVERGED, TERM_JUMP, NodeMetrics
 from dledger.raft.ready import Divergence, TermJump
 from dledger.types import NodeId
 
 logger = logging.getLogger(__name__)
 
 _EVERY_S: Final = 10.0
-DIVERGED: Final = "DivergedLog"
-TERM_JUMP: Final = "TermJump"
 
 
 class RefusalLog:

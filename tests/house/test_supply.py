@@ -58,7 +58,7 @@ def test_an_image_has_all_that_its_programs_import(
     lock: dict[str, object], extras: tuple[str, ...], packages: str
 ) -> None:
     """Without what only the client library needs whose stubs the node uses."""
-    left_out = wheels.needed_only_by(wheels.STUBS, extras, lock)
+    left_out = wheels.needed_only_by({wheels.STUBS}, extras, lock)
 
     run = subprocess.run(
         [sys.executable, "-c", IMPORT_ALL, packages, " ".join(left_out)],
