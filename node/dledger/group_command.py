@@ -7,6 +7,7 @@ import dataclasses
 import json
 from typing import Final
 
+from dledger.admin_options import add_admin_arguments
 from dledger.channel import MAX_ANSWER_BYTES
 from dledger.client import AdminClient
 from dledger.errors import UnknownGroup
@@ -28,30 +29,20 @@ back under the name of a deleted one begins at the oldest messages.
 
 def add_list_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``dledger group list``."""
-    _add_common_arguments(parser)
+    add_admin_arguments(parser, EPILOG)
 
 
 def add_create_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``dledger group create``."""
     parser.add_argument("name")
-    _add_common_arguments(parser)
+    add_admin_arguments(parser, EPILOG)
 
 
 def add_delete_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``dledger group delete``."""
     parser.add_argument("name")
     parser.add_argument("--yes", action="store_true", help="do it, and do not only say what goes")
-    _add_common_arguments(parser)
-
-
-def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--endpoint", required=True, metavar="HOST:PORT", help="any member's peer port (20911)"
-    )
-    parser.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.epilog = EPILOG
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add_admin_arguments(parser, EPILOG)
 
 
 async def show(args: argparse.Namespace) -> int:

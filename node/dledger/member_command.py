@@ -8,6 +8,7 @@ import dataclasses
 import json
 from typing import Any, Final
 
+from dledger.admin_options import add_admin_arguments
 from dledger.client import AdminClient
 from dledger.errors import InvalidArgument, Unavailable
 from dledger.status import MemberStatus, NodeStatus
@@ -30,7 +31,7 @@ lost its disk comes back with another id: --replace removes the old one in the s
 
 def add_list_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``dledger member list``."""
-    _add_common_arguments(parser)
+    add_admin_arguments(parser, EPILOG)
 
 
 def add_add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,23 +39,13 @@ def add_add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("address", metavar="HOST:PORT", help="the new node's peer port (20911)")
     parser.add_argument("--replace", metavar="MEMBER", help="name or id to remove in its favour")
     parser.add_argument("--wait", action="store_true", help="return when the new node votes")
-    _add_common_arguments(parser)
+    add_admin_arguments(parser, EPILOG)
 
 
 def add_remove_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``dledger member remove``."""
     parser.add_argument("member", help="name or id; it never comes back with its present disk")
-    _add_common_arguments(parser)
-
-
-def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--endpoint", required=True, metavar="HOST:PORT", help="any member's peer port (20911)"
-    )
-    parser.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.epilog = EPILOG
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add_admin_arguments(parser, EPILOG)
 
 
 async def show(args: argparse.Namespace) -> int:
