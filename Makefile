@@ -83,6 +83,10 @@ model: $(STAMP) ## When a damaged end of a log may go: every state of a model, a
 chaos: $(STAMP) ## Real nodes under kills, cuts, I/O errors: make chaos MINUTES=20 [CHAOS_ARGS=...]
 	$(PY) -m e2e.chaos --minutes $(MINUTES) $(CHAOS_ARGS)
 
+.PHONY: paths
+paths: $(STAMP) ## Calls of our own that one message costs: make paths [PATHS_ARGS="--top 20"]
+	$(PY) -m dledger_sim.paths $(PATHS_ARGS)
+
 .PHONY: bench-restart
 bench-restart: $(STAMP) ## A node with a log of 10 GiB: seconds until it votes (needs 11 GiB under build/)
 	$(PY) -m e2e.bench_restart

@@ -76,6 +76,13 @@ class Wire:
         return self._services[life]
 
     def _service(self, process: Process) -> Callable[[Any, Any], AsyncIterator[bytes]]:
+        details: Any = SimpleNamespace(method=_METHOD, invocation_metadata=())
+        handlers = self.gateway_of(process).handlers()
+        found = (handler.service(details) for handler in handlers)
+        return cast("Any", next(filter(None, found))).stream_stream  # type: ignore[no-any-return]
+
+    def gateway_of(self, process: Process) -> Gateway:
+        """Build what clients talk to at a running process."""
         peers = Peers(process.id, cast("Any", None))
         for other in self.cluster.processes:
             peers.endpoints[other] = _clients(other)
@@ -88,10 +95,7 @@ class Wire:
             clients=_clients(process.id),
         )
         engine.attach(process.driver)
-        gateway = Gateway(engine, self._config, metrics=_METRICS)
-        details: Any = SimpleNamespace(method=_METHOD, invocation_metadata=())
-        found = (handler.service(details) for handler in gateway.handlers())
-        return cast("Any", next(filter(None, found))).stream_stream  # type: ignore[no-any-return]
+        return Gateway(engine, self._config, metrics=_METRICS)
 
     def next_peer(self) -> str:
         """Return what a node calls the other end of the next call: each has its own connection."""

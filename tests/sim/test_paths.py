@@ -1,0 +1,31 @@
+"""What a message may cost in calls of our own: deterministic counts, so a test may hold them."""
+
+from __future__ import annotations
+
+import pytest
+from dledger_sim.paths import Paths
+
+# A few per cent above what was measured when a line was last lowered; `make paths` shows today's,
+# and with PATHS_ARGS="--top 20" where they are.
+AT_MOST = {
+    "SendMessage alone, at the leader": 760,
+    "32 at once, a message": 130,
+    "ReceiveMessage of one": 860,
+    "AckMessage": 720,
+    "one append, at a follower": 325,
+    "an idle leader, a second": 3_500,
+}
+
+
+@pytest.fixture(scope="module")
+def measured() -> dict[str, float]:
+    return {line.what: line.entries for line in Paths().lines()}
+
+
+@pytest.mark.parametrize("what", AT_MOST)
+def test_a_message_takes_no_more_calls_than_it_did(measured: dict[str, float], what: str) -> None:
+    assert 0 < measured[what] <= AT_MOST[what]
+
+
+def test_the_figures_are_the_same_in_each_run(measured: dict[str, float]) -> None:
+    assert {line.what: line.entries for line in Paths().lines()} == measured
