@@ -88,7 +88,7 @@ def tag(version: str, content: str) -> str:
 def describe(recipe: Recipe, base_name: str, root: Path = wheels.ROOT) -> Image:
     """Return the image that the present sources make, built or not."""
     pyproject = wheels.project(root)
-    files = wheels.sources(pyproject, *recipe.files, root=root)
+    files = wheels.sources(pyproject, *recipe.files, wheels.CHOICE, root=root)
     chosen = tag(pyproject["project"]["version"], wheels.content_hash(files, base_name, root=root))
     archive = root / "build" / "images" / f"{recipe.stem}-{chosen}.tar"
     return Image(f"{recipe.repository}:{chosen}", archive)

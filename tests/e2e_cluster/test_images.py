@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -88,6 +89,19 @@ def test_the_tag_changes_with_any_source_file(tmp_path: Path) -> None:
     assert wheels.content_hash([moved], "other", root=tmp_path) != wheels.content_hash(
         [moved], "base", root=tmp_path
     )
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_the_tag_changes_with_the_choice_of_packages(recipe: image.Recipe, tmp_path: Path) -> None:
+    """Else an archive with other packages would be taken for this one."""
+    for name in (*wheels.METADATA_FILES, *recipe.files, wheels.CHOICE):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(wheels.ROOT / name, tmp_path / name)
+    before = image.describe(recipe, "base:1", tmp_path)
+
+    (tmp_path / wheels.CHOICE).write_text("another choice")
+
+    assert image.describe(recipe, "base:1", tmp_path).name != before.name
 
 
 def test_sources_are_those_of_the_wheel_without_bytecode(tmp_path: Path) -> None:
