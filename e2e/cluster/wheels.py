@@ -19,7 +19,7 @@ NODE_EXTRAS = ("node", "operator")
 SPARK_EXTRAS = ("node", "pipeline")
 METADATA_FILES = ("pyproject.toml", "uv.lock", "README.md", "LICENSE", "NOTICE")
 CHOICE = "e2e/cluster/wheels.py"
-"""Chooses what of the lock goes into an image, so it is one of the things that this is made from."""
+"""What chooses from the lock is one of the things that an image is made from."""
 # An eighth of what Spark brings, and nothing that runs here reads it: a shell for Spark Connect, a
 # database for streaming state, tests, headers, and programs that name this machine's Python.
 UNREAD = (
