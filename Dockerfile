@@ -14,16 +14,23 @@ RUN groupadd --gid 10001 dledger \
 
 # Dependencies and project are layers of their own: a change of the source redoes the last only.
 # Both are named by a hash, for builders that do not look into what they mount.
+# pip installs from an environment of its own: nothing that runs here needs it.
 ARG DEPENDENCIES=unknown
 RUN --mount=type=bind,source=build/wheels/dependencies,target=/wheels \
     echo "dependencies ${DEPENDENCIES}" \
- && python3 -m venv /opt/dledger \
- && /opt/dledger/bin/pip install --no-cache-dir --no-index --no-deps /wheels/*.whl
+ && python3 -m venv --without-pip /opt/dledger \
+ && python3 -m venv /tmp/installer \
+ && /tmp/installer/bin/pip --python /opt/dledger/bin/python install \
+        --no-cache-dir --no-index --no-deps /wheels/*.whl \
+ && rm --recursive /tmp/installer
 
 ARG PROJECT=unknown
 RUN --mount=type=bind,source=build/wheels/project,target=/wheels \
     echo "project ${PROJECT}" \
- && /opt/dledger/bin/pip install --no-cache-dir --no-index --no-deps /wheels/*.whl
+ && python3 -m venv /tmp/installer \
+ && /tmp/installer/bin/pip --python /opt/dledger/bin/python install \
+        --no-cache-dir --no-index --no-deps /wheels/*.whl \
+ && rm --recursive /tmp/installer
 
 ENV PATH=/opt/dledger/bin:${PATH} \
     PYTHONUNBUFFERED=1

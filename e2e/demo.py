@@ -11,7 +11,7 @@ import sys
 from typing import Any, Final
 
 from e2e.cluster import Cluster
-from e2e.cluster.image import Image
+from e2e.cluster.image import WORKLOAD, Image
 from e2e.demos import (
     Timeline,
     apply_group,
@@ -19,7 +19,7 @@ from e2e.demos import (
     conclude,
     fresh_namespace,
     install,
-    load_node_image,
+    load_image,
     play,
 )
 from e2e.world import ROOT, Group, Workload, eventually
@@ -40,8 +40,8 @@ def main() -> int:
 def run(cluster: Cluster, timeline: Timeline, messages: int) -> dict[str, Any]:
     """Play the story and return its figures."""
     bring_up(cluster, timeline, _DEMO)
-    image = load_node_image(cluster, timeline)
-    install(cluster, timeline, image)
+    install(cluster, timeline, load_image(cluster, timeline))
+    image = load_image(cluster, timeline, WORKLOAD)
     group = apply_group(fresh_namespace(cluster, NAMESPACE, _DEMO), timeline, GROUP)
     return traffic(group, image, timeline, messages)
 

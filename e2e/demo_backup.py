@@ -18,7 +18,7 @@ from e2e.demos import (
     conclude,
     fresh_namespace,
     install,
-    load_node_image,
+    load_image,
     play,
 )
 from e2e.s3 import S3Server
@@ -46,7 +46,7 @@ def main() -> int:
 def run(cluster: Cluster, timeline: Timeline, messages: int) -> dict[str, Any]:
     """Play the story and return its figures."""
     bring_up(cluster, timeline, _DEMO)
-    image = load_node_image(cluster, timeline)
+    image = load_image(cluster, timeline)
     spark = spark_image(cluster)
     timeline.say(f"image {spark.name} is on {cluster.heavy_node}, where Spark runs")
     install(cluster, timeline, image)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from e2e.cluster import Cluster, ClusterError, open_cluster
-from e2e.cluster.image import Image, build
+from e2e.cluster.image import NODE, Image, Recipe, build
 from e2e.world import (
     OPERATOR_NAMESPACE,
     ROOT,
@@ -87,9 +87,9 @@ def bring_up(cluster: Cluster, timeline: Timeline, demo: str) -> None:
     cluster.recycle_volumes()
 
 
-def load_node_image(cluster: Cluster, timeline: Timeline) -> Image:
-    """Build the node's image and put it on every node."""
-    image = build()
+def load_image(cluster: Cluster, timeline: Timeline, recipe: Recipe = NODE) -> Image:
+    """Build an image, the nodes' unless told otherwise, and put it on every node."""
+    image = build(recipe)
     cluster.load_image(image.archive, image.name)
     timeline.say(f"image {image.name} is on every node")
     return image

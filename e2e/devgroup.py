@@ -19,7 +19,10 @@ _RANGES = range(21_000, 32_500, 500)
 """First ports; all below those that Linux gives to outgoing connections."""
 _GUARD = 499
 _HOST = "127.0.0.1"
-_guards: set[int] = set()
+_KEPT = 3
+"""How many groups of a process may start at once; more would leave too few ranges to others."""
+_guards: dict[int, None] = {}
+"""The first ports of this process's ranges; the one that was given last stands last."""
 
 
 class DevGroup:
@@ -97,13 +100,17 @@ def free_port_range() -> int:
     """Return a client port whose whole range is free, and this process's until it ends.
 
     That nobody listens there is not enough: another run's group may be starting, or be down for
-    a moment because its test killed it. A range that this process has had is given again.
+    a moment because its test killed it. So no other process gets the range, and in this one the
+    next calls get others: of the few that it keeps, the one that was given longest ago. A range
+    for each call would take all of them bit by bit.
     """
-    for first in _RANGES:
+    new = [first for first in _RANGES if first not in _guards]
+    for first in [*new, *_guards] if len(_guards) < _KEPT else [*_guards, *new]:
         ports = [first + offset + node for offset in (0, 100, 200, 300) for node in range(3)]
         with _guarded(first) as ours:
             if ours and all(_is_free(port) for port in ports):
-                _guards.add(first)
+                _guards.pop(first, None)
+                _guards[first] = None
                 return first
     raise AssertionError("no free ports")
 

@@ -1,6 +1,6 @@
 """A client program over the unmodified RocketMQ Python SDK: produce, consume, compare.
 
-Runs in a pod (from a ConfigMap, in the node's image, which carries the SDK) or on the host. Two
+Runs in a pod (from a ConfigMap, in an image of its own: the node's and the SDK) or on the host. Two
 processes: this one produces with several threads, each sending its own numbered sequence one
 message at a time; the other consumes and acknowledges. At the end the stored log is read through
 `dledger.client` as well, since only that shows positions: a message must be there once, and each

@@ -19,7 +19,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 OPERATOR_NAMESPACE: Final = "dledger-system"
 OPERATOR: Final = "dledger-operator"
 PYTHON: Final = "/opt/dledger/bin/python"
-"""In the node's image."""
+"""In the node's image, and in what is built on it."""
 _POLL_S: Final = 0.5
 _LOG_POLL_S: Final = 3.0
 """A kubectl costs a tenth of a second of the processor that the group and its client share."""
@@ -213,7 +213,7 @@ class Group:
 
 
 class Workload:
-    """A pod that runs `workload.py` with the unmodified SDK; see there."""
+    """A pod that runs `workload.py` with the unmodified SDK, which only its own image has."""
 
     def __init__(
         self,
@@ -307,7 +307,7 @@ class Workload:
 
 
 def client_pod(name: str, image: str, command: Sequence[str]) -> dict[str, Any]:
-    """Return a pod that runs a command of a node's image.
+    """Return a pod that runs a command of *image*: the node's, or the workload's.
 
     The ConfigMap of the same name is at /workload; /tmp can be written.
     """

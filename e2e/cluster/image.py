@@ -1,7 +1,7 @@
 """Builds the project's images as OCI archives: by Docker if its daemon answers, else by buildah.
 
 ``python -m e2e.cluster.image build`` prints name and archive; without changes it takes a moment.
-With ``--spark`` it is the pipeline's image.
+With ``--spark`` it is the pipeline's image, with ``--workload`` that of the stories' clients.
 The tag carries a hash of all that the image is made from, so a node can never mistake an old
 image for a new one.
 """
@@ -44,12 +44,14 @@ class Recipe:
         files: its Dockerfile, and what that copies from the project.
         base: what it is based on where there is no registry.
         make_dependencies: makes what the Dockerfile installs first, and returns a hash of it.
+        adds_to: the recipe of the project's image that it is a layer on, if it is.
     """
 
     repository: str
     files: tuple[str, ...]
     base: base.Base
     make_dependencies: Callable[[Steps], str]
+    adds_to: Recipe | None = None
 
     @property
     def stem(self) -> str:
@@ -69,6 +71,13 @@ SPARK = Recipe(
     base=base.SPARK,
     make_dependencies=wheels.make_spark_packages,
 )
+WORKLOAD = Recipe(
+    repository="dledger.io/dledger-workload",
+    files=("Dockerfile.workload",),
+    base=base.NODE,
+    make_dependencies=wheels.make_sdk,
+    adds_to=NODE,
+)
 
 
 def tag(version: str, content: str) -> str:
@@ -79,7 +88,7 @@ def tag(version: str, content: str) -> str:
 def describe(recipe: Recipe, base_name: str, root: Path = wheels.ROOT) -> Image:
     """Return the image that the present sources make, built or not."""
     pyproject = wheels.project(root)
-    files = wheels.sources(pyproject, *recipe.files, root=root)
+    files = wheels.sources(pyproject, *recipe.files, wheels.CHOICE, root=root)
     chosen = tag(pyproject["project"]["version"], wheels.content_hash(files, base_name, root=root))
     archive = root / "build" / "images" / f"{recipe.stem}-{chosen}.tar"
     return Image(f"{recipe.repository}:{chosen}", archive)
@@ -89,24 +98,28 @@ def build(recipe: Recipe = NODE, layout: Layout | None = None, steps: Steps | No
     """Return the image of the present sources, built if it is not yet."""
     layout, steps = layout or default_layout(), steps or Steps()
     docker = docker_answers()
-    base_name = docker_base(recipe) if docker else recipe.base.name
+    below = build(recipe.adds_to, layout, steps) if recipe.adds_to else None
+    on_the_base = docker_base(recipe) if docker else recipe.base.name
+    base_name = below.name if below else on_the_base
     with lock.held(wheels.ROOT / "build" / "image.lock", steps):
         image = describe(recipe, base_name)
         if image.archive.exists():
             return image
         dependencies = recipe.make_dependencies(steps)
-        image = _wheel_of_settled_sources(recipe, base_name, steps)
+        if below is None:
+            image = _wheel_of_settled_sources(recipe, base_name, steps)
         image.archive.parent.mkdir(parents=True, exist_ok=True)
         partial = image.archive.with_suffix(".partial")
         partial.unlink(missing_ok=True)
         arguments = [
             *("--file", recipe.files[0]),
-            *build_arguments(base_name, dependencies, image.name),
+            *build_arguments(recipe, base_name, dependencies, image.name),
         ]
         if docker:
+            _provide_to_docker(below)
             _by_docker(image, arguments, partial, steps)
         else:
-            _provide_buildah(layout, recipe.base, steps)
+            _provide_buildah(layout, recipe, below, steps)
             _by_buildah(layout, image, arguments, partial, steps)
         partial.rename(image.archive)
         _forget_old(recipe, image.archive)
@@ -129,10 +142,13 @@ def _wheel_of_settled_sources(recipe: Recipe, base_name: str, steps: Steps) -> I
     raise ClusterError(f"the sources changed during each of {MAX_ATTEMPTS} builds")
 
 
-def build_arguments(base_name: str, dependencies: str, image_name: str) -> list[str]:
+def build_arguments(
+    recipe: Recipe, base_name: str, dependencies: str, image_name: str
+) -> list[str]:
     """Return the options, the same for both builders, that fill in the Dockerfile's ARGs."""
-    project = image_name.rpartition(":")[2]
-    values = {"BASE": base_name, "DEPENDENCIES": dependencies, "PROJECT": project}
+    values = {"BASE": base_name, "DEPENDENCIES": dependencies}
+    if recipe.adds_to is None:  # else that has the project
+        values["PROJECT"] = image_name.rpartition(":")[2]
     return [word for key, value in values.items() for word in ("--build-arg", f"{key}={value}")]
 
 
@@ -143,11 +159,21 @@ def _by_docker(image: Image, arguments: Sequence[str], out: Path, steps: Steps) 
         run("docker", "save", "--output", out, image.name)
 
 
-def _provide_buildah(layout: Layout, needed: base.Base, steps: Steps) -> None:
+def _provide_to_docker(below: Image | None) -> None:
+    """Load the image to add to, unless Docker still has it."""
+    if below and not run("docker", "images", "--quiet", below.name).strip():
+        run("docker", "load", "--input", below.archive)
+
+
+def _provide_buildah(layout: Layout, recipe: Recipe, below: Image | None, steps: Steps) -> None:
+    """Provide buildah, and in its storage what the recipe's image is based on."""
     if os.geteuid() != 0:
         raise MissingPrerequisite("building an image without Docker needs root: run with sudo")
     packages.ensure(layout, packages.IMAGE_PACKAGES, steps)
-    base.ensure(layout, needed, steps)
+    if below is None:
+        base.ensure(layout, recipe.base, steps)
+    elif not base.buildah(layout, "images", "--quiet", below.name, check=False).strip():
+        base.buildah(layout, "pull", "--quiet", f"oci-archive:{below.archive}")
 
 
 def _by_buildah(
@@ -185,21 +211,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m e2e.cluster.image",
-        description="Build the image of node and operator, or with --spark the pipeline's.",
+        description="Build the image of node and operator, or another of the project's.",
         epilog="example: python -m e2e.cluster.image build --spark --json",
     )
     parser.add_argument(
         "command", choices=("build", "wheels"), help="wheels: only what `docker build` needs"
     )
-    parser.add_argument("--spark", action="store_true", help="the image that Spark work runs in")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--spark", action="store_true", help="the image that Spark work runs in")
+    which.add_argument(
+        "--workload", action="store_true", help="node's image and SDK, for the stories' clients"
+    )
     parser.add_argument("--json", action="store_true", help="print name and archive as JSON")
     options = parser.parse_args(argv)
-    recipe = SPARK if options.spark else NODE
+    recipe = SPARK if options.spark else WORKLOAD if options.workload else NODE
     try:
         if options.command == "wheels":
             steps = Steps()
             recipe.make_dependencies(steps)
-            wheels.make_project(steps)
+            if recipe.adds_to is None:
+                wheels.make_project(steps)
             return 0
         image = build(recipe)
     except MissingPrerequisite as missing:

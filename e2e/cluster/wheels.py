@@ -18,6 +18,8 @@ IMAGE_PYTHON = "3.11"
 NODE_EXTRAS = ("node", "operator")
 SPARK_EXTRAS = ("node", "pipeline")
 METADATA_FILES = ("pyproject.toml", "uv.lock", "README.md", "LICENSE", "NOTICE")
+CHOICE = "e2e/cluster/wheels.py"
+"""What chooses from the lock is one of the things that an image is made from."""
 # An eighth of what Spark brings, and nothing that runs here reads it: a shell for Spark Connect, a
 # database for streaming state, tests, headers, and programs that name this machine's Python.
 UNREAD = (
@@ -29,10 +31,9 @@ UNREAD = (
     "pyspark/jars/rocksdbjni-*.jar",
 )
 IGNORED = ("__pycache__", ".pyc", ".pyo")
-STUBS = "rocketmq-python-client"
+SDK = "rocketmq-python-client"
 """The client library of which a node imports two generated modules (`rpc.rocketmq_stubs`):
-what that library needs for itself stays out of the pipeline's image. The node's has it so far: the
-stories' programs run there, and are users of the whole library."""
+what that library needs for itself is in the image of the stories' programs only."""
 
 
 def project(root: Path = ROOT) -> dict[str, Any]:
@@ -76,7 +77,19 @@ def uv(root: Path = ROOT) -> str:
 
 
 def make_dependencies(steps: Steps, root: Path = ROOT) -> str:
-    """Put the node's and operator's locked wheels into ``build/wheels``; return their hash.
+    """Put the node's and operator's locked wheels into ``build/wheels``; return their hash."""
+    with steps.step("wheels of the locked dependencies"):
+        return _wheels_once("dependencies", needed_by(NODE_EXTRAS, _lock(root)), root)
+
+
+def make_sdk(steps: Steps, root: Path = ROOT) -> str:
+    """Put the wheels that the SDK needs beside the node's into ``build/wheels``; return a hash."""
+    with steps.step("wheels of the SDK"):
+        return _wheels_once("sdk", added_by_sdk(NODE_EXTRAS, _lock(root)), root)
+
+
+def _wheels_once(name: str, wanted: Collection[str], root: Path) -> str:
+    """Put the locked wheels of some of the node's packages into a directory; return their hash.
 
     Only when the lock has changed since; what has no wheel for the image's Python is built.
     """
@@ -86,8 +99,7 @@ def make_dependencies(steps: Steps, root: Path = ROOT) -> str:
         pip = ("python", "-m", "pip", "wheel", "--quiet", "--no-deps", "-r", requirements)
         run(uv(root), *python, *pip, "-w", directory, cwd=root)
 
-    with steps.step("wheels of the locked dependencies"):
-        return _once(NODE_EXTRAS, root / "build" / "wheels" / "dependencies", make, root)
+    return _once(NODE_EXTRAS, wanted, root / "build" / "wheels" / name, make, root)
 
 
 def make_spark_packages(steps: Steps, root: Path = ROOT) -> str:
@@ -103,16 +115,24 @@ def make_spark_packages(steps: Steps, root: Path = ROOT) -> str:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     with steps.step("packages of the pipeline"):
-        return _once(SPARK_EXTRAS, root / "build" / "spark-packages", make, root)
+        wanted = needed_by(SPARK_EXTRAS, _lock(root))
+        return _once(SPARK_EXTRAS, wanted, root / "build" / "spark-packages", make, root)
+
+
+def _lock(root: Path) -> dict[str, Any]:
+    return tomllib.loads((root / "uv.lock").read_text())
 
 
 def _once(
-    extras: Iterable[str], directory: Path, make: Callable[[Path, Path], None], root: Path
+    extras: Iterable[str],
+    wanted_names: Collection[str],
+    directory: Path,
+    make: Callable[[Path, Path], None],
+    root: Path,
 ) -> str:
-    """Fill the directory with what ``uv.lock`` names for the extras, unless that is there."""
+    """Fill the directory with those of the extras' locked packages, unless that is done."""
     words = [word for each in extras for word in ("--extra", each)]
-    lock = tomllib.loads((root / "uv.lock").read_text())
-    left_out = needed_only_by(_stubs_in(extras), extras, lock)
+    left_out = sorted(_reached(extras, _lock(root), beyond=()) - set(wanted_names))
     words += [word for each in left_out for word in ("--no-emit-package", each)]
     export = (uv(root), "export", "--frozen", "--no-dev", "--no-emit-project", "--no-header")
     text = run(*export, *words, cwd=root)
@@ -129,21 +149,14 @@ def _once(
     return wanted
 
 
-def _stubs_in(extras: Iterable[str]) -> Collection[str]:
-    """Return the libraries that an image with *extras* has only for their stubs."""
-    return {STUBS} if tuple(extras) == SPARK_EXTRAS else ()
-
-
-def needed_only_by(
-    names: Collection[str], extras: Iterable[str], lock: dict[str, Any]
-) -> list[str]:
-    """Return the packages that *extras* of the project bring only because *names* need them."""
-    return sorted(_reached(extras, lock, beyond=()) - _reached(extras, lock, beyond=names))
-
-
 def needed_by(extras: Iterable[str], lock: dict[str, Any]) -> set[str]:
     """Return the packages that an image with *extras* of the project carries."""
-    return _reached(extras, lock, beyond=_stubs_in(extras))
+    return _reached(extras, lock, beyond={SDK})
+
+
+def added_by_sdk(extras: Iterable[str], lock: dict[str, Any]) -> set[str]:
+    """Return the packages that *extras* of the project bring only because the SDK needs them."""
+    return _reached(extras, lock, beyond=()) - needed_by(extras, lock)
 
 
 def _reached(extras: Iterable[str], lock: dict[str, Any], *, beyond: Collection[str]) -> set[str]:

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import pytest
 
 from e2e.cluster import Cluster, ClusterError, open_cluster
-from e2e.cluster.image import Image, build
+from e2e.cluster.image import WORKLOAD, Image, build
 from e2e.world import ROOT, Namespace, install_operator
 
 MakeReport: TypeAlias = Generator[None, pytest.TestReport, pytest.TestReport]
@@ -64,6 +64,14 @@ def cluster() -> Cluster:
 def image(cluster: Cluster) -> Image:
     """Return the image of the present sources, on every node."""
     built = build()
+    cluster.load_image(built.archive, built.name)
+    return built
+
+
+@pytest.fixture(scope="session")
+def workload_image(cluster: Cluster) -> Image:
+    """Return the image that SDK clients run in, on every node."""
+    built = build(WORKLOAD)
     cluster.load_image(built.archive, built.name)
     return built
 

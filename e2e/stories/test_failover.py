@@ -19,13 +19,13 @@ SDK = ("--endpoint", "orders:8081", "--topic", "demo")
 
 
 def test_every_acknowledged_message_survives_the_leaders_pod(
-    namespace: Namespace, image: Image
+    namespace: Namespace, workload_image: Image
 ) -> None:
     """Given traffic, when the leader's pod is killed, then writes go on and nothing is lost."""
     namespace.apply(group_manifest("orders"))
     group = namespace.group("orders")
     group.wait_available()
-    traffic = Workload(namespace, image, "traffic", *SDK, "--messages", "4000")
+    traffic = Workload(namespace, workload_image, "traffic", *SDK, "--messages", "4000")
     traffic.start()
     traffic.wait_acked(1000)
     before = group.leader()
@@ -42,13 +42,13 @@ def test_every_acknowledged_message_survives_the_leaders_pod(
 
 
 def test_writes_go_on_without_operator_and_api_server(
-    namespace: Namespace, image: Image, cluster: Cluster
+    namespace: Namespace, workload_image: Image, cluster: Cluster
 ) -> None:
     """With the control plane gone, a leader killed by SIGKILL costs under 5 s of writes."""
     namespace.apply(group_manifest("orders"))
     group = namespace.group("orders")
     group.wait_available()
-    traffic = Workload(namespace, image, "traffic", *SDK, "--seconds", "240")
+    traffic = Workload(namespace, workload_image, "traffic", *SDK, "--seconds", "240")
     traffic.start()
     traffic.wait_acked(300)
     pids = cluster.container_pids(namespace.name, group.leader())
@@ -79,13 +79,13 @@ def test_writes_go_on_without_operator_and_api_server(
 
 
 def test_a_group_whose_pods_are_all_deleted_reads_everything_back(
-    namespace: Namespace, image: Image
+    namespace: Namespace, workload_image: Image
 ) -> None:
     """Whole-group restart while producing: the same group id, everything acknowledged there."""
     namespace.apply(group_manifest("orders"))
     group = namespace.group("orders")
     group_id = group.wait_available()["groupId"]
-    traffic = Workload(namespace, image, "traffic", *SDK, "--seconds", "240")
+    traffic = Workload(namespace, workload_image, "traffic", *SDK, "--seconds", "240")
     traffic.start()
     traffic.wait_acked(500)
 
@@ -99,14 +99,15 @@ def test_a_group_whose_pods_are_all_deleted_reads_everything_back(
     assert group.wait_available()["groupId"] == group_id
 
 
-def test_a_deleted_group_comes_back_with_its_data(namespace: Namespace, image: Image) -> None:
+def test_a_deleted_group_comes_back_with_its_data(
+    namespace: Namespace, workload_image: Image
+) -> None:
     """Delete and apply again: the volumes are kept, the group id and every message return."""
     namespace.apply(group_manifest("orders"))
     group = namespace.group("orders")
     group_id = group.wait_available()["groupId"]
-    first = Workload(
-        namespace, image, "before", *SDK, "--messages", "1500", "--consumer", "none", "--print-acks"
-    )
+    writes = ("--messages", "1500", "--consumer", "none", "--print-acks")
+    first = Workload(namespace, workload_image, "before", *SDK, *writes)
     first.start()
     assert first.summary()["acked"] >= 1500
     acks = "\n".join(first.acks())
@@ -117,7 +118,7 @@ def test_a_deleted_group_comes_back_with_its_data(namespace: Namespace, image: I
     namespace.apply(group_manifest("orders"))
     status = group.wait_available()
     second = Workload(
-        namespace, image, "after", *SDK, "--expect", "/workload/acks", files={"acks": acks}
+        namespace, workload_image, "after", *SDK, "--expect", "/workload/acks", files={"acks": acks}
     )
     second.start()
     summary = second.summary()

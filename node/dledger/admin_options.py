@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from typing import Final
+
+from dledger.channel import MAX_ANSWER_BYTES
+from dledger.client import AdminClient
+
+_NOT_DONE: Final = 1
 
 
 def add_admin_arguments(parser: argparse.ArgumentParser, epilog: str) -> None:
@@ -14,3 +20,13 @@ def add_admin_arguments(parser: argparse.ArgumentParser, epilog: str) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.epilog = epilog
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
+
+
+def admin_of(args: argparse.Namespace) -> AdminClient:
+    """Return a client of the node that was named; it takes lists of as many as a group may have."""
+    return AdminClient(args.endpoint, timeout_s=args.timeout, max_answer_bytes=MAX_ANSWER_BYTES)
+
+
+def exit_code(args: argparse.Namespace) -> int:
+    """Return how a command ends that only says what would go unless it was told ``--yes``."""
+    return 0 if args.yes else _NOT_DONE

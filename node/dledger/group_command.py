@@ -7,12 +7,8 @@ import dataclasses
 import json
 from typing import Final
 
-from dledger.admin_options import add_admin_arguments
-from dledger.channel import MAX_ANSWER_BYTES
-from dledger.client import AdminClient
+from dledger.admin_options import add_admin_arguments, admin_of, exit_code
 from dledger.errors import UnknownGroup
-
-_NOT_DONE: Final = 1
 
 EPILOG: Final = """\
 examples:
@@ -47,9 +43,7 @@ def add_delete_arguments(parser: argparse.ArgumentParser) -> None:
 
 async def show(args: argparse.Namespace) -> int:
     """Print the groups, with what each has before it in the topics that it reads."""
-    async with AdminClient(
-        args.endpoint, timeout_s=args.timeout, max_answer_bytes=MAX_ANSWER_BYTES
-    ) as admin:
+    async with admin_of(args) as admin:
         groups = await admin.groups()
     if args.json:
         print(json.dumps([dataclasses.asdict(group) for group in groups]))
@@ -65,9 +59,7 @@ async def show(args: argparse.Namespace) -> int:
 
 async def create(args: argparse.Namespace) -> int:
     """Create a consumer group."""
-    async with AdminClient(
-        args.endpoint, timeout_s=args.timeout, max_answer_bytes=MAX_ANSWER_BYTES
-    ) as admin:
+    async with admin_of(args) as admin:
         created = await admin.create_group(args.name)
     if args.json:
         print(json.dumps({"name": args.name, "created": created}))
@@ -78,9 +70,7 @@ async def create(args: argparse.Namespace) -> int:
 
 async def delete(args: argparse.Namespace) -> int:
     """Delete a consumer group, or say what would go with it; then 1."""
-    async with AdminClient(
-        args.endpoint, timeout_s=args.timeout, max_answer_bytes=MAX_ANSWER_BYTES
-    ) as admin:
+    async with admin_of(args) as admin:
         found = [group for group in await admin.groups() if group.name == args.name]
         if not found:
             raise UnknownGroup(args.name)
@@ -95,4 +85,4 @@ async def delete(args: argparse.Namespace) -> int:
         for each in found[0].backlogs:
             print(f"  {each.topic}: {each.unread} unread, {each.held} not acknowledged")
         print("to delete it: the same command with --yes")
-    return 0 if args.yes else _NOT_DONE
+    return exit_code(args)

@@ -7,10 +7,8 @@ import dataclasses
 import json
 from typing import Final
 
-from dledger.channel import MAX_ANSWER_BYTES
-from dledger.client import AdminClient, Client, TopicView
-
-_NOT_DONE: Final = 1
+from dledger.admin_options import admin_of, exit_code
+from dledger.client import Client, TopicView
 
 EPILOG: Final = """\
 examples:
@@ -78,9 +76,7 @@ async def show(args: argparse.Namespace) -> int:
 
 async def delete(args: argparse.Namespace) -> int:
     """Delete a topic, or say what would go with it; then 1."""
-    async with AdminClient(
-        args.endpoint, timeout_s=args.timeout, max_answer_bytes=MAX_ANSWER_BYTES
-    ) as admin:
+    async with admin_of(args) as admin:
         topic = await admin.describe_topic(args.name)
         messages = await admin.delete_topic(topic) if args.yes else topic.messages
     if args.json:
@@ -91,7 +87,7 @@ async def delete(args: argparse.Namespace) -> int:
     else:
         print(_would_go(topic))
         print("to delete it: the same command with --yes")
-    return 0 if args.yes else _NOT_DONE
+    return exit_code(args)
 
 
 def _would_go(topic: TopicView) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from e2e.cluster import golang, image, oci, wheels
 
-RECIPES = (image.NODE, image.SPARK)
+RECIPES = (image.NODE, image.SPARK, image.WORKLOAD)
 LISTING = """\
 REF               TYPE DIGEST      SIZE  PLATFORMS   LABELS
 dledger.io/x:1-ab oci  sha256:12ab 1 MiB linux/amd64 io.cri-containerd.image=managed
@@ -90,6 +91,19 @@ def test_the_tag_changes_with_any_source_file(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_the_tag_changes_with_the_choice_of_packages(recipe: image.Recipe, tmp_path: Path) -> None:
+    """Else an archive with other packages would be taken for this one."""
+    for name in (*wheels.METADATA_FILES, *recipe.files, wheels.CHOICE):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(wheels.ROOT / name, tmp_path / name)
+    before = image.describe(recipe, "base:1", tmp_path)
+
+    (tmp_path / wheels.CHOICE).write_text("another choice")
+
+    assert image.describe(recipe, "base:1", tmp_path).name != before.name
+
+
 def test_sources_are_those_of_the_wheel_without_bytecode(tmp_path: Path) -> None:
     """Running the code must not change the tag."""
     (tmp_path / "pkg" / "__pycache__").mkdir(parents=True)
@@ -103,7 +117,7 @@ def test_sources_are_those_of_the_wheel_without_bytecode(tmp_path: Path) -> None
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_an_image_is_never_latest_and_lies_in_the_build_directory(recipe: image.Recipe) -> None:
     """Kubernetes would pull ``latest`` from a registry that is not there."""
-    described = image.describe(recipe, recipe.base.name)
+    described = image.describe(recipe, "base:1")
 
     repository, _, tag = described.name.partition(":")
     assert repository == recipe.repository
@@ -112,12 +126,13 @@ def test_an_image_is_never_latest_and_lies_in_the_build_directory(recipe: image.
 
 
 def test_the_images_differ_in_name_base_and_archive() -> None:
-    """Neither takes the other's place, nor forgets the other's archives as its own older ones."""
-    node, spark = (image.describe(each, each.base.name) for each in RECIPES)
+    """None takes another's place, nor forgets another's archives as its own older ones."""
+    node, *others = (image.describe(each, "base:1") for each in RECIPES)
 
-    assert node.name.partition(":")[0] != spark.name.partition(":")[0]
+    assert len({each.repository for each in RECIPES}) == len(RECIPES)
     assert image.NODE.base.name != image.SPARK.base.name
-    assert not spark.archive.match(f"{image.NODE.stem}-[0-9]*.tar")
+    assert not any(each.archive.match(f"{image.NODE.stem}-[0-9]*.tar") for each in others)
+    assert node.archive.match(f"{image.NODE.stem}-[0-9]*.tar")
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -127,7 +142,7 @@ def test_every_argument_of_a_dockerfile_is_given(recipe: image.Recipe) -> None:
     declared = {
         line.split()[1].partition("=")[0] for line in dockerfile.splitlines() if "ARG " in line[:4]
     }
-    given = image.build_arguments("base:1", "abc", "dledger.io/dledger:1-def")
+    given = image.build_arguments(recipe, "base:1", "abc", "dledger.io/dledger:1-def")
 
     assert {word.partition("=")[0] for word in given[1::2]} == declared
 

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,14 @@ import importlib, pkgutil, sys
 from importlib.machinery import PathFinder
 from importlib.metadata import distribution
 
-packages, left_out = sys.argv[1].split(), sys.argv[2].split()
-missing = {str(file.locate()) for name in left_out for file in distribution(name).files}
+packages, carried, left_out = (words.split() for words in sys.argv[1:])
+
+
+def files(name):
+    return {str(file.locate()) for file in distribution(name).files}
+
+
+missing = set().union(*map(files, left_out))
 
 class LeftOut:
     def find_spec(self, name, path=None, target=None):
@@ -36,8 +43,18 @@ for package in packages:
 try:
     import grpc_tools
 except ModuleNotFoundError:
-    print("whole")
+    imported = {getattr(module, "__file__", None) for module in sys.modules.values()}
+    print(*(name for name in carried if files(name).isdisjoint(imported)))
 """
+LATER = {"pycparser": "cffi.cparser", "tzdata": "zoneinfo._common"}
+NODE_LATER = {**LATER, "click": "kopf.cli"}
+SPARK_LATER = {
+    **LATER,
+    "pandas": "pyspark.sql.pandas.types",
+    "python-dateutil": "pandas",
+    "pytz": "pandas",
+}
+"""What no import of our modules leads to, and the module of the same image that imports it."""
 
 
 @pytest.fixture(scope="module")
@@ -46,40 +63,59 @@ def lock() -> dict[str, object]:
     return tomllib.loads((ROOT / "uv.lock").read_text())
 
 
+def unimported(packages: str, carried: set[str], left_out: set[str]) -> set[str]:
+    """Import all of our packages without what is left out; return what of the carried was idle."""
+    listed = (" ".join(sorted(names)) for names in (carried, left_out))
+    command = [sys.executable, "-c", IMPORT_ALL, packages, *listed]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout, "grpc_tools was not left out"
+    return set(run.stdout.split())
+
+
 @pytest.mark.parametrize(
-    ("extras", "packages"),
+    ("extras", "packages", "later"),
     [
-        (wheels.NODE_EXTRAS, "dledger dledger_operator"),
-        (wheels.SPARK_EXTRAS, "dledger dledger_pipeline"),
+        (wheels.NODE_EXTRAS, "dledger dledger_operator", NODE_LATER),
+        (wheels.SPARK_EXTRAS, "dledger dledger_pipeline", SPARK_LATER),
     ],
     ids=["node", "spark"],
 )
-def test_an_image_has_all_that_its_programs_import(
-    lock: dict[str, object], extras: tuple[str, ...], packages: str
+def test_an_image_has_what_its_programs_import_and_no_more(
+    lock: dict[str, object], extras: tuple[str, ...], packages: str, later: dict[str, str]
 ) -> None:
     """Without what only the client library needs whose stubs the node uses."""
-    left_out = wheels.needed_only_by({wheels.STUBS}, extras, lock)
+    carried, left_out = wheels.needed_by(extras, lock), wheels.added_by_sdk(extras, lock)
 
-    run = subprocess.run(
-        [sys.executable, "-c", IMPORT_ALL, packages, " ".join(left_out)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    idle = unimported(packages, carried, left_out)
 
-    assert {"grpcio-tools", "opentelemetry-sdk"} <= set(left_out)
-    assert (run.returncode, run.stdout) == (0, "whole\n"), run.stderr
+    assert {"grpcio-tools", "opentelemetry-sdk"} <= left_out
+    assert idle == later.keys()
+
+
+def test_what_is_imported_later_is_named_by_the_module_that_does() -> None:
+    """A reason that no longer holds would keep a package for nothing."""
+    for package, module in {**NODE_LATER, **SPARK_LATER}.items():
+        spec = find_spec(module)
+        assert spec
+        assert spec.origin
+        name = package.removeprefix("python-")
+        assert re.search(rf"(import|from|\W){name}\b", Path(spec.origin).read_text()), package
 
 
 def test_every_package_of_the_images_stands_in_notice(lock: dict[str, object]) -> None:
     """With the image that has it, and a licence."""
     wanted = {
         (package, which)
-        for which, extras in (("node", wheels.NODE_EXTRAS), ("spark", wheels.SPARK_EXTRAS))
-        for package in wheels.needed_by(extras, lock)
+        for which, packages in (
+            ("node", wheels.needed_by(wheels.NODE_EXTRAS, lock)),
+            ("spark", wheels.needed_by(wheels.SPARK_EXTRAS, lock)),
+            ("workload", wheels.added_by_sdk(wheels.NODE_EXTRAS, lock)),
+        )
+        for package in packages
     }
 
-    rows = re.findall(r"^([a-z0-9-]+) +(node spark|node|spark) +\S", NOTICE, re.MULTILINE)
+    rows = re.findall(r"^([a-z0-9-]+) +(node spark|node|spark|workload) +\S", NOTICE, re.MULTILINE)
 
     assert {(package, which) for package, images in rows for which in images.split()} == wanted
 

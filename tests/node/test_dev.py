@@ -88,31 +88,42 @@ async def test_a_group_that_somebody_else_has_founded_is_not_taken_for_ours(tmp_
     await nodes.stop()
 
 
-def test_two_runs_of_tests_get_different_ports() -> None:
-    """Though nobody listens there yet."""
-    ours = free_port_range()
+def test_runs_of_tests_that_ask_at_once_get_different_ports() -> None:
+    """Though nobody listens there yet, neither in this process nor in the others."""
+    asks = "from e2e.devgroup import free_port_range as f; print(f(), f(), flush=True); input()"
+    command = [sys.executable, "-c", asks]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    ours = [free_port_range(), free_port_range()]
 
-    other = subprocess.run(
-        [sys.executable, "-c", "from e2e.devgroup import free_port_range as f; print(f())"],
-        cwd=ROOT,
-        capture_output=True,
-        check=True,
-        text=True,
-    )
+    with (
+        subprocess.Popen(command, cwd=ROOT, **pipes) as one,
+        subprocess.Popen(command, cwd=ROOT, **pipes) as other,
+    ):
+        theirs = [int(word) for run in (one, other) for word in run.stdout.readline().split()]
+        for run in (one, other):
+            run.communicate("\n")
 
-    assert int(other.stdout) != ours
+    assert len({*ours, *theirs}) == 6
 
 
-def test_a_run_keeps_to_the_ports_that_its_last_group_has_left() -> None:
-    """Connections that were closed there count for a minute; a run took all ranges bit by bit."""
+def test_a_run_keeps_to_a_few_ranges() -> None:
+    """A range for each group would leave none to other runs."""
+    given = {free_port_range() for _ in range(10)}
+
+    assert len(given) < 10
+    assert {free_port_range() for _ in range(10)} == given
+
+
+def test_ports_where_somebody_listens_are_passed_by() -> None:
+    """Until he leaves; connections that were closed there count for a minute, but not here."""
     first = free_port_range()
     with (
         socket.create_server(("127.0.0.1", first)) as server,
         socket.create_connection(("127.0.0.1", first)),
     ):
-        busy = free_port_range()
+        while_busy = {free_port_range() for _ in range(6)}
         accepted, _ = server.accept()
         accepted.close()
 
-    assert busy != first
-    assert free_port_range() == first
+    assert first not in while_busy
+    assert first in {free_port_range() for _ in range(6)}

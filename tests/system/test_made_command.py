@@ -4,30 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from live_nodes import LiveNodes, eventually
 
 from dledger import __main__ as command_line
-from dledger import node
 from dledger.errors import UnknownTopic
 from tests.rpc.rocketmq_client import RocketClient, code, message
 
 pytestmark = pytest.mark.found
-
-
-@pytest.fixture
-async def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LiveNodes]:
-    """Return a founded group of three that ends without ceremony."""
-    made = LiveNodes(tmp_path)
-    monkeypatch.setattr(node, "_CALLS_GRACE_S", 0)
-    await made.found(0, 1, 2)
-    yield made
-    monkeypatch.setattr(node, "_TRANSFER_DEADLINE_S", 0)
-    await made.stop()
 
 
 async def run(*words: str) -> int:

@@ -4,25 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from live_nodes import GROUP_ID, LiveNodes
 
 from dledger import __main__ as command_line
-from dledger import node
-
-
-@pytest.fixture
-async def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LiveNodes]:
-    """Return a founded group of three that ends without ceremony."""
-    made = LiveNodes(tmp_path)
-    monkeypatch.setattr(node, "_CALLS_GRACE_S", 0)
-    await made.found(0, 1, 2)
-    yield made
-    monkeypatch.setattr(node, "_TRANSFER_DEADLINE_S", 0)
-    await made.stop()
 
 
 async def run(*words: str) -> int:

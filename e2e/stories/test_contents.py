@@ -1,0 +1,26 @@
+"""What a running node carries beside the project itself."""
+
+from __future__ import annotations
+
+import tomllib
+
+from e2e.cluster import wheels
+from e2e.world import PYTHON, Namespace, group_manifest
+
+PACKAGES = """
+import re
+from importlib.metadata import distributions
+
+print(*(re.sub(r"[-_.]+", "-", each.name).lower() for each in distributions()))
+"""
+
+
+def test_a_node_carries_the_packages_that_its_programs_import(namespace: Namespace) -> None:
+    """Those of the lock that NOTICE lists for it; no installer, and nothing of a client's."""
+    namespace.apply(group_manifest("orders", replicas=1))
+    leader = namespace.group("orders").wait_available()["leader"]
+
+    carried = namespace.kubectl("exec", leader, "--", PYTHON, "-c", PACKAGES).split()
+
+    lock = tomllib.loads((wheels.ROOT / "uv.lock").read_text())
+    assert sorted(carried) == sorted({*wheels.needed_by(wheels.NODE_EXTRAS, lock), "dledger"})
