@@ -127,7 +127,8 @@ class Disk:
             self._votes.append((self._sequence, ready.after_hard_state))
         if ready.after_entries:
             self._acks.append((self._sequence, ready.after_entries))
-        self._release()
+        if self._votes or self._acks:
+            self._release()
 
     def stop(self) -> None:
         """Start no more writes and say nothing more; the running ones end."""

@@ -132,6 +132,7 @@ class Driver:
             applied_index=self._applied_index,
             snapshots=snapshots,
         )
+        self._id = raft.id
         self._log = log
         self.core.log_repaired(whole=log.is_whole)
         self._membership = self.core.membership
@@ -307,21 +308,21 @@ class Driver:
 
     def receive(self, message: Message) -> None:
         """Take one message from a peer."""
-        if not self._takes_steps or self._is_backlogged(message):
+        if not self._takes_steps():
+            return
+        if type(message) is InstallSnapshotRequest and self._is_backlogged():
             return
         self._roles.receiving(message)
         self.core.step(message)
-        self._wake()
+        self._wake_if_due()
 
-    @property
     def _takes_steps(self) -> bool:
         installing = self._installation is not None and self._installation.replaces_log
         return self._running and not installing
 
-    def _is_backlogged(self, message: Message) -> bool:
+    def _is_backlogged(self) -> bool:
         """Whether a piece of a snapshot comes faster than the disk takes it; it comes again."""
-        is_piece = isinstance(message, InstallSnapshotRequest)
-        return is_piece and self._snapshots is not None and self._snapshots.is_backlogged
+        return self._snapshots is not None and self._snapshots.is_backlogged
 
     def peer_disconnected(self, peer: NodeId) -> None:
         """Pass on that a peer's connection broke; if it leads, an election starts early."""
@@ -373,19 +374,21 @@ class Driver:
         if not self._running:
             return
         self._schedule_tick(self._config.tick_s)
-        now_s = self._clock.monotonic_s()
-        self.last_tick_s = now_s
+        now_s = self.last_tick_s = self._clock.monotonic_s()
         self._watch_disk(now_s)
-        if self._takes_steps:
-            self.core.tick()
-        waits = self.core.role is Role.LEADER and self.core.commit_index < self.core.last_index
-        self._commits.look(now_s, waits=waits, commit_index=self.core.commit_index)
-        self._wake()
+        core = self.core
+        if self._takes_steps():
+            core.tick()
+        commit_index = core.commit_index
+        waits = commit_index < core.last_index and core.role is Role.LEADER
+        self._commits.look(now_s, waits=waits, commit_index=commit_index)
+        self._wake_if_due()
 
     def _watch_disk(self, now_s: float) -> None:
-        watched = self.core.role is Role.LEADER and not self._disk.retrying
-        since_s = self._disk.busy_since_s if watched else None
-        is_behind = self.core.commit_index > self.core.durable_index
+        since_s = self._disk.busy_since_s
+        if since_s is not None and (self._disk.retrying or self.core.role is not Role.LEADER):
+            since_s = None
+        is_behind = since_s is not None and self.core.commit_index > self.core.durable_index
         if self._stall.exceeded(now_s, busy_since_s=since_s, is_behind=is_behind):
             logger.warning(
                 "the disk has not synced for %.1f s: stepping down", self.sync_running_s()
@@ -396,6 +399,11 @@ class Driver:
         if not self._wake_scheduled and self._running:
             self._wake_scheduled = True
             asyncio.get_running_loop().call_soon(self._run)
+
+    def _wake_if_due(self) -> None:
+        """Wake up behind what mostly changes nothing: a tick, a heartbeat or its answer."""
+        if self.core.has_ready() or self._proposing.waits():
+            self._wake()
 
     def _run(self) -> None:
         self._wake_scheduled = False
@@ -408,7 +416,7 @@ class Driver:
             self._fail("cannot go on behind a step that was half done", error)
 
     def _advance(self) -> None:
-        while self._takes_steps:
+        while self._takes_steps():
             self._proposing.propose(disk_idle=self._disk.idle)
             if not self.core.has_ready():
                 break
@@ -420,14 +428,17 @@ class Driver:
 
     def _handle(self, ready: Ready) -> None:
         self._disk.submit(ready)
-        self._apply(ready.committed)
-        if self._installation is not None:
+        if ready.committed:
+            self._apply(ready.committed)
+            self._applied.applied(self._applied_index)
+        if self._installation is not None and (ready.chunks or ready.install is not None):
             self._installation.take(ready)
-        self._applied.applied(self._applied_index)
-        self._reads.confirmed(ready.reads)
+        if ready.reads:
+            self._reads.confirmed(ready.reads)
         self._note_membership()
         self._note_role(ready.role_change)
-        self._refusals.note(ready.refused)
+        if ready.refused is not None:
+            self._refusals.note(ready.refused)
 
     # -- what the disk says ----------------------------------------------------------------------
 
@@ -496,7 +507,7 @@ class Driver:
         Without a leader, ask whether the first one was ever committed.
         """
         needed = first_needed(damaged, self._applied_index)
-        if self._takes_steps and needed is not None:
+        if self._takes_steps() and needed is not None:
             self.core.entry_lost(needed)
             if needed == first_needed(self._log.faulty, self._applied_index):
                 self.core.disown(needed)
@@ -519,8 +530,6 @@ class Driver:
     # -- apply -----------------------------------------------------------------------------------
 
     def _apply(self, entries: Sequence[Entry]) -> None:
-        if not entries:
-            return
         for entry in entries:
             self._apply_one(entry)
         for listener in self._applied_listeners:
@@ -559,10 +568,13 @@ class Driver:
     # -- membership and role ---------------------------------------------------------------------
 
     def _note_membership(self) -> None:
-        if self.core.membership is not self._membership:
-            self._membership = self.core.membership
-            self._on_membership(self._membership)
-        removal_index = self.core.removal_index(self.core.id)
+        membership = self.core.membership
+        if membership is not self._membership:
+            self._membership = membership
+            self._on_membership(membership)
+        if membership.get(self._id) is not None:
+            return
+        removal_index = self.core.removal_index(self._id)
         if removal_index is not None and self._on_removed is not None:
             on_removed, self._on_removed = self._on_removed, None
             on_removed(removal_index)

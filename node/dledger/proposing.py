@@ -70,6 +70,10 @@ class Proposing:
         """Bytes of commands that wait to become part of an entry."""
         return self._queue.size_bytes
 
+    def waits(self) -> bool:
+        """Whether a command waits to become part of an entry."""
+        return bool(self._queue)
+
     def push(self, command: Command) -> asyncio.Future[object]:
         """Queue one framed command; the future gives what applying it gave. Raises Overloaded."""
         result: asyncio.Future[object] = asyncio.get_running_loop().create_future()

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
+from functools import cached_property
 from typing import Final, NewType
 
 NodeId = NewType("NodeId", str)
@@ -118,7 +119,7 @@ class Member:
     address: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Membership:
     """Who belongs to which group. A MEMBERSHIP entry's data is its `encode`d form (UTF-8 JSON).
 
@@ -139,17 +140,17 @@ class Membership:
     outgoing: tuple[Member, ...] = field(default=(), kw_only=True)
     learners: tuple[Member, ...] = field(default=(), kw_only=True)
 
-    @property
+    @cached_property
     def voter_ids(self) -> frozenset[NodeId]:
         """The ids that count towards a quorum."""
         return frozenset(member.id for member in self.voters)
 
-    @property
+    @cached_property
     def outgoing_ids(self) -> frozenset[NodeId]:
         """The ids of the voters before, while the voters change."""
         return frozenset(member.id for member in self.outgoing)
 
-    @property
+    @cached_property
     def learner_ids(self) -> frozenset[NodeId]:
         """The ids of those that get the log and do not vote in any half."""
         return frozenset(m.id for m in self.learners) - self.voter_ids - self.outgoing_ids
@@ -159,7 +160,7 @@ class Membership:
         """Whether the voters are changing."""
         return bool(self.outgoing)
 
-    @property
+    @cached_property
     def members(self) -> tuple[Member, ...]:
         """Everyone, once, sorted by name."""
         everyone = {m.id: m for m in (*self.outgoing, *self.learners, *self.voters)}
@@ -167,7 +168,11 @@ class Membership:
 
     def get(self, node_id: NodeId) -> Member | None:
         """Return the member with this id, if it is one."""
-        return next((member for member in self.members if member.id == node_id), None)
+        return self._by_id.get(node_id)
+
+    @cached_property
+    def _by_id(self) -> dict[NodeId, Member]:
+        return {member.id: member for member in self.members}
 
     def encode(self) -> bytes:
         """Return the canonical bytes: members sorted by name, keys sorted, no spaces.

@@ -60,7 +60,7 @@ class QuietCluster(Cluster):
 
     def send(self, message: Message) -> None:
         """Carry a message in the bytes that peers send each other."""
-        frame = self._encoders.setdefault(message.sender, Encoder()).encode(message)
+        frame = self._encoders[message.sender].encode(message)
         self.clock.after(MS // 10, lambda: self._arrive(message.sender, message.recipient, frame))
 
     def _arrive(self, sender: NodeId, recipient: NodeId, frame: bytes) -> None:
@@ -74,7 +74,7 @@ class QuietCluster(Cluster):
     def begin(self) -> None:
         """Start all nodes; the first campaigns."""
         self.calm = True
-        self._encoders: dict[NodeId, Encoder] = {}
+        self._encoders = {node: Encoder() for node in self.processes}
         super().begin()
 
     def job_us(self, process: Process) -> tuple[int, int]:

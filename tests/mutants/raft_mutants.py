@@ -51,8 +51,8 @@ RAFT_MUTANTS = (
     Mutant(
         name="skip the write of a vote in a term already entered",
         file="raft/standing.py",
-        old="        self._handed = self.hard_state\n        return self.hard_state\n",
-        new="        handed, self._handed = self._handed, self.hard_state\n"
+        old="        self.handed = self.hard_state\n        return self.hard_state\n",
+        new="        handed, self.handed = self.handed, self.hard_state\n"
         "        return self.hard_state if self.hard_state.term != handed.term else None\n",
         why="the vote is forgotten by a power cut and given again (5.2)",
         checks=(_ORDER,),
@@ -68,8 +68,8 @@ RAFT_MUTANTS = (
     Mutant(
         name="keep the vote in a new term",
         file="raft/standing.py",
-        old="self.hard_state = HardState(term)\n",
-        new="self.hard_state = HardState(term, self.vote)\n",
+        old="self._set(HardState(term))\n",
+        new="self._set(HardState(term, self.vote))\n",
         why="a vote of an earlier term counts in this one (5.2)",
         checks=(_PAPER, _CORE),
     ),
@@ -100,8 +100,8 @@ RAFT_MUTANTS = (
     Mutant(
         name="either half of a joint membership commits",
         file="raft/quorum.py",
-        old="return min(committed(match_index, half) for half in self._halves())",
-        new="return max(committed(match_index, half) for half in self._halves())",
+        old="min(stored, committed(match_index, self.outgoing)) if self.outgoing else stored",
+        new="max(stored, committed(match_index, self.outgoing)) if self.outgoing else stored",
         why="old and new voters commit different entries (6)",
         checks=(_MEMBERSHIP,),
     ),
@@ -132,8 +132,8 @@ RAFT_MUTANTS = (
     Mutant(
         name="the leader counts what it has not synced",
         file="raft/leading.py",
-        old="match_index[self._config.id] = self._log.durable_index",
-        new="match_index[self._config.id] = self._log.last_index",
+        old="match_index = {self._config.id: self._log.durable_index}",
+        new="match_index = {self._config.id: self._log.last_index}",
         why="an entry is committed that only a minority has on disk",
         checks=(_ORDER,),
     ),
@@ -196,8 +196,8 @@ RAFT_MUTANTS = (
     Mutant(
         name="a heartbeat commits what was not compared",
         file="raft/leading.py",
-        old="known = min(self._log.commit_index, peer.match_index)",
-        new="known = self._log.commit_index",
+        old="is_behind = peer.match_index < self._log.commit_index",
+        new="is_behind = False",
         why="a follower whose log differs applies its own entries",
         checks=(_CORE, _PAPER, _SCENARIOS),
     ),
@@ -372,7 +372,7 @@ RAFT_MUTANTS = (
     Mutant(
         name="follow into any term",
         file="raft/core.py",
-        old="if message.term - self.term > MAX_TERM_JUMP:",
+        old="if ahead > MAX_TERM_JUMP:",
         new="if False:",
         why="one message leaves a group without a term to elect a leader in",
         checks=(_SAME_LOG,),

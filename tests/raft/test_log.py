@@ -199,7 +199,7 @@ def test_completions_never_claim_more_than_the_disk_holds(data: st.DataObject) -
             log.truncate(first)
             mine[first - 1 :] = [mine[first - 1 :][0] + data.draw(st.integers(0, step))]
             log.append([data_entry(mine[-1], first)])
-        elif action == "take" and log.has_writes:
+        elif action == "take" and log.has_work():
             under_way.append([(e.index, e.term) for e in log.take_writes()])
         elif action == "sync" and under_way:
             for _ in range(data.draw(st.integers(1, len(under_way)))):

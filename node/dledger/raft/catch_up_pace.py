@@ -31,7 +31,7 @@ class CatchUpPace:
 
     def tick(self) -> bool:
         """Begin the next share; returns whether somebody has used up the one before."""
-        held = any(not self.admits(peer) for peer in self._sent_bytes)
+        held = bool(self._sent_bytes) and not all(map(self.admits, self._sent_bytes))
         self._sent_bytes.clear()
         self._room_bytes = None
         if self._settled_bytes:

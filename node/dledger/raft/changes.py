@@ -22,6 +22,10 @@ class MembershipChanges:
 
     Args:
         term_start: The index of the leader's first entry.
+
+    Attributes:
+        done_with: The membership in which nothing is left to do: it is committed and final, has us
+            among its voters and nobody to promote. None: there is something, or it is not known.
     """
 
     def __init__(
@@ -36,6 +40,7 @@ class MembershipChanges:
 
     def membership_changed(self, tick: int) -> None:
         """Watch those that are learners now."""
+        self.done_with: Membership | None = None
         learners = self._memberships.current.learner_ids
         self._rounds = {
             peer: self._rounds.get(peer)
@@ -97,6 +102,8 @@ class MembershipChanges:
         current = self._memberships.current
         if current.is_joint:
             return end_change(current)
+        if not self._rounds and self._config.id in current.voter_ids:
+            self.done_with = current
         ready = self.caught_up(tick) if self._config.promote_learners else frozenset()
         return promoted(current, ready) if ready and self._may_begin() else None
 

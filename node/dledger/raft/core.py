@@ -160,15 +160,16 @@ class Raft(RaftView):
         Ignored: what is not for us, what strangers and removed members say, and what is of a term
         out of reach.
         """
-        if message.recipient != self.id or not self._is_heard(message):
+        if message.recipient != self._standing.id or not self._is_heard(message):
             return
-        if message.term - self.term > MAX_TERM_JUMP:
+        ahead = message.term - self._standing.term
+        if ahead > MAX_TERM_JUMP:
             self._out.refused = TermJump(message.sender, message.term)
-        elif _changes_nothing(message):
+        elif ahead == 0 or _changes_nothing(message):
             self._handlers[type(message)](message)
-        elif message.term < self.term:
+        elif ahead < 0:
             self._answer_outdated(message)
-        elif message.term == self.term or self._enter_higher_term(message):
+        elif self._enter_higher_term(message):
             self._handlers[type(message)](message)
 
     def propose(
@@ -368,12 +369,12 @@ class Raft(RaftView):
 
     def has_ready(self) -> bool:
         """Whether `ready` would hand something over."""
-        leading = self._standing.leading
+        standing = self._standing
+        leading = standing.leading
         return (
-            self._log.has_writes
-            or self._log.has_committed
+            self._log.has_work()
             or (leading is not None and leading.pump_due)
-            or self._standing.has_new_hard_state
+            or standing.hard_state is not standing.handed
             or bool(self._out)
         )
 
@@ -398,14 +399,15 @@ class Raft(RaftView):
         candidate may be a member that we have not heard of (Raft 6), and was introduced. Answers
         count for members only.
         """
-        sender, membership = message.sender, self._memberships.current
-        if sender == self.id:
+        sender, leading = message.sender, self._standing.leading
+        if sender == self._standing.id:
             return False
         if isinstance(message, AnyRequest):
-            return self.hears(sender)
-        leading = self._standing.leading
-        known = membership.get(sender) is not None or not membership.voters
-        return sender in leading.progress if leading is not None else known
+            return self._memberships.hears(sender, self._log.commit_index)
+        if leading is not None:
+            return sender in leading.progress
+        membership = self._memberships.current
+        return membership.get(sender) is not None or not membership.voters
 
     def _enter_higher_term(self, message: Message) -> bool:
         """Follow into the message's term; returns False if it is to be ignored.
@@ -473,7 +475,9 @@ class Raft(RaftView):
 
     def _continue_change(self, leading: Leadership) -> None:
         """Leave a joint membership once it is committed, or promote whoever has caught up."""
-        following = leading.changes.due(leading.ticks) if not self.transfer_target else None
+        if leading.changes.done_with is self._memberships.current:
+            return
+        following = leading.changes.due(leading.ticks) if not leading.transfer_target else None
         if following is not None:
             self._append_membership(leading, following)
         elif leading.changes.is_deposed():

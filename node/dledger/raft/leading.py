@@ -82,7 +82,8 @@ class Leadership:
         if self.transfer_target is not None and self._ticks >= self._transfer_deadline:
             self.transfer_target = None
         self.pump_due = self._pace.tick() or self.pump_due
-        self._see_off()
+        if self._leaving:
+            self._see_off()
 
     @property
     def ticks(self) -> int:
@@ -97,8 +98,12 @@ class Leadership:
 
     def hears_quorum(self) -> bool:
         """Whether a quorum, ourselves included, was heard within an election timeout."""
-        electorate = self._memberships.electorate
-        return electorate.is_quorum(electorate.everyone - self.silent())
+        since = self._ticks - self._config.election_timeout_ticks
+        for progress in self.progress.values():
+            if progress.last_heard_tick <= since:
+                electorate = self._memberships.electorate
+                return electorate.is_quorum(electorate.everyone - self.silent())
+        return True
 
     # Members
 
@@ -172,8 +177,9 @@ class Leadership:
 
         Only entries of this term commit by counting; earlier ones follow (Raft 5.4.2).
         """
-        match_index = {peer: p.match_index for peer, p in self.progress.items()}
-        match_index[self._config.id] = self._log.durable_index
+        match_index = {self._config.id: self._log.durable_index}
+        for peer, progress in self.progress.items():
+            match_index[peer] = progress.match_index
         index = self._memberships.electorate.committed(match_index)
         return index if index >= self._term_start else 0
 
@@ -222,7 +228,8 @@ class Leadership:
         if message.match_index > self._log.last_index or not self._is_ours(message):
             return False
         advanced = peer.acked(message.match_index)
-        self._heard(message.sender, peer)
+        if self._memberships.current.learners:
+            self.changes.heard(message.sender, match_index=peer.match_index, tick=self._ticks)
         self.pump_due = True
         self._finish_transfer(message.sender)
         return advanced
@@ -245,15 +252,14 @@ class Leadership:
         peer.last_heard_tick = self._ticks
         if message.round != self._read_round:
             peer.heartbeat_answered()
-        self._heard(message.sender, peer)
+        if self._memberships.current.learners:
+            self.changes.heard(message.sender, match_index=peer.match_index, tick=self._ticks)
         if peer.acked_round < message.round <= self._round:
             peer.acked_round = message.round
-            self._confirm_reads()
+            if self._reads.under_way:
+                self._confirm_reads()
         asks = peer.probe_due or self._replication.gets_snapshot(peer)
         self.pump_due = self.pump_due or asks or self._reads.round_due
-
-    def _heard(self, sender: NodeId, peer: Progress) -> None:
-        self.changes.heard(sender, match_index=peer.match_index, tick=self._ticks)
 
     def on_install_response(self, message: InstallSnapshotResponse) -> None:
         """Send the next piece, or the same again from where the follower wants it."""
@@ -334,17 +340,25 @@ class Leadership:
         """Send a round of heartbeats, which carries the reads that wait."""
         self._round += 1
         self._reads.round_begins(self._round, self._log.commit_index)
+        ours = self._commit_said_up_to(self._log.commit_index)
         for peer_id, peer in self.progress.items():
-            known = min(self._log.commit_index, peer.match_index)
-            commit_index = known if self._log.knows(known) else 0
+            is_behind = peer.match_index < self._log.commit_index
+            index, chain = self._commit_said_up_to(peer.match_index) if is_behind else ours
             self._out.now.append(
                 HeartbeatRequest(
                     sender=self._config.id,
                     recipient=peer_id,
                     term=self._term,
-                    commit_index=commit_index,
-                    commit_chain=self._log.chain(commit_index) if commit_index else 0,
+                    commit_index=index,
+                    commit_chain=chain,
                     round=self._round,
                 )
             )
-        self._confirm_reads()
+        if self._reads.under_way:  # of a group of one, nobody's answer comes
+            self._confirm_reads()
+
+    def _commit_said_up_to(self, index: int) -> tuple[int, int]:
+        """Return *index* and its chain CRC, both 0 where our log does not begin so early."""
+        if index != self._log.last_index and not self._log.knows(index):
+            return 0, 0
+        return index, self._log.chain(index)

@@ -248,10 +248,13 @@ class RaftLog:
                 return tuple(self._tail[start:stop])
         return tuple(self._tail[start : stop + 1])
 
-    @property
-    def has_writes(self) -> bool:
-        """Whether a cut or entries wait to be handed to storage."""
-        return self._cut_behind is not None or self._next_write <= self.last_index
+    def has_work(self) -> bool:
+        """Whether a cut or entries wait for storage, or entries for being applied."""
+        return (
+            self._next_write <= self.last_index
+            or (self.applied_index < self.commit_index and self.has_committed)
+            or self._cut_behind is not None
+        )
 
     def take_cut(self) -> int | None:
         """Hand the index to storage behind which it has to let go, if there is one."""

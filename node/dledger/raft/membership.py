@@ -19,7 +19,13 @@ _MOST_INTRODUCED: Final = 64
 
 
 class MembershipStack:
-    """The memberships of group *group_id* in the log, oldest first, each with its entry's index."""
+    """The memberships of group *group_id* in the log, oldest first, each with its entry's index.
+
+    Attributes:
+        current: The membership in force; empty before the founding entry.
+        index: Its entry's index; 0 before the founding entry.
+        electorate: Those that count towards a quorum.
+    """
 
     def __init__(self, memberships: Iterable[tuple[int, Membership]], group_id: str) -> None:
         self._group_id = group_id
@@ -27,25 +33,10 @@ class MembershipStack:
         self._stack: list[tuple[int, Membership]] = []
         self.append(memberships)
 
-    @property
-    def current(self) -> Membership:
-        """The membership in force; empty before the founding entry."""
-        return self._current
-
-    @property
-    def electorate(self) -> Electorate:
-        """Those that count towards a quorum."""
-        return self._electorate
-
     def electorate_before(self, index: int) -> Electorate:
         """Return those that counted when the entry at *index* was added; nobody if unknown."""
         before = (membership for at, membership in reversed(self._stack) if at < index)
         return _electorate_of(next(before, _NONE))
-
-    @property
-    def index(self) -> int:
-        """The index of the membership in force; 0 before the founding entry."""
-        return self._stack[-1][0] if self._stack else 0
 
     def has(self, index: int) -> bool:
         """Whether the membership of the entry at *index* is known."""
@@ -85,7 +76,7 @@ class MembershipStack:
             before = self._stack[-2][1]
             if node_id in before.voter_ids | before.outgoing_ids:
                 return True
-        return node_id in self._electorate.everyone
+        return node_id in self.electorate.everyone
 
     def was_member(self, node_id: NodeId) -> bool:
         """Whether a node is or was a member, as far as our log goes back."""
@@ -137,9 +128,9 @@ class MembershipStack:
         return None
 
     def _refresh(self) -> None:
-        self._current = self._stack[-1][1] if self._stack else _NONE
-        self._electorate = _electorate_of(self._current)
-        self._ids = frozenset(member.id for member in self._current.members)
+        self.index, self.current = self._stack[-1] if self._stack else (0, _NONE)
+        self.electorate = _electorate_of(self.current)
+        self._ids = frozenset(member.id for member in self.current.members)
 
 
 def _electorate_of(membership: Membership) -> Electorate:

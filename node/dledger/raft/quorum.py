@@ -6,9 +6,10 @@ membership changes; called by the core and by its leader's part. Sources: Raft 5
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Set
+from dataclasses import dataclass, field
 from enum import Enum
+from itertools import repeat
 
 from dledger.types import NodeId
 
@@ -26,9 +27,9 @@ def majority(voter_count: int) -> int:
     return voter_count // 2 + 1
 
 
-def is_majority(present: Collection[NodeId], voters: Collection[NodeId]) -> bool:
+def is_majority(present: Collection[NodeId], voters: Set[NodeId]) -> bool:
     """Whether *present* holds a majority of *voters*; never, if there are none."""
-    return sum(voter in present for voter in voters) >= majority(len(voters))
+    return len(voters & set(present)) > len(voters) // 2
 
 
 def committed(match_index: Mapping[NodeId, int], voters: Collection[NodeId]) -> int:
@@ -39,8 +40,8 @@ def committed(match_index: Mapping[NodeId, int], voters: Collection[NodeId]) -> 
     """
     if not voters:
         return 0
-    stored = sorted((match_index.get(voter, 0) for voter in voters), reverse=True)
-    return stored[majority(len(voters)) - 1]
+    stored = sorted(map(match_index.get, voters, repeat(0)), reverse=True)
+    return stored[len(voters) // 2]
 
 
 def vote_result(votes: Mapping[NodeId, bool], voters: Collection[NodeId]) -> VoteResult:
@@ -63,30 +64,31 @@ class Electorate:
     Attributes:
         voters: The voters of the membership, or of the new one while it changes.
         outgoing: The voters before the change; empty when none is under way.
+        everyone: All whose vote counts in one half or both.
     """
 
     voters: frozenset[NodeId] = frozenset()
     outgoing: frozenset[NodeId] = frozenset()
+    everyone: frozenset[NodeId] = field(init=False, compare=False, repr=False)
 
-    @property
-    def everyone(self) -> frozenset[NodeId]:
-        """All whose vote counts in one half or both."""
-        return self.voters | self.outgoing
+    def __post_init__(self) -> None:
+        # A leader asks at every tick and every answer; an electorate lasts for months.
+        object.__setattr__(self, "everyone", self.voters | self.outgoing)
 
     def is_quorum(self, present: Collection[NodeId]) -> bool:
         """Whether *present* could decide."""
-        return all(is_majority(present, half) for half in self._halves())
+        decided = is_majority(present, self.voters)
+        return decided and (not self.outgoing or is_majority(present, self.outgoing))
 
     def committed(self, match_index: Mapping[NodeId, int]) -> int:
         """Return the highest index that each half has stored by majority; 0 if none."""
-        return min(committed(match_index, half) for half in self._halves())
+        stored = committed(match_index, self.voters)
+        return min(stored, committed(match_index, self.outgoing)) if self.outgoing else stored
 
     def vote_result(self, votes: Mapping[NodeId, bool]) -> VoteResult:
         """Return how an election stands: WON by both halves, LOST by either."""
-        results = {vote_result(votes, half) for half in self._halves()}
+        halves = (self.voters, self.outgoing) if self.outgoing else (self.voters,)
+        results = {vote_result(votes, half) for half in halves}
         if VoteResult.LOST in results:
             return VoteResult.LOST
         return VoteResult.PENDING if VoteResult.PENDING in results else VoteResult.WON
-
-    def _halves(self) -> tuple[frozenset[NodeId], ...]:
-        return (self.voters, self.outgoing) if self.outgoing else (self.voters,)

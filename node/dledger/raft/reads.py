@@ -23,12 +23,16 @@ class _Batch:
 
 
 class Reads:
-    """The reads of one leader that are not confirmed yet; at most *limit*."""
+    """The reads of one leader that are not confirmed yet; at most *limit*.
+
+    Attributes:
+        under_way: Those whose round has begun; false if there is none.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._waiting: list[int] = []
-        self._batches: deque[_Batch] = deque()
+        self._batches = self.under_way = deque[_Batch]()
         self._count = 0
 
     def ask(self, context: int) -> None:

@@ -48,7 +48,9 @@ class Replication:
 
     def gets_snapshot(self, peer: Progress) -> bool:
         """Whether the follower is sent a snapshot: our log has not what it needs next (Raft 7)."""
-        return peer.next_index < self._log.first_index or peer.state is ProgressState.SNAPSHOT
+        if peer.state is ProgressState.SNAPSHOT:
+            return True
+        return peer.next_index <= self._log.last_index and peer.next_index < self._log.first_index
 
     def _send_entries(self, peer_id: NodeId, peer: Progress) -> None:
         config, last_index = self._config, self._log.last_index

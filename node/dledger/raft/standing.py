@@ -21,7 +21,9 @@ class Standing:
         leader: Who leads the current term, as far as it knows.
         leading: What it does as leader; None in every other role.
         hard_state: Term and vote; perhaps not durable yet.
+        term: The term of it: asked many times a message.
         installing: The snapshot that is replacing the log just now, if any.
+        handed: The hard state that was handed over last.
         durable: The newest hard state that storage has confirmed.
         led_term: The newest term whose leader was heard, since the start.
     """
@@ -41,15 +43,13 @@ class Standing:
         self.led_term = 0
         self.leading: Leadership | None = None
         self.installing: SnapshotInfo | None = None
-        self.durable = self._handed = hard_state
-        self.hard_state = HardState(last_term) if last_term > hard_state.term else hard_state
+        self.durable = self.handed = hard_state
+        self._set(HardState(last_term) if last_term > hard_state.term else hard_state)
         self._timer = timer
         self._out = outbox
 
-    @property
-    def term(self) -> int:
-        """The current term."""
-        return self.hard_state.term
+    def _set(self, hard_state: HardState) -> None:
+        self.hard_state, self.term = hard_state, hard_state.term
 
     @property
     def vote(self) -> NodeId | None:
@@ -73,7 +73,7 @@ class Standing:
         """Follow into a higher term, in which no vote was given yet."""
         led = self.leading is not None
         self.leading = None
-        self.hard_state = HardState(term)
+        self._set(HardState(term))
         cause = Cause.HIGHER_TERM if leader is None else Cause.LEADER_HEARD
         self.change(Role.FOLLOWER, leader, cause)
         if led:
@@ -81,7 +81,7 @@ class Standing:
 
     def stand(self, cause: Cause) -> None:
         """Be a candidate in the next term, with our own vote."""
-        self.hard_state = HardState(self.term + 1, self.id)
+        self._set(HardState(self.term + 1, self.id))
         self.change(Role.CANDIDATE, None, cause)
 
     def lead(self, leading: Leadership, cause: Cause) -> None:
@@ -92,18 +92,13 @@ class Standing:
     def give_vote(self, candidate: NodeId) -> None:
         """Vote in the current term; once given, a vote stays."""
         if self.vote is None:
-            self.hard_state = HardState(self.term, candidate)
-
-    @property
-    def has_new_hard_state(self) -> bool:
-        """Whether term or vote changed since they were handed over."""
-        return self.hard_state is not self._handed
+            self._set(HardState(self.term, candidate))
 
     def take_hard_state(self) -> HardState | None:
         """Hand term and vote over if they changed."""
-        if self.hard_state is self._handed:
+        if self.hard_state is self.handed:
             return None
-        self._handed = self.hard_state
+        self.handed = self.hard_state
         return self.hard_state
 
     def persisted(self, hard_state: HardState) -> bool:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 from operator import is_
 from typing import Final
 
@@ -107,7 +108,7 @@ def encode(message: Message) -> bytes:
     if isinstance(message, InstallSnapshotRequest):
         return _encode_install(message)
     number, form, names = _FIELDS[type(message)]
-    values = (getattr(message, name) for name in names)
+    values = map(getattr, repeat(message), names)
     return _HEAD.pack(number, message.term) + form.pack(*values)
 
 
@@ -153,7 +154,6 @@ def decode(frame: bytes | memoryview, *, sender: NodeId, recipient: NodeId) -> M
     """
     try:
         number, term = _HEAD.unpack_from(frame)
-        _check_range(term)
         if number == _APPEND_TYPE:
             return _decode_append(frame, term, sender, recipient)
         if number == _INSTALL_TYPE:
@@ -164,7 +164,7 @@ def decode(frame: bytes | memoryview, *, sender: NodeId, recipient: NodeId) -> M
         if len(frame) != _HEAD.size + form.size:
             raise BadFrame(f"{cls.__name__} of {len(frame)} bytes")
         found = form.unpack_from(frame, _HEAD.size)
-        _check_range(*found)
+        _check_range(term, *found)
         values = dict(zip(names, found, strict=True))
     except struct.error as error:
         raise BadFrame(f"not a Raft message: {frame[:16].hex()}") from error
@@ -208,7 +208,7 @@ def _decode_install(
 ) -> InstallSnapshotRequest:
     """Parse a piece of a snapshot; the whole is checked by its CRC before it is installed."""
     index, last_term, chain, size_bytes, crc, offset = _INSTALL.unpack_from(frame, _HEAD.size)
-    _check_range(index, last_term, size_bytes, offset)
+    _check_range(term, index, last_term, size_bytes, offset)
     return InstallSnapshotRequest(
         sender=sender,
         recipient=recipient,
@@ -263,7 +263,7 @@ def _decode_append(
 ) -> AppendRequest:
     fields = _APPEND.unpack_from(frame, _HEAD.size)
     previous_index, previous_term, previous_chain, last_chain, commit_index, count = fields
-    _check_range(previous_index, previous_term, commit_index)
+    _check_range(term, previous_index, previous_term, commit_index)
     entries = tuple(_decode_entries(frame, _HEAD.size + _APPEND.size, count))
     _check_sequence(entries, previous_index)
     return AppendRequest(
