@@ -249,16 +249,21 @@ class Driver:
         """Return the leader's log clock: Unix milliseconds that never go back."""
         return self._log_clock.now_ms()
 
-    def submit(self, command: Command, *, grows: bool) -> asyncio.Future[object]:
+    def submit(
+        self, command: Command, *, grows: bool, line: str = "", producer: str = ""
+    ) -> asyncio.Future[object]:
         """Queue one framed command; the future gives what applying it gave.
 
-        Commands enter the log in the order of submission. The future may also raise NotLeader (it
+        Commands of one line, and those of one producer, enter the log in the order of submission;
+        lines take turns. The future may also raise NotLeader (it
         did not enter the log, nor did any that was submitted behind it by then), LeadershipLost
         (outcome unknown; retry with the same idempotency key), and what applying it refused.
 
         Args:
             command: A framed command (`broker.commands`), or one that is open until its turn.
             grows: Whether it stores user data; such commands are refused while the disk is full.
+            line: Whose turn it takes, the name of a connection; empty: the node's own.
+            producer: Whose command it is, on whichever connection; empty: nobody's.
 
         Raises:
             NotLeader: This node does not lead.
@@ -268,7 +273,7 @@ class Driver:
         """
         self.check(grows=grows)
         self._admit(command, self.core.membership)
-        result = self._proposing.push(command)
+        result = self._proposing.push(command, line=line, producer=producer)
         self._wake()
         return result
 

@@ -104,10 +104,13 @@ class NodeEngine:
         silent = self._driver.core.silent_voters() if self._driver is not None else ()
         return self._peers.connected(node_id) and node_id not in silent
 
-    def submit(self, command: Command) -> asyncio.Future[object]:
+    def submit(
+        self, command: Command, *, line: str = "", producer: str = ""
+    ) -> asyncio.Future[object]:
         """Queue a framed or open command; see `Driver.submit`."""
         kind = frame_type(command) if isinstance(command, bytes) else command.kind
-        return self._joined().submit(command, grows=kind in _GROWING)
+        grows = kind in _GROWING
+        return self._joined().submit(command, grows=grows, line=line, producer=producer)
 
     def check(self, kind: int) -> None:
         """Raise where a new command of this kind would be refused; see `Driver.check`."""

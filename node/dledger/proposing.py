@@ -74,10 +74,16 @@ class Proposing:
         """Whether a command waits to become part of an entry."""
         return bool(self._queue)
 
-    def push(self, command: Command) -> asyncio.Future[object]:
-        """Queue one framed command; the future gives what applying it gave. Raises Overloaded."""
+    def push(
+        self, command: Command, *, line: str = "", producer: str = ""
+    ) -> asyncio.Future[object]:
+        """Queue one framed command in a line; the future gives what applying it gave.
+
+        Raises:
+            Overloaded: The queue is full.
+        """
         result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        self._queue.push(Proposal(command, result, self._clock.monotonic_s()))
+        self._queue.push(Proposal(command, result, self._clock.monotonic_s(), line, producer))
         return result
 
     def propose(self, *, disk_idle: bool) -> None:

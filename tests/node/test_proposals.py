@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dledger.errors import InvalidArgument, LeadershipLost, NotLeader, Overloaded
 from dledger.proposals import MAX_ENTRY_BYTES, Proposal, ProposalQueue, Waiters, closed
@@ -145,3 +147,101 @@ async def test_queued_commands_are_refused_and_proposed_ones_unknown() -> None:
         await queued.result
     with pytest.raises(LeadershipLost):
         await proposed.result
+
+
+def standing(size_bytes: int, line: str, producer: str = "") -> Proposal:
+    result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    return Proposal(bytes(size_bytes), result, line=line, producer=producer)
+
+
+def taken_from(queue: ProposalQueue) -> list[Proposal]:
+    """Take all there is, in the order of the log."""
+    found: list[Proposal] = []
+    while queue:
+        found += queue.take_batch()
+    return found
+
+
+async def test_a_small_command_does_not_wait_for_what_a_flood_has_queued() -> None:
+    """It stood behind 32 MiB of others, a tenth of a second for each send."""
+    queue = ProposalQueue(1 << 20, max_entry_bytes=100)
+    flood = [standing(90, "flood") for _ in range(10)]
+    for each in flood:
+        queue.push(each)
+    assert queue.take_batch() == flood[:1]
+    small = standing(1, "small")
+    queue.push(small)
+
+    assert queue.take_batch() == [small, flood[1]]
+
+
+async def test_a_producer_on_a_new_connection_stays_behind_itself() -> None:
+    """What it sends again there would else overtake what stands in the old one's line."""
+    queue = ProposalQueue(1 << 20, max_entry_bytes=10)
+    pushed = [standing(10, "old", "other"), standing(10, "old", "p"), standing(1, "new", "p")]
+    for each in pushed:
+        queue.push(each)
+    assert taken_from(queue) == pushed
+    again = standing(1, "new", "p")
+    queue.push(standing(10, "old"))
+    queue.push(standing(10, "old"))
+    queue.take_batch()
+    queue.push(again)
+
+    assert queue.take_batch() == [again], "nothing of it stands in the old line any more"
+
+
+@given(
+    steps=st.lists(
+        st.one_of(
+            st.none(),
+            st.tuples(st.integers(1, 40), st.sampled_from("abc"), st.sampled_from(["", "p", "q"])),
+        ),
+        max_size=60,
+    )
+)
+def test_lines_take_turns_and_nothing_is_lost_or_out_of_order(
+    steps: list[tuple[int, str, str] | None],
+) -> None:
+    """Each command comes once, in its producer's order; one of each other line goes before."""
+
+    async def run() -> None:
+        queue, most = ProposalQueue(1 << 20, max_entry_bytes=50), 50
+        pushed: list[Proposal] = []
+        found: list[Proposal] = []
+        for step in [*steps, *[None] * len(steps)]:
+            if step is not None:
+                pushed.append(standing(*step))
+                queue.push(pushed[-1])
+                continue
+            batch = queue.take_batch()
+            assert sum(len(each.command) for each in batch) <= most
+            found += batch
+        assert sorted(map(id, found)) == sorted(map(id, pushed))
+        assert (len(queue), queue.size_bytes, queue._lines, queue._producers) == (0, 0, {}, {})
+        for producer in "pq":
+            own = [each for each in pushed if each.producer == producer]
+            assert [each for each in found if each.producer == producer] == own
+        for line in "abc":
+            free = [each for each in pushed if each.line == line and not each.producer]
+            assert [each for each in found if each in free] == free
+
+    asyncio.run(run())
+
+
+@given(sizes=st.dictionaries(st.sampled_from("abcd"), st.integers(1, 40), min_size=2))
+def test_lines_that_are_never_empty_get_equal_bytes(sizes: dict[str, int]) -> None:
+    """But for one command of each."""
+
+    async def run() -> None:
+        queue = ProposalQueue(1 << 20, max_entry_bytes=50)
+        for line, size_bytes in sizes.items():
+            for _ in range(400 // size_bytes + 1):
+                queue.push(standing(size_bytes, line))
+        got = dict.fromkeys(sizes, 0)
+        while max(got.values()) < 300:
+            for each in queue.take_batch():
+                got[each.line] += len(each.command)
+            assert max(got.values()) - min(got.values()) <= 2 * max(sizes.values())
+
+    asyncio.run(run())

@@ -79,7 +79,7 @@ class MemoryEngine:
     def hears(self, node_id: NodeId) -> bool:
         return int(node_id.removeprefix("id-")) not in self._members.silent
 
-    def submit(self, command: Command) -> asyncio.Future[object]:
+    def submit(self, command: Command, **_: str) -> asyncio.Future[object]:
         if not self.is_leader():
             raise NotLeader(None)
         if self._members.refuse is not None:

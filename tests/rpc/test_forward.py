@@ -298,7 +298,7 @@ async def test_a_call_to_a_frozen_leader_moves_on_when_another_is_elected(
     frozen = group.nodes[0].engine
     asked = asyncio.Event()
 
-    def never(command: Command) -> asyncio.Future[object]:
+    def never(command: Command, **_: str) -> asyncio.Future[object]:
         del command
         asked.set()
         return asyncio.get_running_loop().create_future()

@@ -202,7 +202,7 @@ async def test_a_full_disk_is_told_of_what_was_not_stored_and_of_nothing_else(
     engine = group.nodes[0].engine
     submit = engine.submit
 
-    def fill(command: bytes) -> asyncio.Future[object]:
+    def fill(command: bytes, **_: str) -> asyncio.Future[object]:
         result = submit(command)
         group.refuse = DiskFull("no room")
         return result
@@ -485,7 +485,7 @@ def _freeze(group: MemoryGroup, number: int) -> asyncio.Event:
     """Let a node take commands and never answer; return what is set when it has taken one."""
     loop, asked = asyncio.get_running_loop(), asyncio.Event()
 
-    def submit(_: Command) -> asyncio.Future[object]:
+    def submit(_: Command, **__: str) -> asyncio.Future[object]:
         asked.set()
         return loop.create_future()
 
@@ -572,7 +572,7 @@ async def test_what_is_under_way_is_bounded_at_the_node(
     submitted: list[asyncio.Future[object]] = []
     full = asyncio.Event()
 
-    def submit(command: bytes) -> asyncio.Future[object]:
+    def submit(command: bytes, **_: str) -> asyncio.Future[object]:
         submitted.append(asyncio.get_running_loop().create_future())
         if len(submitted) == 4:
             full.set()
@@ -687,7 +687,7 @@ class _Requests:
 
 def _answers_of(group: MemoryGroup, requests: _Requests) -> AsyncGenerator[bytes]:
     """Return the answers of a stream at the leader, without gRPC between."""
-    stream = Producing(group.nodes[0].gateway, lambda _: None)
+    stream = Producing(group.nodes[0].gateway, lambda _: None, "stream")
     messages = partial(Intake().message, requests, "Produce")
     return cast("AsyncGenerator[bytes]", stream.answers(messages))
 
@@ -698,7 +698,7 @@ def _hold(
     """Let the leader take so many commands, and leave their outcome to the test."""
     submitted: list[asyncio.Future[object]] = []
 
-    def submit(_: object) -> asyncio.Future[object]:
+    def submit(_: object, **__: str) -> asyncio.Future[object]:
         if len(submitted) >= room_for:
             raise then or Overloaded("by the test")
         submitted.append(asyncio.get_running_loop().create_future())

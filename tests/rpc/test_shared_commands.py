@@ -36,7 +36,7 @@ class BusyEngine:
         if self.refuse is not None:
             raise self.refuse
 
-    def submit(self, command: Command) -> asyncio.Future[object]:
+    def submit(self, command: Command, **_: str) -> asyncio.Future[object]:
         """Keep a command."""
         self.check(command.kind if not isinstance(command, bytes) else 0)
         result: asyncio.Future[object] = asyncio.get_running_loop().create_future()

@@ -67,8 +67,13 @@ class Engine(Protocol):
         A leader tells by the answers to its heartbeats, a follower only by whether its link is up.
         """
 
-    def submit(self, command: Command) -> asyncio.Future[object]:
-        """Queue a framed or open command behind those submitted before; the future as `propose`.
+    def submit(
+        self, command: Command, *, line: str = "", producer: str = ""
+    ) -> asyncio.Future[object]:
+        """Queue a framed or open command; the future as `propose`.
+
+        It stands behind those that were submitted before of its *producer*, and of its *line*;
+        lines, which are connections, take turns. What names neither is small.
 
         Raises:
             NotLeader: This node does not lead; nothing happened.

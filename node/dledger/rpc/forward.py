@@ -42,6 +42,7 @@ from dledger.types import Member, NodeId
 FORWARDED_KEY: Final = "x-dledger-forwarded"
 _TELEMETRY_KEY: Final = "x-dledger-telemetry"
 _HOST_KEY: Final = "x-dledger-host"
+_LINE_KEY: Final = "x-dledger-line"
 THROUGH_KEY: Final = "x-dledger-through"
 _PASSING_ON_KEY: Final = "x-dledger-passing-on"
 _CLIENT_ID_KEY: Final = "x-mq-client-id"
@@ -71,6 +72,8 @@ class Caller:
         host: Where the client's connection comes from, as gRPC names it, without the port.
         has_telemetry: Whether the client's Telemetry runs on the same connection.
         connection: The client's connection here, as gRPC names it; empty if a follower's.
+        line: The client's connection, here or at a follower: whose turn its commands take. One
+            that comes through a follower that does not say so takes the follower's.
     """
 
     client_id: str
@@ -81,6 +84,7 @@ class Caller:
     host: str = ""
     has_telemetry: bool = False
     connection: str = ""
+    line: str = ""
 
     @classmethod
     def of(
@@ -107,7 +111,8 @@ class Caller:
             forwarded=peer_port,
             deadline_s=_deadline_s(context),
             given=given,
-            connection="" if peer_port else context.peer(),
+            connection="" if peer_port else peer,
+            line=given.get(_LINE_KEY, peer) if peer_port else peer,
         )
 
     @property
@@ -138,7 +143,8 @@ class Caller:
         passed = (item for item in self.given.items() if item[0].startswith(_PASSED_ON))
         telemetry = ((_TELEMETRY_KEY, "1"),) if self.has_telemetry else ()
         port = "tls" if self.tls else "plain"
-        return (*passed, (FORWARDED_KEY, port), (_HOST_KEY, self.host), *telemetry)
+        origin = ((_HOST_KEY, self.host), (_LINE_KEY, self.line))
+        return (*passed, (FORWARDED_KEY, port), *origin, *telemetry)
 
     def remaining_s(self) -> float:
         """Return the seconds until `deadline_s`; negative when it has passed."""

@@ -82,10 +82,11 @@ class LedgerHandlers(NativeHandlers):
     async def _append(self, request: pb.AppendRequest) -> pb.AppendResponse:
         topic = request.topic
         check_name("topic", topic)
-        command = command_of(request)
+        command, request_client = command_of(request), request.client_id
         del request  # a second copy of the bodies, while the command waits
         await self._gateway.catalog.topic(topic)
-        stored = await self._engine.propose(command)
+        line = f"client {request_client}"  # such calls take turns within their connection's room
+        stored = await self._engine.submit(command, line=line, producer=request_client)
         if not isinstance(stored, Produced):
             raise TypeError(f"PRODUCE answered {stored!r}")
         if stored.conflicts:
@@ -96,7 +97,7 @@ class LedgerHandlers(NativeHandlers):
         )
 
     async def _produce(self, _: Any, context: Any) -> AsyncIterator[bytes]:
-        producing = Producing(self._gateway, self._answered_batch)
+        producing = Producing(self._gateway, self._answered_batch, context.peer())
         messages = partial(self._produce_intake.message, context, "Produce")
         try:
             await self._election_over()

@@ -2,7 +2,8 @@
 
 A batch arrives encoded and goes into the log as it came. Both ways, as many travel in one message
 as are there: gRPC costs by messages. Answers leave in the order of the batches. What is under way
-on a stream is bounded: beyond that the stream is not read, and HTTP/2 holds the producer back.
+on a stream, and on all of a connection, is bounded (`production`): beyond that the stream is not
+read, and HTTP/2 holds the producer back.
 
 A producer sends again, from the oldest on, what was not answered when its stream ended. So the
 stream is closed in the moment in which a batch's outcome is unknown, whether or not anybody reads
@@ -14,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -81,10 +82,17 @@ class Producing:
     Args:
         gateway: The node's.
         answered: Told of each answered batch, for the metrics: None, or why it was refused.
+        connection: Whose stream it is, as gRPC names it.
     """
 
-    def __init__(self, gateway: Gateway, answered: Callable[[DledgerError | None], None]) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        answered: Callable[[DledgerError | None], None],
+        connection: str,
+    ) -> None:
         self._engine, self._catalog = gateway.engine, gateway.catalog
+        self._production, self._connection = gateway.production, connection
         self._bounds = gateway.config.streams
         self._answered = answered
         self._under_way: deque[_Batch] = deque()
@@ -137,8 +145,10 @@ class Producing:
                     if message.ended:
                         return
                     size_bytes = len(raw)
-                    await self._take_all(raw)
-                del raw
+                    batches = parsed(pb.ProduceBatches, raw).batches
+                    del raw  # a second copy of the batches, while they wait for room
+                    await self._take_all(batches)
+                    del batches
         except DledgerError as error:
             self._error = self._error or error
         except Exception as error:
@@ -147,19 +157,19 @@ class Producing:
         finally:
             self._close()
 
-    async def _take_all(self, raw: bytes) -> None:
-        for batch in parsed(pb.ProduceBatches, raw).batches:
+    async def _take_all(self, batches: Iterable[pb.ProduceBatch]) -> None:
+        for batch in batches:
             await self._take(batch)
             if self._closed:
                 return
 
     async def _take(self, batch: pb.ProduceBatch) -> None:
         """Propose one batch when there is room for it; a refused one is answered in its turn."""
-        command, messages = batch.command, 0
+        command, messages, producer = batch.command, 0, ""
         refused: DledgerError | None = None
         try:
             checked = checked_batch(command)
-            messages = checked.count
+            messages, producer = checked.count, checked.client_id
             await self._catalog.topic(checked.topic)
         except (Refused, RateLimited) as error:
             refused = error
@@ -168,7 +178,7 @@ class Producing:
         if self._closed:
             return
         try:
-            result = await self._submitted(command) if refused is None else None
+            result = await self._submitted(command, producer) if refused is None else None
         except DiskFull as error:
             refused = error
             self._close()
@@ -192,17 +202,23 @@ class Producing:
             if self._under_way and self._under_way[0].result.done():
                 raise Overloaded("the stream's answers are not read") from None
 
-    async def _submitted(self, command: bytes) -> asyncio.Future[object] | None:
-        """Propose *command* when the queue takes it, and nothing before; None: it is too late."""
-        while not self._closed:
-            try:
-                result = self._engine.submit(command)
-            except Overloaded:
-                await asyncio.sleep(_OVERLOAD_PAUSE_S)
-            else:
-                self._has_taken = True
-                return result
-        return None
+    async def _submitted(self, command: bytes, producer: str) -> asyncio.Future[object] | None:
+        """Propose *command* when there is room, and nothing before; None: it is too late."""
+        room = await self._production.room(self._connection, len(command))
+        result = None
+        try:
+            while result is None and not self._closed:
+                try:
+                    result = self._engine.submit(command, line=self._connection, producer=producer)
+                except Overloaded:
+                    await asyncio.sleep(_OVERLOAD_PAUSE_S)
+        finally:
+            if result is None:
+                room.give()
+        if result is not None:
+            self._has_taken = True
+            result.add_done_callback(lambda _: room.give())
+        return result
 
     def _is_full(self, size_bytes: int, messages: int) -> bool:
         bounds, count = self._bounds, len(self._under_way)

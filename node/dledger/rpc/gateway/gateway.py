@@ -34,6 +34,7 @@ from dledger.rpc.intake import PEER_SHARES, Intake
 from dledger.rpc.ledger import LedgerHandlers
 from dledger.rpc.outflow import Outflow
 from dledger.rpc.passing_on import PASSED_ON_PATH, numbers_of
+from dledger.rpc.production import Production
 from dledger.rpc.topics import TopicsHandlers
 from dledger.types import NodeId
 
@@ -84,6 +85,7 @@ class Gateway:
         self.relay = Relay(engine, dial)
         self._intake, self._peer_intake = Intake(), Intake(shares=PEER_SHARES)
         self.produce_intake = Intake()
+        self.production = Production()
         self.outflow = Outflow()
         self.polls = HeldPolls()
         self.arrivals = Arrivals()

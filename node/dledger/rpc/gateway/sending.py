@@ -68,23 +68,28 @@ class Sender:
         await self._catalog.topic(topic)
         host = request.messages[0].system_properties.born_host[:MAX_ID_LENGTH]
         origin = _Origin(sender, topic, host)
-        stored, first = await self._stored(origin, messages, size_bytes)
+        stored, first = await self._stored(origin, messages, size_bytes, caller.line)
         offsets = stored.offsets[first : first + len(messages)]
         if stored.repeats or stored.conflicts:
             places = enumerate(messages, first)
-            offsets = await asyncio.gather(*(self._own(origin, m, stored, n) for n, m in places))
+            own = (self._own(origin, m, stored, n, caller.line) for n, m in places)
+            offsets = await asyncio.gather(*own)
         return _response(messages, offsets)
 
     async def _stored(
-        self, origin: _Origin, messages: Sequence[Message], size_bytes: int
+        self, origin: _Origin, messages: Sequence[Message], size_bytes: int, line: str
     ) -> tuple[Produced, int]:
         """Store messages; return what became of their command, and where in it they begin."""
-        stored, first = await self._batches.submit(origin, messages, size_bytes)
+        stored, first = await self._batches.submit(
+            origin, messages, size_bytes, line=line, producer=origin.client_id
+        )
         if not isinstance(stored, Produced):
             raise TypeError(f"PRODUCE answered {stored!r}")
         return stored, first
 
-    async def _own(self, origin: _Origin, message: Message, stored: Produced, row: int) -> int:
+    async def _own(
+        self, origin: _Origin, message: Message, stored: Produced, row: int, line: str
+    ) -> int:
         """Return the offset of a message itself, whatever was stored under its id before it.
 
         Raises:
@@ -98,7 +103,7 @@ class Sender:
             return offset
         self._conflicts.inc()
         origin = origin._replace(client_id=scope_of(origin.client_id, message))
-        stored, row = await self._stored(origin, [message], len(message.body))
+        stored, row = await self._stored(origin, [message], len(message.body), line)
         if row in stored.conflicts:
             raise MessageIdConflict.of_message(message.message_id)
         return stored.offsets[row]

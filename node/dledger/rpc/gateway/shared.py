@@ -83,13 +83,23 @@ class SharedCommands(Generic[_Key, _Row]):
     def __len__(self) -> int:
         return len(self._open)
 
-    def submit(self, key: _Key, rows: Sequence[_Row], size_bytes: int) -> asyncio.Future[Place]:
+    def submit(
+        self,
+        key: _Key,
+        rows: Sequence[_Row],
+        size_bytes: int,
+        *,
+        line: str = "",
+        producer: str = "",
+    ) -> asyncio.Future[Place]:
         """Commit *rows* together with what others have for the same *key*.
 
         Args:
             key: What the rows of one command have in common.
             rows: At least one; they stay side by side and in order.
             size_bytes: About how many bytes they take in the command.
+            line: In which the command stands if these rows begin it; see `Engine.submit`.
+            producer: Whose rows they are; the same for all of a *key*.
 
         Returns:
             The future of the outcome; it raises as `Engine.propose` does.
@@ -105,7 +115,7 @@ class SharedCommands(Generic[_Key, _Row]):
             return shared.add(rows, size_bytes)
         shared = _Shared(self._kind, lambda shared, rows: self._close(key, shared, rows))
         request = shared.add(rows, size_bytes)
-        result = self._engine.submit(shared)
+        result = self._engine.submit(shared, line=line, producer=producer)
         self._open[key] = shared
         result.add_done_callback(lambda result: self._settle(key, shared, result))
         return request
