@@ -10,7 +10,7 @@ from typing import Final
 
 from dledger.window import Window
 
-MAX_BYTES: Final = 32 << 20
+MAX_BYTES: Final = 24 << 20
 MAX_BYTES_OF_CONNECTION: Final = 8 << 20
 """Of both, a batch that is larger by itself goes alone. A log of 200 MiB a second has applied so
 much in 40 ms, a few times what an entry takes from disk to disk."""
