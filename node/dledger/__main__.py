@@ -21,6 +21,7 @@ from dledger import (
     node_command,
     topic_command,
 )
+from dledger.admin_options import add_admin_arguments
 from dledger.client import AdminClient
 from dledger.errors import DledgerError, Unavailable
 from dledger.failover import failover_line
@@ -35,16 +36,25 @@ _EPILOG: Final = """\
 examples:
   dledger dev --nodes 3 --data ./data            a whole group on this machine
   dledger node --config /etc/dledger/node.toml   one node (what the container runs)
-  dledger topic create orders --queues 8 --endpoint 127.0.0.1:18081
-  dledger topic list --endpoint 127.0.0.1:18081 --json
+  dledger topic create orders --queues 8 --endpoint 127.0.0.1:18281
+  dledger topic list --endpoint 127.0.0.1:18281 --json
   dledger group list --endpoint 127.0.0.1:18281
   dledger status --endpoint 127.0.0.1:18281
   dledger member list --endpoint 127.0.0.1:18281
   dledger log verify ./data/node-0
 
+--endpoint: a node's peer port (20911; `dev` prints its own as adminEndpoints) serves every command,
+its client port (8081) topic create and topic list
 exit codes: 0 done, 1 refused, 2 wrong usage or configuration, 3 the data directory is refused,
 4 the group cannot be reached, 5 a newer version of dledger is needed; of a node: 1 it ended itself
 for a fault, 4 its watchdog ended it
+"""
+
+
+_STATUS_EPILOG: Final = """\
+examples:
+  dledger status --endpoint 10.0.0.1:20911
+  dledger status --endpoint 10.0.0.1:20911 --timeout 2 --json
 """
 
 
@@ -71,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_topic(commands)
     _add_group(commands)
     _add_member(commands)
-    _command(commands, "status", "ask a node how it is", _add_status_arguments, _status)
+    _command(commands, "status", "ask a node how it is", _add_status_arguments, _asking(_status))
     _command(commands, "log", "read a data directory offline", log_tool.add_arguments, log_tool.run)
     return parser
 
@@ -159,53 +169,54 @@ def _asking(
     work: Callable[[argparse.Namespace], Coroutine[Any, Any, int]],
 ) -> Callable[[argparse.Namespace], int]:
     """Return *work* with its errors told and turned into exit codes."""
-    return lambda args: _run_client(work(args))
+    return lambda args: _run_client(args, work(args))
 
 
 def _add_status_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--endpoint", required=True, metavar="HOST:PORT", help="a node's peer port (20911)"
-    )
-    parser.add_argument("--timeout", type=float, default=5.0, metavar="SECONDS")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_admin_arguments(parser, _STATUS_EPILOG)
 
 
-def _status(args: argparse.Namespace) -> int:
-    async def show() -> int:
-        async with AdminClient(args.endpoint, timeout_s=args.timeout) as admin:
-            status = await admin.status()
-        if args.json:
-            print(json.dumps(dataclasses.asdict(status)))
-            return _EXIT_OK
-        ready = "ready" if status.ready else f"not ready: {status.not_ready_reason}"
-        print(f"{status.name} ({status.node_id}) of group {status.group} {status.group_id or '-'}")
-        print(f"  {status.role}, term {status.term}, {ready}")
-        print(f"  commit {status.commit_index}, applied {status.applied_index}")
-        if status.commit_waits_ms >= _WORTH_TELLING_MS:
-            waits_s = status.commit_waits_ms / 1000
-            print(f"  no majority has acknowledged what waits in its log for {waits_s:.1f} s")
-        print(f"  version {status.version}, feature level {status.feature_level}")
-        for row in status.members:
-            # Only a leader knows how far the others are.
-            far = f" match {row.match_index} lag {row.lag}" if status.role == "leader" else ""
-            level = row.feature_level or "unknown"
-            print(f"  {row.member.name:20} {row.role:10}{far} level {level}")
-        if status.last_failover is not None:
-            print(f"  {failover_line(status.last_failover)}")
+async def _status(args: argparse.Namespace) -> int:
+    async with AdminClient(args.endpoint, timeout_s=args.timeout) as admin:
+        status = await admin.status()
+    if args.json:
+        print(json.dumps(dataclasses.asdict(status)))
         return _EXIT_OK
+    ready = "ready" if status.ready else f"not ready: {status.not_ready_reason}"
+    print(f"{status.name} ({status.node_id}) of group {status.group} {status.group_id or '-'}")
+    print(f"  {status.role}, term {status.term}, {ready}")
+    print(f"  commit {status.commit_index}, applied {status.applied_index}")
+    if status.commit_waits_ms >= _WORTH_TELLING_MS:
+        waits_s = status.commit_waits_ms / 1000
+        print(f"  no majority has acknowledged what waits in its log for {waits_s:.1f} s")
+    print(f"  version {status.version}, feature level {status.feature_level}")
+    for row in status.members:
+        # Only a leader knows how far the others are.
+        far = f" match {row.match_index} lag {row.lag}" if status.role == "leader" else ""
+        level = row.feature_level or "unknown"
+        print(f"  {row.member.name:20} {row.role:10}{far} level {level}")
+    if status.role != "leader":
+        print("  how far each member is, its leader alone knows: `dledger member list` asks it")
+    if status.last_failover is not None:
+        print(f"  {failover_line(status.last_failover)}")
+    return _EXIT_OK
 
-    return _run_client(show())
 
-
-def _run_client(work: Coroutine[Any, Any, int]) -> int:
+def _run_client(args: argparse.Namespace, work: Coroutine[Any, Any, int]) -> int:
     try:
         return asyncio.run(work)
     except Unavailable as error:
-        print(f"dledger: {error}", file=sys.stderr)
-        return _EXIT_UNAVAILABLE
+        return _failed(args, error, _EXIT_UNAVAILABLE)
     except DledgerError as error:
-        print(f"dledger: {error}", file=sys.stderr)
-        return _EXIT_REFUSED
+        return _failed(args, error, _EXIT_REFUSED)
+
+
+def _failed(args: argparse.Namespace, error: DledgerError, code: int) -> int:
+    """Say what went wrong: to people on stderr, with ``--json`` to programs on stdout, too."""
+    print(f"dledger: {error}", file=sys.stderr)
+    if args.json:
+        print(json.dumps({"error": {"type": type(error).__name__, "message": str(error)}}))
+    return code
 
 
 if __name__ == "__main__":

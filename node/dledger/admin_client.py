@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from dledger.broker.results import Backlog
 from dledger.channel import Channel
-from dledger.errors import DledgerError, NotLeader, Unavailable
+from dledger.errors import DledgerError, NotLeader, NotServed, Unavailable
 from dledger.failover import FailoverRecord
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
@@ -24,6 +24,9 @@ from dledger.types import Member, Membership, NodeId
 ADMIN_ANSWER_BYTES: Final = 256 << 10
 """Of what a node says about itself; one that says more is not to be believed, nor taken in."""
 _RETRY_S: Final = 0.2
+_NO_PEER_PORT: Final = (
+    "is not a node's peer port: ask that one, 20911 (adminEndpoints, as `dledger dev` prints them)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +63,26 @@ class AdminClient(Channel):
     ) -> None:
         super().__init__(address, timeout_s, max_answer_bytes=max_answer_bytes)
         self._stub = pb_grpc.AdminStub(self.channel)
+
+    async def call(self, method: Any, request: Any) -> Any:
+        """Return the answer to one request.
+
+        Raises:
+            NotServed: This is no peer port, or its node is too old for the call; it says which.
+            DledgerError: Whatever the node meant.
+        """
+        try:
+            return await Channel.call(self, method, request)
+        except NotServed as error:
+            raise NotServed(f"{self.address} {await self._what_it_is()}") from error
+
+    async def _what_it_is(self) -> str:
+        """Return what stands at an address that does not know a call: all nodes know Status."""
+        try:
+            await Channel.call(self, self._stub.Status, pb.StatusRequest())
+        except NotServed:
+            return _NO_PEER_PORT
+        return "runs a version of dledger that is too old for this"
 
     async def status(self) -> NodeStatus:
         """Return the node's own view of itself and its group.

@@ -5,6 +5,7 @@ Shared by `client.Client`, `admin_client.AdminClient` and `append_stream.AppendS
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
@@ -22,6 +23,7 @@ from dledger.errors import (
     MessageIdConflict,
     NotJoined,
     NotLeader,
+    NotServed,
     OutcomeUnknown,
     Overloaded,
     RateLimited,
@@ -105,6 +107,8 @@ class Channel:
         return answer
 
 
+_NO_CONNECTION: Final = ("failed to connect to all addresses", "errors resolving ")
+
 _BY_NAME: Final[dict[str, type[DledgerError]]] = {
     cls.__name__: cls
     for cls in (
@@ -140,14 +144,25 @@ def error_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:
     Nodes name their error class in the trailing metadata ``dledger-error``.
     """
     metadata = by_key(error.trailing_metadata())
-    text = f"{address}: {error.details()}"
+    text = f"{address}: {_in_words(error)}"
     name = str(metadata.get("dledger-error", ""))
     argument = str(metadata.get("dledger-error-argument", ""))
     if name in _BY_ARGUMENT:
         return _BY_ARGUMENT[name](text, argument)
     if name in _BY_NAME:
         return _BY_NAME[name](text)
+    if not name and error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        return NotServed(text)
     return _by_code(error.code(), text)
+
+
+def _in_words(error: grpc.aio.AioRpcError) -> str:
+    """Return what gRPC says, where it is gRPC itself that says it, in words for people."""
+    details = error.details() or error.code().name
+    if error.code() is grpc.StatusCode.UNAVAILABLE and details.startswith(_NO_CONNECTION):
+        reason = re.sub(r"( \(\d+\))?\]?$", "", details.rpartition(": ")[2])
+        return f"no connection ({reason}); does a node run there, and is that its port?"
+    return "no answer in time" if details == "Deadline Exceeded" else details
 
 
 def outcome_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:

@@ -68,6 +68,10 @@ class Unsupported(Refused):
     """A feature that this version does not have; refused rather than ignored."""
 
 
+class NotServed(Refused):
+    """Nothing at the asked port knows the call: another port, another program, an older version."""
+
+
 class UnknownTopic(Refused):
     """The topic does not exist, and was not to be created on demand, or was deleted."""
 

@@ -8,7 +8,7 @@ import dataclasses
 import json
 from typing import Any, Final
 
-from dledger.admin_options import add_admin_arguments
+from dledger.admin_options import add_admin_arguments, endpoint
 from dledger.client import AdminClient
 from dledger.errors import InvalidArgument, Unavailable
 from dledger.status import MemberStatus, NodeStatus
@@ -36,7 +36,9 @@ def add_list_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``dledger member add``."""
-    parser.add_argument("address", metavar="HOST:PORT", help="the new node's peer port (20911)")
+    parser.add_argument(
+        "address", type=endpoint, metavar="HOST:PORT", help="the new node's peer port (20911)"
+    )
     parser.add_argument("--replace", metavar="MEMBER", help="name or id to remove in its favour")
     parser.add_argument("--wait", action="store_true", help="return when the new node votes")
     add_admin_arguments(parser, EPILOG)

@@ -7,17 +7,18 @@ import dataclasses
 import json
 from typing import Final
 
-from dledger.admin_options import admin_of, exit_code
-from dledger.client import Client, TopicView
+from dledger.admin_options import ANY_PORT, add_admin_arguments, admin_of, exit_code, positive
+from dledger.client import AdminClient, Client, TopicView
+from dledger.errors import NotLeader
 
 EPILOG: Final = """\
 examples:
-  dledger topic create orders --queues 8 --endpoint 10.0.0.1:8081
+  dledger topic create orders --queues 8 --endpoint 10.0.0.1:20911
   dledger topic list --endpoint 10.0.0.1:8081 --json
   dledger topic delete orders --endpoint 10.0.0.1:20911
   dledger topic delete orders --endpoint 10.0.0.1:20911 --yes --json
 
-create and list ask a client port (8081), delete asks a peer port (20911). Without --yes, delete
+A peer port (20911) takes all three, a client port (8081) create and list. Without --yes, delete
 only says what would go, and exits with 1. A topic that is made anew begins at offset 0.
 """
 
@@ -26,39 +27,48 @@ def add_create_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``dledger topic create``."""
     parser.add_argument("name")
     parser.add_argument("--type", default="NORMAL", help="message type (default NORMAL)")
-    parser.add_argument("--queues", type=int, default=8, help="number of queues (default 8)")
-    _add_common_arguments(parser, "any node's client port (8081)")
+    parser.add_argument("--queues", type=positive, default=8, help="number of queues (default 8)")
+    add_admin_arguments(parser, EPILOG, port=ANY_PORT)
 
 
 def add_list_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``dledger topic list``."""
-    _add_common_arguments(parser, "any node's client port (8081)")
+    add_admin_arguments(parser, EPILOG, port=ANY_PORT)
 
 
 def add_delete_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``dledger topic delete``."""
     parser.add_argument("name")
     parser.add_argument("--yes", action="store_true", help="do it, and do not only say what goes")
-    _add_common_arguments(parser, "any member's peer port (20911)")
-
-
-def _add_common_arguments(parser: argparse.ArgumentParser, endpoint: str) -> None:
-    parser.add_argument("--endpoint", required=True, metavar="HOST:PORT", help=endpoint)
-    parser.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.epilog = EPILOG
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add_admin_arguments(parser, EPILOG)
 
 
 async def create(args: argparse.Namespace) -> int:
     """Create a topic."""
-    async with Client(args.endpoint, timeout_s=args.timeout) as client:
-        created = await client.create_topic(args.name, args.type, args.queues)
+    try:
+        created = await _create(args, args.endpoint)
+    except NotLeader as error:  # a peer port passes nothing on
+        created = await _create(args, await _leader_address(args, error))
     if args.json:
         print(json.dumps({"name": args.name, "created": created}))
     else:
         print(f"topic {args.name} {'created' if created else 'existed already'}")
     return 0
+
+
+async def _create(args: argparse.Namespace, endpoint: str) -> bool:
+    async with Client(endpoint, timeout_s=args.timeout) as client:
+        return await client.create_topic(args.name, args.type, args.queues)
+
+
+async def _leader_address(args: argparse.Namespace, error: NotLeader) -> str:
+    """Return the peer port of the leader that a node names. Raises the error if it names none."""
+    async with AdminClient(args.endpoint, timeout_s=args.timeout) as admin:
+        members = (await admin.status()).members
+    for row in members:
+        if row.member.id == error.leader:
+            return row.member.address
+    raise error
 
 
 async def show(args: argparse.Namespace) -> int:

@@ -79,8 +79,11 @@ class Operator:
             await asyncio.gather(keeping, return_exceptions=True)
 
     async def _prepare(self) -> None:
+        told = ""
         while missing := await self._missing_crds():
-            log.warning("the API server does not serve %s yet", missing)
+            if missing != told:
+                log.warning("the API server does not serve %s yet", missing)
+            told = missing
             await asyncio.sleep(1)
         await self._elector.acquire()
 

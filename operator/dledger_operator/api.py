@@ -7,9 +7,11 @@ a cache file. Every failure is an `ApiError`.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any, Final, Self
 
 import aiohttp
+import yaml
 from kubernetes.aio import client, config, dynamic
 from kubernetes.aio.dynamic.exceptions import DynamicApiError
 
@@ -21,6 +23,8 @@ TIMEOUT_S: Final = 10.0
 _config: Any = config
 _DynamicClient: Any = dynamic.DynamicClient
 
+# What the library's reader raises over files that are something else.
+_NO_KUBECONFIG: Final = (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError)
 _APPLY: Final = "application/apply-patch+yaml"
 _MERGE: Final = "application/merge-patch+json"
 _COLLECTIONS: Final = {
@@ -70,16 +74,13 @@ class Api:
             ApiError: There is no such file, no use can be made of it, or this is no pod.
         """
         settings = client.Configuration()
-        try:
-            if kubeconfig:
-                await _config.load_kube_config(
-                    config_file=kubeconfig, client_configuration=settings
-                )
-            else:
+        if kubeconfig:
+            await _load(kubeconfig, settings)
+        else:
+            try:
                 _config.load_incluster_config(client_configuration=settings)
-        except (_config.ConfigException, OSError) as error:
-            where = f"kubeconfig {kubeconfig}" if kubeconfig else "no --kubeconfig, and in no pod"
-            raise ApiError(0, f"{where}: {error}") from error
+            except (_config.ConfigException, OSError) as error:
+                raise ApiError(0, f"no --kubeconfig, and in no pod: {error}") from error
         return cls(client.ApiClient(settings))
 
     @property
@@ -154,8 +155,28 @@ class Api:
         except DynamicApiError as error:
             raise ApiError(error.status, _message(error)) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ApiError(0, f"the API server does not answer: {error!r}") from error
+            reason = str(error) or type(error).__name__
+            raise ApiError(0, f"the API server does not answer: {reason}") from error
         return answer
+
+
+async def _load(kubeconfig: str, settings: Any) -> None:
+    """Read a kubeconfig into *settings*. Raises ApiError, in one line, where it is none."""
+    try:
+        _look_into(kubeconfig)
+        await _config.load_kube_config(config_file=kubeconfig, client_configuration=settings)
+    except OSError as error:
+        raise ApiError(0, f"kubeconfig {kubeconfig}: {error.strerror or error}") from error
+    except _config.ConfigException as error:
+        raise ApiError(0, f"kubeconfig {kubeconfig}: {error}") from error
+    except _NO_KUBECONFIG as error:
+        raise ApiError(0, f"kubeconfig {kubeconfig}: it is no kubeconfig") from error
+
+
+def _look_into(path: str) -> None:
+    """Raise OSError where the file cannot be read; the library takes a missing one for empty."""
+    with Path(path).open("rb") as file:
+        file.read(1)
 
 
 def _plain(_: object, data: Manifest) -> Manifest:

@@ -6,16 +6,18 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from dledger.rpc.pb.dledger_pb2_grpc import GRPC_GENERATED_VERSION
 from e2e.cluster import image, wheels
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTICE = (ROOT / "NOTICE").read_text()
-IMPORT_ALL = """
+LEAVE_OUT = """
 import importlib, pkgutil, sys
 from importlib.machinery import PathFinder
 from importlib.metadata import distribution
@@ -36,6 +38,10 @@ class LeftOut:
             raise ModuleNotFoundError(f"{name} is not in the image")
 
 sys.meta_path.insert(0, LeftOut())
+"""
+IMPORT_ALL = (
+    LEAVE_OUT
+    + """
 for package in packages:
     for module in pkgutil.walk_packages(importlib.import_module(package).__path__, package + "."):
         if not module.name.endswith(".__main__"):
@@ -46,6 +52,7 @@ except ModuleNotFoundError:
     imported = {getattr(module, "__file__", None) for module in sys.modules.values()}
     print(*(name for name in carried if files(name).isdisjoint(imported)))
 """
+)
 LATER = {"pycparser": "cffi.cparser", "tzdata": "zoneinfo._common"}
 NODE_LATER = {**LATER, "click": "kopf.cli"}
 SPARK_LATER = {
@@ -101,6 +108,29 @@ def test_what_is_imported_later_is_named_by_the_module_that_does() -> None:
         assert spec.origin
         name = package.removeprefix("python-")
         assert re.search(rf"(import|from|\W){name}\b", Path(spec.origin).read_text()), package
+
+
+def test_the_client_imports_with_its_extra_alone(lock: dict[str, object]) -> None:
+    """An application that only sends wants neither uvloop nor TLS for servers, nor Spark."""
+    installed = {each.metadata["Name"] for each in distributions()}
+    left_out = (wheels.needed_by(("dev",), lock) - wheels.needed_by(("client",), lock)) & installed
+
+    run = subprocess.run(
+        [sys.executable, "-c", f"{LEAVE_OUT}\nimport dledger.client", "", "", " ".join(left_out)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert {"cryptography", "kopf", "pyspark", "uvloop"} <= left_out
+    assert run.returncode == 0, run.stderr
+
+
+def test_the_client_takes_any_grpc_that_the_generated_stubs_take() -> None:
+    """Applications bring their own: no upper bound; older ones than the stubs' do not import."""
+    extras = wheels.project()["project"]["optional-dependencies"]
+
+    assert f"grpcio>={GRPC_GENERATED_VERSION}" in extras["client"]
 
 
 def test_every_package_of_the_images_stands_in_notice(lock: dict[str, object]) -> None:

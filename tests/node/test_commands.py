@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+
+from e2e.cluster import wheels
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["scripts"]
@@ -24,6 +27,38 @@ def _start(script: str, prelude: str = "") -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
     )
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the project's wheel as it is shipped, and none of its dependencies."""
+    made = tmp_path_factory.mktemp("wheel")
+    venv, uv = tmp_path_factory.mktemp("bare") / "venv", wheels.uv()
+    _run(uv, "build", "--quiet", "--wheel", "--out-dir", made, ROOT)
+    _run(uv, "venv", "--quiet", "--python", sys.executable, venv)
+    (wheel,) = made.glob("*.whl")
+    _run(uv, "pip", "install", "--quiet", "--no-deps", "--python", venv / "bin" / "python", wheel)
+    return venv / "bin"
+
+
+def _run(*command: str | Path) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_an_installed_program_without_its_extra_says_what_to_install(
+    script: str, bare: Path, tmp_path: Path
+) -> None:
+    """Outside of a checkout, in one sentence."""
+    started = subprocess.run(
+        [bare / script, "--help"], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+
+    assert started.returncode == 2
+    assert re.fullmatch(
+        rf"{script}: \w+ is not installed: pip install 'dledger\[[a-z]+\]'\n", started.stderr
+    ), started.stderr
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from dledger_operator.__main__ import main
@@ -81,7 +83,8 @@ def test_help_names_each_option_and_its_variable(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["--kubeconfig", "/nonexistent"], "kubeconfig /nonexistent: "),
+        (["--kubeconfig", "/nonexistent"], "kubeconfig /nonexistent: No such file or directory\n"),
+        (["--kubeconfig", "/"], "kubeconfig /: Is a directory\n"),
         ([], "no --kubeconfig, and in no pod: "),
     ],
 )
@@ -93,5 +96,26 @@ def test_without_a_cluster_it_ends_with_2_and_one_sentence(
 
     code = main(["--image", "a", *argv])
 
+    said = capsys.readouterr().err
     assert code == 2
-    assert capsys.readouterr().err.startswith(f"dledger-operator: {words}")
+    assert said.startswith(f"dledger-operator: {words}")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"words", b"[", b"\xff\xfe", b"clusters: 1", b"current-context: a\ncontexts: [1]"],
+)
+def test_what_is_no_kubeconfig_is_refused_in_one_sentence(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever the library's reader says to it."""
+    path = tmp_path / "kubeconfig"
+    path.write_bytes(content)
+
+    code = main(["--image", "a", "--kubeconfig", str(path)])
+
+    said = capsys.readouterr().err
+    assert code == 2
+    assert said.startswith(f"dledger-operator: kubeconfig {path}: ")
+    assert said.count("\n") == 1

@@ -1,4 +1,4 @@
-"""``dledger member`` against whole nodes: what it prints and how it ends."""
+"""``dledger member``, and what all commands share, against whole nodes: output and exit codes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,13 @@ from dledger import __main__ as command_line
 
 
 async def run(*words: str) -> int:
+    """Run ``dledger member``."""
+    return await dledger("member", *words)
+
+
+async def dledger(*words: str) -> int:
     """Run the command in a thread: it has an event loop of its own."""
-    return await asyncio.to_thread(command_line.main, ["member", *words])
+    return await asyncio.to_thread(command_line.main, list(words))
 
 
 async def test_members_are_listed_added_and_removed(
@@ -79,7 +84,10 @@ async def test_nobody_at_the_endpoint_is_exit_code_4(capsys: pytest.CaptureFixtu
     """As for the other commands."""
     assert await run("list", "--endpoint", "127.0.0.1:1", "--timeout", "1") == 4
 
-    assert "127.0.0.1:1" in capsys.readouterr().err
+    assert capsys.readouterr().err == (
+        "dledger: 127.0.0.1:1: no connection (Connection refused); does a node run there, and is "
+        "that its port?\n"
+    )
 
 
 async def test_only_a_leader_says_how_far_the_others_are(
@@ -89,8 +97,67 @@ async def test_only_a_leader_says_how_far_the_others_are(
     leader = await live.leader()
     asked = {}
     for number in range(3):
-        words = ["status", "--endpoint", live.peer_address(number)]
-        assert await asyncio.to_thread(command_line.main, words) == 0
+        assert await dledger("status", "--endpoint", live.peer_address(number)) == 0
         asked[number] = capsys.readouterr().out
 
     assert {number for number, said in asked.items() if " lag " in said} == {leader}
+    told = {number for number, said in asked.items() if "its leader alone knows" in said}
+    assert told == {0, 1, 2} - {leader}
+
+
+async def test_every_command_takes_any_peer_port(
+    live: LiveNodes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One endpoint is enough to know, whoever leads."""
+    for number in range(3):
+        asked = ("--endpoint", live.peer_address(number), "--json")
+        assert await dledger("status", *asked) == 0
+        assert await dledger("member", "list", *asked) == 0
+        assert await dledger("topic", "create", f"topic-{number}", *asked) == 0
+        assert await dledger("topic", "list", *asked) == 0
+        assert await dledger("topic", "delete", f"topic-{number}", "--yes", *asked) == 0
+        assert await dledger("group", "create", f"group-{number}", *asked) == 0
+        assert await dledger("group", "list", *asked) == 0
+
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("status",), ("member", "list"), ("topic", "delete", "x"), ("group", "list")],
+    ids=" ".join,
+)
+async def test_a_client_port_is_told_from_the_peer_port(
+    live: LiveNodes, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    """In one sentence, which names the port to ask; programs get it as JSON."""
+    address = live.client_addresses[0]
+
+    assert await dledger(*words, "--endpoint", address, "--json") == 1
+
+    said = capsys.readouterr()
+    assert said.err.startswith(f"dledger: {address} is not a node's peer port: ask that one, 20911")
+    assert said.err.count("\n") == 1
+    assert json.loads(said.out)["error"]["type"] == "NotServed"
+
+
+@pytest.mark.parametrize("text", ["127.0.0.1", "", ":20911", "localhost:0", "a:65536", "a:b", "a:"])
+async def test_an_endpoint_without_its_port_is_wrong_usage(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would be port 443, unsaid."""
+    with pytest.raises(SystemExit) as ended:
+        command_line.main(["status", "--endpoint", text])
+
+    assert ended.value.code == 2
+    assert f"{text!r} is not HOST:PORT" in capsys.readouterr().err
+
+
+async def test_no_topic_has_no_queues(capsys: pytest.CaptureFixture[str]) -> None:
+    """On the wire 0 is the default number; a person who writes 0 means something else."""
+    words = ["topic", "create", "x", "--queues", "0", "--endpoint", "127.0.0.1:1"]
+    with pytest.raises(SystemExit) as ended:
+        command_line.main(words)
+
+    assert ended.value.code == 2
+    assert "'0' is not a whole number above 0" in capsys.readouterr().err
