@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from collections.abc import Iterator, Sequence
@@ -78,17 +79,21 @@ def delete_log_links(state: Path, directory: Path = LOG_LINKS) -> None:
             link.unlink()
 
 
-def delete_what_is_left(root: Path = Path("/")) -> None:
+def delete_what_is_left(layout: Layout, root: Path = Path("/")) -> None:
     """Delete what is ours, or nobody's, of what kubelets and containerd keep elsewhere.
 
-    That is records of our pods' networks, sockets on which nobody listens, locks of nothing, and
-    directories without content. All else is somebody else's, and stays with its directories.
+    That is records of our pods' networks and of containers that ran in our directories, sockets on
+    which nobody listens, locks of nothing, and directories without content. All else is somebody
+    else's, and stays with its directories.
     """
     netns = root / "run" / "netns"
     if netns.is_dir() and not any(netns.iterdir()):
         mounts.release([netns])
     for record in _records_of_networks(root / "var" / "lib" / "cni" / "results"):
         record.unlink(missing_ok=True)
+    for state in (root / "run" / "containerd" / "runc").glob("*/*/state.json"):
+        if Path(json.loads(state.read_text())["config"]["rootfs"]).is_relative_to(layout.run):
+            state.unlink()
     for top in (root / name for name in LEFT):
         for directory, _, names in os.walk(top, topdown=False):
             for name in names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster import api, cgroups, mounts, network, processes, teardown
-from e2e.cluster.layout import NETWORK, NODES
+from e2e.cluster.layout import NETWORK, NODES, default_layout
 
 MOUNTINFO = """\
 22 1 254:0 / / rw - ext4 /dev/vda rw
@@ -159,6 +160,13 @@ def _socket_at(path: Path) -> socket.socket:
     return listener
 
 
+def _container_in(rootfs: Path) -> None:
+    """Leave what runc keeps of a container that was killed."""
+    state = Path("run/containerd/runc/k8s.io", rootfs.parent.name, "state.json")
+    state.parent.mkdir(parents=True)
+    state.write_text(json.dumps({"config": {"rootfs": str(rootfs)}}))
+
+
 def test_what_kubelets_and_containerd_leave_goes_with_the_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,8 +180,9 @@ def test_what_kubelets_and_containerd_leave_goes_with_the_cluster(
     monkeypatch.chdir(tmp_path)  # a socket's path has 107 bytes at most
     for name in ("var/lib/kubelet/device-plugins/kubelet.sock", "run/containerd/s/68c1"):
         _socket_at(Path(name)).close()
+    _container_in(default_layout().run / "node-1/4a/rootfs")
 
-    teardown.delete_what_is_left(Path())
+    teardown.delete_what_is_left(default_layout(), Path())
 
     for name in teardown.LEFT:
         assert not (tmp_path / name).exists()
@@ -192,10 +201,11 @@ def test_what_is_somebody_elses_stays_with_its_directories(
     for name in theirs:
         (tmp_path / name).touch()
     monkeypatch.chdir(tmp_path)
+    _container_in(Path("/var/lib/containers/5b/rootfs"))
     before = {path for path in tmp_path.rglob("*") if not path.is_dir()}
 
     with _socket_at(Path("run/containerd/containerd.sock")):
-        teardown.delete_what_is_left(Path())
+        teardown.delete_what_is_left(default_layout(), Path())
 
     assert {path for path in tmp_path.rglob("*") if not path.is_dir()} >= before
     assert (tmp_path / "run/containerd/containerd.sock").exists()
