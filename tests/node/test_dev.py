@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from live_nodes import GROUP_ID, LiveNodes
 
+from dledger.__main__ import main
 from dledger.client import AdminClient
 from dledger.dev import found, own_status
 from dledger.errors import AlreadyBootstrapped, Unavailable
@@ -116,3 +117,16 @@ def test_a_run_keeps_to_the_ports_that_its_last_group_has_left() -> None:
 
     assert busy != first
     assert free_port_range() == first
+
+
+@pytest.mark.parametrize("setting", ["bogus=1", "election_timeout_ms=soon"])
+def test_a_refused_setting_leaves_no_group_behind(
+    setting: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The next try there may have another shape."""
+    data = tmp_path / "data"
+
+    assert main(["dev", "--data", str(data), "--set", setting]) == 2
+
+    assert setting.partition("=")[0] in capsys.readouterr().err.lower()
+    assert not data.exists()
