@@ -56,7 +56,11 @@ check: $(STAMP) ## Lint, types and import contracts
 proto: $(STAMP) ## Regenerate the protobuf code from node/proto
 	$(PY) scripts/generate_proto.py
 
-unit: $(STAMP) ## Tests without a cluster
+.PHONY: tools
+tools: $(STAMP) ## Build Helm, etcd, Kubernetes, Prometheus and versitygw for the tests; at once if there
+	@$(PY) -m e2e.cluster tools
+
+unit: tools ## Tests without a cluster
 	$(TOGETHER) tests -m "not alone and not e2e $(NOT_LONG)" $(PYTEST_ARGS) $(MAY_BE_NONE)
 	$(ALONE) $(ALONE_IN) -m "alone and not e2e $(NOT_LONG)" $(PYTEST_ARGS) $(MAY_BE_NONE)
 
@@ -94,8 +98,8 @@ bench-restart: $(STAMP) ## A node with a log of 10 GiB: seconds until it votes (
 e2e: $(STAMP) ## Stories on a real Kubernetes cluster: make e2e [CLUSTER=auto|local|kind|current]
 	E2E_CLUSTER=$(CLUSTER) $(PY) -m pytest e2e $(PYTEST_ARGS)
 
-test: check ## Lint, types, unit, simulator, stories on a real cluster: what CI runs
-test-all: check ## The same, and the tests that take over 20 s each
+test: check tools ## Lint, types, unit, simulator, stories on a real cluster: what CI runs
+test-all: check tools ## The same, and the tests that take over 20 s each
 test-all: NOT_LONG :=
 test test-all:
 	$(TOGETHER) tests -m "not alone $(NOT_LONG)" $(PYTEST_ARGS) $(MAY_BE_NONE)

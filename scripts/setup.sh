@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Makes .venv from uv.lock. Uses uv from PATH, else installs it into build/uv by pip. Spark needs
-# Java: installs it where that is possible, and says so where it is not.
+# Makes .venv from uv.lock, by the Python that PYTHON names, or else the best one here. Uses uv from
+# PATH, else installs it into build/uv by pip. Spark needs Java: installs it where that is possible,
+# and says so where it is not.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -59,7 +60,7 @@ install_java() {
 }
 
 install_java
-python=$(find_python)
+python=${PYTHON:-$(find_python)}
 if command -v uv >/dev/null; then
     uv=uv
 else

@@ -9,10 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from e2e.cluster import doctor
+from e2e.cluster import doctor, golang
 from e2e.cluster.choose import KINDS, open_cluster
 from e2e.cluster.errors import ClusterError, MissingPrerequisite
 from e2e.cluster.interface import Cluster
+from e2e.cluster.layout import default_layout
+from e2e.cluster.steps import Steps
+from e2e.cluster.tools import find_kubectl
 
 FAILED = 1
 USAGE = 2
@@ -21,6 +24,7 @@ INTERRUPTED = 130
 EPILOG = """\
 examples:
   python -m e2e.cluster doctor                 what this machine lacks
+  python -m e2e.cluster tools                  build what tests need that need no cluster
   python -m e2e.cluster up                     start it, or return at once if it is healthy
   export KUBECONFIG=$(python -m e2e.cluster kubeconfig)
   python -m e2e.cluster load-image build/image.tar dledger.io/dledger:0.1.0-0123456789ab
@@ -63,6 +67,7 @@ def parser() -> argparse.ArgumentParser:
     command("kubeconfig", "print the path of the administrator's kubeconfig")
     diagnose = command("diagnostics", "collect what explains a failure")
     diagnose.add_argument("directory", type=Path, help="made if it is not there")
+    command("tools", "build the programs that tests without a cluster ask for; at once if there")
     command("doctor", "say what this machine has and what it lacks")
     return top
 
@@ -86,6 +91,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     if options.command == "doctor":
         return doctor.main()
+    if options.command == "tools":
+        return _build_tools()
     cluster = open_cluster(options.cluster)
     commands: dict[str, Callable[[], object]] = {
         "up": cluster.up,
@@ -98,6 +105,14 @@ def _run(options: argparse.Namespace) -> int:
     if options.command == "status":
         return _status(cluster, as_json=options.json)
     commands[options.command]()
+    return 0
+
+
+def _build_tools() -> int:
+    layout, steps = default_layout(), Steps()
+    for program in golang.TEST_PROGRAMS:
+        golang.ensure(layout, program, steps)
+    find_kubectl(layout)
     return 0
 
 

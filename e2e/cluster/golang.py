@@ -11,11 +11,12 @@ import os
 import re
 import shutil
 import sys
+import threading
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from e2e.cluster import wheels
+from e2e.cluster import lock, wheels
 from e2e.cluster.errors import ClusterError, MissingPrerequisite
 from e2e.cluster.layout import Layout
 from e2e.cluster.shell import run
@@ -82,6 +83,8 @@ ETCD_PEER = Program("etcd-peer", "etcdload", "go.etcd.io/etcd/server/v3")
 ETCD_LOAD = Program("etcd-load", "etcdload")
 VERSITYGW = Program("versitygw", "versitygw", "github.com/versity/versitygw/cmd/versitygw")
 CLUSTER_PROGRAMS = (PAUSE, ETCD, COREDNS, KUBERNETES)
+TEST_PROGRAMS = (HELM, ETCD, KUBERNETES, PROMETHEUS, PROMTOOL, VERSITYGW)
+"""What tests ask for that need no cluster."""
 
 
 def key(program: Program) -> str:
@@ -123,9 +126,11 @@ def ensure(layout: Layout, program: Program, steps: Steps) -> Path:
     """
     path = built(layout, program)
     if not path.exists():
-        layout.binaries.mkdir(parents=True, exist_ok=True)
-        with steps.step(f"build {program.name} (once for each version, minutes the first time)"):
-            _build(layout, program, path)
+        with lock.held(path.with_name(f"{path.name}.lock"), steps, f"building {program.name}"):
+            if not path.exists():
+                once = "once for each version, minutes the first time"
+                with steps.step(f"build {program.name} ({once}; {_log(layout, program)})"):
+                    _build(layout, program, path)
     for name in (program.name, *program.aliases):
         _link(layout.binaries / name, path)
     return path
@@ -134,17 +139,23 @@ def ensure(layout: Layout, program: Program, steps: Steps) -> Path:
 def _link(link: Path, target: Path) -> None:
     if link.is_symlink() and link.readlink() == Path(target.name):
         return
-    link.unlink(missing_ok=True)
-    link.symlink_to(target.name)
+    new = link.with_name(f"{link.name}.{os.getpid()}.{threading.get_ident()}.partial")
+    new.symlink_to(target.name)
+    new.rename(link)  # somebody may be using the old one
+
+
+def _log(layout: Layout, program: Program) -> Path:
+    """Return where the compiler writes the name of each package that it has done."""
+    return layout.cache / f"build-{program.name}.log"
 
 
 def _build(layout: Layout, program: Program, path: Path) -> None:
     module = MODULES / program.module
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     flags = linker_flags(program, (module / "go.mod").read_text())
-    log = layout.cache / f"build-{program.name}.log"
+    log = _log(layout, program)
     log.unlink(missing_ok=True)
-    command = ["build", "-trimpath", "-buildvcs=false", "-ldflags", flags, "-o", str(partial)]
+    command = ["build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", flags, "-o", str(partial)]
     command += ["-tags", ",".join(program.tags)] if program.tags else []
     environment = {"CGO_ENABLED": "0", "GOWORK": "off"}
     run(go(layout), *command, program.package, cwd=module, env=environment, log=log)

@@ -283,6 +283,7 @@ class LocalCluster(KubernetesTools):
             with self._steps.step("take the cluster down"):
                 teardown.take_down(self.layout, self.nodes)
                 kernel.restore(self.layout)
+            teardown.delete_what_is_left(self.layout)
             packages.remove(self.layout, self._steps)
             with self._steps.step(f"delete {self.layout.cache}"):
                 base.forget()

@@ -1,5 +1,7 @@
 """Lets one process at a time start or stop a cluster, and none while another one uses it.
 
+Programs are built by one process at a time, too.
+
 The kernel lets go of both locks when their holder dies, however it dies.
 """
 
@@ -15,14 +17,16 @@ from e2e.cluster.steps import Steps
 
 
 @contextmanager
-def held(path: Path, steps: Steps) -> Iterator[None]:
-    """Hold the lock file; wait, and say so, while somebody else does."""
+def held(
+    path: Path, steps: Steps, what: str = "starting or stopping the cluster"
+) -> Iterator[None]:
+    """Hold the lock file; wait, and say what for, while somebody else does."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            steps.say(f"waiting: somebody else is starting or stopping the cluster ({path})")
+            steps.say(f"waiting: somebody else is {what} ({path})")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

@@ -19,6 +19,7 @@ from e2e.cluster.layout import (
     DNS_DOMAIN,
     ETCD_PEER_PORT,
     ETCD_PORT,
+    NETWORK,
     POD_RANGE,
     SERVICE_RANGE,
     Layout,
@@ -242,7 +243,7 @@ def cni_config(layout: Layout, node: Node) -> str:
         },
     }
     portmap = {"type": "portmap", "capabilities": {"portMappings": True}}
-    document = {"cniVersion": "0.4.0", "name": "dledger-e2e", "plugins": [bridge, portmap]}
+    document = {"cniVersion": "0.4.0", "name": NETWORK, "plugins": [bridge, portmap]}
     return json.dumps(document, indent=2) + "\n"
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from e2e.cluster import cgroups, mounts, network, processes
-from e2e.cluster.layout import API_PORT, Layout, Node
+from e2e.cluster.layout import API_PORT, NETWORK, Layout, Node
 from e2e.cluster.shell import until
 
 TIMEOUT_S = 20.0
 LOG_LINKS = Path("/var/log/containers")
+# Where kubelets, containerd and CNI plugins write whatever they are told.
+LEFT = ("etc/cni", "var/lib/cni", "var/lib/kubelet", "run/containerd", "run/netns")
 
 
 def take_down(layout: Layout, nodes: Sequence[Node]) -> None:
@@ -73,3 +77,49 @@ def delete_log_links(state: Path, directory: Path = LOG_LINKS) -> None:
     for link in directory.iterdir():
         if link.is_symlink() and link.readlink().is_relative_to(state):
             link.unlink()
+
+
+def delete_what_is_left(layout: Layout, root: Path = Path("/")) -> None:
+    """Delete what is ours, or nobody's, of what kubelets and containerd keep elsewhere.
+
+    That is records of our pods' networks and of containers that ran in our directories, sockets on
+    which nobody listens, locks of nothing, and directories without content. All else is somebody
+    else's, and stays with its directories.
+    """
+    netns = root / "run" / "netns"
+    if netns.is_dir() and not any(netns.iterdir()):
+        mounts.release([netns])
+    for record in _records_of_networks(root / "var" / "lib" / "cni" / "results"):
+        record.unlink(missing_ok=True)
+    for state in (root / "run" / "containerd" / "runc").glob("*/*/state.json"):
+        if Path(json.loads(state.read_text())["config"]["rootfs"]).is_relative_to(layout.run):
+            state.unlink()
+    for top in (root / name for name in LEFT):
+        for directory, _, names in os.walk(top, topdown=False):
+            for name in names:
+                if _is_nobodys(Path(directory, name), alone=len(names) == 1):
+                    Path(directory, name).unlink()
+            if not any(Path(directory).iterdir()):
+                Path(directory).rmdir()
+
+
+def _records_of_networks(results: Path) -> Iterator[Path]:
+    """Yield what CNI keeps of our pods; their loopback devices are named by container alone."""
+    for ours in results.glob(f"{NETWORK}-*-eth0"):
+        container = ours.name.removeprefix(f"{NETWORK}-").removesuffix("-eth0")
+        yield from (ours, ours.with_name(f"cni-loopback-{container}-lo"))
+
+
+def _is_nobodys(path: Path, *, alone: bool) -> bool:
+    if path.name == "cni.lock":
+        return alone and path.stat().st_size == 0
+    if not path.is_socket():
+        return False
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False

@@ -144,7 +144,7 @@ def error_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:
     Nodes name their error class in the trailing metadata ``dledger-error``.
     """
     metadata = by_key(error.trailing_metadata())
-    text = f"{address}: {_in_words(error)}"
+    text = f"{address}: {in_words(error)}"
     name = str(metadata.get("dledger-error", ""))
     argument = str(metadata.get("dledger-error-argument", ""))
     if name in _BY_ARGUMENT:
@@ -156,7 +156,7 @@ def error_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:
     return _by_code(error.code(), text)
 
 
-def _in_words(error: grpc.aio.AioRpcError) -> str:
+def in_words(error: Any) -> str:
     """Return what gRPC says, where it is gRPC itself that says it, in words for people."""
     details = error.details() or error.code().name
     if error.code() is grpc.StatusCode.UNAVAILABLE and details.startswith(_NO_CONNECTION):

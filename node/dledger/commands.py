@@ -12,6 +12,7 @@ from typing import Final
 
 _EXIT_NOT_INSTALLED: Final = 2
 """As for other faults of how a program is used."""
+_EXIT_INTERRUPTED: Final = 130
 _OURS: Final = ("dledger", "dledger_operator", "dledger_pipeline")
 
 
@@ -32,12 +33,13 @@ def dledger_pipeline() -> int:
 
 def _run(module: str, program: str, *, extra: str) -> int:
     try:
-        main = importlib.import_module(module).main
+        code: int = importlib.import_module(module).main()
+    except KeyboardInterrupt:
+        return _EXIT_INTERRUPTED
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] in _OURS:
             raise  # a fault of ours
         sentence = f"{error.name} is not installed: pip install 'dledger[{extra}]'"
         print(f"{program}: {sentence}", file=sys.stderr)
         return _EXIT_NOT_INSTALLED
-    code: int = main()
     return code

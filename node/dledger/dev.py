@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from dledger import config
 from dledger.client import AdminClient
 from dledger.errors import AlreadyBootstrapped, DledgerError, Unavailable
 from dledger.status import NodeStatus
@@ -120,6 +121,7 @@ class _Group:
         self._hopeless = ""
 
     async def run(self) -> int:
+        self._check_settings()
         self._check_data()
         self._check_ports()
         self._group_id = group_id_in(self._data)
@@ -154,6 +156,13 @@ class _Group:
             await asyncio.sleep(_POLL_S)
 
     # -- founding -------------------------------------------------------------------------------
+
+    def _check_settings(self) -> None:
+        """Refuse what every node would refuse, before there is a directory with a shape."""
+        try:
+            config.load(None, self._environment(0))
+        except config.ConfigError as error:
+            raise DevError(f"--set: {error}") from error
 
     def _check_data(self) -> None:
         """Refuse a directory that was made for another shape of group."""

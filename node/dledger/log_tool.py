@@ -46,8 +46,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what was asked; return 0, or 1 if the log is damaged or cannot be read."""
+    """Do what was asked.
+
+    Returns 0, 1 if the log is damaged or cannot be read, or 2 if there is no such directory.
+    """
     files = RealFiles()
+    if not args.directory.is_dir():
+        print(f"dledger log {args.action}: {args.directory}: no such directory", file=sys.stderr)
+        return 2
     try:
         if args.action == "discard":
             return discard_tool.run(args)

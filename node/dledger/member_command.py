@@ -68,14 +68,15 @@ async def add(args: argparse.Namespace) -> int:
     """Add the node at an address, as a learner."""
     async with AdminClient(args.address, timeout_s=args.timeout) as node:
         new = await node.status()
-    await _refuse_another_group(new, args)
+    known = await _refuse_another_group(new, args)
     member = Member(id=NodeId(new.node_id), name=new.name, address=args.address)
     remove = [await _id_of(args.replace, args)] if args.replace else []
     async with AdminClient(args.endpoint, timeout_s=args.timeout) as admin:
         members = await admin.change_members(add=[member], remove=remove)
     if args.wait:
         await _wait_until_it_votes(member, args)
-    return _tell(args, members, f"{member.name} ({member.id}) added", member)
+    done = "is a member already" if known else "added"
+    return _tell(args, members, f"{member.name} ({member.id}) {done}", member)
 
 
 async def remove(args: argparse.Namespace) -> int:
@@ -98,15 +99,20 @@ def _tell(args: argparse.Namespace, members: Membership, done: str, added: Membe
     return 0
 
 
-async def _refuse_another_group(new: NodeStatus, args: argparse.Namespace) -> None:
-    """Refuse a node that would refuse the group: it would be a member that never comes."""
+async def _refuse_another_group(new: NodeStatus, args: argparse.Namespace) -> bool:
+    """Refuse a node that would refuse the group: it would be a member that never comes.
+
+    Returns whether it is a member already.
+    """
     async with AdminClient(args.endpoint, timeout_s=args.timeout) as admin:
-        group_id = (await admin.status()).group_id
+        status = await admin.status()
+    group_id = status.group_id
     if not new.group_id and new.told_group_id != group_id:
         told = f"to join {new.told_group_id!r}" if new.told_group_id else "no group to join"
         raise InvalidArgument(
             f"{new.name!r} was told {told}: start it with DLEDGER_GROUP_ID={group_id}"
         )
+    return any(row.member.id == new.node_id for row in status.members)
 
 
 async def _id_of(name_or_id: str, args: argparse.Namespace) -> NodeId:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from dledger.errors import DledgerError
 from dledger.version import VERSION
+from dledger_pipeline.errors import NodeUnavailable, StoreUnavailable
 from dledger_pipeline.jobs.backup import BackupRequest, backup
 from dledger_pipeline.jobs.compact import CompactRequest, compact
 from dledger_pipeline.jobs.restore import RestoreRequest, restore
@@ -22,6 +23,7 @@ from dledger_pipeline.session import LOCAL
 
 _EXIT_OK: Final = 0
 _EXIT_FAILED: Final = 1
+_EXIT_UNAVAILABLE: Final = 4
 _MAX_MESSAGE: Final = 3000  # so that a result fits a container's termination message
 
 _EPILOG: Final = """\
@@ -36,7 +38,8 @@ examples:
 stores: file:///absolute/path, s3://bucket/path with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
 AWS_REGION and DLEDGER_STORE_ENDPOINT from the environment; DLEDGER_MANIFEST_KEY (32 bytes or more)
 signs what says which objects are a backup, and refuses what is not signed: `sign` begins with it
-exit codes: 0 done, 1 failed (one line says why), 2 wrong usage
+exit codes: 0 done, 1 failed (one line says why), 2 wrong usage, 4 the group or the store cannot be
+reached
 """
 
 
@@ -49,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (DledgerError, OSError) as error:
         print(f"dledger-pipeline: {error}", file=sys.stderr)
         _tell(args, _failure(error))
-        return _EXIT_FAILED
+        unavailable = isinstance(error, NodeUnavailable | StoreUnavailable)
+        return _EXIT_UNAVAILABLE if unavailable else _EXIT_FAILED
     except BaseException as error:
         _write_result(args, _failure(error))
         raise

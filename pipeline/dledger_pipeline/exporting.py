@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 import grpc
 import numpy as np
 
+from dledger.channel import in_words
 from dledger.errors import CorruptRecord, DledgerError
 from dledger.metadata import by_key
 from dledger.rpc.pb import dledger_pb2 as pb
@@ -278,7 +279,7 @@ def _meaning(error: Any, address: str) -> DledgerError:
     """Return the error that a node meant; it names its class in the trailing metadata."""
     name = by_key(error.trailing_metadata()).get("dledger-error", "")
     details = str(error.details())
-    text = f"{address}: {details}"
+    text = f"{address}: {in_words(error)}"
     corrupt = _CORRUPT.fullmatch(details)
     if corrupt:
         return CorruptRecord(f"{corrupt[1]} of {address}", int(corrupt[2]), corrupt[3])

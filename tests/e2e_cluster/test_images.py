@@ -7,11 +7,14 @@ import json
 import re
 import shutil
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from e2e.cluster import golang, image, oci, wheels
+from e2e.cluster.layout import Layout
+from e2e.cluster.steps import Steps
 
 RECIPES = (image.NODE, image.SPARK, image.WORKLOAD)
 LISTING = """\
@@ -189,3 +192,22 @@ def test_kubernetes_is_told_the_version_its_module_requires() -> None:
 def test_programs_of_one_module_are_cached_apart() -> None:
     """Kubectl and the control plane come from the same files."""
     assert golang.key(golang.KUBECTL) != golang.key(golang.KUBERNETES)
+
+
+@pytest.mark.e2e
+def test_a_program_is_built_once_by_whoever_asks_first(tmp_path: Path) -> None:
+    """Two makes at once would each compile every package of it."""
+    layout = Layout(state=tmp_path / "state", run=tmp_path / "run", cache=tmp_path / "cache")
+    said = io.StringIO()
+
+    def ensure(_: int) -> Path:
+        return golang.ensure(layout, golang.PAUSE, Steps(said))
+
+    with ThreadPoolExecutor(4) as pool:
+        paths = set(pool.map(ensure, range(4)))
+
+    assert said.getvalue().count("start  build pause") == 1
+    assert [each.exists() for each in paths] == [True]
+    assert (layout.binaries / "pause").resolve() in paths
+    assert "build-pause.log" in said.getvalue()
+    assert (layout.cache / "build-pause.log").exists()

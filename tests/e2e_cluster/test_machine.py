@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from e2e.cluster import api, cgroups, mounts, network, processes, teardown
-from e2e.cluster.layout import NODES
+from e2e.cluster.layout import NETWORK, NODES, default_layout
 
 MOUNTINFO = """\
 22 1 254:0 / / rw - ext4 /dev/vda rw
@@ -147,3 +149,63 @@ def test_only_links_to_our_pods_logs_are_deleted(tmp_path: Path) -> None:
     teardown.delete_log_links(Path("/state"), tmp_path)
 
     assert [each.name for each in tmp_path.iterdir()] == ["theirs"]
+
+
+def _socket_at(path: Path) -> socket.socket:
+    """Listen at a path, and make its directory."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen(1)
+    return listener
+
+
+def _container_in(rootfs: Path) -> None:
+    """Leave what runc keeps of a container that was killed."""
+    state = Path("run/containerd/runc/k8s.io", rootfs.parent.name, "state.json")
+    state.parent.mkdir(parents=True)
+    state.write_text(json.dumps({"config": {"rootfs": str(rootfs)}}))
+
+
+def test_what_kubelets_and_containerd_leave_goes_with_the_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They write these whatever their configuration says."""
+    results = tmp_path / "var/lib/cni/results"
+    for name in ("etc/cni/net.d", "var/lib/cni/results", "var/lib/kubelet/pods", "run/netns"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "etc/cni/net.d/cni.lock").touch()
+    for name in (f"{NETWORK}-4a-eth0", "cni-loopback-4a-lo"):
+        (results / name).write_text("{}")
+    monkeypatch.chdir(tmp_path)  # a socket's path has 107 bytes at most
+    for name in ("var/lib/kubelet/device-plugins/kubelet.sock", "run/containerd/s/68c1"):
+        _socket_at(Path(name)).close()
+    _container_in(default_layout().run / "node-1/4a/rootfs")
+
+    teardown.delete_what_is_left(default_layout(), Path())
+
+    for name in teardown.LEFT:
+        assert not (tmp_path / name).exists()
+
+
+def test_what_is_somebody_elses_stays_with_its_directories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container runtime of the machine's own: its sockets answer, its networks have its names."""
+    results = tmp_path / "var/lib/cni/results"
+    for name in ("etc/cni/net.d", "var/lib/cni/results", "var/lib/kubelet/pki"):
+        (tmp_path / name).mkdir(parents=True)
+    for path in (results / "podman-4a-eth0", results / "cni-loopback-4a-lo"):
+        path.write_text("{}")
+    theirs = ("etc/cni/net.d/cni.lock", "etc/cni/net.d/87-podman.conflist", "var/lib/kubelet/pki/k")
+    for name in theirs:
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    _container_in(Path("/var/lib/containers/5b/rootfs"))
+    before = {path for path in tmp_path.rglob("*") if not path.is_dir()}
+
+    with _socket_at(Path("run/containerd/containerd.sock")):
+        teardown.delete_what_is_left(default_layout(), Path())
+
+    assert {path for path in tmp_path.rglob("*") if not path.is_dir()} >= before
+    assert (tmp_path / "run/containerd/containerd.sock").exists()

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import yaml
 
 from dledger.rpc.pb.dledger_pb2_grpc import GRPC_GENERATED_VERSION
 from e2e.cluster import image, wheels
@@ -171,3 +172,15 @@ def test_uv_itself_is_installed_by_hash() -> None:
 
     assert re.search(r"^uv==\S+ \\\n    --hash=sha256:[0-9a-f]{64}", pinned, re.MULTILINE)
     assert "--require-hashes" in (ROOT / "scripts" / "setup.sh").read_text()
+
+
+def test_every_python_that_we_name_is_tried() -> None:
+    """By the workflow, whose matrix is the list of the classifiers."""
+    named = [
+        each.rpartition(" ")[2]
+        for each in wheels.project()["project"]["classifiers"]
+        if re.search(r":: 3\.\d+$", each)
+    ]
+    workflow = yaml.safe_load((ROOT / ".github/workflows/python.yaml").read_text())
+
+    assert workflow["jobs"]["unit"]["strategy"]["matrix"]["python"] == named

@@ -21,13 +21,22 @@ ALL_ON: Final = (
 )
 
 
+PROMETHEUS_OPERATOR: Final = "monitoring.coreos.com/v1"
+
+
 @cache
-def rendered(*values: str, check: bool = True) -> tuple[list[dict[str, Any]], str]:
-    """Return the manifests with these values, and what helm says on stderr."""
+def rendered(
+    *values: str, check: bool = True, served: str = PROMETHEUS_OPERATOR
+) -> tuple[list[dict[str, Any]], str]:
+    """Return the manifests with these values, and what helm says on stderr.
+
+    The cluster serves the group *served* besides Kubernetes' own.
+    """
     helm = golang.ensure(default_layout(), golang.HELM, Steps())
     options = [word for value in values for word in ("--set", value)]
+    cluster = ("--kube-version", "1.34", *(("--api-versions", served) if served else ()))
     done = subprocess.run(
-        [helm, "template", "dledger-operator", CHART, "--kube-version", "1.34", *options],
+        [helm, "template", "dledger-operator", CHART, *cluster, *options],
         capture_output=True,
         text=True,
         check=check,

@@ -41,6 +41,23 @@ def test_each_switch_turns_on_its_own_part_only(switch: str) -> None:
     assert ours == parts[switch.removesuffix(".enabled=true")]
 
 
+@pytest.mark.parametrize("switch", sorted(set(ALL_ON) - {"dashboards.enabled=true"}))
+def test_without_the_prometheus_operator_helm_says_what_is_missing(switch: str) -> None:
+    """Its own sentence speaks of CRDs, which sends one to ours."""
+    manifests, said = rendered(switch, check=False, served="")
+
+    assert manifests == []
+    sentence = "this cluster has no Prometheus operator (monitoring.coreos.com/v1): install that"
+    assert f"{switch.removesuffix('=true')}: {sentence}" in said
+
+
+def test_the_dashboard_needs_no_prometheus_operator() -> None:
+    """It is a ConfigMap."""
+    manifests, _ = rendered("dashboards.enabled=true", served="")
+
+    assert any(_is_ours(manifest) for manifest in manifests)
+
+
 def test_the_dashboard_arrives_as_it_is() -> None:
     """Helm must not take Grafana's braces for its own."""
     (config,) = (m for m in of_kind("ConfigMap", *ALL_ON) if _is_ours(m))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import signal
+import socket
 import subprocess
 import sys
 import tomllib
@@ -16,16 +18,18 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["scripts"]
 
 
-def _start(script: str, prelude: str = "") -> subprocess.CompletedProcess[str]:
-    """Run a program as the installed script does, with ``--help``."""
+def _started(script: str, prelude: str = "") -> list[str]:
+    """Return what runs a program as the installed script does."""
     module, _, function = SCRIPTS[script].partition(":")
     program = f"import sys; {prelude}\nfrom {module} import {function}\nsys.exit({function}())"
     path = [str(ROOT / folder) for folder in ("node", "operator", "pipeline")]
+    return [sys.executable, "-c", f"import sys; sys.path[:0] = {path}\n{program}"]
+
+
+def _start(script: str, prelude: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a program with ``--help``."""
     return subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path[:0] = {path}\n{program}", "--help"],
-        capture_output=True,
-        text=True,
-        check=False,
+        [*_started(script, prelude), "--help"], capture_output=True, text=True, check=False
     )
 
 
@@ -94,3 +98,18 @@ def test_a_fault_of_ours_is_no_missing_extra() -> None:
 
     assert started.returncode == 1
     assert "Traceback" in started.stderr
+
+
+def test_ctrl_c_is_no_traceback() -> None:
+    """While a command waits for an answer, say."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"127.0.0.1:{silent.getsockname()[1]}"
+        command = [*_started("dledger"), "status", "--endpoint", endpoint, "--timeout", "300"]
+        waiting = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        connection, _ = silent.accept()
+        with connection:
+            waiting.send_signal(signal.SIGINT)
+            _, said = waiting.communicate()
+
+    assert waiting.returncode == 130
+    assert "Traceback" not in said

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from live_nodes import GROUP_ID, LiveNodes
 
+from dledger.__main__ import main
 from dledger.client import AdminClient
 from dledger.dev import found, own_status
 from dledger.errors import AlreadyBootstrapped, Unavailable
@@ -127,3 +128,16 @@ def test_ports_where_somebody_listens_are_passed_by() -> None:
 
     assert first not in while_busy
     assert first in {free_port_range() for _ in range(6)}
+
+
+@pytest.mark.parametrize("setting", ["bogus=1", "election_timeout_ms=soon"])
+def test_a_refused_setting_leaves_no_group_behind(
+    setting: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The next try there may have another shape."""
+    data = tmp_path / "data"
+
+    assert main(["dev", "--data", str(data), "--set", setting]) == 2
+
+    assert setting.partition("=")[0] in capsys.readouterr().err.lower()
+    assert not data.exists()

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from dledger_operator.options import parse
 from dledger_operator.policy import Policy, RoleRef
-from tests.monitoring.chart import rendered
+from e2e.cluster import golang
+from e2e.cluster.layout import default_layout
+from e2e.cluster.steps import Steps
+from e2e.cluster.tools import find_kubectl
+from tests.monitoring.chart import CHART, PROMETHEUS_OPERATOR, rendered
+from tests.operator.api_server import ApiServer, running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.found]
 
 IN_TWO: Final = "watchNamespaces={shop,bank}"
+ROOT: Final = CHART.parents[1]
 RBAC: Final = ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
 
 
@@ -125,3 +137,85 @@ def test_the_operators_own_pod_takes_connections_on_one_port() -> None:
     assert open_to_all["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/name"] == (
         "dledger-operator"
     )
+
+
+# --- the commands that README.md and the chart tell people to type --------------------------
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Iterator[ApiServer]:
+    """A cluster that never saw us."""
+    shop = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}
+    with running(tmp_path, first=[shop]) as server:
+        yield server
+
+
+def _typed(server: ApiServer, command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command as somebody would who has kubectl and helm."""
+    helm = golang.ensure(default_layout(), golang.HELM, Steps())
+    folders = (find_kubectl(default_layout()).parent, helm.with_name("helm").parent)
+    path = os.pathsep.join([*map(str, folders), os.environ["PATH"]])
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        env={**os.environ, "PATH": path, "KUBECONFIG": str(server.kubeconfig)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def _from_readme(beginning: str) -> str:
+    """Return the one command of README.md that begins so, with its continued lines."""
+    text = (ROOT / "README.md").read_text("utf-8")
+    (command,) = re.findall(rf"^{beginning}(?:.*\\\n)*.*$", text, re.MULTILINE)
+    return str(command)
+
+
+def _kind_of_prometheus(kind: str, plural: str) -> dict[str, Any]:
+    """Return a CRD that takes anything, in place of the Prometheus operator's."""
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    group = PROMETHEUS_OPERATOR.partition("/")[0]
+    names = {"kind": kind, "plural": plural, "singular": kind.lower()}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": f"{plural}.{group}",
+            "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"},
+        },
+        "spec": {"group": group, "names": names, "scope": "Namespaced", "versions": [version]},
+    }
+
+
+def test_what_readme_and_helm_say_to_type_works(empty: ApiServer, tmp_path: Path) -> None:
+    """Without and with the Prometheus operator, and for CRDs that Helm made."""
+    monitoring = _from_readme("helm upgrade")
+
+    installed = _typed(empty, _from_readme("helm install"))
+    assert installed.returncode == 0, installed.stderr
+    early = _typed(empty, monitoring)
+    assert early.returncode == 1
+    assert "this cluster has no Prometheus operator" in early.stderr
+
+    new = tmp_path / "new"
+    shutil.copytree(CHART, new)
+    changed = new / "crds" / "brokergroup.yaml"
+    text = changed.read_text("utf-8")
+    changed.write_text(text.replace("description: ", "description: New. ", 1), "utf-8")
+    (command,) = re.findall(r"^ +(helm show crds CHART .*)$", installed.stdout, re.MULTILINE)
+    upgraded = _typed(empty, command.replace("CHART", str(new)))
+    assert upgraded.returncode == 0, upgraded.stderr
+    assert "New. " in empty.kubectl("get", "crd", "brokergroups.dledger.io", "-o", "yaml").stdout
+
+    kinds = (("PodMonitor", "podmonitors"), ("PrometheusRule", "prometheusrules"))
+    crds = [_kind_of_prometheus(*names) for names in kinds]
+    empty.kubectl("apply", "-f", "-", manifest={"apiVersion": "v1", "kind": "List", "items": crds})
+    for _, plural in kinds:
+        crd = f"crd/{plural}.monitoring.coreos.com"
+        empty.kubectl("wait", "--for=condition=Established", "--timeout=30s", crd)
+    late = _typed(empty, monitoring)
+    assert late.returncode == 0, late.stderr
+    made = empty.get("podmonitors,prometheusrules", "-n", "dledger-system")["items"]
+    assert sorted(each["kind"] for each in made) == ["PodMonitor", "PodMonitor", "PrometheusRule"]

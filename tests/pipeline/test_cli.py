@@ -251,3 +251,15 @@ def test_a_backup_goes_to_s3_from_the_shell(group: LiveGroup, s3: S3Server) -> N
     found = manifest.load(s3.store(url))
     assert (result["phase"], result["groupId"]) == ("Completed", group.group_id)
     assert (result["manifest"], result["records"]) == (found.name, found.last_index)
+
+
+def test_a_group_that_cannot_be_reached_is_exit_code_4(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As for `dledger`; a scheduler may try that again."""
+    store = f"file://{tmp_path}/store"
+
+    assert main(["backup", "--endpoint", "127.0.0.1:1", "--store", store]) == 4
+
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "127.0.0.1:1: no connection (Connection refused); does a node run there" in said

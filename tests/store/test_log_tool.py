@@ -115,6 +115,18 @@ def test_verify_of_a_directory_without_a_log_says_so(
     assert "watermark: missing" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("action", ["verify", "dump", "discard"])
+def test_a_directory_that_is_not_there_is_wrong_usage(
+    action: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And not damage."""
+    missing = tmp_path / "missing"
+
+    assert run(action, str(missing)) == 2
+
+    assert capsys.readouterr().err == f"dledger log {action}: {missing}: no such directory\n"
+
+
 def test_dump_prints_one_json_line_for_each_entry(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,6 +30,8 @@ async def test_members_are_listed_added_and_removed(
 
     assert await run("add", live.peer_address(3), "--wait", "--json", *endpoint) == 0
     added = json.loads(capsys.readouterr().out)
+    assert await run("add", live.peer_address(3), *endpoint) == 0
+    again = capsys.readouterr().out
     assert await run("list", "--json", *endpoint) == 0
     rows = json.loads(capsys.readouterr().out)
     assert await run("list", *endpoint) == 0
@@ -38,6 +40,7 @@ async def test_members_are_listed_added_and_removed(
     said = capsys.readouterr().out
 
     assert added["added"] == live.nodes[3].node_id
+    assert again.startswith(f"orders-3 ({live.nodes[3].node_id}) is a member already; members: ")
     assert [(row["member"]["name"], row["voter"]) for row in rows] == [
         (f"orders-{number}", True) for number in range(4)
     ]
