@@ -66,7 +66,7 @@ unit: tools ## Tests without a cluster
 
 coverage: $(STAMP) ## Branches of raft/ and store/ that the tests take: at least 95 %
 	@mkdir -p build
-	$(PY) -m coverage run -m pytest -q -x tests/raft tests/store tests/node \
+	$(PY) -m coverage run -m pytest -q -x tests/raft tests/store tests/files tests/replica tests/server \
 		--ignore tests/store/test_crash_enumerator.py --ignore tests/store/test_bit_flips.py \
 		--ignore tests/store/test_crash_snapshots.py $(PYTEST_ARGS)
 	$(PY) -m coverage report
@@ -93,7 +93,7 @@ paths: $(STAMP) ## Calls of our own that one message costs: make paths [PATHS_AR
 
 .PHONY: bench-restart
 bench-restart: $(STAMP) ## A node with a log of 10 GiB: seconds until it votes (needs 11 GiB under build/)
-	$(PY) -m e2e.bench_restart
+	$(PY) -m e2e.bench.restart
 
 e2e: $(STAMP) ## Stories on a real Kubernetes cluster: make e2e [CLUSTER=auto|local|kind|current]
 	E2E_CLUSTER=$(CLUSTER) $(PY) -m pytest e2e $(PYTEST_ARGS)
@@ -115,13 +115,13 @@ demo: $(STAMP) ## A cluster, a group, a killed leader, nothing lost (about 2 min
 	$(PY) -m e2e.demo --cluster $(CLUSTER)
 
 demo-backup: $(STAMP) ## The same cluster: a backup by Spark, a lost group, a restored one, all compared
-	$(PY) -m e2e.demo_backup --cluster $(CLUSTER)
+	$(PY) -m e2e.demo.backup --cluster $(CLUSTER)
 
 demo-down: $(STAMP) ## Remove everything that demo and e2e put on this machine
 	$(PY) -m e2e.cluster purge --cluster $(CLUSTER)
 
 bench-pipeline: $(STAMP) ## Parse, backup and restore beside a raw read, pyarrow and Spark's writer
-	$(PY) -m e2e.bench_pipeline
+	$(PY) -m e2e.bench.pipeline
 
 bench: $(STAMP) ## Beside Java DLedger and etcd (BENCH_ARGS="--full"), or another commit: make bench BESIDE=main
 	$(PY) -m e2e.bench$(if $(BESIDE),.beside $(BESIDE)) $(BENCH_ARGS)

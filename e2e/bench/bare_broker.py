@@ -15,10 +15,10 @@ import grpc
 import uvloop
 
 from dledger.broker.topics import NORMAL, Topic
-from dledger.rpc.gateway.routes import message_queues
-from dledger.rpc.gateway.telemetry import Telemetry
-from dledger.rpc.intake import Intake
-from dledger.rpc.outflow import Outflow
+from dledger.requests.intake import Intake
+from dledger.requests.outflow import Outflow
+from dledger.rocketmq.routes import message_queues
+from dledger.rocketmq.telemetry import Telemetry
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
 from dledger.rpc.status import ok
 from e2e.bench.bare_server import bare_server, serve

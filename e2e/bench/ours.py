@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dledger.client import AdminClient
+from dledger.common.status import NodeStatus
 from dledger.errors import DledgerError
-from dledger.status import NodeStatus
 from dledger.types import Member, NodeId
 from e2e.bench.groups import Standing, until
 from e2e.bench.processes import Command

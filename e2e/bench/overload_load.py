@@ -30,9 +30,9 @@ import grpc
 import grpc.aio
 import uvloop
 
-from dledger.channel import OPTIONS
 from dledger.client import Client
-from dledger.metadata import by_key
+from dledger.rpc.channel import OPTIONS
+from dledger.rpc.metadata import by_key
 from dledger.rpc.pb import dledger_pb2 as pb
 from e2e.bench.figures import send_times
 

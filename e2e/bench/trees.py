@@ -41,8 +41,10 @@ class Tree:
     @property
     def tells_group(self) -> bool:
         """Whether its nodes have the setting `group_id`: older ones do not know it."""
-        settings = self.directory / "node" / "dledger" / "config.py"
-        return settings.exists() and "\n    group_id: " in settings.read_text("utf-8")
+        package = self.directory / "node" / "dledger"
+        places = (package / "server" / "config.py", package / "config.py")  # now; before the rooms
+        settings = [place.read_text("utf-8") for place in places if place.exists()]
+        return any("\n    group_id: " in text for text in settings)
 
 
 def this_tree() -> Tree:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from dledger.client import Client
+from dledger.common.status import NodeStatus
 from dledger.errors import DledgerError, UnknownTopic
-from dledger.status import NodeStatus
 from e2e.chaos.clients import QUEUES, TOPIC, digest_of
 from e2e.chaos.group import Group
 from e2e.chaos.log_checker import LogEntry, Queues, Stored

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from dledger.client import AdminClient
+from dledger.common.status import NodeStatus
 from dledger.errors import DledgerError
-from dledger.status import NodeStatus
 from dledger.types import Member, NodeId
 from e2e.chaos.proxy import Network
 from e2e.chaos.shim import Control, ControlFile

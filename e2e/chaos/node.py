@@ -6,7 +6,7 @@ CHAOS_ROUTES, a JSON object: by which port each port of a peer is dialled.
 
 from __future__ import annotations
 
-import dledger.grpc_polling  # noqa: F401 - before gRPC, which looks when it is imported
+import dledger.common.grpc_polling  # noqa: F401 - before gRPC, which looks when it is imported
 
 # isort: split
 import argparse
@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from unittest import mock
 
-from dledger import node_command
-from dledger.rpc.peers import Peers
+from dledger.cli import node_command
+from dledger.peers.peers import Peers
 from dledger.types import Member
 from e2e.chaos.shim import Faults, FaultyFiles, JumpingClock
 
@@ -46,7 +46,7 @@ def main() -> int:
     routes = json.loads(os.environ["CHAOS_ROUTES"])
     RoutedPeers.routes = {int(port): proxy for port, proxy in routes.items()}
     with mock.patch.multiple(
-        "dledger.node",
+        "dledger.server.node",
         RealFiles=partial(FaultyFiles, faults),
         RealClock=partial(JumpingClock, faults),
         Peers=RoutedPeers,

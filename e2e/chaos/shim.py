@@ -15,8 +15,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from dledger.log_clock import RealClock
-from dledger.store.files import Buffer, DiskUsage, File, Mode, RealFiles
+from dledger.files.files import Buffer, DiskUsage, File, Mode, RealFiles
+from dledger.replica.log_clock import RealClock
 
 WRITE: Final = "write"
 SYNC: Final = "sync"

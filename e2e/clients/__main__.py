@@ -39,8 +39,8 @@ from e2e.clients.stage import CaseFailed, Running, Stage, running
 from e2e.clients.table import Result, Verdict, exit_code, failover_table, table, verdict
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.layout import default_layout
-from e2e.growth.lines import Line, failed
-from e2e.growth.lines import table as table_of_lines
+from e2e.harness.lines import Line, failed
+from e2e.harness.lines import table as table_of_lines
 
 _RESULTS: Final = machine.ROOT / "build" / "clients"
 _FAILOVER: Final = "failover"

@@ -18,7 +18,7 @@ from dledger.client import Client
 from e2e.clients.drivers import ClientFailed, Delivery, Driver, delivery, driver
 from e2e.clients.sdks import Sdk
 from e2e.cluster.pki import Authority
-from e2e.devgroup import DevGroup, free_port_range
+from e2e.harness.devgroup import DevGroup, free_port_range
 
 QUEUES: Final = 8
 HOST: Final = "127.0.0.1"

@@ -21,9 +21,9 @@ from dledger.broker.produce import encode_produce
 from dledger.client import Client
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
-from e2e.growth.lines import Line, at_most, none_of, refused
-from e2e.growth.live import LiveGroup, Probe, difference, many, running, until
-from e2e.growth.rocketmq import POLLS_A_CHANNEL, Consumer, channel_to
+from e2e.harness.consumer import POLLS_A_CHANNEL, Consumer, channel_to
+from e2e.harness.lines import Line, at_most, none_of, refused
+from e2e.harness.live import LiveGroup, Probe, difference, many, running, until
 
 ROOT: Final = Path(__file__).parents[2]
 TURN_MS: Final = 100.0

@@ -24,17 +24,17 @@ from dledger.broker.commands import CreateTopic
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.store.format import encode_records
 from dledger.types import Entry, EntryKind
-from dledger_operator import nodes
-from dledger_operator.build import Platform, desired
-from dledger_operator.checks import problems
-from dledger_operator.observed import Observed, Pod
-from dledger_pipeline.archive import object_name
-from dledger_pipeline.messages import decode
-from dledger_pipeline.placement import Placement
-from dledger_pipeline.records import ENTRY_SCHEMA, RecordBytes, parse
-from dledger_pipeline.sealed import seal
-from e2e.devgroup import free_port_range
-from e2e.growth.lines import Line, at_most
+from dledger_operator.cluster import nodes
+from dledger_operator.decisions.checks import problems
+from dledger_operator.observed.observed import Observed, Pod
+from dledger_operator.resources import Platform, desired
+from dledger_pipeline.archive.archive import object_name
+from dledger_pipeline.archive.placement import Placement
+from dledger_pipeline.archive.sealed import seal
+from dledger_pipeline.log.messages import decode
+from dledger_pipeline.log.records import ENTRY_SCHEMA, RecordBytes, parse
+from e2e.harness.devgroup import free_port_range
+from e2e.harness.lines import Line, at_most
 from e2e.hostile.judging import GROWTH_MIB, held
 from e2e.hostile.neighbours import raw_produce
 from e2e.hostile.peers import greeted

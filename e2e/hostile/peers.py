@@ -17,6 +17,11 @@ from typing import Any, Final
 import grpc
 from crc32c import crc32c
 
+from dledger.peers.framing import prefix
+from dledger.peers.hello import METADATA_KEY
+from dledger.peers.peer_codec import encode
+from dledger.peers.peer_link import SERVICE
+from dledger.peers.replication_port import TICKET_KEY, Ticket
 from dledger.raft.messages import (
     AppendRequest,
     HeartbeatRequest,
@@ -24,14 +29,9 @@ from dledger.raft.messages import (
     PreVoteRequest,
     VoteRequest,
 )
-from dledger.rpc.framing import prefix
-from dledger.rpc.hello import METADATA_KEY
-from dledger.rpc.peer_codec import encode
-from dledger.rpc.peer_link import SERVICE
-from dledger.rpc.replication_port import TICKET_KEY, Ticket
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.types import Entry, EntryKind, NodeId
-from e2e.growth.lines import Line
+from e2e.harness.lines import Line
 from e2e.hostile.judging import held
 from e2e.hostile.neighbours import raw_produce
 from e2e.hostile.scene import ROCKET, Scene, caller, closed, connect

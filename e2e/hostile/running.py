@@ -16,9 +16,9 @@ from typing import Final
 
 from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
-from e2e.devgroup import DevGroup, free_port_range
-from e2e.growth.lines import Line
-from e2e.growth.live import until
+from e2e.harness.devgroup import DevGroup, free_port_range
+from e2e.harness.lines import Line
+from e2e.harness.live import until
 from e2e.hostile.attacks import ATTACKS
 from e2e.hostile.judging import RECOVERY_S, Seen, lines
 from e2e.hostile.scene import Scene, memory_mib

@@ -16,7 +16,7 @@ import grpc.aio
 from dledger.client import Client
 from dledger.errors import DledgerError
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
-from e2e.growth.rocketmq import Consumer, channel_to
+from e2e.harness.consumer import Consumer, channel_to
 
 TOPIC: Final = "victim"
 GROUP: Final = "victims"

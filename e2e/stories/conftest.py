@@ -11,7 +11,7 @@ import pytest
 
 from e2e.cluster import Cluster, ClusterError, open_cluster
 from e2e.cluster.image import WORKLOAD, Image, build
-from e2e.world import ROOT, Namespace, install_operator
+from e2e.harness.world import ROOT, Namespace, install_operator
 
 MakeReport: TypeAlias = Generator[None, pytest.TestReport, pytest.TestReport]
 FAILURES = pytest.StashKey[list[str]]()

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from e2e.backups import Backup, Bookkeeper, backed_up, delete_with_volumes, recovering, spark_image
 from e2e.cluster import Cluster
 from e2e.cluster.image import Image
-from e2e.s3 import S3Server, credentials
-from e2e.world import Namespace, group_manifest
+from e2e.harness.backups import (
+    Backup,
+    Bookkeeper,
+    backed_up,
+    delete_with_volumes,
+    recovering,
+    spark_image,
+)
+from e2e.harness.s3 import S3Server, credentials
+from e2e.harness.world import Namespace, group_manifest
 
 MESSAGES = 3000
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from e2e.cluster import CommandFailed
-from e2e.world import Namespace, eventually, group_manifest
+from e2e.harness.world import Namespace, eventually, group_manifest
 
 
 def refusal(namespace: Namespace, manifest: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 
 from e2e.cluster import wheels
-from e2e.world import PYTHON, Namespace, group_manifest
+from e2e.harness.world import PYTHON, Namespace, group_manifest
 
 PACKAGES = """
 import re

@@ -6,7 +6,7 @@ import time
 
 from e2e.cluster import Cluster
 from e2e.cluster.image import Image
-from e2e.world import (
+from e2e.harness.world import (
     Namespace,
     Workload,
     eventually,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dledger.grpc_polling  # noqa: F401 - before gRPC, which looks when it is imported
+import dledger.common.grpc_polling  # noqa: F401 - before gRPC, which looks when it is imported
 
 # isort: split
 import argparse
@@ -13,19 +13,12 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
-from dledger import (
-    dev,
-    group_command,
-    log_tool,
-    member_command,
-    node_command,
-    topic_command,
-)
-from dledger.admin_options import add_admin_arguments
+from dledger.cli import dev, group_command, log_tool, member_command, node_command, topic_command
+from dledger.cli.admin_options import add_admin_arguments
 from dledger.client import AdminClient
+from dledger.common.failover import failover_line
+from dledger.common.version import VERSION
 from dledger.errors import DledgerError, Unavailable
-from dledger.failover import failover_line
-from dledger.version import VERSION
 
 _EXIT_OK: Final = 0
 _EXIT_REFUSED: Final = 1

@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Final, Self
 from dledger.types import NodeId
 
 if TYPE_CHECKING:
-    from dledger.records import Appended
+    from dledger.common.records import Appended
 
 NOTHING_DONE: Final = "; nothing was done"
 """How a sentence ends that says so: it goes where another attempt may have done something."""

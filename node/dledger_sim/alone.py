@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from crc32c import crc32c
 
-from dledger.chain import chain_behind
+from dledger.common.chain import chain_behind
 from dledger.raft import invariants
 from dledger.raft.core import Raft, RaftConfig, Ready
 from dledger.raft.messages import (

@@ -12,10 +12,10 @@ from zlib import crc32
 
 from crc32c import crc32c
 
-from dledger.driver import Driver
 from dledger.errors import DledgerError, StorageError
 from dledger.raft.messages import AppendRequest, Message
 from dledger.raft.quorum import Electorate
+from dledger.replica.driver import Driver
 from dledger.types import Entry, Membership, NodeId, Role
 from dledger_sim.clock import Clock
 from dledger_sim.group_checkers import (
@@ -282,7 +282,7 @@ class Cluster:
         return replace(message, entries=tuple(entries))
 
     def _introduce(self, process: Process, sender: NodeId) -> None:
-        """Do as the greeting of a node that the recipient does not know (`rpc.peers`).
+        """Do as the greeting of a node that the recipient does not know (`peers.peers`).
 
         The recipient asks those whom it hears itself.
         """

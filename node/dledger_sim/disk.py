@@ -11,12 +11,12 @@ from pathlib import Path
 from random import Random
 from typing import Protocol
 
-from dledger.chain import chains_behind
+from dledger.common.chain import chains_behind
+from dledger.files.memory_files import MemoryFiles
 from dledger.raft.membership import memberships_in
 from dledger.store.commit_log import CommitLog
 from dledger.store.hard_state import HardStateFile
 from dledger.store.identity import LOG_DIRECTORY, join, load_or_format
-from dledger.store.memory_files import MemoryFiles
 from dledger.types import Entry, HardState, Membership, NodeId
 
 _DIRECTORY = Path("/data")

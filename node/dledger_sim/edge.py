@@ -20,8 +20,8 @@ from random import Random
 
 from dledger.broker.produce import ProduceFrame
 from dledger.errors import DledgerError, MessageIdConflict, MessageRejected, OutcomeUnknown
-from dledger.rpc.gateway import GatewayConfig
-from dledger.rpc.producing import StreamBounds
+from dledger.requests.config import GatewayConfig
+from dledger.services.producing import StreamBounds
 from dledger_sim.audit import audit
 from dledger_sim.checkers import ViolationError
 from dledger_sim.cluster import Cluster, S

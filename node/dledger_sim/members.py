@@ -1,6 +1,6 @@
 """Changes who belongs to the group while it runs: new nodes, removed ones, wiped disks.
 
-A change is asked for as an administrator does it (`dledger.member_change`), of whoever leads, and
+A change is asked for as an administrator does it (`replica.member_change`), of whoever leads, and
 its outcome does not matter. A wiped disk comes back as another node under its old name; that is
 asked for again until it is done, and one at a time, so that a quorum of the disks is always there.
 """
@@ -8,7 +8,7 @@ asked for again until it is done, and one at a time, so that a quorum of the dis
 from __future__ import annotations
 
 from dledger.errors import DledgerError
-from dledger.member_change import MemberChange, carry_out
+from dledger.replica.member_change import MemberChange, carry_out
 from dledger.types import Member, NodeId
 from dledger_sim.cluster import MS, Cluster
 from dledger_sim.process import Process

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from dledger.errors import DledgerError
-from dledger.store.memory_files import Fault
+from dledger.files.memory_files import Fault
 from dledger_sim.cluster import Cluster, S
 from dledger_sim.members import Members
 from dledger_sim.process import Process

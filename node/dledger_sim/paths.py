@@ -26,9 +26,9 @@ from typing import Any, Final, TypeAlias
 import dledger
 from dledger.broker.commands import CreateTopic
 from dledger.broker.topics import NORMAL
+from dledger.peers.peer_codec import Encoder, decode
 from dledger.raft.messages import Message
-from dledger.rpc.gateway import GatewayConfig
-from dledger.rpc.peer_codec import Encoder, decode
+from dledger.requests.config import GatewayConfig
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
 from dledger.types import Entry, NodeId
 from dledger_sim.cluster import MS, Cluster, S

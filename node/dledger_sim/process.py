@@ -1,6 +1,6 @@
 """One node of a simulated group: its disk, and the life of its process.
 
-What `dledger.node` wires to real clocks, files and threads is wired to simulated ones here:
+What `dledger.server.node` wires to real clocks, files and threads is wired to simulated ones here:
 the same driver, disk, log view, commit log, hard state file and broker state.
 """
 
@@ -15,30 +15,30 @@ from pathlib import Path
 from random import Random
 from typing import Final, Protocol
 
-from dledger import snapshot_care
 from dledger.broker.dedupe import MAX_IDS_OF_CLIENT, DedupeWindow
 from dledger.broker.state import BrokerState
-from dledger.config import ELECTION_TIMEOUT_TICKS, HEARTBEAT_TICKS
-from dledger.driver import Driver, DriverConfig
+from dledger.common.metrics import NodeMetrics
+from dledger.common.work_thread import Done
 from dledger.errors import NodeRemoved, StorageError
-from dledger.metrics import NodeMetrics
-from dledger.proposing import EntrySizes
+from dledger.files.files import DiskUsage
 from dledger.raft import invariants
 from dledger.raft.config import RaftConfig
 from dledger.raft.messages import Message
-from dledger.refetch import Refetcher, Source
-from dledger.retention import RetentionPolicy
-from dledger.scrubber import Scrubber
-from dledger.snapshots import Snapshots
+from dledger.replica import snapshot_care
+from dledger.replica.driver import Driver, DriverConfig
+from dledger.replica.proposing import EntrySizes
+from dledger.replica.refetch import Refetcher, Source
+from dledger.replica.retention import RetentionPolicy
+from dledger.replica.scrubber import Scrubber
+from dledger.replica.snapshots import Snapshots
+from dledger.replica.upkeep import SnapshotPolicy, Upkeep
+from dledger.server.config import ELECTION_TIMEOUT_TICKS, HEARTBEAT_TICKS
 from dledger.store.commit_log import CommitLog
-from dledger.store.files import DiskUsage
 from dledger.store.hard_state import NAME as HARD_STATE
 from dledger.store.hard_state import HardStateFile, decode_hard_state
 from dledger.store.identity import LOG_DIRECTORY, join, load_identity, load_or_format
 from dledger.store.snapshot_files import SNAPSHOT_DIRECTORY, SnapshotFiles
 from dledger.types import Entry, HardState, Member, Membership, NodeId
-from dledger.upkeep import SnapshotPolicy, Upkeep
-from dledger.work_thread import Done
 from dledger_sim.clock import Clock
 from dledger_sim.loop import ProcessLoop
 from dledger_sim.options import Options

@@ -13,10 +13,11 @@ from pathlib import Path
 from random import Random
 from typing import Final, Protocol
 
-from dledger.any_node import AnyNode
-from dledger.append_stream import AppendStream
-from dledger.batching_producer import BatchingProducer
 from dledger.broker.results import Produced
+from dledger.client.any_node import AnyNode
+from dledger.client.append_stream import AppendStream
+from dledger.client.batching_producer import BatchingProducer
+from dledger.common.records import Appended, Record
 from dledger.errors import (
     CorruptSpool,
     DledgerError,
@@ -24,9 +25,8 @@ from dledger.errors import (
     MessageRejected,
     Unavailable,
 )
-from dledger.records import Appended, Record
-from dledger.rpc.ledger import command_of
 from dledger.rpc.pb import dledger_pb2 as pb
+from dledger.services.ledger import command_of
 from dledger.spool.producer import Producer as SpoolProducer
 from dledger.types import NodeId
 from dledger_sim.cluster import MS, Cluster

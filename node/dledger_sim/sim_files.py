@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from dledger.store.memory_files import MemoryFiles
+from dledger.files.memory_files import MemoryFiles
 
 _CAPACITY_BYTES = 1 << 40
 

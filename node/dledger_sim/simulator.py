@@ -265,7 +265,7 @@ class Simulation:
             self._later(0, node.id, lambda n: n.do(lambda raft: raft.step(message)))
 
     def _introduce(self, node: SimNode, sender: NodeId) -> None:
-        """Do as the greeting of a node that the recipient does not know (`rpc.peers`).
+        """Do as the greeting of a node that the recipient does not know (`peers.peers`).
 
         The recipient asks those whom it hears itself.
         """

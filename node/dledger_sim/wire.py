@@ -17,11 +17,12 @@ from typing import Any, Final, Self, TypeAlias, cast
 import grpc
 import grpc.aio
 
-from dledger.engine import NodeEngine
-from dledger.metrics import NodeMetrics
-from dledger.rpc.gateway import Gateway, GatewayConfig
-from dledger.rpc.hello import ClientAddress
-from dledger.rpc.peers import Peers
+from dledger.common.metrics import NodeMetrics
+from dledger.peers.hello import ClientAddress
+from dledger.peers.peers import Peers
+from dledger.requests.config import GatewayConfig
+from dledger.server.engine import NodeEngine
+from dledger.server.gateway import Gateway
 from dledger.types import NodeId
 from dledger_sim.cluster import MS, Cluster, S
 from dledger_sim.loop import ProcessLoop

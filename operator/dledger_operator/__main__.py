@@ -12,14 +12,14 @@ from typing import Any, Final
 
 import kopf
 
-from dledger.http import HealthServer
-from dledger_operator import names
-from dledger_operator.api import Api, ApiError
-from dledger_operator.build import Platform
-from dledger_operator.handlers import Manager, registry, settings
-from dledger_operator.lease import Elector, LeaseName
-from dledger_operator.metrics import Metrics
+from dledger.common.http import HealthServer
+from dledger_operator.api import names
+from dledger_operator.cluster.api import Api, ApiError
+from dledger_operator.cluster.lease import Elector, LeaseName
+from dledger_operator.controllers.handlers import Manager, registry, settings
+from dledger_operator.metrics.metrics import Metrics
 from dledger_operator.options import Options, parse
+from dledger_operator.resources import Platform
 
 log: Final = logging.getLogger(__name__)
 

@@ -10,8 +10,15 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from dledger_operator import names
-from dledger_operator.policy import ANY, DENIED_POD_METADATA, ENFORCED, OVERRIDABLE, Policy, RoleRef
+from dledger_operator.api import names
+from dledger_operator.api.policy import (
+    ANY,
+    DENIED_POD_METADATA,
+    ENFORCED,
+    OVERRIDABLE,
+    Policy,
+    RoleRef,
+)
 
 _PREFIX: Final = "DLEDGER_OPERATOR_"
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")

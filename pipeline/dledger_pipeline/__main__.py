@@ -10,8 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from dledger.common.version import VERSION
 from dledger.errors import DledgerError
-from dledger.version import VERSION
 from dledger_pipeline.errors import NodeUnavailable, StoreUnavailable
 from dledger_pipeline.jobs.backup import BackupRequest, backup
 from dledger_pipeline.jobs.compact import CompactRequest, compact
@@ -19,7 +19,7 @@ from dledger_pipeline.jobs.restore import RestoreRequest, restore
 from dledger_pipeline.jobs.result import Result
 from dledger_pipeline.jobs.sign import SignRequest, sign
 from dledger_pipeline.jobs.verify import VerifyRequest, verify
-from dledger_pipeline.session import LOCAL
+from dledger_pipeline.spark.session import LOCAL
 
 _EXIT_OK: Final = 0
 _EXIT_FAILED: Final = 1

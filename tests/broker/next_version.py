@@ -10,8 +10,8 @@ from typing import Any, Final
 from dledger.broker.commands import DECODERS, CreateGroup, CreateTopic
 from dledger.broker.results import TopicCreated
 from dledger.broker.state import BrokerState
+from dledger.common.features import FEATURES, CommandForm, Features, since
 from dledger.errors import UnknownTopic
-from dledger.features import FEATURES, CommandForm, Features, since
 
 CLONE_TOPIC: Final = 200
 NEXT: Final[Features] = replace(

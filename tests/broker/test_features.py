@@ -18,8 +18,8 @@ from dledger.broker.frames import CommandType, MalformedCommandError, frame, spl
 from dledger.broker.message import Columns, Message
 from dledger.broker.produce import ProduceFrame, encode_produce
 from dledger.broker.state import BrokerState
+from dledger.common.features import FEATURE_LEVEL, FEATURES, CommandForm, MemberLevels, since
 from dledger.errors import FeatureNotReady, InvalidArgument, NewerCommand, NewerFormat
-from dledger.features import FEATURE_LEVEL, FEATURES, CommandForm, MemberLevels, since
 from dledger.types import EntryKind, Member, Membership, NodeId
 from tests.broker.log import Log
 from tests.broker.next_version import NEXT, CloneTopic, NextState

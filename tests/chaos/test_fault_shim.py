@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dledger.log_clock import RealClock
-from dledger.store.files import Mode
+from dledger.files.files import Mode
+from dledger.replica.log_clock import RealClock
 from e2e.chaos.shim import (
     RENAME,
     SYNC,

@@ -21,7 +21,7 @@ from e2e.clients.drivers import ClientFailed, driver, expected_body
 from e2e.clients.sdks import SDKS, Sdk
 from e2e.clients.stage import CaseFailed, connected_ports
 from e2e.clients.table import Result, Verdict, exit_code, table, verdict
-from e2e.growth.lines import none_of
+from e2e.harness.lines import none_of
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,7 +7,7 @@ from dataclasses import astuple, replace
 from pathlib import Path
 
 from dledger.client import StoredRecord
-from e2e import bookkeeper
+from e2e.harness import bookkeeper
 
 STORED = StoredRecord(
     record=bookkeeper.message(7, 16, 1), offset=3, index=4711, stored_at_ms=1_900_000_000_000

@@ -22,8 +22,12 @@ from dledger.errors import CorruptRecord, NewerCommand, NewerFormat
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.store.format import encode_records
 from dledger.types import Entry, EntryKind
-from dledger_pipeline import compacted, manifest
-from dledger_pipeline.archive import ManifestRow, object_name, read_range
+from dledger_pipeline.archive import compacted, manifest
+from dledger_pipeline.archive.archive import ManifestRow, object_name, read_range
+from dledger_pipeline.archive.parquet_sizes import inflated_bytes
+from dledger_pipeline.archive.placement import Placement
+from dledger_pipeline.archive.sealed import seal
+from dledger_pipeline.archive.verify import _check_row
 from dledger_pipeline.errors import (
     BackupError,
     CorruptObject,
@@ -32,15 +36,11 @@ from dledger_pipeline.errors import (
     ObjectMissing,
     StoreError,
 )
-from dledger_pipeline.exporting import Exporter
-from dledger_pipeline.messages import MESSAGE_SCHEMA, decode
-from dledger_pipeline.parquet_sizes import inflated_bytes
-from dledger_pipeline.placement import Placement
-from dledger_pipeline.records import RecordBytes, encode, parse
-from dledger_pipeline.sealed import seal
-from dledger_pipeline.store import Store
-from dledger_pipeline.stored import Stored
-from dledger_pipeline.verify import _check_row
+from dledger_pipeline.log.exporting import Exporter
+from dledger_pipeline.log.messages import MESSAGE_SCHEMA, decode
+from dledger_pipeline.log.records import RecordBytes, encode, parse
+from dledger_pipeline.object_store.store import Store
+from dledger_pipeline.object_store.stored import Stored
 from tests.fuzz.disks import rechained
 from tests.fuzz.logs import Entries, a_batch, archived
 from tests.fuzz.mutation import NUMBERS, json_bytes, mutated, nested, spoil

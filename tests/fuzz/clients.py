@@ -16,22 +16,16 @@ from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
 from dledger.broker.topics import check_name
 from dledger.errors import InvalidArgument, InvalidReceiptHandle, Refused
-from dledger.rpc.forward import Caller
-from dledger.rpc.gateway import telemetry
-from dledger.rpc.gateway.names import client_id, group_name, topic_name
-from dledger.rpc.gateway.receipts import Receipts as Handles
-from dledger.rpc.gateway.receiving import (
-    _wait_s,
-    attempt_of,
-    checked_invisible,
-    invisible_of,
-    tags_of,
-)
-from dledger.rpc.gateway.sending import message_of, topic_of
-from dledger.rpc.ledger import command_of
+from dledger.requests.forward import Caller
+from dledger.rocketmq import telemetry
+from dledger.rocketmq.names import client_id, group_name, topic_name
+from dledger.rocketmq.receipts import Receipts as Handles
+from dledger.rocketmq.receiving import _wait_s, attempt_of, checked_invisible, invisible_of, tags_of
+from dledger.rocketmq.sending import message_of, topic_of
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import parsed
 from dledger.rpc.rocketmq_stubs import definition, service
+from dledger.services.ledger import command_of
 from tests.fuzz.logs import doors_agree, rows_of
 from tests.fuzz.mutation import NUMBERS, TEXTS, json_bytes, mutated, spoil
 from tests.fuzz.target import Broken, Target

@@ -22,11 +22,13 @@ from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
 from dledger.broker.state import BrokerState
 from dledger.errors import NewerCommand, NewerFormat, StorageError
-from dledger.founding import FILE_NAME, Founding, FoundingFile
+from dledger.files import checked_json
+from dledger.files.files import Mode
+from dledger.files.memory_files import MemoryFiles
 from dledger.raft.quorum import committed
-from dledger.store import checked_json, discards, identity, tombstone
+from dledger.replica.founding import FILE_NAME, Founding, FoundingFile
+from dledger.store import discards, identity, tombstone
 from dledger.store.commit_log import CommitLog
-from dledger.store.files import Mode
 from dledger.store.format import (
     RECORD_HEADER_BYTES,
     Base,
@@ -42,7 +44,6 @@ from dledger.store.format import (
     encode_segment_header,
 )
 from dledger.store.hard_state import decode_hard_state, encode_hard_state
-from dledger.store.memory_files import MemoryFiles
 from dledger.store.snapshot_file import Snapshot, decode_snapshot, encode_snapshot
 from dledger.types import Entry, EntryKind, HardState, Member, Membership, NodeId
 from tests.fuzz.logs import entry, kept

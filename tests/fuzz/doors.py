@@ -17,7 +17,7 @@ from tests.fuzz import clients
 from tests.fuzz.logs import a_batch
 from tests.fuzz.mutation import TEXTS, mutated
 from tests.fuzz.target import Broken
-from tests.rpc.memory_group import memory_group
+from tests.requests.memory_group import memory_group
 
 _DEADLINE_S: Final = 0.5
 """Polls and readers wait as long; that they are not answered by then is nothing wrong."""

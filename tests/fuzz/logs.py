@@ -19,19 +19,19 @@ from dledger.broker.message import Columns
 from dledger.broker.produce import NO_QUEUE, encode_produce
 from dledger.broker.results import Produced, Received
 from dledger.broker.state import BrokerState
+from dledger.client.stored_batch import StoredBatch
 from dledger.errors import DledgerError, FeatureNotReady, NewerCommand, Refused
-from dledger.rpc.batches import checked_batch
-from dledger.rpc.gateway.delivering import DeliveryForm
-from dledger.rpc.gateway.receipts import Receipts
+from dledger.rocketmq.delivering import DeliveryForm
+from dledger.rocketmq.receipts import Receipts
 from dledger.rpc.pb import dledger_pb2 as pb
-from dledger.rpc.reading import Stretch, encoded
 from dledger.rpc.rocketmq_stubs import definition, service
+from dledger.services.batches import checked_batch
+from dledger.services.reading import Stretch, encoded
 from dledger.store.format import encode_records
-from dledger.stored_batch import StoredBatch
 from dledger.types import Entry, EntryKind
-from dledger_pipeline.messages import decode
-from dledger_pipeline.placement import Placement
-from dledger_pipeline.records import RecordBytes, parse
+from dledger_pipeline.archive.placement import Placement
+from dledger_pipeline.log.messages import decode
+from dledger_pipeline.log.records import RecordBytes, parse
 from tests.fuzz.mutation import BYTES, NUMBERS, mutated, spoil
 from tests.fuzz.target import Broken, Target
 

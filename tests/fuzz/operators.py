@@ -12,24 +12,25 @@ from typing import Any, ClassVar, Final
 
 from google.protobuf.message import DecodeError
 
-from dledger.admin_client import _status
+from dledger.client.admin_client import _status
 from dledger.errors import DledgerError
 from dledger.rpc.pb import dledger_pb2 as pb
-from dledger_operator import names, options
-from dledger_operator.backup_status import backup_events, backup_status
-from dledger_operator.backups import Sight, plan_backup
-from dledger_operator.brokerbackup import BrokerBackup
-from dledger_operator.build import Platform, desired
-from dledger_operator.build.backup import LogRange
-from dledger_operator.build.recovery import recovery_claim, recovery_job
-from dledger_operator.checks import problems, verdict
-from dledger_operator.nodes import view_of
-from dledger_operator.observed import Observed, Pod
-from dledger_operator.plan import plan
-from dledger_operator.spec import BrokerGroup
-from dledger_operator.status import status
-from dledger_operator.views import worker_of
-from dledger_operator.work import work
+from dledger_operator import options
+from dledger_operator.api import names
+from dledger_operator.api.brokerbackup import BrokerBackup
+from dledger_operator.api.spec import BrokerGroup
+from dledger_operator.cluster.nodes import view_of
+from dledger_operator.decisions.backups import Sight, plan_backup
+from dledger_operator.decisions.checks import problems, verdict
+from dledger_operator.decisions.plan import plan
+from dledger_operator.observed.observed import Observed, Pod
+from dledger_operator.observed.views import worker_of
+from dledger_operator.observed.work import work
+from dledger_operator.resources import Platform, desired
+from dledger_operator.resources.backup import LogRange
+from dledger_operator.resources.recovery import recovery_claim, recovery_job
+from dledger_operator.status.backup_status import backup_events, backup_status
+from dledger_operator.status.status import status
 from tests.fuzz.clients import Protobuf
 from tests.fuzz.mutation import NUMBERS, TEXTS, any_value, json_bytes, mutated, nested, spoil
 from tests.fuzz.target import Broken, Target

@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 from crc32c import crc32c
 
 from dledger.errors import InvalidArgument, NewerCommand, Refused
+from dledger.peers import peer_codec
+from dledger.peers.framing import BadFraming, FrameReader, prefix
+from dledger.peers.hello import ClientAddress, Hello, PeerAddress, check
+from dledger.peers.peer_codec import BadFrame, UnknownMessage
+from dledger.peers.replication_port import Ticket
 from dledger.raft import messages as raft
-from dledger.rpc import peer_codec
-from dledger.rpc.framing import BadFraming, FrameReader, prefix
-from dledger.rpc.hello import ClientAddress, Hello, PeerAddress, check
 from dledger.rpc.pb import dledger_pb2 as pb
-from dledger.rpc.peer_codec import BadFrame, UnknownMessage
-from dledger.rpc.replication_port import Ticket
 from dledger.rpc.rocketmq_stubs import definition
 from dledger.store.format import encode_records
 from dledger.store.hard_state import encode_hard_state

@@ -13,8 +13,8 @@ from typing import ClassVar, Final
 
 from prometheus_client import CollectorRegistry
 
-from dledger.config import ConfigError, Settings, load
-from dledger.http import HealthServer
+from dledger.common.http import HealthServer
+from dledger.server.config import ConfigError, Settings, load
 from tests.fuzz.mutation import NUMBERS, TEXTS, json_bytes, mutated
 from tests.fuzz.target import Broken, Target
 

@@ -11,8 +11,11 @@ from typing import Final
 
 from crc32c import crc32c
 
+from dledger.common.records import Record
 from dledger.errors import DledgerError, InvalidArgument
-from dledger.records import Record
+from dledger.files import checked_json
+from dledger.files.files import Mode
+from dledger.files.memory_files import MemoryFiles
 from dledger.spool.format import (
     FILE_HEADER_BYTES,
     Message,
@@ -23,9 +26,6 @@ from dledger.spool.format import (
 from dledger.spool.identity import SpoolIdentity
 from dledger.spool.opening import limits_of, open_spool
 from dledger.spool.spool import Spool
-from dledger.store import checked_json
-from dledger.store.files import Mode
-from dledger.store.memory_files import MemoryFiles
 from tests.fuzz.mutation import NUMBERS, TEXTS, json_bytes, mutated, nested, spoil
 from tests.fuzz.target import Broken, Target
 

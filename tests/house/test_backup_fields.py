@@ -9,11 +9,11 @@ from typing import Any
 
 import yaml
 
-from dledger_operator import names
-from dledger_operator.backup_history import last_backup
-from dledger_operator.backup_status import backup_status
-from dledger_operator.brokerbackup import BackupSpec
-from dledger_operator.spec import Store, camel
+from dledger_operator.api import names
+from dledger_operator.api.brokerbackup import BackupSpec
+from dledger_operator.api.spec import Store, camel
+from dledger_operator.status.backup_history import last_backup
+from dledger_operator.status.backup_status import backup_status
 from tests.operator.backup_samples import SUCCEEDED, backup, completed, sight
 from tests.operator.samples import NOW, converged, founded
 

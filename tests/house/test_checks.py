@@ -14,7 +14,10 @@ import pytest
 
 from dledger_sim import __main__ as simulator
 from dledger_sim.run import Outcome
-from e2e import bench_pipeline, bench_restart, demo, demo_backup
+from e2e.bench import pipeline as bench_pipeline
+from e2e.bench import restart as bench_restart
+from e2e.demo import __main__ as demo
+from e2e.demo import backup as demo_backup
 from tests.mutants import __main__ as mutants
 from tests.mutants import mutant
 from tests.mutants.catalogue import MUTANTS

@@ -10,10 +10,10 @@ from typing import Any, get_args, get_type_hints
 
 import yaml
 
-from dledger_operator.checks import ACTED_ON, leaves
-from dledger_operator.reasons import CATALOGUE, EVENTS
-from dledger_operator.spec import Spec, Topic, camel
-from dledger_operator.status import status
+from dledger_operator.api.reasons import CATALOGUE, EVENTS
+from dledger_operator.api.spec import Spec, Topic, camel
+from dledger_operator.decisions.checks import ACTED_ON, leaves
+from dledger_operator.status.status import status
 from tests.operator.samples import NOW, converged, founded, joined
 
 ROOT = Path(__file__).parents[2]

@@ -13,8 +13,8 @@ from typing import Any
 import yaml
 from prometheus_client import CollectorRegistry
 
-from dledger.metrics import NodeMetrics, Sample
-from dledger_operator.metrics import Metrics
+from dledger.common.metrics import NodeMetrics, Sample
+from dledger_operator.metrics.metrics import Metrics
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts/dledger-operator"

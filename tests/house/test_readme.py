@@ -26,18 +26,18 @@ EVIDENCE = {
         "tests/system/test_dev_group.py::test_leadership_follows_the_clients",
     ),
     "Commit log": (
-        "tests/node/test_driver.py::test_nothing_is_acknowledged_while_a_majority_has_not_synced",
+        "tests/replica/test_driver.py::test_nothing_is_acknowledged_while_a_majority_has_not_synced",
         "tests/store/test_crashes.py::test_log_after_a_power_cut_at_any_file_call_is_one_it_may_hold",
         "tests/store/test_bit_flips.py::test_flipped_byte_on_one_node_is_repaired_or_refused",
     ),
     "RocketMQ 5 protocol": (
-        "tests/rpc/test_sdk.py::test_a_simple_consumer_gets_each_message_of_its_tag_once",
-        "tests/rpc/test_sdk.py::test_a_push_consumer_that_fails_gets_the_message_again",
-        "tests/rpc/test_rocketmq_protocol.py::test_a_nack_makes_a_message_come_back_sooner",
+        "tests/rocketmq/test_sdk.py::test_a_simple_consumer_gets_each_message_of_its_tag_once",
+        "tests/rocketmq/test_sdk.py::test_a_push_consumer_that_fails_gets_the_message_again",
+        "tests/rocketmq/test_rocketmq_protocol.py::test_a_nack_makes_a_message_come_back_sooner",
         "tests/system/test_clients_live.py::test_the_nodejs_client_sends_and_gets",
     ),
     "Idempotent sends": (
-        "tests/rpc/test_forward.py::test_a_send_whose_outcome_was_lost_is_repeated_and_stored_once",
+        "tests/requests/test_forward.py::test_a_send_whose_outcome_was_lost_is_repeated_and_stored_once",
         "tests/system/test_dev_group.py::test_nothing_is_lost_or_doubled_over_ten_kills_of_the_leader",
     ),
     "Linearizable reads": (
@@ -51,9 +51,9 @@ EVIDENCE = {
         "tests/system/test_members_live.py::test_several_members_come_and_go_at_once",
     ),
     "Snapshots of broker state": (
-        "tests/node/test_node_snapshots.py::test_a_replica_that_was_away_too_long_gets_a_snapshot_and_every_message",
-        "tests/node/test_node_snapshots.py::test_messages_of_a_certain_age_go",
-        "tests/node/test_node_snapshots.py::test_a_full_disk_lets_the_oldest_segments_go_on_all_nodes",
+        "tests/replica/test_node_snapshots.py::test_a_replica_that_was_away_too_long_gets_a_snapshot_and_every_message",
+        "tests/replica/test_node_snapshots.py::test_messages_of_a_certain_age_go",
+        "tests/replica/test_node_snapshots.py::test_a_full_disk_lets_the_oldest_segments_go_on_all_nodes",
     ),
     "Rot on the disks": (
         "tests/system/test_repair_live.py::test_a_running_nodes_rot_is_found_by_scrubbing_and_repaired",
@@ -85,9 +85,9 @@ EVIDENCE = {
         "tests/house/test_crd_fields.py::test_the_documentation_says_which_fields_are_acted_on",
     ),
     "`FIFO`": (
-        "tests/rpc/test_rocketmq_bad_input.py::test_messages_that_break_a_rule_are_refused",
-        "tests/rpc/test_rocketmq_bad_input.py::test_sql_filters_are_refused_by_name",
-        "tests/rpc/test_rocketmq_protocol.py::test_methods_to_come_are_answered_by_name",
+        "tests/rocketmq/test_rocketmq_bad_input.py::test_messages_that_break_a_rule_are_refused",
+        "tests/rocketmq/test_rocketmq_bad_input.py::test_sql_filters_are_refused_by_name",
+        "tests/rocketmq/test_rocketmq_protocol.py::test_methods_to_come_are_answered_by_name",
     ),
     "The outage spool for other": (
         "tests/house/test_readme.py::test_there_is_no_command_for_the_spool_yet",

@@ -19,7 +19,8 @@ POLL_S = 0.5
 """The longest pause between two looks for a condition."""
 
 SLEEPS = {
-    "tests/node/test_damaged_leader.py::test_two_damaged_ends_do_not_keep_a_group_from_a_leader": (
+    "tests/replica/test_damaged_leader.py"
+    "::test_two_damaged_ends_do_not_keep_a_group_from_a_leader": (
         "nobody may win in the meantime; too short a look finds less, and fails nothing"
     ),
     "tests/operator/test_api_server.py::quiet": "nothing is written in that time; asked again",
@@ -27,9 +28,9 @@ SLEEPS = {
         "no condition may change in the meantime"
     ),
     "tests/operator/test_backup_api_server.py::quiet": "as in test_api_server.py",
-    "tests/rpc/sdk_session.py::push": "no message may come twice in the meantime",
-    "tests/rpc/test_peer_links.py::slowly": "it plays a peer that is slow to accept",
-    "tests/rpc/test_replication.py::test_a_port_that_is_shut_is_told_once": (
+    "tests/rocketmq/sdk_session.py::push": "no message may come twice in the meantime",
+    "tests/peers/test_peer_links.py::slowly": "it plays a peer that is slow to accept",
+    "tests/peers/test_replication.py::test_a_port_that_is_shut_is_told_once": (
         "no second warning may come in the meantime"
     ),
     "tests/spool/test_spooling_client.py::test_a_stranger_cannot_refuse_a_message": (
@@ -40,7 +41,7 @@ SLEEPS = {
     ),
 }
 SPEEDS = {
-    "tests/rpc/test_sdk.py::test_a_push_consumer_gets_each_message_once": (
+    "tests/rocketmq/test_sdk.py::test_a_push_consumer_gets_each_message_once": (
         "the SDK's own patience with a broker that sends no Settings is longer"
     ),
     "e2e/stories/test_failover.py::test_writes_go_on_without_operator_and_api_server": (

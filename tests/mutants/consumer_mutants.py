@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_TURNS = "tests/rpc/test_turns.py"
+_TURNS = "tests/rocketmq/test_turns.py"
 _DELIVERIES = "tests/broker/test_deliveries.py"
 
 CONSUMER_MUTANTS = (
     Mutant(
         name="a woken poll that goes away keeps its turn",
-        file="rpc/gateway/turns.py",
+        file="rocketmq/turns.py",
         old="            self._hand_on(waiter)\n",
         new="",
         why="a message lies there while polls wait, until another comes or the lease would end",
@@ -18,7 +18,7 @@ CONSUMER_MUTANTS = (
     ),
     Mutant(
         name="a turn that ends wakes nobody",
-        file="rpc/gateway/turns.py",
+        file="rocketmq/turns.py",
         old="        if not line.over:\n            self._due[line] = None\n",
         new="",
         why="polls wait beside what a RECEIVE before theirs left",
@@ -26,7 +26,7 @@ CONSUMER_MUTANTS = (
     ),
     Mutant(
         name="one message wakes every poll",
-        file="rpc/gateway/turns.py",
+        file="rocketmq/turns.py",
         old="want, enough, state = line.want, line.claimed + 1, self._engine.state",
         new="want, enough, state = line.want, 1, self._engine.state",
         why="a thousand idle consumers take the leader's core",
@@ -34,7 +34,7 @@ CONSUMER_MUTANTS = (
     ),
     Mutant(
         name="no look when a lease ends",
-        file="rpc/gateway/turns.py",
+        file="rocketmq/turns.py",
         old="        else:\n            self._set_timer(line)\n",
         new="",
         why="what was not acked is delivered again only when something else happens",
@@ -42,7 +42,7 @@ CONSUMER_MUTANTS = (
     ),
     Mutant(
         name="an attempt that asks again waits for its own messages",
-        file="rpc/gateway/turns.py",
+        file="rocketmq/turns.py",
         old="for attempt in changes.attempts:",
         new="for attempt in changes.attempts - changes.attempts:",
         why="an answer that was lost is hidden until its leases end",
@@ -50,7 +50,7 @@ CONSUMER_MUTANTS = (
     ),
     Mutant(
         name="any number of turns at once",
-        file="rpc/gateway/turns.py",
+        file="rocketmq/turns.py",
         old="while self._due and self._out < MAX_TURNS:",
         new="while self._due:",
         why="a thousand RECEIVEs are applied and answered in one turn of the event loop",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _DELETING = "tests/broker/test_deleting.py"
-_MADE = "tests/rpc/test_made.py"
-_RECEIPTS = "tests/rpc/test_receipts.py"
+_MADE = "tests/requests/test_made.py"
+_RECEIPTS = "tests/rocketmq/test_receipts.py"
 
 DELETION_MUTANTS = (
     Mutant(
@@ -67,7 +67,7 @@ DELETION_MUTANTS = (
     ),
     Mutant(
         name="polls of a deleted topic wait on",
-        file="rpc/gateway/turns.py",
+        file="rocketmq/turns.py",
         old="            self._over.wake(waiter.wake for waiter in waiters)\n",
         new="",
         why="a consumer hears of it only when its time is up",
@@ -75,7 +75,7 @@ DELETION_MUTANTS = (
     ),
     Mutant(
         name="readers of a deleted topic wait on",
-        file="rpc/reading.py",
+        file="services/reading.py",
         old="        if not topics.is_there(self._topic):\n            raise UnknownTopic(name)\n",
         new="",
         why="a reader goes on in another topic, from the middle",
@@ -83,7 +83,7 @@ DELETION_MUTANTS = (
     ),
     Mutant(
         name="all polls of a deleted topic are woken in one turn",
-        file="rpc/gateway/herd.py",
+        file="requests/herd.py",
         old="for _ in range(min(AT_ONCE, len(self._waiting))):",
         new="for _ in range(len(self._waiting)):",
         why="ten thousand answers are made while votes and heartbeats wait",
@@ -91,7 +91,7 @@ DELETION_MUTANTS = (
     ),
     Mutant(
         name="a handle is good for a topic made anew",
-        file="rpc/gateway/receipts.py",
+        file="rocketmq/receipts.py",
         old='f"{group}\\0{topic}\\0{generation}\\0"',
         new='f"{group}\\0{topic}\\0"',
         why="what was held of a deleted topic is taken for what is held now",
@@ -99,7 +99,7 @@ DELETION_MUTANTS = (
     ),
     Mutant(
         name="a handle without a secret",
-        file="rpc/gateway/receipts.py",
+        file="rocketmq/receipts.py",
         old="digest_size=_MAC_BYTES) if secret else None",
         new="digest_size=_MAC_BYTES)",
         why="before the first message is handed out anybody can make handles",
@@ -107,7 +107,7 @@ DELETION_MUTANTS = (
     ),
     Mutant(
         name="a handle may hold any number",
-        file="rpc/gateway/receipts.py",
+        file="rocketmq/receipts.py",
         old="if max(offset, receive_id) >= NUMBER_BOUND:",
         new="if max(offset, receive_id) >= 1 << 64:",
         why="one row fails all that share its command",
@@ -115,7 +115,7 @@ DELETION_MUTANTS = (
     ),
     Mutant(
         name="everything is made on demand at once",
-        file="rpc/gateway/budget.py",
+        file="requests/budget.py",
         old="        if self._left < 1:\n            return False\n",
         new="",
         why="a client fills the group with topics by naming them",
@@ -123,7 +123,7 @@ DELETION_MUTANTS = (
     ),
     Mutant(
         name="a stranger speaks for a client",
-        file="rpc/gateway/clients.py",
+        file="rocketmq/clients.py",
         old="        return caller.has_telemetry and caller.host == self.host\n",
         new="        return True\n",
         why="what a live consumer holds is given to others at a stranger's word",
@@ -131,7 +131,7 @@ DELETION_MUTANTS = (
     ),
     Mutant(
         name="the last Telemetry of a name has it",
-        file="rpc/gateway/telemetry.py",
+        file="rocketmq/telemetry.py",
         old="peers[0] == peer",
         new="peers[-1] == peer",
         why="a stranger opens one of his own, and speaks for the client",
@@ -139,7 +139,7 @@ DELETION_MUTANTS = (
     ),
     Mutant(
         name="anybody keeps a client alive for ever",
-        file="rpc/gateway/clients.py",
+        file="rocketmq/clients.py",
         old=" and now_s - with_telemetry_s < _WITHOUT_TELEMETRY_S",
         new="",
         why="what a dead consumer held is given to nobody",

@@ -6,11 +6,11 @@ from tests.mutants.mutant import Mutant
 
 _DISOWNING = "tests/raft/test_disowning.py"
 _DAMAGED = "tests/raft/test_damaged_log.py"
-_ENDS = "tests/node/test_discarded_end.py"
-_DISK = "tests/node/test_disk.py"
+_ENDS = "tests/replica/test_discarded_end.py"
+_DISK = "tests/replica/test_disk.py"
 _LOG = "tests/store/test_commit_log.py"
 _FAULTY = "tests/store/test_faulty_slots.py"
-_TOOL = "tests/node/test_discard_tool.py"
+_TOOL = "tests/server/test_discard_tool.py"
 
 DISCARD_MUTANTS = (
     Mutant(
@@ -55,7 +55,7 @@ DISCARD_MUTANTS = (
     ),
     Mutant(
         name="let a vote leave before the cut that it rests on",
-        file="disk.py",
+        file="replica/disk.py",
         old="self._send_held(self._votes, votes_up_to if is_cut else acks_up_to)",
         new="self._send_held(self._votes, votes_up_to)",
         why="what a vote says is not in the log comes back with a restart",
@@ -63,7 +63,7 @@ DISCARD_MUTANTS = (
     ),
     Mutant(
         name="acknowledge what is about to be cut",
-        file="disk.py",
+        file="replica/disk.py",
         old="            self._withdraw_acks(ready.cut_behind + 1)\n",
         new="",
         why="a leader counts on an entry that is not there",
@@ -71,7 +71,7 @@ DISCARD_MUTANTS = (
     ),
     Mutant(
         name="cut before what was to be written first",
-        file="disk.py",
+        file="replica/disk.py",
         old="if run and (cut_behind is not None or entries[0].index != run[-1].index + 1):",
         new="if run and entries and entries[0].index != run[-1].index + 1:",
         why="what was cut is written behind it",
@@ -79,7 +79,7 @@ DISCARD_MUTANTS = (
     ),
     Mutant(
         name="know no membership of a snapshot that the log should have",
-        file="snapshots.py",
+        file="replica/snapshots.py",
         old="for index, one in self._covered.memberships if index <= logged}",
         new="for index, one in self._covered.memberships if index < self._log.first_index}",
         why="two of three are asked where three of five decided",
@@ -87,7 +87,7 @@ DISCARD_MUTANTS = (
     ),
     Mutant(
         name="commit what the log has in place of a snapshot's entries",
-        file="snapshots.py",
+        file="replica/snapshots.py",
         old="return applied.index if has_applied else max(base.index, self._log.first_index - 1)",
         new="return min(applied.index, self._log.last_index)",
         why="a restart takes an overruled leader's end for committed",
@@ -95,7 +95,7 @@ DISCARD_MUTANTS = (
     ),
     Mutant(
         name="install a snapshot beside a log that contradicts it",
-        file="snapshots.py",
+        file="replica/snapshots.py",
         old="if is_kept and not self._continues(applied):",
         new="if not is_kept and not applied.index:",
         why="the next start takes the disk for damaged, and refuses it",
@@ -127,7 +127,7 @@ DISCARD_MUTANTS = (
     ),
     Mutant(
         name="give up what a member that is damaged away may have",
-        file="discard_tool.py",
+        file="server/discard_tool.py",
         old="    if unknown:\n",
         new="    if unknown and not membership.voters:\n",
         why="another node has the entry, and what was committed is gone for all",
@@ -135,7 +135,7 @@ DISCARD_MUTANTS = (
     ),
     Mutant(
         name="give up without the group's id",
-        file="discard_tool.py",
+        file="server/discard_tool.py",
         old="if (args.group_id, args.last) != (group_id, plan.last):",
         new="if args.last != plan.last:",
         why="messages go on the wrong disk",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_CARE = "tests/node/test_snapshot_care.py"
+_CARE = "tests/replica/test_snapshot_care.py"
 _FILES = "tests/store/test_snapshot_files.py"
-_WATCHDOG = "tests/node/test_watchdog.py"
+_WATCHDOG = "tests/common/test_watchdog.py"
 
 GROWTH_MUTANTS = (
     Mutant(
         name="no mark of a snapshot that is being taken",
-        file="snapshots.py",
+        file="replica/snapshots.py",
         old="                await self._run_or_fail(self._files.begin)\n",
         new="",
         why="what ended the process ends it again at each start",
@@ -35,7 +35,7 @@ GROWTH_MUTANTS = (
     ),
     Mutant(
         name="a snapshot is due at once after a death in one",
-        file="upkeep.py",
+        file="replica/upkeep.py",
         old="        return self._now_s() < self._not_before_s or self._hands_over()\n",
         new="        return self._hands_over()\n",
         why="all nodes of a group die in it together",
@@ -43,7 +43,7 @@ GROWTH_MUTANTS = (
     ),
     Mutant(
         name="a leader that died in a snapshot keeps the lead",
-        file="upkeep.py",
+        file="replica/upkeep.py",
         old="self._now_s() < self._not_before_s or self._hands_over()",
         new="self._now_s() < self._not_before_s",
         why="the group waits for a loop that stands still",
@@ -51,7 +51,7 @@ GROWTH_MUTANTS = (
     ),
     Mutant(
         name="a watchdog that bears with nothing",
-        file="watchdog.py",
+        file="common/watchdog.py",
         old='f", while it was to {work}", max(looks, before)',
         new='f", while it was to {work}", before',
         why="a snapshot of much state ends the process, however often it is tried",
@@ -59,7 +59,7 @@ GROWTH_MUTANTS = (
     ),
     Mutant(
         name="a watchdog that judges work when it ends",
-        file="watchdog.py",
+        file="common/watchdog.py",
         old="            self._beat += 1  # what stood still until now has moved",
         new="            # what stood still until now has moved",
         why="it ends the process just as the work is done",
@@ -67,10 +67,10 @@ GROWTH_MUTANTS = (
     ),
     Mutant(
         name="a long turn that is not seen whole",
-        file="loop_turns.py",
+        file="server/loop_turns.py",
         old="        taken_s, self._seen_s = now_s - self._seen_s, now_s\n",
         new="        taken_s, self._seen_s = min(now_s - self._seen_s, BEAT_S), now_s\n",
         why="nobody sees what holds the loop up",
-        checks=("tests/node/test_loop_turns.py",),
+        checks=("tests/server/test_loop_turns.py",),
     ),
 )

@@ -6,8 +6,8 @@ from tests.mutants.mutant import Mutant
 
 _CONFLICTS = "tests/broker/test_message_id_conflicts.py"
 _DEDUPE = "tests/broker/test_dedupe.py"
-_IDENTITY = "tests/rpc/test_message_identity.py"
-_BROKEN = "tests/rpc/test_broken_messages.py"
+_IDENTITY = "tests/rocketmq/test_message_identity.py"
+_BROKEN = "tests/requests/test_broken_messages.py"
 
 IDENTITY_MUTANTS = (
     Mutant(
@@ -76,7 +76,7 @@ IDENTITY_MUTANTS = (
     ),
     Mutant(
         name="a repetition is believed",
-        file="rpc/gateway/sending.py",
+        file="rocketmq/sending.py",
         old="            row not in stored.repeats\n",
         new="            row not in stored.repeats or True\n",
         why="a body that was made to collide makes a message vanish",
@@ -84,7 +84,7 @@ IDENTITY_MUTANTS = (
     ),
     Mutant(
         name="one scope for all that conflict",
-        file="rpc/gateway/identity.py",
+        file="rocketmq/identity.py",
         old='    return f"{client_id}#{digest.hexdigest()}"\n',
         new='    return f"{client_id}#{len(message.message_id):016x}"\n',
         why="the place where a message finds itself is taken as well",
@@ -108,7 +108,7 @@ IDENTITY_MUTANTS = (
     ),
     Mutant(
         name="a stream says nothing of conflicts",
-        file="rpc/producing.py",
+        file="services/producing.py",
         old="        conflicts=stored.conflicts,\n",
         new="",
         why="a message that is not stored is answered with an offset",
@@ -116,7 +116,7 @@ IDENTITY_MUTANTS = (
     ),
     Mutant(
         name="an append that conflicts is answered",
-        file="rpc/ledger.py",
+        file="services/ledger.py",
         old="        if stored.conflicts:\n",
         new="        if stored.conflicts is None:\n",
         why="a message that is not stored is answered with an offset",
@@ -140,7 +140,7 @@ IDENTITY_MUTANTS = (
     ),
     Mutant(
         name="clocks without an end",
-        file="rpc/batches.py",
+        file="services/batches.py",
         old="    check_times(batch.born_at_ms())\n",
         new="",
         why="a consumer cannot make a date of what it gets",
@@ -148,7 +148,7 @@ IDENTITY_MUTANTS = (
     ),
     Mutant(
         name="a broken message comes again and again",
-        file="rpc/gateway/receiving.py",
+        file="rocketmq/receiving.py",
         old="        if broken:\n",
         new="        if not broken:\n",
         why="it is leased for ever, and holds back what is behind it",

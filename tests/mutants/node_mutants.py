@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_DISK = "tests/node/test_disk.py"
-_DRIVER = "tests/node/test_driver.py"
-_STALE = "tests/node/test_stale_completion.py"
-_JOINING = "tests/node/test_joining.py"
+_DISK = "tests/replica/test_disk.py"
+_DRIVER = "tests/replica/test_driver.py"
+_STALE = "tests/replica/test_stale_completion.py"
+_JOINING = "tests/server/test_joining.py"
 _ATTEMPTS = "tests/broker/test_attempts.py"
 _EDGE = "tests/sim/test_order_at_the_edge.py"
 _DEDUPE = "tests/broker/test_dedupe.py"
 _FEATURES = "tests/broker/test_features.py"
-_MIXED = "tests/node/test_mixed_versions.py"
+_MIXED = "tests/system/test_mixed_versions.py"
 _UNUSED_GROUPS = "tests/broker/test_unused_groups.py"
 _SNAPSHOTS = "tests/broker/test_broker_snapshots.py"
 
 NODE_MUTANTS = (
     Mutant(
         name="speak before the hard state is durable",
-        file="disk.py",
+        file="replica/disk.py",
         old="clean=not self._hard_state_busy and not self._hard_states,",
         new="clean=True,",
         why="votes leave before they are on disk",
@@ -27,7 +27,7 @@ NODE_MUTANTS = (
     ),
     Mutant(
         name="speak before the entries are durable",
-        file="disk.py",
+        file="replica/disk.py",
         old="clean=self.idle, durable=self._log_durable",
         new="clean=True, durable=self._log_durable",
         why="acks leave before the entries are on disk",
@@ -35,7 +35,7 @@ NODE_MUTANTS = (
     ),
     Mutant(
         name="ack what is about to be replaced",
-        file="disk.py",
+        file="replica/disk.py",
         old="self._withdraw_acks(ready.entries[0].index)",
         new="pass",
         why="an ack leaves for an entry that was never on disk",
@@ -43,7 +43,7 @@ NODE_MUTANTS = (
     ),
     Mutant(
         name="one completion for all batches of a sync",
-        file="disk.py",
+        file="replica/disk.py",
         old="for one in batches:  # each by itself:",
         new="for one in batches[:1]:  # each by itself:",
         why="the core waits for ever for writes that are done, or takes one for another",
@@ -51,7 +51,7 @@ NODE_MUTANTS = (
     ),
     Mutant(
         name="go on after the disk failed",
-        file="disk.py",
+        file="replica/disk.py",
         old="            self.stop()\n            self._events.disk_failed(error)\n",
         new="            self._events.hard_state_durable(HardState())\n",
         why="a node whose disk fails stays in the group and acknowledges",
@@ -59,7 +59,7 @@ NODE_MUTANTS = (
     ),
     Mutant(
         name="apply out of order",
-        file="driver.py",
+        file="replica/driver.py",
         old="        for entry in entries:\n            self._apply_one(entry)\n",
         new="        for entry in reversed(entries):\n            self._apply_one(entry)\n",
         why="replicas come to different states",
@@ -67,7 +67,7 @@ NODE_MUTANTS = (
     ),
     Mutant(
         name="serve before the own term is applied",
-        file="role_watch.py",
+        file="replica/role_watch.py",
         old="return self._core.role is Role.LEADER and self._term_applied == self._core.term",
         new="return self._core.role is Role.LEADER",
         why="a new leader answers from a state that lacks acknowledged entries",
@@ -204,7 +204,7 @@ NODE_MUTANTS = (
     ),
     Mutant(
         name="refuse a batch that has left the queue",
-        file="proposing.py",
+        file="replica/proposing.py",
         old="""        if not self._core.has_room:
             return False""",
         new="""        if not self._core.has_room and self._queue.size_bytes:
@@ -213,39 +213,39 @@ NODE_MUTANTS = (
                 proposal.result.set_exception(__import__("dledger.errors").errors.Overloaded("full"))
             return False""",
         why="a batch is sent again and stored behind those that stood behind it",
-        checks=("tests/node/test_proposing.py", _EDGE),
+        checks=("tests/replica/test_proposing.py", _EDGE),
     ),
     Mutant(
         name="more small messages under way than are remembered",
-        file="unanswered.py",
+        file="client/unanswered.py",
         old="await messages.take(batch.count)",
         new="messages.taken += batch.count",
         why="a failover stores all of them twice",
-        checks=("tests/rpc/test_produce_stream.py", _EDGE),
+        checks=("tests/services/test_produce_stream.py", _EDGE),
     ),
     Mutant(
         name="take from a stream without a bound in number",
-        file="rpc/producing.py",
+        file="services/producing.py",
         old="or self._messages + messages > bounds.max_messages",
         new="or self._messages + messages < 0",
         why="a producer without a bound of its own has its messages stored twice",
-        checks=("tests/rpc/test_produce_stream.py",),
+        checks=("tests/services/test_produce_stream.py",),
     ),
     Mutant(
         name="go on behind a lost batch until its answer is due",
-        file="rpc/producing.py",
+        file="services/producing.py",
         old="            self._error = self._reason(error)\n            self._close()\n",
         new="            self._error = self._reason(error)\n",
         why="later batches are stored in front of the one that is sent again",
-        checks=("tests/rpc/test_produce_stream.py",),
+        checks=("tests/services/test_produce_stream.py",),
     ),
     Mutant(
         name="a full disk is told of what may be stored",
-        file="unanswered.py",
+        file="client/unanswered.py",
         old="if self.streams <= harmless:",
         new="if self.streams <= harmless or type(error).__name__ == 'DiskFull':",
         why="its caller appends the batch anew, and it is stored twice",
-        checks=("tests/rpc/test_produce_stream.py",),
+        checks=("tests/services/test_produce_stream.py",),
     ),
     Mutant(
         name="a group goes though a message of it is on loan",
@@ -281,7 +281,7 @@ NODE_MUTANTS = (
     ),
     Mutant(
         name="start in spite of a tombstone",
-        file="joining.py",
+        file="server/joining.py",
         old="        if tombstone is not None:\n",
         new="        if tombstone is not None and not tombstone.node_id:\n",
         why="a removed node votes and answers again",
@@ -289,11 +289,11 @@ NODE_MUTANTS = (
     ),
     Mutant(
         name="a disk behind since its sync began",
-        file="disk_stall.py",
+        file="replica/disk_stall.py",
         old="now_s - max(busy_since_s, self._behind_since_s) >=",
         new="now_s - busy_since_s >=",
         why="disks that hung together cost the group its leader when one of them comes back first",
-        checks=("tests/node/test_disk_stall.py",),
+        checks=("tests/replica/test_disk_stall.py",),
     ),
     Mutant(
         name="skip a command that is not known",
@@ -329,7 +329,7 @@ NODE_MUTANTS = (
     ),
     Mutant(
         name="a leader that asks nobody what they know",
-        file="driver.py",
+        file="replica/driver.py",
         old="        self._admit(command, self.core.membership)\n",
         new="",
         why="the first new command of a rollout stops every member that is not upgraded yet",
@@ -337,7 +337,7 @@ NODE_MUTANTS = (
     ),
     Mutant(
         name="a member that was not heard from knows everything",
-        file="features.py",
+        file="common/features.py",
         old="if (LOWEST_LEVEL if told is None else told) < needed:",
         new="if (needed if told is None else told) < needed:",
         why="a new leader proposes what a member does not know before it has told so",
@@ -345,24 +345,24 @@ NODE_MUTANTS = (
     ),
     Mutant(
         name="a greeting that is refused for a field more",
-        file="rpc/hello.py",
+        file="peers/hello.py",
         old='    where, level = said["endpoint"], said.get("feature_level", LOWEST_LEVEL)\n',
         new='    where, level = said["endpoint"], said["level"] if len(said) > 6 else 1\n',
         why="a newer node never comes into its group, and the rollout stands still",
-        checks=("tests/rpc/test_hello.py",),
+        checks=("tests/peers/test_hello.py",),
     ),
     Mutant(
         name="a connection that ends at a message to come",
-        file="rpc/peers.py",
+        file="peers/peers.py",
         old="        except peer_codec.UnknownMessage as error:\n"
         "            self._drop_unknown(hello, error)\n",
         new="",
         why="a newer peer cuts itself off from the older ones with each such message",
-        checks=("tests/rpc/test_peer_links.py",),
+        checks=("tests/peers/test_peer_links.py",),
     ),
     Mutant(
         name="go on behind a command that is not known",
-        file="driver.py",
+        file="replica/driver.py",
         old="        except NewerCommand as error:\n            self.outdated(error)\n",
         new="        except NewerCommand:\n            self._wake()\n",
         why="a node that cannot apply its log votes and leads, and nobody hears of it",

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_ROOM = "tests/node/test_disk_without_room.py"
-_VIEW = "tests/node/test_log_view.py"
-_SNAPSHOTS = "tests/node/test_node_snapshots.py"
-_REFETCH = "tests/node/test_refetch.py"
-_RETENTION = "tests/node/test_retention.py"
-_READS = "tests/node/test_linearizable_reads.py"
-_BOUNDS = "tests/node/test_bounds.py"
-_INSTALLATION = "tests/node/test_installation.py"
+_ROOM = "tests/replica/test_disk_without_room.py"
+_VIEW = "tests/replica/test_log_view.py"
+_SNAPSHOTS = "tests/replica/test_node_snapshots.py"
+_REFETCH = "tests/replica/test_refetch.py"
+_RETENTION = "tests/replica/test_retention.py"
+_READS = "tests/replica/test_linearizable_reads.py"
+_BOUNDS = "tests/replica/test_bounds.py"
+_INSTALLATION = "tests/replica/test_installation.py"
 
 REPLICA_MUTANTS = (
     Mutant(
         name="what found no room goes behind what came later",
-        file="disk.py",
+        file="replica/disk.py",
         old="self._batches[:0] = batches",
         new="self._batches += batches",
         why="entries are written out of order, and the log has a hole",
@@ -24,7 +24,7 @@ REPLICA_MUTANTS = (
     ),
     Mutant(
         name="a vote that found no room counts as written",
-        file="disk.py",
+        file="replica/disk.py",
         old="            if not self._hard_states:\n"
         "                self._hard_states.append((sequence, hard_state))\n",
         new="",
@@ -33,7 +33,7 @@ REPLICA_MUTANTS = (
     ),
     Mutant(
         name="install before the hard state is durable",
-        file="disk.py",
+        file="replica/disk.py",
         old="if self.idle and not self._hard_state_busy and not self._hard_states:",
         new="if self.idle:",
         why="after a restart a leader of an earlier term may append where a snapshot decided",
@@ -41,7 +41,7 @@ REPLICA_MUTANTS = (
     ),
     Mutant(
         name="the log clock forgets the snapshot at a start",
-        file="driver.py",
+        file="replica/driver.py",
         old="self._log_clock.applied(snapshots.now_ms if snapshots is not None else 0)",
         new="self._log_clock.applied(0)",
         why="the log's time goes back with a leader whose wall clock was set back",
@@ -49,15 +49,15 @@ REPLICA_MUTANTS = (
     ),
     Mutant(
         name="the log clock follows the wall clock back",
-        file="log_clock.py",
+        file="replica/log_clock.py",
         old="max(self._clock.unix_ms(), self._newest_ms)",
         new="self._clock.unix_ms()",
         why="the log's time stands still until the wall clock has caught up: what is due waits",
-        checks=("tests/node/test_log_clock.py",),
+        checks=("tests/replica/test_log_clock.py",),
     ),
     Mutant(
         name="keep a chunk that was read before a truncation",
-        file="log_view.py",
+        file="replica/log_view.py",
         old="        if truncations != self._log.truncations:\n            self._on_loaded()",
         new="        if truncations < 0:\n            self._on_loaded()",
         why="a leader sends entries that were overwritten",
@@ -65,7 +65,7 @@ REPLICA_MUTANTS = (
     ),
     Mutant(
         name="read what is about to be dropped",
-        file="log_view.py",
+        file="replica/log_view.py",
         old="max(self._log.first_index, self._log.needed_from)",
         new="self._log.first_index",
         why="a follower is to be sent entries whose files a thread removes",
@@ -73,7 +73,7 @@ REPLICA_MUTANTS = (
     ),
     Mutant(
         name="drop what the snapshot on disk still needs",
-        file="upkeep.py",
+        file="replica/upkeep.py",
         old="first_index_without(self._log.sealed(), self._snapshots.first_index)",
         new="first_index_without(self._log.sealed(), self._state.first_index)",
         why="a node that restarts before its next snapshot has neither state nor log",
@@ -81,7 +81,7 @@ REPLICA_MUTANTS = (
     ),
     Mutant(
         name="a snapshot forgets memberships that the log dropped",
-        file="snapshots.py",
+        file="replica/snapshots.py",
         old="memberships=tuple(pair for pair in self.memberships() if",
         new="memberships=tuple(pair for pair in self._log.memberships() if",
         why="a node that starts from it knows nobody",
@@ -89,7 +89,7 @@ REPLICA_MUTANTS = (
     ),
     Mutant(
         name="pieces of a snapshot are never written",
-        file="snapshots.py",
+        file="replica/snapshots.py",
         old="        self._backlog_bytes -= size_bytes\n",
         new="",
         why="after 16 MiB in its life a node takes no snapshot any more",
@@ -97,7 +97,7 @@ REPLICA_MUTANTS = (
     ),
     Mutant(
         name="retention takes what is not applied",
-        file="retention.py",
+        file="replica/retention.py",
         old="if segment.last_index >= applied_index:",
         new="if segment.last_index > applied_index + 1:",
         why="messages go that were never served",
@@ -105,7 +105,7 @@ REPLICA_MUTANTS = (
     ),
     Mutant(
         name="wake readers one entry late",
-        file="reads.py",
+        file="replica/reads.py",
         old="self._heap[0][0] <= index:",
         new="self._heap[0][0] < index:",
         why="a read in a quiet group times out",
@@ -113,7 +113,7 @@ REPLICA_MUTANTS = (
     ),
     Mutant(
         name="ask about the entry behind the damage",
-        file="refetch.py",
+        file="replica/refetch.py",
         old="if each.stop > applied_index + 1)",
         new="if each.stop >= applied_index + 1)",
         why="an entry that is whole is discarded",
@@ -121,7 +121,7 @@ REPLICA_MUTANTS = (
     ),
     Mutant(
         name="try the same damage for ever",
-        file="refetch.py",
+        file="replica/refetch.py",
         old="            self._tried_up_to = damages[-1].stop\n",
         new="",
         why="what is behind 64 ranges that nobody gives is never repaired",
@@ -129,31 +129,31 @@ REPLICA_MUTANTS = (
     ),
     Mutant(
         name="a lost command takes another's answer",
-        file="proposals.py",
+        file="replica/proposals.py",
         old="        if proposed_term != term:\n",
         new="        if proposed_term > term:\n",
         why="a client is told that its message is stored, and it was overwritten",
-        checks=("tests/node/test_proposals.py",),
+        checks=("tests/replica/test_proposals.py",),
     ),
     Mutant(
         name="take user data while a write waits for room",
-        file="disk_room.py",
+        file="replica/disk_room.py",
         old="elif self.refusal is not None and not retrying:",
         new="elif self.refusal is not None:",
         why="memory fills with what cannot be written",
-        checks=("tests/node/test_disk_room.py",),
+        checks=("tests/replica/test_disk_room.py",),
     ),
     Mutant(
         name="call a change of members done before it is committed",
-        file="member_change.py",
+        file="replica/member_change.py",
         old=" and core.commit_index >= core.membership_index):",
         new="):",
         why="the disk of a removed member is deleted while it still counts",
-        checks=("tests/node/test_member_change.py",),
+        checks=("tests/replica/test_member_change.py",),
     ),
     Mutant(
         name="give whole entries only from the first",
-        file="refetch.py",
+        file="replica/refetch.py",
         old="            first = damaged.stop\n",
         new="            return ()\n",
         why="two nodes with damage at the same place do not help each other with the rest",

@@ -39,7 +39,7 @@ STORE_MUTANTS = (
     ),
     Mutant(
         name="forget the directory sync of a vote",
-        file="store/atomic.py",
+        file="files/atomic.py",
         old="        files.rename(temporary, path)\n        files.fsync_dir(path.parent)\n",
         new="        files.rename(temporary, path)\n",
         why="a vote that was told is forgotten",
@@ -47,7 +47,7 @@ STORE_MUTANTS = (
     ),
     Mutant(
         name="rename a vote before it is synced",
-        file="store/atomic.py",
+        file="files/atomic.py",
         old="                file.pwritev(step, position)\n                file.fdatasync()\n",
         new="                file.pwritev(step, position)\n",
         why="the name stands for bytes that are not there",
@@ -55,7 +55,7 @@ STORE_MUTANTS = (
     ),
     Mutant(
         name="tell a vote whose name is not durable",
-        file="store/atomic.py",
+        file="files/atomic.py",
         old="        files.fsync_dir(path.parent)\n    except OSError as error:\n"
         '        raise StorageError(f"cannot sync the name',
         new="        files.list(path.parent)\n    except OSError as error:\n"

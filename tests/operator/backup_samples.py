@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from dledger_operator import names
-from dledger_operator.backups import Sight
-from dledger_operator.brokerbackup import BrokerBackup
-from dledger_operator.build.backup import LogRange
-from dledger_operator.work import Succeeded
+from dledger_operator.api import names
+from dledger_operator.api.brokerbackup import BrokerBackup
+from dledger_operator.decisions.backups import Sight
+from dledger_operator.observed.work import Succeeded
+from dledger_operator.resources.backup import LogRange
 from tests.operator.samples import GROUP_ID, NOW, founded
 
 STORE: dict[str, Any] = {

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from dledger.errors import AlreadyBootstrapped, InvalidArgument, NotTheGroup, Unavailable
-from dledger_operator import names
-from dledger_operator.api import ApiError
-from dledger_operator.brokerbackup import BrokerBackup
-from dledger_operator.observed import MemberView, NodeView, Pod, Volume
-from dledger_operator.spec import Manifest, Topic
-from dledger_operator.views import component_of, pod_of, volume_of, worker_of
-from dledger_operator.work import WorkerPod
+from dledger_operator.api import names
+from dledger_operator.api.brokerbackup import BrokerBackup
+from dledger_operator.api.spec import Manifest, Topic
+from dledger_operator.cluster.api import ApiError
+from dledger_operator.observed.observed import MemberView, NodeView, Pod, Volume
+from dledger_operator.observed.views import component_of, pod_of, volume_of, worker_of
+from dledger_operator.observed.work import WorkerPod
 from tests.operator.samples import NOW, body, volumes
 
 GROUP = (names.KIND, "orders")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dledger_operator import names
-from dledger_operator.build import Platform, desired
-from dledger_operator.observed import MemberView, NodeView, Observed, Pod, Volume, ref_of
-from dledger_operator.policy import Policy
-from dledger_operator.spec import BrokerGroup
+from dledger_operator.api import names
+from dledger_operator.api.policy import Policy
+from dledger_operator.api.spec import BrokerGroup
+from dledger_operator.observed.observed import MemberView, NodeView, Observed, Pod, Volume, ref_of
+from dledger_operator.resources import Platform, desired
 
 GROUP_ID = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
 FRESH_ID = "0b5c1f2e-0000-4000-8000-000000000001"

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from dledger_operator import names
+from dledger_operator.api import names
 from tests.operator.api_server import ApiServer
 from tests.operator.backup_samples import RESULT, STORE
 from tests.operator.live import Operator, Story, eventually, rendered

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
-from dledger_operator import names
-from dledger_operator.build.backup import LogRange, job
-from dledger_operator.build.recovery import recovery_claim, recovery_job
-from dledger_operator.build.scheduled import scheduled_backup
-from dledger_operator.build.spark import access, executor_template, settings
-from dledger_operator.build.statefulset import stateful_set
-from dledger_operator.spec import BrokerGroup, Manifest, Store
+from dledger_operator.api import names
+from dledger_operator.api.spec import BrokerGroup, Manifest, Store
+from dledger_operator.resources.backup import LogRange, job
+from dledger_operator.resources.recovery import recovery_claim, recovery_job
+from dledger_operator.resources.scheduled import scheduled_backup
+from dledger_operator.resources.spark import access, executor_template, settings
+from dledger_operator.resources.statefulset import stateful_set
 from dledger_pipeline.__main__ import _parser
 from tests.operator.backup_samples import LARGE, SMALL, STORE, backup
 from tests.operator.samples import GROUP_ID, founded, group

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dledger_operator.backup_history import backup_ready, last_backup
-from dledger_operator.brokerbackup import BrokerBackup
-from dledger_operator.reasons import Reason
-from dledger_operator.spec import BrokerGroup
+from dledger_operator.api.brokerbackup import BrokerBackup
+from dledger_operator.api.reasons import Reason
+from dledger_operator.api.spec import BrokerGroup
+from dledger_operator.status.backup_history import backup_ready, last_backup
 from tests.operator.backup_samples import ENDED, RESULT, STORE, backup, completed, failed
 from tests.operator.samples import GROUP_ID, NOW, converged, founded
 

@@ -10,18 +10,18 @@ from typing import Any, cast
 import pytest
 
 from dledger.errors import Unavailable
-from dledger_operator import names
-from dledger_operator.api import ApiError
-from dledger_operator.backup_reconcile import BackupReconciler
-from dledger_operator.build.backup import LogRange
-from dledger_operator.build.recovery import DONE, PENDING
-from dledger_operator.cluster import Cluster
-from dledger_operator.metrics import Metrics
-from dledger_operator.nodes import Nodes
-from dledger_operator.observed import Pod
-from dledger_operator.reconcile import Clock, Reconciler
-from dledger_operator.refusals import RETRY_S
-from dledger_operator.spec import BrokerGroup
+from dledger_operator.api import names
+from dledger_operator.api.spec import BrokerGroup
+from dledger_operator.cluster.api import ApiError
+from dledger_operator.cluster.cluster import Cluster
+from dledger_operator.cluster.nodes import Nodes
+from dledger_operator.controllers.backup_reconcile import BackupReconciler
+from dledger_operator.controllers.reconcile import Clock, Reconciler
+from dledger_operator.decisions.refusals import RETRY_S
+from dledger_operator.metrics.metrics import Metrics
+from dledger_operator.observed.observed import Pod
+from dledger_operator.resources.backup import LogRange
+from dledger_operator.resources.recovery import DONE, PENDING
 from tests.operator.backup_samples import ENDED, LARGE, RESULT, SMALL, STARTED, STORE, backup_body
 from tests.operator.fakes import FakeApi, FakeNodes, FakeWatched, Trouble, World
 from tests.operator.samples import GROUP_ID, NOW, PLATFORM

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from dledger_operator.backup_status import backup_events, backup_status, changed
-from dledger_operator.backups import Sight, first_index, in_turn, plan_backup
-from dledger_operator.brokerbackup import BrokerBackup
-from dledger_operator.build.spark import access
-from dledger_operator.observed import ref_of
-from dledger_operator.reasons import CATALOGUE, EventReason, Reason
-from dledger_operator.spec import BrokerGroup
-from dledger_operator.work import Broken, Succeeded, Working
+from dledger_operator.api.brokerbackup import BrokerBackup
+from dledger_operator.api.reasons import CATALOGUE, EventReason, Reason
+from dledger_operator.api.spec import BrokerGroup
+from dledger_operator.decisions.backups import Sight, first_index, in_turn, plan_backup
+from dledger_operator.observed.observed import ref_of
+from dledger_operator.observed.work import Broken, Succeeded, Working
+from dledger_operator.resources.spark import access
+from dledger_operator.status.backup_status import backup_events, backup_status, changed
 from tests.operator.backup_samples import (
     ENDED,
     LARGE,

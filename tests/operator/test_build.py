@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from dledger_operator import names
-from dledger_operator.build import Platform, desired
-from dledger_operator.observed import ref_of
-from dledger_operator.spec import BrokerGroup
+from dledger_operator.api import names
+from dledger_operator.api.spec import BrokerGroup
+from dledger_operator.observed.observed import ref_of
+from dledger_operator.resources import Platform, desired
 from tests.operator.samples import PLATFORM, group
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import pytest
 
+from dledger_operator.api.policy import Policy, RoleRef
 from dledger_operator.options import parse
-from dledger_operator.policy import Policy, RoleRef
 from e2e.cluster import golang
 from e2e.cluster.layout import default_layout
 from e2e.cluster.steps import Steps

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from dledger_operator.checks import ACTED_ON, leaves, problems, verdict
-from dledger_operator.observed import Observed
-from dledger_operator.reasons import Reason
-from dledger_operator.spec import BrokerGroup, Spec
+from dledger_operator.api.reasons import Reason
+from dledger_operator.api.spec import BrokerGroup, Spec
+from dledger_operator.decisions.checks import ACTED_ON, leaves, problems, verdict
+from dledger_operator.observed.observed import Observed
 from tests.operator.backup_samples import STORE
 from tests.operator.samples import body, converged, founded, group, joined, members, volumes
 

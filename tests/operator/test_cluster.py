@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from dledger_operator import names
-from dledger_operator.cluster import left_over, owned
-from dledger_operator.observed import Pod, Volume
-from dledger_operator.views import pod_of, volume_of
+from dledger_operator.api import names
+from dledger_operator.cluster.cluster import left_over, owned
+from dledger_operator.observed.observed import Pod, Volume
+from dledger_operator.observed.views import pod_of, volume_of
 from tests.operator.samples import group
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from dledger_operator.metrics import Metrics
-from dledger_operator.task import GroupTask
+from dledger_operator.controllers.task import GroupTask
+from dledger_operator.metrics.metrics import Metrics
 
 
 class CountingReconciler:

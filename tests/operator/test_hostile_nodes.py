@@ -14,15 +14,15 @@ import grpc
 import grpc.aio
 import pytest
 
-from dledger.admin_client import ADMIN_ANSWER_BYTES
 from dledger.client import AdminClient, Client
+from dledger.client.admin_client import ADMIN_ANSWER_BYTES
+from dledger.common.status import MOST_MEMBERS
 from dledger.errors import DledgerError
 from dledger.rpc.pb import dledger_pb2 as pb
-from dledger.status import MOST_MEMBERS
-from dledger_operator import names
-from dledger_operator.nodes import LONGEST_TEXT, TOPICS_BYTES, Nodes
-from dledger_operator.observed import Observed, Pod
-from dledger_operator.status import status
+from dledger_operator.api import names
+from dledger_operator.cluster.nodes import LONGEST_TEXT, TOPICS_BYTES, Nodes
+from dledger_operator.observed.observed import Observed, Pod
+from dledger_operator.status.status import status
 from tests.operator.samples import NOW, converged, founded
 
 pytestmark = pytest.mark.found

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dledger_operator.api import ApiError
-from dledger_operator.lease import Elector, LeaseName, claim
-from dledger_operator.spec import Manifest
+from dledger_operator.api.spec import Manifest
+from dledger_operator.cluster.api import ApiError
+from dledger_operator.cluster.lease import Elector, LeaseName, claim
 
 WHO = LeaseName(namespace="ns", name="op", identity="one")
 OTHER = LeaseName(namespace="ns", name="op", identity="two")

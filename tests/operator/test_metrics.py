@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry
 
-from dledger_operator.metrics import RUNAWAY_ROUNDS, Metrics
+from dledger_operator.metrics.metrics import RUNAWAY_ROUNDS, Metrics
 
 GROUP = ("shop", "orders")
 LABELS = {"namespace": "shop", "group": "orders"}

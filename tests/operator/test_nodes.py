@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from dledger.common.status import NodeStatus
 from dledger.errors import DledgerError, NotJoined, OffsetOutOfRange, Unavailable
-from dledger.status import NodeStatus
 from dledger.types import Member
-from dledger_operator.build.backup import LogRange
-from dledger_operator.nodes import EVERYBODY_EVERY, Admin, Nodes, log_ahead
-from dledger_operator.observed import Pod
+from dledger_operator.cluster.nodes import EVERYBODY_EVERY, Admin, Nodes, log_ahead
+from dledger_operator.observed.observed import Pod
+from dledger_operator.resources.backup import LogRange
 from tests.operator.samples import pods
 
 

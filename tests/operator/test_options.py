@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dledger_operator.__main__ import main
+from dledger_operator.api.policy import Policy, RoleRef
 from dledger_operator.options import parse
-from dledger_operator.policy import Policy, RoleRef
 
 
 def test_the_environment_gives_what_the_command_line_does_not() -> None:

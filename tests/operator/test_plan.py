@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from dledger_operator import names
-from dledger_operator.build import desired
-from dledger_operator.observed import NodeView, Observed
-from dledger_operator.plan import (
+from dledger_operator.api import names
+from dledger_operator.api.spec import BrokerGroup, Topic
+from dledger_operator.decisions.plan import (
     Action,
     Apply,
     Bootstrap,
@@ -20,8 +19,9 @@ from dledger_operator.plan import (
     includes,
     plan,
 )
-from dledger_operator.spec import BrokerGroup, Topic
-from dledger_operator.status import status
+from dledger_operator.observed.observed import NodeView, Observed
+from dledger_operator.resources import desired
+from dledger_operator.status.status import status
 from tests.operator.samples import (
     FRESH_ID,
     GROUP_ID,

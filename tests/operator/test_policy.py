@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from dledger_operator.backups import plan_backup
-from dledger_operator.checks import problems, verdict
-from dledger_operator.observed import Observed
-from dledger_operator.policy import DENIED_POD_METADATA, Policy, repository
-from dledger_operator.reasons import Reason
-from dledger_operator.spec import BrokerGroup
+from dledger_operator.api.policy import DENIED_POD_METADATA, Policy, repository
+from dledger_operator.api.reasons import Reason
+from dledger_operator.api.spec import BrokerGroup
+from dledger_operator.decisions.backups import plan_backup
+from dledger_operator.decisions.checks import problems, verdict
+from dledger_operator.observed.observed import Observed
 from tests.operator.backup_samples import STORE, backup, sight
 from tests.operator.samples import GROUP_ID, PLATFORM, body, group
 

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import pytest
 
-from dledger_operator import names
-from dledger_operator.build import desired
-from dledger_operator.build.backup import job
-from dledger_operator.build.recovery import recovery_claim
-from dledger_operator.build.spark import access, executor_template
-from dledger_operator.spec import BrokerGroup, Manifest
+from dledger_operator.api import names
+from dledger_operator.api.spec import BrokerGroup, Manifest
+from dledger_operator.resources import desired
+from dledger_operator.resources.backup import job
+from dledger_operator.resources.recovery import recovery_claim
+from dledger_operator.resources.spark import access, executor_template
 from tests.operator.api_server import ApiServer
 from tests.operator.backup_samples import LARGE, SMALL, STORE, backup
 from tests.operator.live import NODE_IMAGE, SPARK_IMAGE, SYSTEM, Story, eventually, group

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from dledger_operator import quantity
+from dledger_operator.api import quantity
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from dledger_operator import names
-from dledger_operator.api import ApiError
-from dledger_operator.cluster import Cluster
-from dledger_operator.metrics import Metrics
-from dledger_operator.nodes import Nodes
-from dledger_operator.reconcile import Clock, Reconciler
-from dledger_operator.refusals import RETRY_S
+from dledger_operator.api import names
+from dledger_operator.cluster.api import ApiError
+from dledger_operator.cluster.cluster import Cluster
+from dledger_operator.cluster.nodes import Nodes
+from dledger_operator.controllers.reconcile import Clock, Reconciler
+from dledger_operator.decisions.refusals import RETRY_S
+from dledger_operator.metrics.metrics import Metrics
 from tests.operator.fakes import FakeApi, FakeNodes, FakeWatched, Trouble, World
 from tests.operator.samples import NOW, PLATFORM
 

@@ -7,13 +7,18 @@ from typing import Any
 
 import pytest
 
-from dledger_operator import names
-from dledger_operator.build import desired
-from dledger_operator.build.recovery import DONE, PENDING
-from dledger_operator.observed import NodeView, Observed, Volume, ref_of
-from dledger_operator.plan import Action, Bootstrap, Create, MarkRestored, RecordGroupId, plan
-from dledger_operator.reasons import Reason
-from dledger_operator.recovery import (
+from dledger_operator.api import names
+from dledger_operator.api.reasons import Reason
+from dledger_operator.api.spec import BrokerGroup
+from dledger_operator.decisions.plan import (
+    Action,
+    Bootstrap,
+    Create,
+    MarkRestored,
+    RecordGroupId,
+    plan,
+)
+from dledger_operator.decisions.recovery import (
     NoClaim,
     NoJob,
     NotRestoring,
@@ -24,9 +29,11 @@ from dledger_operator.recovery import (
     holds_back,
     recovery,
 )
-from dledger_operator.spec import BrokerGroup
-from dledger_operator.status import status
-from dledger_operator.work import Broken, Succeeded, Working
+from dledger_operator.observed.observed import NodeView, Observed, Volume, ref_of
+from dledger_operator.observed.work import Broken, Succeeded, Working
+from dledger_operator.resources import desired
+from dledger_operator.resources.recovery import DONE, PENDING
+from dledger_operator.status.status import status
 from tests.operator.backup_samples import RESULT, STORE
 from tests.operator.samples import (
     FRESH_ID,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dledger_operator.brokerbackup import BrokerBackup
-from dledger_operator.schedule import due, fault, latest, unix_minute
-from dledger_operator.spec import BrokerGroup
+from dledger_operator.api.brokerbackup import BrokerBackup
+from dledger_operator.api.schedule import due, fault, latest, unix_minute
+from dledger_operator.api.spec import BrokerGroup
 from tests.operator.backup_samples import STORE, backup, completed
 from tests.operator.samples import body
 

@@ -6,12 +6,12 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from dledger_operator.build import Platform
-from dledger_operator.build.backup import LogRange, job
-from dledger_operator.build.recovery import recovery_job
-from dledger_operator.build.spark import executor_template
-from dledger_operator.build.statefulset import stateful_set
-from dledger_operator.spec import BrokerGroup
+from dledger_operator.api.spec import BrokerGroup
+from dledger_operator.resources import Platform
+from dledger_operator.resources.backup import LogRange, job
+from dledger_operator.resources.recovery import recovery_job
+from dledger_operator.resources.spark import executor_template
+from dledger_operator.resources.statefulset import stateful_set
 from tests.operator.backup_samples import LARGE, SMALL, STORE, backup
 from tests.operator.samples import PLATFORM, body
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from dledger_operator.observed import Failover, MemberView, NodeView, Observed, Pod
-from dledger_operator.reasons import CATALOGUE, EventReason, Reason
-from dledger_operator.spec import BrokerGroup
-from dledger_operator.status import Event, events, status, worth_writing
+from dledger_operator.api.reasons import CATALOGUE, EventReason, Reason
+from dledger_operator.api.spec import BrokerGroup
+from dledger_operator.observed.observed import Failover, MemberView, NodeView, Observed, Pod
+from dledger_operator.status.status import Event, events, status, worth_writing
 from tests.operator.samples import (
     GROUP_ID,
     NOW,

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import yaml
 
-from dledger_operator.backups import plan_backup
-from dledger_operator.build.backup import LogRange, job
-from dledger_operator.build.pipeline import verbatim
-from dledger_operator.build.recovery import recovery_job
-from dledger_operator.checks import problems
-from dledger_operator.observed import Observed
-from dledger_operator.reasons import Reason
-from dledger_operator.spec import Manifest
-from dledger_operator.texts import ENDPOINT, GROUP_ID, IMAGE, SECRET_NAME, STORE_URL, Shape
+from dledger_operator.api.reasons import Reason
+from dledger_operator.api.spec import Manifest
+from dledger_operator.api.texts import ENDPOINT, GROUP_ID, IMAGE, SECRET_NAME, STORE_URL, Shape
+from dledger_operator.decisions.backups import plan_backup
+from dledger_operator.decisions.checks import problems
+from dledger_operator.observed.observed import Observed
+from dledger_operator.resources.backup import LogRange, job
+from dledger_operator.resources.pipeline import verbatim
+from dledger_operator.resources.recovery import recovery_job
 from tests.operator.backup_samples import LARGE, SMALL, STORE, backup, sight
 from tests.operator.samples import founded, group
 

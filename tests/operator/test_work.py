@@ -7,8 +7,15 @@ from typing import Any
 
 import pytest
 
-from dledger_operator.views import component_of, worker_of
-from dledger_operator.work import Broken, Succeeded, WorkerPod, Working, seconds_between, work
+from dledger_operator.observed.views import component_of, worker_of
+from dledger_operator.observed.work import (
+    Broken,
+    Succeeded,
+    WorkerPod,
+    Working,
+    seconds_between,
+    work,
+)
 from tests.operator.backup_samples import ENDED, RESULT, STARTED
 
 NOW = "2031-05-06T07:05:10Z"

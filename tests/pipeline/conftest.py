@@ -9,9 +9,9 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from dledger_pipeline.session import spark_session
-from dledger_pipeline.source import register
-from dledger_pipeline.store import Store
+from dledger_pipeline.object_store.store import Store
+from dledger_pipeline.spark.session import spark_session
+from dledger_pipeline.spark.source import register
 from tests.pipeline.live_group import LiveGroup, live_group
 from tests.pipeline.s3_server import S3Server, s3_server
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dledger.broker.message import Columns, Encoding, Message
 from dledger.broker.produce import ProduceFrame, encode_produce
 from dledger.types import Entry, EntryKind
-from dledger_pipeline.records import ENTRY_SCHEMA
+from dledger_pipeline.log.records import ENTRY_SCHEMA
 
 TEXT = st.text(max_size=12)
 MESSAGES = st.lists(

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import grpc.aio
 
+from dledger.common.status import NodeStatus
 from dledger.errors import NotJoined
-from dledger.rpc.admin import AdminServicer
-from dledger.rpc.export import CommittedLog
-from dledger.status import NodeStatus
+from dledger.files.files import RealFiles
+from dledger.services.admin import AdminServicer
+from dledger.services.export import CommittedLog
 from dledger.store.commit_log import CommitLog
-from dledger.store.files import RealFiles
 from dledger.store.identity import LOG_DIRECTORY, load_identity
 from dledger.types import Member, NodeId
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dledger.client import AdminClient, Client, Record, StoredRecord
-from dledger.status import NodeStatus
-from e2e.devgroup import DevGroup, eventually, free_port_range
+from dledger.common.status import NodeStatus
+from e2e.harness.devgroup import DevGroup, eventually, free_port_range
 
 TOPIC = "orders"
 QUEUES = 2

@@ -9,15 +9,15 @@ from pathlib import Path
 import pyarrow as pa
 from crc32c import crc32c
 
+from dledger.files.files import RealFiles
 from dledger.store.commit_log import CommitLog
-from dledger.store.files import RealFiles
 from dledger.store.format import encode_records
 from dledger.store.identity import LOG_DIRECTORY, join, load_or_format
 from dledger.types import Entry, EntryKind
-from dledger_pipeline.archive import ManifestRow, write_range
-from dledger_pipeline.manifest import Manifest, publish
-from dledger_pipeline.records import RecordBytes, parse
-from dledger_pipeline.store import Store
+from dledger_pipeline.archive.archive import ManifestRow, write_range
+from dledger_pipeline.archive.manifest import Manifest, publish
+from dledger_pipeline.log.records import RecordBytes, parse
+from dledger_pipeline.object_store.store import Store
 
 GROUP_ID = "6b1f3d1e-0c1c-4d57-9a3c-3a8f0a3f1c11"
 SEGMENT_BYTES = 16 << 10

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dledger_pipeline import archive
-from dledger_pipeline.archive import read_range, write_range
+from dledger_pipeline.archive import archive
+from dledger_pipeline.archive.archive import read_range, write_range
 from dledger_pipeline.errors import BrokenBackup, CorruptObject, ObjectMissing
-from dledger_pipeline.records import ENTRY_SCHEMA, encode
-from dledger_pipeline.store import Store
+from dledger_pipeline.log.records import ENTRY_SCHEMA, encode
+from dledger_pipeline.object_store.store import Store
 from tests.pipeline.logs import GROUP_ID, batches, contents, entries, entry, flip
 
 ENTRIES = entries(120)

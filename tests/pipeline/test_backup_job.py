@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from dledger_pipeline import manifest
+from dledger_pipeline.archive import manifest
 from dledger_pipeline.errors import ForeignGroup, NoBackup, NodeUnavailable, RangeNotAvailable
 from dledger_pipeline.jobs.backup import BackupRequest, backup
-from dledger_pipeline.store import Store
-from e2e.devgroup import eventually
+from dledger_pipeline.object_store.store import Store
+from e2e.harness.devgroup import eventually
 from tests.pipeline.live_group import LiveGroup
 from tests.pipeline.logs import contents
 

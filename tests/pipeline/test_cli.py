@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from dledger_pipeline import manifest
 from dledger_pipeline.__main__ import main
-from dledger_pipeline.store import Store
+from dledger_pipeline.archive import manifest
+from dledger_pipeline.object_store.store import Store
 from tests.pipeline.live_group import LiveGroup
 from tests.pipeline.logs import GROUP_ID, backup, contents, entries, flip
 from tests.pipeline.s3_server import S3Server

@@ -8,8 +8,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dledger_pipeline.compaction import SLIM_COLUMNS, Winners, merged, newest
-from dledger_pipeline.messages import MESSAGE_SCHEMA
+from dledger_pipeline.archive.compaction import SLIM_COLUMNS, Winners, merged, newest
+from dledger_pipeline.log.messages import MESSAGE_SCHEMA
 
 _TOPICS = ("compacted", "also", "other")
 _ASKED = frozenset(_TOPICS[:2])

@@ -9,11 +9,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dledger.broker.message import Message
-from dledger_pipeline import compacted, manifest
+from dledger_pipeline.archive import compacted, manifest
+from dledger_pipeline.archive.placement import PlacedRange, placed
 from dledger_pipeline.errors import CorruptManifest, CorruptObject, NoBackup, ObjectMissing
 from dledger_pipeline.jobs.compact import CompactRequest, compact
-from dledger_pipeline.placement import PlacedRange, placed
-from dledger_pipeline.store import Store
+from dledger_pipeline.object_store.store import Store
 from tests.pipeline.entry_batches import produced
 from tests.pipeline.logs import GROUP_ID, backup, contents, flip
 from tests.pipeline.message_logs import checked_entries, consumed, message_log, place

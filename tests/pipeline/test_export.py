@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dledger.errors import CorruptRecord
-from dledger.rpc import export
+from dledger.services import export
 from dledger.store.format import encode_records
 from dledger.types import Entry
 from dledger_pipeline.errors import (
@@ -18,9 +18,9 @@ from dledger_pipeline.errors import (
     NodeUnavailable,
     RangeNotAvailable,
 )
-from dledger_pipeline.exporting import Exporter, choose
-from dledger_pipeline.records import RecordBytes, parse
-from e2e.devgroup import eventually
+from dledger_pipeline.log.exporting import Exporter, choose
+from dledger_pipeline.log.records import RecordBytes, parse
+from e2e.harness.devgroup import eventually
 from tests.pipeline.export_server import export_server
 from tests.pipeline.logs import GROUP_ID, data_directory, entries, entry
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from dledger.client import Client, StoredRecord
-from dledger_pipeline.archive import write_range
+from dledger_pipeline.archive.archive import write_range
+from dledger_pipeline.archive.manifest import Manifest, publish
+from dledger_pipeline.archive.restore import restore
 from dledger_pipeline.errors import ForeignGroup, RangeNotAvailable
-from dledger_pipeline.exporting import Exporter, ExportPlan, choose
-from dledger_pipeline.manifest import Manifest, publish
-from dledger_pipeline.records import parse
-from dledger_pipeline.restore import restore
-from dledger_pipeline.segments import read_log
-from dledger_pipeline.store import Store
-from e2e.devgroup import DevGroup, eventually, free_port_range
+from dledger_pipeline.log.exporting import Exporter, ExportPlan, choose
+from dledger_pipeline.log.records import parse
+from dledger_pipeline.log.segments import read_log
+from dledger_pipeline.object_store.store import Store
+from e2e.harness.devgroup import DevGroup, eventually, free_port_range
 from tests.pipeline.live_group import QUEUES, TOPIC, LiveGroup
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from dledger_pipeline.archive import write_range
+from dledger_pipeline.archive.archive import write_range
+from dledger_pipeline.archive.manifest import Manifest, load, manifest_name, newest, publish
+from dledger_pipeline.archive.sealed import seal
 from dledger_pipeline.errors import (
     BackupError,
     BrokenBackup,
@@ -21,9 +23,7 @@ from dledger_pipeline.errors import (
     ObjectMissing,
     StoreDenied,
 )
-from dledger_pipeline.manifest import Manifest, load, manifest_name, newest, publish
-from dledger_pipeline.sealed import seal
-from dledger_pipeline.store import Store
+from dledger_pipeline.object_store.store import Store
 from tests.pipeline.logs import GROUP_ID, archived, backup, batches, contents, entries, flip
 from tests.pipeline.s3_server import S3Server
 

@@ -14,7 +14,7 @@ from dledger.broker.frames import CommandType, MalformedCommandError, frame, spl
 from dledger.broker.message import Message
 from dledger.broker.produce import ProduceFrame
 from dledger_pipeline.errors import MalformedMessage
-from dledger_pipeline.messages import MESSAGE_SCHEMA, PLACEMENT_SCHEMA, SetAside, decode
+from dledger_pipeline.log.messages import MESSAGE_SCHEMA, PLACEMENT_SCHEMA, SetAside, decode
 from tests.pipeline.entry_batches import (
     MESSAGES,
     TEXT,

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger.errors import CorruptRecord
-from dledger_pipeline import origin
+from dledger_pipeline.archive import origin
+from dledger_pipeline.archive.origin import ExportedRange, live, on_disk, within
 from dledger_pipeline.errors import NodeUnavailable
-from dledger_pipeline.origin import ExportedRange, live, on_disk, within
 from tests.pipeline.export_server import export_server
 from tests.pipeline.logs import GROUP_ID, batches, data_directory, entries, entry
 

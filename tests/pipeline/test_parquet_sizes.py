@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dledger_pipeline.archive import ManifestRow, object_name, read_range, write_range
+from dledger_pipeline.archive.archive import ManifestRow, object_name, read_range, write_range
+from dledger_pipeline.archive.parquet_sizes import inflated_bytes, opened
 from dledger_pipeline.errors import CorruptObject
-from dledger_pipeline.parquet_sizes import inflated_bytes, opened
-from dledger_pipeline.records import ENTRY_SCHEMA
-from dledger_pipeline.store import Store
+from dledger_pipeline.log.records import ENTRY_SCHEMA
+from dledger_pipeline.object_store.store import Store
 from tests.pipeline.logs import GROUP_ID, batches, entries
 
 pytestmark = pytest.mark.found

@@ -11,9 +11,9 @@ from dledger.broker.frames import CommandType
 from dledger.broker.message import Message
 from dledger.broker.produce import VERSION, ProduceFrame
 from dledger.types import EntryKind
+from dledger_pipeline.archive.placement import Placement
 from dledger_pipeline.errors import LogIncomplete
-from dledger_pipeline.messages import decode
-from dledger_pipeline.placement import Placement
+from dledger_pipeline.log.messages import decode
 from tests.broker.log import Log
 from tests.pipeline.entry_batches import data_entries, entry_batch, produced
 

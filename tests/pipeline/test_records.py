@@ -17,7 +17,14 @@ from dledger.errors import CorruptRecord
 from dledger.store.format import encode_records
 from dledger.types import Entry, EntryKind
 from dledger_pipeline.errors import CorruptObject
-from dledger_pipeline.records import ENTRY_SCHEMA, RecordBytes, check, encode, parse, record_sizes
+from dledger_pipeline.log.records import (
+    ENTRY_SCHEMA,
+    RecordBytes,
+    check,
+    encode,
+    parse,
+    record_sizes,
+)
 
 SEGMENT = "00000000000000000007.seg"
 OFFSET = 4096

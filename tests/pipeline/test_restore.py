@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dledger.errors import CorruptFile, DirectoryLocked, DiskFull, StorageError
+from dledger.files.files import DiskUsage, File, Mode, RealFiles
 from dledger.store.commit_log import CommitLog
-from dledger.store.files import DiskUsage, File, Mode, RealFiles
 from dledger.store.identity import (
     LOG_DIRECTORY,
     join,
@@ -21,7 +21,9 @@ from dledger.store.identity import (
     lock_directory,
 )
 from dledger.types import Entry, EntryKind, Member, Membership, NodeId
-from dledger_pipeline import restore as module
+from dledger_pipeline.archive import restore as module
+from dledger_pipeline.archive.manifest import Manifest, publish
+from dledger_pipeline.archive.restore import RestoreResult, restore
 from dledger_pipeline.errors import (
     BackupError,
     CorruptObject,
@@ -32,10 +34,8 @@ from dledger_pipeline.errors import (
     StoreError,
     TargetNotAvailable,
 )
-from dledger_pipeline.manifest import Manifest, publish
-from dledger_pipeline.restore import RestoreResult, restore
-from dledger_pipeline.segments import read_log
-from dledger_pipeline.store import Store
+from dledger_pipeline.log.segments import read_log
+from dledger_pipeline.object_store.store import Store
 from tests.pipeline.logs import (
     GROUP_ID,
     SEGMENT_BYTES,

@@ -11,8 +11,8 @@ import pytest
 from dledger.errors import CorruptFile, CorruptRecord
 from dledger.store.format import encode_records
 from dledger.types import Entry
-from dledger_pipeline.records import RecordBytes, parse
-from dledger_pipeline.segments import read_log, read_segment
+from dledger_pipeline.log.records import RecordBytes, parse
+from dledger_pipeline.log.segments import read_log, read_segment
 from tests.pipeline.logs import SEGMENT_BYTES, data_directory, entries, entry
 
 ENTRIES = entries(200)

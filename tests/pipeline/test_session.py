@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from dledger.errors import CorruptRecord, DledgerError
 from dledger_pipeline.errors import ObjectMissing, SparkFailed
-from dledger_pipeline.session import one_task_each, spark_session, typed_errors
+from dledger_pipeline.spark.session import one_task_each, spark_session, typed_errors
 
 _SCHEMA = pa.schema([pa.field("process", pa.int64(), nullable=False)])
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from dledger_pipeline.__main__ import main
-from dledger_pipeline.archive import write_range
+from dledger_pipeline.archive.archive import write_range
+from dledger_pipeline.archive.manifest import Manifest, load, manifest_name, publish
+from dledger_pipeline.archive.sealed import Signature, seal
+from dledger_pipeline.archive.verify import verify
 from dledger_pipeline.errors import CorruptManifest, CorruptObject, NotSigned, StoreError
-from dledger_pipeline.manifest import Manifest, load, manifest_name, publish
-from dledger_pipeline.sealed import Signature, seal
-from dledger_pipeline.store import Store
-from dledger_pipeline.verify import verify
+from dledger_pipeline.object_store.store import Store
 from tests.pipeline.logs import GROUP_ID, backup, batches, entries
 
 pytestmark = pytest.mark.found

@@ -10,7 +10,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from dledger.errors import InvalidArgument
-from dledger_pipeline.source import ReadOptions
+from dledger_pipeline.spark.source import ReadOptions
 from tests.pipeline.logs import data_directory
 from tests.pipeline.message_logs import checked_entries, consumed, message_log, place
 

@@ -18,7 +18,7 @@ from dledger_pipeline.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from dledger_pipeline.store import Store
+from dledger_pipeline.object_store.store import Store
 from tests.pipeline.s3_server import S3Server
 
 WRITERS = 6

@@ -12,7 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dledger_pipeline.archive import ManifestRow, object_name, write_range
+from dledger_pipeline.archive.archive import ManifestRow, object_name, write_range
+from dledger_pipeline.archive.manifest import Manifest, manifest_name, publish
+from dledger_pipeline.archive.sealed import seal
+from dledger_pipeline.archive.verify import verify
 from dledger_pipeline.errors import (
     BackupError,
     CorruptManifest,
@@ -21,11 +24,8 @@ from dledger_pipeline.errors import (
     NoBackup,
     ObjectMissing,
 )
-from dledger_pipeline.manifest import Manifest, manifest_name, publish
-from dledger_pipeline.sealed import seal
-from dledger_pipeline.segments import read_log
-from dledger_pipeline.store import Store
-from dledger_pipeline.verify import verify
+from dledger_pipeline.log.segments import read_log
+from dledger_pipeline.object_store.store import Store
 from tests.pipeline.logs import GROUP_ID, backup, batches, contents, entries, flip
 
 ENTRIES = entries(100)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from dledger.chain import chain_behind
+from dledger.common.chain import chain_behind
 from dledger.raft.core import MAX_TERM_JUMP
 from dledger.raft.messages import (
     AppendRequest,

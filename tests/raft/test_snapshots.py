@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dledger.chain import chain_behind
+from dledger.common.chain import chain_behind
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,

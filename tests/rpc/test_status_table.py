@@ -10,9 +10,9 @@ import grpc.aio
 import pytest
 
 from dledger import errors
-from dledger.channel import outcome_of
 from dledger.client import error_of
 from dledger.errors import DledgerError
+from dledger.rpc.channel import outcome_of
 from dledger.rpc.status import Code, Rejected, abort, code_of, from_rpc, status_of
 from dledger.types import NodeId
 

@@ -14,9 +14,9 @@ import pytest
 
 from dledger.broker.results import Produced
 from dledger.broker.state import BrokerState
-from dledger.disk import Disk
 from dledger.errors import StorageError
 from dledger.raft.leading import Leadership
+from dledger.replica.disk import Disk
 from dledger.types import Membership
 from dledger_sim import __main__ as command_line
 from dledger_sim import seeds as many

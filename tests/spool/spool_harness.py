@@ -10,7 +10,9 @@ from typing import Any
 
 from dledger.broker.body_digests import digests_of
 from dledger.broker.dedupe import DedupeWindow
-from dledger.records import Record
+from dledger.common.records import Record
+from dledger.files.files import Files
+from dledger.files.memory_files import MemoryFiles
 from dledger.spool.format import Message
 from dledger.spool.identity import SpoolIdentity
 from dledger.spool.opening import open_spool
@@ -18,8 +20,6 @@ from dledger.spool.producer import Producer
 from dledger.spool.reader import Spooled
 from dledger.spool.rejected import read_rejected
 from dledger.spool.spool import Limits, Spool
-from dledger.store.files import Files
-from dledger.store.memory_files import MemoryFiles
 
 DIR = Path("/spool")
 CLIENT = "client-1"

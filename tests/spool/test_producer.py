@@ -11,6 +11,7 @@ from random import Random
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from dledger.common.records import Record
 from dledger.errors import (
     CorruptSpool,
     DirectoryLocked,
@@ -26,13 +27,12 @@ from dledger.errors import (
     Unavailable,
     UnknownTopic,
 )
-from dledger.records import Record
+from dledger.files.memory_files import Fault, MemoryFiles
 from dledger.spool.blocking import BlockingProducer
 from dledger.spool.counters import SpoolCollector
 from dledger.spool.format import Message
 from dledger.spool.lane import SendResult
 from dledger.spool.producer import Producer
-from dledger.store.memory_files import Fault, MemoryFiles
 from tests.spool.fake_group import FakeGroup
 from tests.spool.spool_harness import DIR, end_by_kill
 

@@ -18,11 +18,11 @@ from dledger.errors import (
     Unsupported,
     WrongIdentity,
 )
+from dledger.files.files import RealFiles
+from dledger.files.memory_files import Fault
 from dledger.spool.format import FILE_HEADER_BYTES, encode_record
 from dledger.spool.opening import limits_of, open_spool
 from dledger.spool.spool import MAX_FILE_RECORDS, Spool
-from dledger.store.files import RealFiles
-from dledger.store.memory_files import Fault
 from tests.spool.spool_harness import DIR, STAMP, Disk, Group, message, messages, replay
 
 FIRST = "00000000000000000001.spool"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dledger.common.records import Record
 from dledger.errors import InvalidArgument
-from dledger.records import Record
 from dledger.spool.format import (
     FILE_HEADER_BYTES,
     FileHeader,

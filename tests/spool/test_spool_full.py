@@ -7,9 +7,9 @@ import errno
 import pytest
 
 from dledger.errors import DiskFull, InvalidArgument, SpoolFull
+from dledger.files.memory_files import Fault
 from dledger.spool.opening import limits_of
 from dledger.spool.spool import MAX_FILE_RECORDS
-from dledger.store.memory_files import Fault
 from tests.spool.spool_harness import CHUNK, Disk, Group, message, messages, replay
 
 

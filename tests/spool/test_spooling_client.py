@@ -13,8 +13,8 @@ import pytest
 
 from dledger.client import Client, Record, SpoolingProducer
 from dledger.errors import DiskFull, InvalidArgument, Refused, UnknownTopic
-from dledger.rpc.gateway import GatewayConfig
-from tests.rpc.memory_group import MemoryGroup, memory_group
+from dledger.requests.config import GatewayConfig
+from tests.requests.memory_group import MemoryGroup, memory_group
 
 DEADLINE_S = 20
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dledger.store.memory_files import MemoryFiles
+from dledger.files.memory_files import MemoryFiles
 
 
 class PowerCutError(Exception):

@@ -8,10 +8,10 @@ from random import Random
 
 from crc32c import crc32c
 
+from dledger.files.files import Files
+from dledger.files.memory_files import MemoryFiles
 from dledger.store.commit_log import CommitLog, Durability
-from dledger.store.files import Files
 from dledger.store.identity import Identity, join, load_or_format
-from dledger.store.memory_files import MemoryFiles
 from dledger.types import Entry, EntryKind
 
 DATA = Path("/data")

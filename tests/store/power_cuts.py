@@ -15,7 +15,7 @@ from itertools import product
 from math import prod
 from pathlib import Path
 
-from dledger.store.files import Buffer, DiskUsage, Mode
+from dledger.files.files import Buffer, DiskUsage, Mode
 
 SECTOR_BYTES = 512
 _ZERO = bytes(SECTOR_BYTES)

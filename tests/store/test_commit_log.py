@@ -7,10 +7,10 @@ import errno
 import pytest
 
 from dledger.errors import DiskFull, NotJoined, OffsetOutOfRange, StorageError
+from dledger.files.files import File
+from dledger.files.memory_files import Fault, MemoryFiles
 from dledger.store.commit_log import CommitLog
-from dledger.store.files import File
 from dledger.store.identity import load_or_format
-from dledger.store.memory_files import Fault, MemoryFiles
 from dledger.store.segment import Segment
 from dledger.types import EntryKind, Member, Membership, NodeId
 from tests.store.harness import DATA, LOG, Disk, entries, entry, everything

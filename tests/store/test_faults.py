@@ -17,13 +17,13 @@ from dledger.errors import (
     FaultyEntry,
     StorageError,
 )
-from dledger.store import checked_json
+from dledger.files import checked_json
+from dledger.files.memory_files import Fault
 from dledger.store.commit_log import CommitLog
 from dledger.store.format import decode_segment_header, encode_segment_header
 from dledger.store.hard_state import HardStateFile, decode_hard_state, encode_hard_state
 from dledger.store.identity import NAME as IDENTITY
 from dledger.store.identity import load_or_format
-from dledger.store.memory_files import Fault
 from dledger.types import Entry, HardState, NodeId
 from tests.store.harness import DATA, LOG, Disk, entries, entry, everything
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dledger.errors import CorruptRecord, DiskFull, FaultyEntry, StorageError
+from dledger.files.memory_files import Fault, MemoryFile
 from dledger.store.fault_set import FaultSet
-from dledger.store.memory_files import Fault, MemoryFile
 from dledger.types import EntryKind, Member, Membership, NodeId
 from tests.store.harness import GROUP, LOG, Disk, entries, entry, everything
 

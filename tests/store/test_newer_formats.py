@@ -10,10 +10,11 @@ from typing import cast
 import pytest
 from crc32c import crc32c
 
+from dledger.common.features import Features
 from dledger.errors import NewerFormat
-from dledger.features import Features
-from dledger.store import checked_json, hard_state, snapshot_file
-from dledger.store.files import Mode
+from dledger.files import checked_json
+from dledger.files.files import Mode
+from dledger.store import hard_state, snapshot_file
 from dledger.store.format import Base
 from dledger.store.hard_state import HardStateFile
 from dledger.store.identity import load_or_format

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from dledger.files.files import Mode, RealFiles
 from dledger.store.commit_log import CommitLog
-from dledger.store.files import Mode, RealFiles
 from tests.store.harness import entries, everything, format_disk
 
 MIB = 1 << 20

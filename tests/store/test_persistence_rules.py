@@ -9,11 +9,11 @@ from random import Random
 import pytest
 
 from dledger.errors import CorruptFile, CorruptRecord, StorageError, WrongIdentity
+from dledger.files.memory_files import Fault, MemoryFiles
+from dledger.files.recording_files import RecordingFiles
 from dledger.store.commit_log import CommitLog
 from dledger.store.format import decode_segment_header
 from dledger.store.hard_state import HardStateFile
-from dledger.store.memory_files import Fault, MemoryFiles
-from dledger.store.recording_files import RecordingFiles
 from dledger.types import HardState, NodeId
 from tests.store.harness import (
     DATA,

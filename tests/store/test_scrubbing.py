@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from dledger.errors import CorruptRecord, StorageError
+from dledger.files.files import Mode, RealFiles
+from dledger.files.memory_files import Fault, MemoryFile, MemoryFiles
 from dledger.store.commit_log import CommitLog
-from dledger.store.files import Mode, RealFiles
-from dledger.store.memory_files import Fault, MemoryFile, MemoryFiles
 from tests.store.harness import LOG, Disk, entries, everything, format_disk
 
 

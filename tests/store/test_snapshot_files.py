@@ -11,9 +11,9 @@ import pytest
 from crc32c import crc32c
 
 from dledger.errors import CorruptFile, DiskFull, OffsetOutOfRange, StorageError
-from dledger.store.files import Buffer, Mode
+from dledger.files.files import Buffer, Mode
+from dledger.files.memory_files import Fault, MemoryFile, MemoryFiles
 from dledger.store.format import Base
-from dledger.store.memory_files import Fault, MemoryFile, MemoryFiles
 from dledger.store.snapshot_file import Snapshot, decode_snapshot, encode_snapshot
 from dledger.store.snapshot_files import SnapshotFiles, info_of
 from dledger.types import Member, Membership, NodeId, SnapshotInfo

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from dledger import node
-
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "node")]
-
-from live_nodes import LiveNodes  # noqa: E402 - it lies in the path above
+from dledger.server import node
+from tests.system.live_nodes import LiveNodes
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from e2e.bench_restart import Plan, measure
+from e2e.bench.restart import Plan, measure
 
 
 def test_a_node_with_a_long_log_starts_from_its_snapshot_and_votes(tmp_path: Path) -> None:

@@ -21,20 +21,20 @@ from typing import Any, cast
 import grpc.aio
 import pytest
 import yaml
-from scraping import Prometheus, ScrapedPod, scrape_config
 
-from dledger.http import HealthServer
-from dledger_operator import names
-from dledger_operator.cluster import Cluster
-from dledger_operator.metrics import Metrics
-from dledger_operator.nodes import Nodes
-from dledger_operator.reconcile import Clock, Reconciler
-from dledger_operator.task import GroupTask
-from e2e.devgroup import DevGroup, eventually, free_port_range
+from dledger.common.http import HealthServer
+from dledger_operator.api import names
+from dledger_operator.cluster.cluster import Cluster
+from dledger_operator.cluster.nodes import Nodes
+from dledger_operator.controllers.reconcile import Clock, Reconciler
+from dledger_operator.controllers.task import GroupTask
+from dledger_operator.metrics.metrics import Metrics
+from e2e.harness.devgroup import DevGroup, eventually, free_port_range
 from tests.monitoring.chart import ALL_ON, CHART, of_kind
 from tests.operator.fakes import FakeApi, FakeNodes, FakeWatched, World
 from tests.operator.samples import PLATFORM
-from tests.rpc.rocketmq_client import RocketClient, message
+from tests.requests.rocketmq_client import RocketClient, message
+from tests.system.scraping import Prometheus, ScrapedPod, scrape_config
 
 pytestmark = [pytest.mark.alone, pytest.mark.e2e, pytest.mark.slow]
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dledger.client import AdminClient
-from e2e.devgroup import DevGroup, eventually, free_port_range
+from e2e.harness.devgroup import DevGroup, eventually, free_port_range
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = 10
@@ -25,7 +25,7 @@ def start_workload(group: DevGroup, home: Path, *args: str) -> subprocess.Popen[
     """Start the SDK client program against the group's first node."""
     endpoints = ";".join(group.state()["endpoints"])
     return subprocess.Popen(
-        [sys.executable, str(ROOT / "e2e/workload.py"), "--endpoint", endpoints, *args],
+        [sys.executable, str(ROOT / "e2e/harness/workload.py"), "--endpoint", endpoints, *args],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "HOME": str(home)},

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from e2e.devgroup import DevGroup, eventually, free_port_range
-from tests.rpc.rocketmq_client import RocketClient, message
+from e2e.harness.devgroup import DevGroup, eventually, free_port_range
+from tests.requests.rocketmq_client import RocketClient, message
 
 MESSAGES = 24
 WAIT_S = 40.0

@@ -7,11 +7,11 @@ import json
 from typing import Any
 
 import pytest
-from live_nodes import LiveNodes, eventually
 
 from dledger import __main__ as command_line
 from dledger.errors import UnknownTopic
-from tests.rpc.rocketmq_client import RocketClient, code, message
+from tests.requests.rocketmq_client import RocketClient, code, message
+from tests.system.live_nodes import LiveNodes, eventually
 
 pytestmark = pytest.mark.found
 

@@ -6,9 +6,9 @@ import asyncio
 import json
 
 import pytest
-from live_nodes import GROUP_ID, LiveNodes
 
 from dledger import __main__ as command_line
+from tests.system.live_nodes import GROUP_ID, LiveNodes
 
 
 async def run(*words: str) -> int:

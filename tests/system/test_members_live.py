@@ -7,15 +7,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from live_nodes import LiveNodes, eventually, eventually_works
 
-from dledger import node
 from dledger.errors import InvalidArgument, NodeRemoved, NotLeader, Refused, Unavailable
+from dledger.files.files import RealFiles
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb.dledger_pb2_grpc import AdminStub
-from dledger.store.files import RealFiles
+from dledger.server import node
 from dledger.store.tombstone import load_tombstone
 from dledger.types import Member, NodeId
+from tests.system.live_nodes import LiveNodes, eventually, eventually_works
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ from random import Random
 from typing import Any
 
 import pytest
-from live_nodes import LiveNodes, eventually
 
-from dledger import node, replica
 from dledger.broker.dedupe import MAX_IDS, MAX_IDS_OF_CLIENT
 from dledger.client import AppendStream, BatchingProducer, SpoolingProducer
-from dledger.driver import Driver
-from dledger.produce_call import Call, GrpcConnection
+from dledger.client.produce_call import Call, GrpcConnection
+from dledger.replica.driver import Driver
+from dledger.server import node, replica
+from tests.system.live_nodes import LiveNodes, eventually
 
 TOPIC = "orders"
 _EACH = 500

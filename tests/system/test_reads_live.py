@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from live_nodes import LiveNodes, eventually
 
-from dledger import node
 from dledger.client import Client
 from dledger.errors import Unavailable
-from dledger.rpc import forward
+from dledger.requests import forward
+from dledger.server import node
+from tests.system.live_nodes import LiveNodes, eventually
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ import pytest
 
 from dledger.client import AdminClient, Client
 from dledger.errors import AlreadyBootstrapped, DiskFull, OutcomeUnknown, UnknownTopic
-from dledger.store.files import RealFiles
+from dledger.files.files import RealFiles
 from dledger.store.format import WATERMARK_BYTES
 from dledger.store.tombstone import Tombstone, save_tombstone
 from dledger.types import Member, NodeId
-from e2e.devgroup import DevGroup, eventually, free_port_range
+from e2e.harness.devgroup import DevGroup, eventually, free_port_range
 
 SMALL_SEGMENTS = "segment_bytes=4194304"
 

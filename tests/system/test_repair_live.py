@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 import pytest
-from live_nodes import LiveNodes, eventually, eventually_works
 
-from dledger import node, scrubber
+from dledger.replica import scrubber
+from dledger.server import node
 from dledger.store.segment import Segment
+from tests.system.live_nodes import LiveNodes, eventually, eventually_works
 
 NAME = "00000000000000000001.seg"
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from dledger.client import AdminClient, Client
+from dledger.files.files import RealFiles
 from dledger.store.commit_log import CommitLog
-from dledger.store.files import RealFiles
 from dledger.store.identity import (
     LOG_DIRECTORY,
     begin_restore,
@@ -20,7 +20,7 @@ from dledger.store.identity import (
     load_identity,
 )
 from dledger.types import Entry
-from e2e.devgroup import DevGroup, free_port_range
+from e2e.harness.devgroup import DevGroup, free_port_range
 
 SMALL_SEGMENTS = "segment_bytes=1048576"
 MESSAGES = [f"message {number}".encode() * 100 for number in range(3000)]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dledger.client import Client, Record, SendResult, SpoolingProducer
-from e2e.devgroup import DevGroup, eventually, free_port_range
+from e2e.harness.devgroup import DevGroup, eventually, free_port_range
 
 TOPIC = "orders"
 RESTARTED_S = 60

@@ -15,16 +15,16 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from live_nodes import GROUP_ID, LiveNodes, eventually
 
-from dledger import node
+from dledger.peers.framing import prefix
+from dledger.peers.hello import METADATA_KEY
+from dledger.peers.peer_codec import encode
+from dledger.peers.peer_link import SERVICE
+from dledger.peers.replication_port import TICKET_KEY, Ticket
 from dledger.raft.messages import HeartbeatRequest, Message, VoteRequest
-from dledger.rpc.framing import prefix
-from dledger.rpc.hello import METADATA_KEY
-from dledger.rpc.peer_codec import encode
-from dledger.rpc.peer_link import SERVICE
-from dledger.rpc.replication_port import TICKET_KEY, Ticket
+from dledger.server import node
 from dledger.types import NodeId
+from tests.system.live_nodes import GROUP_ID, LiveNodes, eventually
 
 pytestmark = pytest.mark.found
 TRAP = "127.0.0.66"

@@ -18,7 +18,7 @@ from dledger.broker.frames import (
     UnknownCommandError,
     frame,
 )
-from dledger.features import FEATURES, Features
+from dledger.common.features import FEATURES, Features
 
 _Json: TypeAlias = Mapping[str, object]
 NUMBER_BOUND: Final = 1 << 62

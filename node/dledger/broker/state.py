@@ -41,8 +41,8 @@ from dledger.broker.frames import (
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import Retained, SecretSet, TopicDeleted
 from dledger.broker.topic_store import TopicStore
+from dledger.common.features import FEATURES, Features
 from dledger.errors import DledgerError, InvalidArgument, NewerCommand, NewerFormat
-from dledger.features import FEATURES, Features
 from dledger.types import MAX_NUMBER, Entry, EntryKind
 
 _MAGIC: Final = b"DLGRBRK%d" % FORMAT

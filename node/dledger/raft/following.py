@@ -5,7 +5,7 @@ Owned by one Raft, which passes the messages of its own term on. Sources: Raft 5
 
 from __future__ import annotations
 
-from dledger.chain import chains_behind
+from dledger.common.chain import chains_behind
 from dledger.raft.answers import is_well_formed, stored
 from dledger.raft.elections import Elections
 from dledger.raft.installing import Installing

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from dledger.chain import chains_behind
+from dledger.common.chain import chains_behind
 from dledger.errors import OffsetOutOfRange
 from dledger.types import Entry, held_bytes
 

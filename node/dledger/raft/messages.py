@@ -1,4 +1,4 @@
-"""What Raft nodes say to each other. Frozen values; `rpc.peer_codec` turns them into bytes.
+"""What Raft nodes say to each other. Frozen values; `peers.peer_codec` turns them into bytes.
 
 Every message carries the sender's term (for pre-votes: the term it would campaign in).
 Source: Raft figure 2; pre-vote and leadership transfer: Raft thesis 9.6 and 3.10.

@@ -1,1 +1,1 @@
-"""gRPC servicers and clients: translate, call one method, translate back."""
+"""What all gRPC doors share: generated code, the error table, checks, limits, channels."""

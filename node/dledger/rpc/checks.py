@@ -8,15 +8,15 @@ from hashlib import md5, sha1
 from typing import Any, Final
 from zlib import crc32
 
-from dledger.errors import InvalidArgument, TopicTypeMismatch
-from dledger.records import Record
-from dledger.rpc.limits import (
+from dledger.common.limits import (
     MAX_BODY_BYTES,
     MAX_ID_LENGTH,
     MAX_PROPERTIES,
     MAX_PROPERTIES_BYTES,
     MAX_REQUEST_BYTES,
 )
+from dledger.common.records import Record
+from dledger.errors import InvalidArgument, TopicTypeMismatch
 from dledger.rpc.rocketmq_stubs import definition
 from dledger.rpc.status import Code, Rejected
 

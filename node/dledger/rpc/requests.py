@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
+from dledger.common.limits import MAX_CLIENT_FRAME_BYTES
 from dledger.errors import InvalidArgument
 from dledger.rpc.elements import count_elements
-from dledger.rpc.limits import MAX_CLIENT_FRAME_BYTES
 from dledger.rpc.status import Code, Rejected
 
 SMALL_BYTES: Final = 256 << 10

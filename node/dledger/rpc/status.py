@@ -10,7 +10,7 @@ import grpc.aio
 
 from dledger import errors
 from dledger.errors import DledgerError, Refused
-from dledger.metadata import by_key
+from dledger.rpc.metadata import by_key
 from dledger.rpc.rocketmq_stubs import definition
 
 Code: Final[Any] = definition.Code

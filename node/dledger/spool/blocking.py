@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from dledger.records import Record
+from dledger.common.records import Record
 from dledger.spool.counters import SpoolCounters
 from dledger.spool.lane import SendResult
 from dledger.spool.producer import Producer

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dledger.errors import CorruptFile
+from dledger.files import checked_json
+from dledger.files.atomic import load_file, replace_file
+from dledger.files.checked_json import VersionError
+from dledger.files.files import Files
 from dledger.spool.format import FORMAT_VERSION
-from dledger.store import checked_json
-from dledger.store.atomic import load_file, replace_file
-from dledger.store.checked_json import VersionError
-from dledger.store.files import Files
 
 NAME = "spool.json"
 

@@ -22,6 +22,8 @@ from dledger.errors import (
     Unsupported,
     WrongIdentity,
 )
+from dledger.files.checked_json import VersionError
+from dledger.files.files import File, Files
 from dledger.spool.format import (
     FILE_HEADER_BYTES,
     MAX_CLIENT_ID_BYTES,
@@ -43,8 +45,6 @@ from dledger.spool.spool_files import (
 from dledger.spool.state import NAME as STATE_NAME
 from dledger.spool.state import StateFile, format_state
 from dledger.spool.survey import Surveyor, settle
-from dledger.store.checked_json import VersionError
-from dledger.store.files import File, Files
 
 _log = logging.getLogger(__name__)
 

@@ -18,8 +18,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from dledger.common.records import Record
 from dledger.errors import CorruptSpool, Refused
-from dledger.records import Record
+from dledger.files.files import Files, RealFiles
 from dledger.spool.counters import Counts, SpoolCounters
 from dledger.spool.format import Message, encode_message, record_size
 from dledger.spool.gate import BATCH_RECORDS, Gate
@@ -29,7 +30,6 @@ from dledger.spool.rejected import Rejected
 from dledger.spool.replay import Replay, Report
 from dledger.spool.spool import Spool
 from dledger.spool.worker import Worker
-from dledger.store.files import Files, RealFiles
 
 DEFAULT_MAX_BYTES: Final = 1 << 30
 DEFAULT_PATIENCE_S: Final = 2.0

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dledger.files.files import Files, Mode
 from dledger.spool.format import FILE_HEADER_BYTES, Found, Gap, Message, decode_message, scan
 from dledger.spool.spool_files import SpoolFile
-from dledger.store.files import Files, Mode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from dledger.files.files import File, Files, Mode, disk_full_on_enospc
 from dledger.spool.format import (
     FILE_HEADER_BYTES,
     FileHeader,
@@ -24,7 +25,6 @@ from dledger.spool.format import (
 )
 from dledger.spool.identity import SpoolIdentity
 from dledger.spool.spool_files import file_name, file_sizes, read_file, rewrite_file, unused_name
-from dledger.store.files import File, Files, Mode, disk_full_on_enospc
 
 DIRECTORY: Final = "rejected"
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dledger.errors import DiskFull, SpoolFull, StorageError
+from dledger.files.files import File, Files, Mode
 from dledger.spool.format import FILE_HEADER_BYTES, Gap, Message, encode_message, encode_record
 from dledger.spool.identity import SpoolIdentity
 from dledger.spool.reader import Chunk, Reader, Spooled
@@ -29,7 +30,6 @@ from dledger.spool.spool_files import (
 )
 from dledger.spool.state import StateFile
 from dledger.spool.survey import Survey, damage_of
-from dledger.store.files import File, Files, Mode
 
 MAX_FILE_RECORDS: Final = 32_768
 """Half of what the group remembers of a client: a file may be replayed twice and store nothing."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from dledger.files.files import Files, Mode, disk_full_on_enospc
 from dledger.spool.format import FILE_HEADER_BYTES, FileHeader, encode_file_header
 from dledger.spool.identity import SpoolIdentity
-from dledger.store.files import Files, Mode, disk_full_on_enospc
 
 QUARANTINE: Final = "quarantine"
 NEW_SUFFIX: Final = ".new"

@@ -9,6 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from dledger.errors import CorruptFile
+from dledger.files.atomic import replace_file
+from dledger.files.checked_json import VersionError
+from dledger.files.files import File, Files, Mode
 from dledger.spool.format import (
     SLOT_BYTES,
     SLOT_STRIDE_BYTES,
@@ -17,9 +20,6 @@ from dledger.spool.format import (
     decode_state,
     encode_state,
 )
-from dledger.store.atomic import replace_file
-from dledger.store.checked_json import VersionError
-from dledger.store.files import File, Files, Mode
 
 NAME = "state"
 

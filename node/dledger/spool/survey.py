@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dledger.errors import CorruptSpool, WrongIdentity
+from dledger.files.checked_json import VersionError
+from dledger.files.files import Files, Mode
 from dledger.spool.format import (
     FILE_HEADER_BYTES,
     Gap,
@@ -24,8 +26,6 @@ from dledger.spool.format import (
 )
 from dledger.spool.identity import SpoolIdentity
 from dledger.spool.spool_files import SpoolFile, file_name, first_sequences, read_file
-from dledger.store.checked_json import VersionError
-from dledger.store.files import Files, Mode
 
 _log = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
+from dledger.common.features import FEATURES
 from dledger.errors import CorruptRecord, DiskFull, FaultyEntry, NotJoined, StorageError
-from dledger.features import FEATURES
-from dledger.store.files import Files, disk_full_on_enospc
+from dledger.files.files import Files, disk_full_on_enospc
 from dledger.store.format import Base, encode_records, record_size
 from dledger.store.identity import Identity
 from dledger.store.log_index import LogIndex

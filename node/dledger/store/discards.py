@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from dledger.errors import CorruptFile
-from dledger.store import checked_json
-from dledger.store.atomic import load_file, replace_file
-from dledger.store.files import Files
+from dledger.files import checked_json
+from dledger.files.atomic import load_file, replace_file
+from dledger.files.files import Files
 
 NAME: Final = "discarded.json"
 FORMAT_VERSION: Final = 1

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dledger.errors import CorruptRecord
-from dledger.store.files import File
+from dledger.files.files import File
 from dledger.store.format import ALIGNMENT_BYTES
 from dledger.store.segment import Segment
 

@@ -76,7 +76,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from dledger.chain import record_fields
+from dledger.common.chain import record_fields
 from dledger.errors import InvalidArgument, NewerFormat
 from dledger.types import Entry, EntryKind
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from crc32c import crc32c
 
 from dledger.errors import CorruptFile, DiskFull, NewerFormat, StorageError
-from dledger.store.atomic import load_file, replace_file
-from dledger.store.files import Files
+from dledger.files.atomic import load_file, replace_file
+from dledger.files.files import Files
 from dledger.types import MAX_NUMBER, HardState, NodeId
 
 NAME = "hard_state"

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from dledger.errors import CorruptFile, DirectoryLocked, WrongIdentity
-from dledger.store import checked_json
-from dledger.store.atomic import load_file, replace_file
-from dledger.store.files import File, Files
+from dledger.files import checked_json
+from dledger.files.atomic import load_file, replace_file
+from dledger.files.files import File, Files
 from dledger.store.hard_state import HardStateFile
 from dledger.store.watermark import format_log
 from dledger.types import HardState, NodeId

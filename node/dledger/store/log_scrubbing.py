@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from dledger.errors import CorruptRecord, StorageError
-from dledger.store.files import Mode
+from dledger.files.files import Mode
 from dledger.store.format import SEGMENT_HEADER_BYTES
 from dledger.store.identity_rows import encode_rows, identities
 from dledger.store.log_reading import LogReading

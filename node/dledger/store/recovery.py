@@ -13,7 +13,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from dledger.errors import CorruptRecord
-from dledger.store.files import Files, Mode
+from dledger.files.files import Files, Mode
 from dledger.store.format import SegmentHeader, encode_index, encode_segment_header
 from dledger.store.identity import Identity
 from dledger.store.identity_rows import encode_rows, identities

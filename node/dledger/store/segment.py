@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dledger.errors import CorruptRecord
-from dledger.store.files import File, disk_full_on_enospc
+from dledger.files.files import File, disk_full_on_enospc
 from dledger.store.format import (
     ALIGNMENT_BYTES,
     RECORD_HEADER_BYTES,

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dledger.errors import DiskFull
-from dledger.store.files import File, Files, Mode, disk_full_on_enospc
+from dledger.files.files import File, Files, Mode, disk_full_on_enospc
 from dledger.store.format import SEGMENT_HEADER_BYTES, SegmentHeader, encode_segment_header
 from dledger.store.identity import Identity
 from dledger.store.segment import NEW_SUFFIX, Segment

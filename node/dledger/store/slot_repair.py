@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
-from dledger.store.files import disk_full_on_enospc
+from dledger.files.files import disk_full_on_enospc
 from dledger.store.format import encode_records
 from dledger.store.log_index import LogIndex
 from dledger.store.segment import Segment

@@ -30,8 +30,8 @@ from typing import Final
 
 from crc32c import crc32c
 
+from dledger.common.features import FEATURES
 from dledger.errors import NewerFormat
-from dledger.features import FEATURES
 from dledger.store.format import Base
 from dledger.types import EntryKind, Membership
 

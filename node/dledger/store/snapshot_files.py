@@ -19,8 +19,8 @@ from typing import Final
 from crc32c import crc32c
 
 from dledger.errors import CorruptFile, DiskFull, OffsetOutOfRange, StorageError
-from dledger.store.atomic import load_file, replace_file, replace_file_by_parts
-from dledger.store.files import File, Files, Mode, disk_full_on_enospc
+from dledger.files.atomic import load_file, replace_file, replace_file_by_parts
+from dledger.files.files import File, Files, Mode, disk_full_on_enospc
 from dledger.store.snapshot_file import Snapshot, decode_snapshot, encode_snapshot
 from dledger.types import SnapshotInfo
 

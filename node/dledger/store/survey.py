@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dledger.errors import CorruptRecord, WrongIdentity
+from dledger.files.files import File, Files, Mode
 from dledger.store.fault_set import FaultSet
-from dledger.store.files import File, Files, Mode
 from dledger.store.format import (
     RECORD_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dledger.errors import CorruptFile
-from dledger.store.files import File, Files, Mode
+from dledger.files.files import File, Files, Mode
 from dledger.store.format import (
     SLOT_BYTES,
     SLOT_STRIDE_BYTES,

@@ -17,14 +17,14 @@ from typing import Final
 import pyarrow as pa
 
 from dledger.client import AdminClient
-from dledger_pipeline.archive import ManifestRow, write_range
+from dledger_pipeline.archive.archive import ManifestRow, write_range
+from dledger_pipeline.archive.manifest import Manifest, newest, publish
+from dledger_pipeline.archive.origin import ExportedRange, exported, preferred
 from dledger_pipeline.errors import BrokenBackup, ForeignGroup, RangeNotAvailable
-from dledger_pipeline.exporting import TARGET_BYTES, Exporter
 from dledger_pipeline.jobs.result import COMPLETED, Progress, Result, mib
-from dledger_pipeline.manifest import Manifest, newest, publish
-from dledger_pipeline.origin import ExportedRange, exported, preferred
-from dledger_pipeline.session import LOCAL, one_task_each, spark_session, typed_errors
-from dledger_pipeline.store import Store
+from dledger_pipeline.log.exporting import TARGET_BYTES, Exporter
+from dledger_pipeline.object_store.store import Store
+from dledger_pipeline.spark.session import LOCAL, one_task_each, spark_session, typed_errors
 
 _ROW_SCHEMA: Final = pa.schema([pa.field("manifest_row", pa.string(), nullable=False)])
 

@@ -16,15 +16,15 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from dledger_pipeline.compacted import CompactedFile, Compaction, publish, write
-from dledger_pipeline.compaction import KEY, NEWEST_SCHEMA, SLIM_COLUMNS, Winners, newest
+from dledger_pipeline.archive.compacted import CompactedFile, Compaction, publish, write
+from dledger_pipeline.archive.compaction import KEY, NEWEST_SCHEMA, SLIM_COLUMNS, Winners, newest
+from dledger_pipeline.archive.manifest import load
+from dledger_pipeline.archive.origin import archived
+from dledger_pipeline.archive.placement import PlacedRange, placed
 from dledger_pipeline.jobs.result import COMPLETED, Progress, Result
-from dledger_pipeline.manifest import load
-from dledger_pipeline.messages import MESSAGE_SCHEMA
-from dledger_pipeline.origin import archived
-from dledger_pipeline.placement import PlacedRange, placed
-from dledger_pipeline.session import LOCAL, one_task_each, spark_session, typed_errors
-from dledger_pipeline.store import Store
+from dledger_pipeline.log.messages import MESSAGE_SCHEMA
+from dledger_pipeline.object_store.store import Store
+from dledger_pipeline.spark.session import LOCAL, one_task_each, spark_session, typed_errors
 
 _FILE_SCHEMA: Final = pa.schema([pa.field("file", pa.string(), nullable=False)])
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from dledger_pipeline import restore as core
+from dledger_pipeline.archive import restore as core
 from dledger_pipeline.jobs.result import COMPLETED, Progress, Result, mib
-from dledger_pipeline.store import Store
+from dledger_pipeline.object_store.store import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreRequest:
-    """What to restore and where to; see `dledger_pipeline.restore.restore`."""
+    """What to restore and where to; see `dledger_pipeline.archive.restore.restore`."""
 
     store: str
     store_endpoint: str | None = None
@@ -25,7 +25,7 @@ class RestoreRequest:
 
 
 def restore(request: RestoreRequest, progress: Progress) -> Result:
-    """Restore; return what was restored. Raises what `dledger_pipeline.restore.restore` does."""
+    """Restore; return what was restored. Raises what `archive.restore.restore` does."""
     found = core.restore(
         Store.open(request.store, request.store_endpoint, allow_http=request.allow_http),
         request.group_id,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dledger_pipeline import manifest
+from dledger_pipeline.archive import manifest
+from dledger_pipeline.archive.verify import verify
 from dledger_pipeline.errors import StoreError
 from dledger_pipeline.jobs.result import COMPLETED, Progress, Result
-from dledger_pipeline.store import Store
-from dledger_pipeline.verify import verify
+from dledger_pipeline.object_store.store import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

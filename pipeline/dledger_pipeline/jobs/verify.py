@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from dledger_pipeline import verify as core
+from dledger_pipeline.archive import verify as core
 from dledger_pipeline.jobs.result import COMPLETED, Progress, Result
-from dledger_pipeline.store import Store
+from dledger_pipeline.object_store.store import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class VerifyRequest:
 
 
 def verify(request: VerifyRequest, progress: Progress) -> Result:
-    """Verify the newest backup; return what is good. Raises what `dledger_pipeline.verify` does."""
+    """Verify the newest backup; return what is good. Raises what `archive.verify` does."""
     with _scratch(request) as scratch:
         found = core.verify(
             Store.open(request.store, request.store_endpoint, allow_http=request.allow_http),

@@ -1,0 +1,1 @@
+"""What stories, demos and benchmarks share: groups, workloads, a cluster's world."""

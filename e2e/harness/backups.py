@@ -1,0 +1,183 @@
+"""What backup stories and `make demo-backup` do on a cluster, beside what `world` does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from e2e.cluster import Cluster, CommandFailed
+from e2e.cluster.image import SPARK, Image, build
+from e2e.harness.s3 import S3Server
+from e2e.harness.world import PYTHON, ROOT, Group, Namespace, StoryError, client_pod, eventually
+
+EXECUTORS: Final = {"max": 1, "cores": 1, "memory": "1536Mi"}
+_NOTES: Final = "/tmp/notes"  # noqa: S108 - in the client's pod
+_DRIVERS: Final = "batch.kubernetes.io/job-name"
+_POLL_S: Final = 1.0
+_EXEC_S: Final = 600.0
+
+Say = Callable[[str], None]
+
+
+def spark_image(cluster: Cluster) -> Image:
+    """Build the image that Spark work runs in and put it into the cluster's heavy node."""
+    image = build(SPARK)
+    cluster.load_image(image.archive, image.name, [cluster.heavy_node])
+    return image
+
+
+def backed_up(server: S3Server, image: Image, path: str) -> dict[str, Any]:
+    """Return what the spec of a group says that is backed up to *path*, always by executors."""
+    return {
+        "backup": {"store": server.store(path)},
+        "spark": {"image": image.name, "executors": EXECUTORS, "localThreshold": "1"},
+    }
+
+
+class Bookkeeper:
+    """A pod in which `bookkeeper.py` runs; see there. Its notes last as long as the pod."""
+
+    def __init__(self, namespace: Namespace, image: Image, group: str) -> None:
+        self._namespace = namespace
+        self._image = image.name
+        self._endpoint = f"{group}:8081"
+        self.name = "bookkeeper"
+
+    def start(self, deadline_s: float = 60) -> None:
+        """Create the pod, which waits for commands."""
+        program = (ROOT / "e2e/harness/bookkeeper.py").read_text("utf-8")
+        self._namespace.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {"name": self.name},
+                "data": {"bookkeeper.py": program},
+            },
+            client_pod(self.name, self._image, ["sleep", "infinity"]),
+        )
+        eventually(f"pod {self.name} runs", self._runs, deadline_s)
+
+    def write(self, topic: str, messages: int) -> dict[str, Any]:
+        """Write messages of 1 KiB, then note all that the group stores."""
+        written = self._run("write", "--topic", topic, "--messages", str(messages))
+        noted = self._run("note", "--notes", _NOTES, "--messages", str(messages))
+        return {**noted, **written}
+
+    def compare(self) -> dict[str, Any]:
+        """Compare all that the group stores with the notes; write one more message."""
+        return self._run("compare", "--notes", _NOTES)
+
+    def _run(self, command: str, *args: str) -> dict[str, Any]:
+        try:
+            text = self._namespace.kubectl(
+                "exec", self.name, "--", PYTHON, "/workload/bookkeeper.py", command,
+                "--endpoint", self._endpoint, *args, timeout_s=_EXEC_S,
+            )  # fmt: skip
+        except CommandFailed as failed:
+            text = failed.output
+        lines = [line for line in text.splitlines() if line.startswith("{")]
+        if not lines:
+            raise StoryError(f"bookkeeper {command} said nothing of use:\n{text}")
+        result: dict[str, Any] = json.loads(lines[-1])
+        if "error" in result:
+            raise StoryError(f"bookkeeper {command}: {result['error']}")
+        return result
+
+    def _runs(self) -> bool:
+        pod = self._namespace.get("pod", self.name) or {}
+        return bool(pod.get("status", {}).get("phase") == "Running")
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """A BrokerBackup in a namespace."""
+
+    namespace: Namespace
+    name: str
+
+    def apply(self, group: str, **spec: Any) -> None:
+        """Ask for a backup of a group."""
+        self.namespace.apply(
+            {
+                "apiVersion": "dledger.io/v1",
+                "kind": "BrokerBackup",
+                "metadata": {"name": self.name},
+                "spec": {"group": group, **spec},
+            }
+        )
+
+    def status(self) -> dict[str, Any]:
+        """Return its status; empty if there is none."""
+        found = self.namespace.get("brokerbackup", self.name) or {}
+        status: dict[str, Any] = found.get("status", {})
+        return status
+
+    def watch(self, deadline_s: float, say: Say = lambda _: None) -> Watched:
+        """Wait for its end, and tell of each change of its phase and its pods."""
+        seen: dict[str, str] = {}
+
+        def news(what: str, now: str) -> None:
+            if seen.get(what) != now:
+                seen[what] = now
+                say(f"{what}: {now}")
+
+        def probe() -> dict[str, Any] | None:
+            status = self.status()
+            for pod, (role, phase) in self._pods().items():
+                news(f"{role} pod {pod}", phase)
+            if "phase" in status:
+                news(f"BrokerBackup {self.name}", f"{status['phase']}: {status.get('message', '')}")
+            return status if status.get("phase") in ("Completed", "Failed") else None
+
+        status = eventually(f"BrokerBackup {self.name} has ended", probe, deadline_s, _POLL_S)
+        pods = [what.split(" pod ") for what in seen if " pod " in what]
+        return Watched(status, tuple((role, pod) for role, pod in pods))
+
+    def _pods(self) -> dict[str, tuple[str, str]]:
+        """Return role and phase of each pod of its Job and of Spark's."""
+        listed = self.namespace.kubectl(
+            "get", "pods", "-l", "app.kubernetes.io/component=backup", "-o", "json"
+        )
+        return {
+            pod["metadata"]["name"]: (
+                "driver" if _DRIVERS in pod["metadata"]["labels"] else "executor",
+                _phase(pod),
+            )
+            for pod in json.loads(listed)["items"]
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A backup that has ended: its last status, and role and name of each pod that was seen."""
+
+    status: dict[str, Any]
+    pods: tuple[tuple[str, str], ...]
+
+    def names(self, role: str) -> list[str]:
+        """Return the names of the drivers or of the executors."""
+        return [name for each, name in self.pods if each == role]
+
+
+def _phase(pod: dict[str, Any]) -> str:
+    node = pod["spec"].get("nodeName", "no node")
+    return f"{pod['status'].get('phase', 'Unknown')} on {node}"
+
+
+def delete_with_volumes(group: Group, deadline_s: float = 120) -> list[str]:
+    """Delete a group, then its claims and what was on their volumes; return the claims' names."""
+    namespace = group.namespace
+    namespace.kubectl("delete", "brokergroup", group.name, "--timeout=60s", timeout_s=70)
+    eventually(f"the pods of {group.name} are gone", lambda: not group.pods(), deadline_s)
+    listed = namespace.kubectl("get", "pvc", "-l", f"dledger.io/group={group.name}", "-o", "name")
+    claims = sorted(listed.split())
+    namespace.kubectl("delete", *claims, "--timeout=60s", timeout_s=70)
+    namespace.cluster.recycle_volumes()
+    return [claim.partition("/")[2] for claim in claims]
+
+
+def recovering(store: dict[str, Any], group_id: str) -> dict[str, Any]:
+    """Return what the spec of a group says that starts from a backup."""
+    return {"bootstrap": {"recovery": {"store": store, "groupId": group_id}}}

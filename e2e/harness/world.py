@@ -1,0 +1,349 @@
+"""What stories and the demo do on a cluster: install, apply, kill, wait, and run clients.
+
+Only through kubectl, helm and client pods; every wait has a deadline and says what it waited for.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from e2e.cluster import Cluster
+from e2e.cluster.image import NODE, SPARK, Image
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+OPERATOR_NAMESPACE: Final = "dledger-system"
+OPERATOR: Final = "dledger-operator"
+PYTHON: Final = "/opt/dledger/bin/python"
+"""In the node's image, and in what is built on it."""
+_POLL_S: Final = 0.5
+_LOG_POLL_S: Final = 3.0
+"""A kubectl costs a tenth of a second of the processor that the group and its client share."""
+_T = TypeVar("_T")
+
+
+class StoryError(AssertionError):
+    """Something did not happen in time; the message says what, and what was seen last."""
+
+
+def eventually(
+    what: str, probe: Callable[[], _T | None], deadline_s: float, poll_s: float = _POLL_S
+) -> _T:
+    """Return the first truthy answer of *probe*.
+
+    Raises:
+        StoryError: There was none within *deadline_s*.
+    """
+    end = time.monotonic() + deadline_s
+    while True:
+        answer = probe()
+        if answer:
+            return answer
+        if time.monotonic() > end:
+            raise StoryError(f"{what}: not within {deadline_s:.0f} s")
+        time.sleep(poll_s)
+
+
+def install_operator(cluster: Cluster, image: Image) -> None:
+    """Install or upgrade the chart with *image*, and wait until the operator runs."""
+    repository, _, tag = image.name.rpartition(":")
+    node = cluster.heavy_node
+    spark = ("--set-string", rf"sparkNodeSelector.kubernetes\.io/hostname={node}") if node else ()
+    allowed = f"allowedImages={{{NODE.repository},{SPARK.repository}}}"
+    # Helm installs the schema but never upgrades it; an operator needs its own.
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
+    cluster.helm(
+        "upgrade", "--install", OPERATOR, str(ROOT / "charts" / "dledger-operator"),
+        "--namespace", OPERATOR_NAMESPACE, "--create-namespace",
+        "--set", f"image.repository={repository}", "--set", f"image.tag={tag}", *spark,
+        "--set", allowed,
+        "--wait", "--timeout", "120s",
+    )  # fmt: skip
+
+
+def scale_operator(cluster: Cluster, replicas: int) -> None:
+    """Scale the operator and wait until that is so."""
+    cluster.kubectl(
+        "-n", OPERATOR_NAMESPACE, "scale", "deployment", OPERATOR, f"--replicas={replicas}"
+    )
+    if replicas:
+        cluster.kubectl(
+            "-n", OPERATOR_NAMESPACE, "rollout", "status", f"deployment/{OPERATOR}",
+            "--timeout=120s", timeout_s=130,
+        )  # fmt: skip
+        return
+    eventually(
+        "the operator's pods are gone",
+        lambda: not cluster.kubectl("-n", OPERATOR_NAMESPACE, "get", "pods", "-o", "name").strip(),
+        60,
+    )
+
+
+def group_manifest(name: str, **spec: Any) -> dict[str, Any]:
+    """Return a small BrokerGroup."""
+    return {
+        "apiVersion": "dledger.io/v1",
+        "kind": "BrokerGroup",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": 3,
+            "storage": {"size": "512Mi"},
+            "topics": [{"name": "demo", "type": "NORMAL", "queues": 8}],
+            **spec,
+        },
+    }
+
+
+def _holds(condition: dict[str, Any]) -> bool:
+    return bool(condition["status"] == "True")
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """A namespace with restricted Pod Security, where one story happens."""
+
+    cluster: Cluster
+    name: str
+
+    def create(self, **extra: str) -> None:
+        """Create it, with *extra* labels; fine if it is there."""
+        labels = {"pod-security.kubernetes.io/enforce": "restricted", **extra}
+        self.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "Namespace",
+                "metadata": {"name": self.name, "labels": labels},
+            }
+        )
+
+    def delete(self) -> None:
+        """Delete it with everything in it, and give its volumes back."""
+        self.cluster.kubectl(
+            "delete", "namespace", self.name, "--ignore-not-found", "--timeout=120s", timeout_s=130
+        )
+        self.cluster.recycle_volumes()
+
+    def begin_delete(self) -> None:
+        """Delete it in the background; its volumes stay until `delete` of any namespace."""
+        self.cluster.kubectl("delete", "namespace", self.name, "--wait=false", "--ignore-not-found")
+
+    def kubectl(self, *args: str, **options: Any) -> str:
+        """Run kubectl in this namespace."""
+        return self.cluster.kubectl("-n", self.name, *args, **options)
+
+    def apply(self, *manifests: dict[str, Any]) -> None:
+        """Apply manifests."""
+        listed = {"apiVersion": "v1", "kind": "List", "items": list(manifests)}
+        self.kubectl("apply", "-f", "-", input=json.dumps(listed))
+
+    def get(self, kind: str, name: str) -> dict[str, Any] | None:
+        """Return an object, or None."""
+        text = self.kubectl("get", kind, name, "-o", "json", "--ignore-not-found")
+        found: dict[str, Any] | None = json.loads(text) if text.strip() else None
+        return found
+
+    def group(self, name: str) -> Group:
+        """Return a handle on a BrokerGroup."""
+        return Group(self, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A BrokerGroup in a namespace."""
+
+    namespace: Namespace
+    name: str
+
+    def status(self) -> dict[str, Any]:
+        """Return its status; empty if there is none."""
+        found = self.namespace.get("brokergroup", self.name) or {}
+        status: dict[str, Any] = found.get("status", {})
+        return status
+
+    def condition(self, kind: str) -> dict[str, Any]:
+        """Return one condition; empty if it is not there."""
+        conditions = self.status().get("conditions", [])
+        return next((c for c in conditions if c["type"] == kind), {})
+
+    def wait_available(self, deadline_s: float = 120) -> dict[str, Any]:
+        """Wait until it takes writes, is whole and has its topics; return the status."""
+
+        def probe() -> dict[str, Any] | None:
+            status = self.status()
+            true = {c["type"]: c["reason"] for c in status.get("conditions", []) if _holds(c)}
+            is_whole = {"Available", "Ready"} <= true.keys() and status.get("leader")
+            return status if is_whole and true.get("Progressing") != "TopicsPending" else None
+
+        return eventually(f"group {self.name} is available and ready", probe, deadline_s)
+
+    def leader(self, deadline_s: float = 60) -> str:
+        """Return the name of the pod that leads."""
+
+        def probe() -> str | None:
+            return self.status().get("leader")
+
+        return eventually(f"group {self.name} has a leader", probe, deadline_s)
+
+    def other_leader(self, before: str, deadline_s: float = 60) -> str:
+        """Wait until another pod leads, and return it."""
+
+        def probe() -> str | None:
+            leader = self.status().get("leader")
+            return leader if leader != before else None
+
+        return eventually(f"group {self.name} has another leader", probe, deadline_s)
+
+    def kill_pod(self, pod: str) -> None:
+        """Kill a pod: its processes by SIGKILL where that is possible, then the pod itself."""
+        cluster = self.namespace.cluster
+        if cluster.kind != "current":
+            for pid in cluster.container_pids(self.namespace.name, pod):
+                cluster.kill_pid(pid)
+        self.namespace.kubectl("delete", "pod", pod, "--force", "--grace-period=0", "--wait=false")
+
+    def pods(self) -> list[str]:
+        """Return the names of the group's nodes."""
+        selector = f"dledger.io/group={self.name},app.kubernetes.io/component=node"
+        listed = self.namespace.kubectl("get", "pods", "-l", selector, "-o", "json")
+        return sorted(item["metadata"]["name"] for item in json.loads(listed)["items"])
+
+
+class Workload:
+    """A pod that runs `workload.py` with the unmodified SDK, which only its own image has."""
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        image: Image,
+        name: str,
+        *args: str,
+        files: dict[str, str] | None = None,
+    ) -> None:
+        self._namespace = namespace
+        self.name = name
+        self._image = image.name
+        self._args = args
+        self._files = files or {}
+
+    def start(self) -> None:
+        """Create the pod and the ConfigMap with its program."""
+        program = (ROOT / "e2e/harness/workload.py").read_text("utf-8")
+        self._namespace.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {"name": self.name},
+                "data": {"workload.py": program, **self._files},
+            },
+            client_pod(self.name, self._image, [PYTHON, "/workload/workload.py", *self._args]),
+        )
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return what it has printed so far."""
+        text = self._namespace.kubectl("logs", self.name, check=False)
+        return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+    def acks(self) -> list[str]:
+        """Return the keys it printed (``--print-acks``)."""
+        return next(line["acks"] for line in self.lines() if "acks" in line)
+
+    def acked(self) -> int:
+        """Return how many messages were acknowledged so far."""
+        counts = [line["acked"] for line in self.lines() if "acked" in line]
+        return counts[-1] if counts else 0
+
+    def wait_acked(self, count: int, deadline_s: float = 120) -> int:
+        """Wait until at least *count* messages were acknowledged."""
+        return eventually(
+            f"{self.name} has {count} acks",
+            lambda: acked if (acked := self.acked()) >= count else None,
+            deadline_s,
+        )
+
+    def stop(self) -> None:
+        """Let it end its producing now, and go on to compare."""
+        ends = "import os, signal; os.kill(1, signal.SIGTERM)"
+        self._namespace.kubectl("exec", self.name, "--", PYTHON, "-c", ends)
+
+    def summary(self, deadline_s: float = 300) -> dict[str, Any]:
+        """Wait for the end and return the summary."""
+
+        def probe() -> dict[str, Any] | None:
+            found = [line for line in self.lines() if line.get("summary")]
+            if not found and self._phase() == "Failed":
+                raise StoryError(f"{self.name} failed:\n{self.tail()}")
+            return found[0] if found else None
+
+        return eventually(f"{self.name} has finished", probe, deadline_s, _LOG_POLL_S)
+
+    def tail(self) -> str:
+        """Return the last lines it printed."""
+        return self._namespace.kubectl("logs", self.name, "--tail=30", check=False)
+
+    def progress(self, deadline_s: float) -> Iterator[dict[str, Any]]:
+        """Yield the newest line again and again until the summary, which comes last."""
+        end = time.monotonic() + deadline_s
+        before: dict[str, Any] = {}
+        while time.monotonic() < end:
+            newest: dict[str, Any] = next(reversed(self.lines()), {})
+            if newest != before:
+                yield newest
+            elif self._phase() == "Failed":
+                raise StoryError(f"{self.name} failed:\n{self.tail()}")
+            if newest.get("summary"):
+                return
+            before = newest
+            time.sleep(_LOG_POLL_S)
+        raise StoryError(f"{self.name}: no summary within {deadline_s:.0f} s\n{self.tail()}")
+
+    def _phase(self) -> str:
+        pod = self._namespace.get("pod", self.name) or {}
+        phase: str = pod.get("status", {}).get("phase", "")
+        return phase
+
+
+def client_pod(name: str, image: str, command: Sequence[str]) -> dict[str, Any]:
+    """Return a pod that runs a command of *image*: the node's, or the workload's.
+
+    The ConfigMap of the same name is at /workload; /tmp can be written.
+    """
+    container = {
+        "name": "workload",
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": list(command),
+        "env": [{"name": "HOME", "value": "/tmp"}],  # noqa: S108 - the pod's own emptyDir
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [
+            {"name": "program", "mountPath": "/workload"},
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108
+        ],
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 1,
+            "automountServiceAccountToken": False,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 10001,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [container],
+            "volumes": [
+                {"name": "program", "configMap": {"name": name}},
+                {"name": "tmp", "emptyDir": {}},
+            ],
+        },
+    }

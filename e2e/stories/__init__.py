@@ -1,0 +1,1 @@
+"""Stories on a real Kubernetes cluster."""

@@ -1,0 +1,1 @@
+"""What the ``dledger`` command runs, a file for each subcommand."""

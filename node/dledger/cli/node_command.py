@@ -1,0 +1,139 @@
+"""``dledger node``: what the container runs. Reads settings, runs one node until SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ctypes
+import dataclasses
+import gc
+import logging
+import os
+import resource
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+import uvloop
+
+from dledger.common.watchdog import Watchdog
+from dledger.errors import NewerCommand, NewerFormat, NodeRemoved, StorageError
+from dledger.server import config
+from dledger.server.config import ConfigError, Settings
+from dledger.server.memory import give_back_now_and_then, keep_blocks
+from dledger.server.node import Node
+
+logger = logging.getLogger(__name__)
+
+_PR_SET_PDEATHSIG: Final = 1
+_GC_THRESHOLDS: Final = (20_000, 20, 50)
+"""Requests make little cyclic garbage; looking for it at every 700 allocations is wasted time."""
+_SWITCH_INTERVAL_S: Final = 0.0005
+"""A sync passes the interpreter lock several times; at the default 5 ms a busy loop delays each."""
+_RESOLVE_WAIT_S: Final = 60.0
+EXIT_FATAL: Final = 1
+_EXIT_CONFIG: Final = 2
+_EXIT_DATA: Final = 3
+EXIT_TOO_OLD: Final = 5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``dledger node``."""
+    parser.add_argument(
+        "--config",
+        type=Path,
+        default=os.environ.get("DLEDGER_CONFIG"),
+        help="TOML file of settings; DLEDGER_<KEY> in the environment wins over it",
+    )
+    parser.add_argument(
+        "--group-id",
+        metavar="ID",
+        help="the group that an empty disk may join; wins over DLEDGER_GROUP_ID and the file",
+    )
+    parser.add_argument(
+        "--exit-with-parent", action="store_true", help="stop when the process that started it ends"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run one node; return the exit code."""
+    keep_blocks()
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if args.exit_with_parent:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    try:
+        told = {"DLEDGER_GROUP_ID": args.group_id} if args.group_id else {}
+        settings = config.load(Path(args.config) if args.config else None, os.environ | told)
+        host = config.resolve(settings.advertise_host, wait_s=_RESOLVE_WAIT_S)
+        settings = dataclasses.replace(settings, advertise_host=host)
+    except ConfigError as error:
+        print(f"dledger node: configuration: {error}", file=sys.stderr)
+        return _EXIT_CONFIG
+    logging.basicConfig(
+        level=settings.log_level,
+        stream=sys.stderr,
+        format=f"%(asctime)s %(levelname)s {settings.group} %(name)s: %(message)s",
+    )
+    try:
+        ended_by = uvloop.run(_serve(settings))
+    except StorageError as refused:
+        logger.critical("refusing to start: %s", refused)
+        return _last_word(refused, _EXIT_DATA)
+    except OSError as failed:
+        logger.critical("cannot start: %s", failed)
+        return _EXIT_CONFIG
+    return _last_word(ended_by, EXIT_FATAL) if ended_by is not None else 0
+
+
+def _last_word(error: BaseException, otherwise: int) -> int:
+    """Say why this process is to end, as far as someone has to act; return its exit code.
+
+    The last line is what Kubernetes keeps as the container's termination message. No further start
+    helps a node whose version is too old, or whose directory is of no use.
+    """
+    if isinstance(error, NewerCommand | NewerFormat):
+        print(f"dledger node: {error}", file=sys.stderr)
+        return EXIT_TOO_OLD
+    return _EXIT_DATA if isinstance(error, NodeRemoved) else otherwise
+
+
+async def _serve(settings: Settings) -> BaseException | None:
+    """Run until a signal comes, or until this node cannot go on; return why, then."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[BaseException | None] = loop.create_future()
+
+    def end(error: BaseException | None) -> None:
+        if not ended.done():
+            ended.set_result(error)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end, None)
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    watchdog = Watchdog()
+    node = Node(settings, on_fatal=end, watchdog=watchdog)
+    await node.start()
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
+    watchdog.start()
+    give_back_now_and_then()
+    error = await ended
+    await stop_within(settings.shutdown_grace_s, node.stop)
+    watchdog.stop()
+    return error
+
+
+async def stop_within(grace_s: float, stop: Callable[[], Awaitable[None]]) -> None:
+    """Stop in order; end the process where a hanging disk does not let it.
+
+    A thread that waits for a disk can be neither cancelled nor left behind.
+    """
+    try:
+        async with asyncio.timeout(grace_s):
+            await stop()
+    except TimeoutError:
+        logger.critical("not stopped after %g s, as if the disk hung: ending at once", grace_s)
+        logging.shutdown()
+        os._exit(EXIT_FATAL)

@@ -1,0 +1,314 @@
+"""Asking and steering nodes: the public client of the Admin service.
+
+Frozen values in and out; users have it as `dledger.client.AdminClient`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dledger.broker.results import Backlog
+from dledger.common.failover import FailoverRecord
+from dledger.common.status import MOST_MEMBERS, MemberStatus, NodeStatus
+from dledger.errors import DledgerError, NotLeader, NotServed, Unavailable
+from dledger.rpc.channel import Channel
+from dledger.rpc.pb import dledger_pb2 as pb
+from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
+from dledger.types import Member, Membership, NodeId
+
+ADMIN_ANSWER_BYTES: Final = 256 << 10
+"""Of what a node says about itself; one that says more is not to be believed, nor taken in."""
+_RETRY_S: Final = 0.2
+_NO_PEER_PORT: Final = (
+    "is not a node's peer port: ask that one, 20911 (adminEndpoints, as `dledger dev` prints them)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicView:
+    """A topic as the leader sees it.
+
+    Attributes:
+        messages: How many it keeps.
+        generation: Which topic of that name it is: one that is made anew is another.
+        backlogs: Of each consumer group that has read of it, by name.
+    """
+
+    name: str
+    type: str
+    queues: int
+    messages: int
+    generation: int
+    backlogs: tuple[Backlog, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    """A consumer group as the leader sees it, with each topic that it has read of."""
+
+    name: str
+    backlogs: tuple[Backlog, ...]
+
+
+class AdminClient(Channel):
+    """Asks and steers one node through its peer port (20911)."""
+
+    def __init__(
+        self, address: str, *, timeout_s: float = 5.0, max_answer_bytes: int = ADMIN_ANSWER_BYTES
+    ) -> None:
+        super().__init__(address, timeout_s, max_answer_bytes=max_answer_bytes)
+        self._stub = pb_grpc.AdminStub(self.channel)
+
+    async def call(self, method: Any, request: Any) -> Any:
+        """Return the answer to one request.
+
+        Raises:
+            NotServed: This is no peer port, or its node is too old for the call; it says which.
+            DledgerError: Whatever the node meant.
+        """
+        try:
+            return await Channel.call(self, method, request)
+        except NotServed as error:
+            raise NotServed(f"{self.address} {await self._what_it_is()}") from error
+
+    async def _what_it_is(self) -> str:
+        """Return what stands at an address that does not know a call: all nodes know Status."""
+        try:
+            await Channel.call(self, self._stub.Status, pb.StatusRequest())
+        except NotServed:
+            return _NO_PEER_PORT
+        return "runs a version of dledger that is too old for this"
+
+    async def status(self) -> NodeStatus:
+        """Return the node's own view of itself and its group.
+
+        Raises:
+            Unavailable: It does not answer.
+            DledgerError: Its answer names more members than any group has.
+        """
+        response = await self.call(self._stub.Status, pb.StatusRequest())
+        if (named := len(response.members)) > MOST_MEMBERS:
+            raise DledgerError(
+                f"{self.address}: names {named} members, of which no group has over {MOST_MEMBERS}"
+            )
+        return _status(response)
+
+    async def bootstrap(self, group_id: str, members: Sequence[Member]) -> None:
+        """Found a group on the asked node; the other members join it by themselves.
+
+        Raises:
+            AlreadyBootstrapped: The node belongs to a group.
+            InvalidArgument: The node is not among *members*, or they are malformed.
+        """
+        request = pb.BootstrapRequest(group_id=group_id, members=map(_to_pb, members))
+        await self.call(self._stub.Bootstrap, request)
+
+    async def add_learner(self, member: Member) -> Membership:
+        """Add a learner, which becomes a voter once it has caught up; see `change_members`."""
+        return await self.change_members(add=(member,))
+
+    async def remove_member(self, node_id: str) -> Membership:
+        """Remove a member for good; see `change_members`."""
+        return await self.change_members(remove=(node_id,))
+
+    async def change_members(
+        self, *, add: Sequence[Member] = (), remove: Sequence[str] = ()
+    ) -> Membership:
+        """Add learners and remove members by one change; returns the members once committed.
+
+        Any member may be asked: the leader is followed, and tried again until the timeout while
+        another change is under way or there is no leader. Repeating it is harmless.
+
+        Raises:
+            InvalidArgument: A member is malformed, or one to remove never was one.
+            Refused: A name or an address is another member's, or a removed node would return.
+            Unavailable: It was not done within the timeout; it may be, later.
+        """
+        request = pb.ChangeMembersRequest(add=map(_to_pb, add), remove=remove)
+        return _membership(await self._at_leader("ChangeMembers", request))
+
+    async def describe_topic(self, name: str) -> TopicView:
+        """Return what the leader knows of a topic. Raises UnknownTopic, Unavailable."""
+        response = await self._at_leader("DescribeTopic", pb.DescribeTopicRequest(name=name))
+        return TopicView(
+            name=response.topic.name,
+            type=response.topic.type,
+            queues=response.topic.queues,
+            messages=response.topic.messages,
+            generation=response.generation,
+            backlogs=tuple(map(_backlog, response.backlogs)),
+        )
+
+    async def delete_topic(self, topic: TopicView) -> int:
+        """Delete the topic that `describe_topic` showed; return how many messages went with it.
+
+        One that was made anew under its name since then is left alone.
+
+        Raises:
+            UnknownTopic: It is not there any more; it may have been this very call that deleted it,
+                where an answer was lost.
+            Unavailable: It was not done within the timeout; it may be, later.
+        """
+        request = pb.DeleteTopicRequest(name=topic.name, generation=topic.generation)
+        return int((await self._at_leader("DeleteTopic", request)).messages)
+
+    async def groups(self) -> tuple[GroupView, ...]:
+        """Return all consumer groups, sorted by name. Raises Unavailable."""
+        response = await self._at_leader("ListGroups", pb.ListGroupsRequest())
+        return tuple(
+            GroupView(name=group.name, backlogs=tuple(map(_backlog, group.backlogs)))
+            for group in response.groups
+        )
+
+    async def create_group(self, name: str) -> bool:
+        """Make a consumer group; False when it was there. Raises Refused, Unavailable."""
+        response = await self._at_leader("CreateGroup", pb.CreateGroupRequest(name=name))
+        return bool(response.created)
+
+    async def delete_group(self, name: str) -> None:
+        """Delete a consumer group: who comes back under its name begins anew.
+
+        Raises:
+            UnknownGroup: There is none; see `delete_topic`.
+            Unavailable: It was not done within the timeout; it may be, later.
+        """
+        await self._at_leader("DeleteGroup", pb.DeleteGroupRequest(name=name))
+
+    async def _at_leader(self, method: str, request: Any) -> Any:
+        """Return the leader's answer, whichever member was asked; tried until the timeout."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + self.timeout_s
+        known = await self._addresses()
+        others = itertools.cycle([*known.values(), self.address])
+        address = self.address
+        while True:
+            left_s = max(deadline_s - loop.time(), _RETRY_S)
+            try:
+                async with AdminClient(address, timeout_s=left_s) as node:
+                    return await node.call(getattr(node._stub, method), request)
+            except Unavailable as error:
+                if loop.time() + _RETRY_S >= deadline_s:
+                    raise
+                leader = known.get(error.leader or "") if isinstance(error, NotLeader) else None
+                address = leader or next(others)
+            await asyncio.sleep(_RETRY_S)
+
+    async def _addresses(self) -> dict[str, str]:
+        """Return where the asked node thinks each member is, by id; nothing if it does not say."""
+        with contextlib.suppress(DledgerError):
+            return {row.member.id: row.member.address for row in (await self.status()).members}
+        return {}
+
+    async def snapshot(self) -> int:
+        """Let the asked node write a snapshot of its state; return the newest entry in it.
+
+        Raises:
+            NotJoined: The node is in no group yet.
+            DiskFull: There is no room for it.
+        """
+        response = await self.call(self._stub.Snapshot, pb.SnapshotRequest())
+        return int(response.last_index)
+
+    async def export_size(self, first_index: int = 1) -> tuple[int, int]:
+        """Return the commit index of the asked node, and the bytes of records up to it.
+
+        The records are counted from *first_index* on, as an export would copy them.
+
+        Raises:
+            NotJoined: The node is in no group yet.
+            Refused: The entries from *first_index* on are not there any more, or not yet.
+        """
+        request = pb.ExportPlanRequest(first_index=first_index, target_bytes=1 << 40)
+        response = await self.call(self._stub.ExportPlan, request)
+        return int(response.commit_index), sum(one.bytes for one in response.ranges)
+
+    async def transfer_leader(self, target_id: str = "") -> str:
+        """Hand leadership to *target_id*, or to the best follower; return who was chosen.
+
+        Raises:
+            NotLeader: The asked node does not lead.
+            InvalidArgument: The target is no voter.
+        """
+        request = pb.TransferLeaderRequest(target_id=target_id)
+        response = await self.call(self._stub.TransferLeader, request)
+        return str(response.leader_id)
+
+
+def _backlog(backlog: pb.Backlog) -> Backlog:
+    return Backlog(
+        group=backlog.group, topic=backlog.topic, unread=backlog.unread, held=backlog.held
+    )
+
+
+def _to_pb(member: Member) -> pb.Member:
+    return pb.Member(id=member.id, name=member.name, address=member.address)
+
+
+def _member(member: pb.Member) -> Member:
+    return Member(id=NodeId(member.id), name=member.name, address=member.address)
+
+
+def _membership(response: pb.MembershipResponse) -> Membership:
+    return Membership.of(map(_member, response.voters), learners=map(_member, response.learners))
+
+
+def _status(response: pb.StatusResponse) -> NodeStatus:
+    return NodeStatus(
+        node_id=response.node_id,
+        name=response.name,
+        group=response.group,
+        group_id=response.group_id,
+        role=response.role,
+        term=response.term,
+        leader_id=response.leader_id,
+        commit_index=response.commit_index,
+        applied_index=response.applied_index,
+        last_index=response.last_index,
+        synced_index=response.synced_index,
+        ready=response.ready,
+        not_ready_reason=response.not_ready_reason,
+        members=tuple(_member_status(member) for member in response.members),
+        last_failover=_failover(response),
+        version=response.version,
+        storage_used_bytes=response.storage_used_bytes,
+        storage_capacity_bytes=response.storage_capacity_bytes,
+        writes_refused_reason=response.writes_refused_reason,
+        recovered_to=response.recovered_to,
+        faulty_entries=response.faulty_entries,
+        feature_level=response.feature_level,
+        commit_waits_ms=response.commit_waits_ms,
+        told_group_id=response.told_group_id,
+    )
+
+
+def _member_status(status: pb.MemberStatus) -> MemberStatus:
+    return MemberStatus(
+        member=_member(status.member),
+        role=status.role,
+        match_index=status.match_index,
+        lag=status.lag,
+        connected=status.connected,
+        voter=status.voter,
+        feature_level=status.feature_level,
+    )
+
+
+def _failover(response: pb.StatusResponse) -> FailoverRecord | None:
+    if not response.HasField("last_failover"):
+        return None
+    record = response.last_failover
+    return FailoverRecord(
+        from_id=record.from_id,
+        to_id=record.to_id,
+        term=record.term,
+        cause=record.cause,
+        detected_ms=record.detected_ms,
+        elected_ms=record.elected_ms,
+        first_ack_ms=record.first_ack_ms,
+        at_ms=record.at_ms,
+    )

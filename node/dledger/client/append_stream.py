@@ -1,0 +1,359 @@
+"""Batches to the leader over one stream: in order, many under way, each stored once.
+
+What is not answered when a stream ends is sent again on the next one, from the oldest on and with
+the same ids: the group stores what it does not have yet, so order and number stay right through a
+failover. Exported from `dledger.client`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Sequence
+from itertools import cycle, islice
+from types import TracebackType
+from typing import Final, Self
+
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from dledger.broker.message import Columns
+from dledger.broker.produce import NO_QUEUE, encode_produce
+from dledger.client.message_ids import MessageIds
+from dledger.client.produce_call import Connect, GrpcConnection
+from dledger.client.unanswered import Batch, Unanswered
+from dledger.common.limits import MAX_MESSAGES_UNDER_WAY
+from dledger.common.records import Appended, Record
+from dledger.errors import (
+    DiskFull,
+    DledgerError,
+    InvalidArgument,
+    MessageIdConflict,
+    NotLeader,
+    Refused,
+    Unavailable,
+)
+from dledger.rpc.cancelled import is_cancelled
+from dledger.rpc.channel import leader_address, nodes_of, nothing_taken, outcome_of
+from dledger.rpc.pb import dledger_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S: Final = 0.05
+_RETRY_MAX_S: Final = 1.0
+_PATIENCE: Final = 4
+"""How many rounds we avoid a node that knew no leader: the others may name it for a while yet."""
+_ENOUGH_BYTES: Final = 256 << 10
+_MAX_BATCHES: Final = 64
+"""A message that has so much takes no more: the leader's event loop takes it in one go."""
+_SILENCE_S: Final = 0.4
+"""How long the leader may owe an answer until the other nodes are asked whether it still leads."""
+
+
+class _Foreign(Exception):
+    """What answers is no node."""
+
+
+class AppendStream:
+    """Appends batches through the leader, whichever node that is.
+
+    Args:
+        addresses: Client ports (8081) of the group's nodes, ``host:port``; one is enough.
+        client_id: Scope of the idempotency keys; made up if empty.
+        max_bytes: What may be unanswered; beyond that `append` waits.
+        timeout_s: How long a batch may stay unanswered.
+        max_messages: How many messages of a topic may be; at most 32,768, or a failover could
+            store them twice (docs/message-format.md).
+        connect: How a node is reached.
+
+    Raises:
+        InvalidArgument: There is no address, or *max_messages* is out of bounds.
+    """
+
+    def __init__(
+        self,
+        addresses: str | Sequence[str],
+        *,
+        client_id: str = "",
+        max_bytes: int = 32 << 20,
+        timeout_s: float = 30.0,
+        max_messages: int = MAX_MESSAGES_UNDER_WAY,
+        connect: Connect = GrpcConnection,
+    ) -> None:
+        if not 1 <= max_messages <= MAX_MESSAGES_UNDER_WAY:
+            raise InvalidArgument(
+                f"1 to {MAX_MESSAGES_UNDER_WAY} messages may be unanswered, not {max_messages}"
+            )
+        self._addresses = nodes_of(addresses, for_what="stream")
+        self.client_id = client_id or f"dledger-py-{uuid.uuid4()}"
+        self._ids = MessageIds()
+        self._timeout_s = timeout_s
+        self._connect = connect
+        self._window = Unanswered(max_bytes=max_bytes, max_messages=max_messages)
+        self._unsent: deque[Batch] = deque()
+        self._sent: deque[Batch] = deque()
+        self._batches = self._streams = self._answers = 0
+        self._leaderless = ""
+        self._arrived = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(self._ended)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End the stream; batches that are not answered fail, by `OutcomeUnknown` if sent."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+        self._fail_all(Unavailable("the stream was closed before the group had answered"))
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Tell those who wait of a fault of ours: nothing is sent any more."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("the stream ended by a fault of its own", exc_info=error)
+            self._fail_all(Unavailable(f"the stream ended by a fault of its own: {error!r}"))
+
+    @property
+    def unanswered_bytes(self) -> int:
+        """What waits for its answer, as bytes of batches; at most *max_bytes*, or one batch."""
+        return self._window.taken_bytes
+
+    async def append(
+        self, topic: str, records: Iterable[Record | bytes], *, queue_id: int = NO_QUEUE
+    ) -> Appended:
+        """Append one batch to one queue; returns when a majority has synced it.
+
+        Batches go into the log in the order in which this is called, also those that wait for
+        room; no need to await one before the next.
+
+        Raises:
+            MessageIdConflict: Some of its messages have the ids of others; the error says which,
+                and where the rest is stored.
+            Refused: Any other: the batch is at fault; nothing of it is stored.
+            DiskFull: The group's disks are full; nothing of it is stored.
+            OutcomeUnknown: No leader answered within the timeout, the stream ended, or the group
+                takes nothing more; the batch may be stored, or may be yet.
+            Unavailable: Likewise, but the batch was not sent: it is not stored.
+        """
+        columns = _columns(records, self._ids)
+        command = encode_produce(columns, client_id=self.client_id, topic=topic, queue_id=queue_id)
+        appended: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        batch = Batch(topic, command, len(columns.bodies), appended)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._queued(batch)
+        except TimeoutError:
+            error = Unavailable(f"no answer within {self._timeout_s:g} s")
+            raise batch.failure(error) from None
+
+    async def _queued(self, batch: Batch) -> Appended:
+        await self._window.take(batch)
+        if self._task is not None and self._task.done():
+            self._window.give(batch)
+            raise Unavailable("the stream is over; the batch was not sent")
+        self._batches += 1
+        batch.id = self._batches
+        self._unsent.append(batch)
+        self._arrived.set()
+        return await batch.appended
+
+    # -- the stream ------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        """Keep a stream to the leader open, trying the nodes in turn.
+
+        Whoever names the leader is believed. A wait comes only after as many streams without an
+        answer as there are nodes: a failover should not cost one.
+        """
+        count, nodes = len(self._addresses), cycle(self._addresses)
+        address, in_vain, wait_s = next(nodes), 0, _RETRY_S
+        while True:
+            answers = self._answers
+            leader = await self._one_stream(address)
+            self._unsent.extendleft(reversed(self._sent))
+            self._sent.clear()
+            if self._answers > answers:
+                in_vain, wait_s = 0, _RETRY_S
+            in_vain += 1
+            if in_vain > _PATIENCE * count:
+                self._leaderless = ""
+            if not leader or leader in (address, self._leaderless):
+                others = (n for n in islice(nodes, count) if n not in (address, self._leaderless))
+                leader = next(others, address)
+            address = leader
+            if in_vain % max(2, count) == 0:
+                await asyncio.sleep(wait_s)
+                wait_s = min(wait_s * 2, _RETRY_MAX_S)
+
+    async def _one_stream(self, address: str) -> str:
+        """Hold one stream until it ends; return the leader's address if the node knew one."""
+        async with self._connect(address) as connection:
+            self._streams += 1
+            call = connection.produce(self._requests(self._streams))
+            moved = asyncio.ensure_future(self._leader_elsewhere(address))
+            moved.add_done_callback(lambda _: call.cancel())
+            try:
+                async for raw in call:
+                    for answer in pb.ProduceAnswers.FromString(raw).answers:
+                        self._answered(answer)
+            except asyncio.CancelledError:
+                if is_cancelled():
+                    raise
+                return moved.result() if moved.done() else ""
+            except grpc.aio.AioRpcError as error:
+                outcome, leader = outcome_of(error, address), leader_address(error)
+                self._note(outcome, harmless=int(nothing_taken(error)))
+                if isinstance(outcome, NotLeader) and not leader:
+                    self._leaderless = address
+                return leader
+            except (_Foreign, DecodeError) as error:
+                logger.warning("%s does not answer as a node does: %s", address, error)
+            finally:
+                self._streams += 1
+                self._arrived.set()
+                moved.cancel()
+                call.cancel()
+        return ""
+
+    async def _leader_elsewhere(self, address: str) -> str:
+        """Return the new leader's address, once the node at *address* owes us answers and is none.
+
+        A node that is frozen or cut off breaks no connection: only the others can tell. Who is
+        but slow is named by them as well, and is not left.
+        """
+        others = cycle([node for node in self._addresses if node != address] or [address])
+        while True:
+            oldest = self._sent[0] if self._sent else None
+            await asyncio.sleep(_SILENCE_S)
+            if oldest is None or not self._sent or self._sent[0] is not oldest:
+                continue
+            leader = await _leader_at(next(others), self._connect)
+            if leader not in ("", address):
+                return leader
+
+    async def _requests(self, stream: int) -> AsyncIterator[bytes]:
+        """Yield what is to be sent while *stream* is the newest: gRPC may ask on behind its end."""
+        while stream == self._streams:
+            while stream == self._streams and (request := self._next_request()):
+                yield request
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    def _next_request(self) -> bytes:
+        """Return one message with what waits to be sent, as far as it goes; empty: nothing does.
+
+        gRPC asks when the message before has left, so a busy stream sends many batches in one.
+        """
+        parts: list[bytes] = []
+        count = size_bytes = 0
+        while self._unsent and count < _MAX_BATCHES and size_bytes < _ENOUGH_BYTES:
+            batch = self._unsent.popleft()
+            if batch.appended.done():
+                self._window.give(batch)  # its caller has given up
+                continue
+            batch.streams += 1
+            self._sent.append(batch)
+            parts += batch.parts()
+            count += 1
+            size_bytes += batch.size_bytes
+        return b"".join(parts)
+
+    def _answered(self, answer: pb.ProduceAnswer) -> None:
+        if not self._sent or self._sent[0].id != answer.id:
+            raise _Foreign(f"an answer to batch {answer.id}, which is not the next one")
+        self._answers += 1
+        if answer.disk_full:
+            self._streams += 1  # what is appended from now on goes on the next one
+            self._fail_all(DiskFull(answer.disk_full), harmless=1)
+            return
+        batch = self._sent.popleft()
+        self._window.give(batch)
+        if batch.appended.done():
+            return
+        appended = _appended(answer, batch.count)
+        if answer.refused:
+            batch.appended.set_exception(Refused(answer.refused))
+        elif answer.conflicts:
+            conflict = MessageIdConflict.of(answer.conflicts, appended=appended)
+            batch.appended.set_exception(conflict)
+        else:
+            batch.appended.set_result(appended)
+
+    def _note(self, error: DledgerError, *, harmless: int) -> None:
+        """Fail everybody if it is no use to try again; *harmless* as for `_fail_all`."""
+        if isinstance(error, Unavailable):
+            logger.debug("stream ended: %s", error)
+            for batch in self._sent:
+                batch.streams -= harmless
+        else:
+            self._fail_all(error, harmless=harmless)
+
+    def _fail_all(self, error: DledgerError, *, harmless: int = 0) -> None:
+        """Fail every batch; *harmless* is 1 if the present stream stored nothing unanswered."""
+        failures = [(batch, batch.failure(error, harmless=harmless)) for batch in self._sent]
+        failures += [(batch, batch.failure(error)) for batch in self._unsent]
+        self._sent.clear()
+        self._unsent.clear()
+        for batch, failure in failures:
+            if not batch.appended.done():
+                batch.appended.set_exception(failure)
+            self._window.give(batch)
+
+
+async def _leader_at(address: str, connect: Connect = GrpcConnection) -> str:
+    """Return the address of the leader as the node at *address* knows it; empty if it does not."""
+    async with connect(address) as connection:
+        try:
+            async for _ in connection.produce(_nothing(), timeout_s=_SILENCE_S):
+                pass
+        except grpc.aio.AioRpcError as error:
+            return leader_address(error)
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            return ""
+    return address  # it takes batches
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    """Yield no request."""
+    for request in tuple[bytes, ...]():
+        yield request
+
+
+def _columns(records: Iterable[Record | bytes], ids: MessageIds) -> Columns:
+    """Return a batch by columns; records without an id get one of *ids*."""
+    given = list(records)
+    if not given:
+        raise InvalidArgument("a batch has 1 record at least")
+    made_up = ids.take(len(given))
+    bodies = [record for record in given if isinstance(record, bytes)]
+    if len(bodies) == len(given):
+        return Columns(message_ids=made_up, bodies=bodies, born_at_ms=[0] * len(bodies))
+    batch = [Record(body=r) if isinstance(r, bytes) else r for r in given]
+    return Columns(
+        message_ids=[r.message_id or made_up[row] for row, r in enumerate(batch)],
+        bodies=[record.body for record in batch],
+        born_at_ms=[record.born_at_ms for record in batch],
+        tags=[record.tag for record in batch],
+        keys=[record.keys for record in batch],
+        properties=[record.properties for record in batch],
+    )
+
+
+def _appended(answer: pb.ProduceAnswer, count: int) -> Appended:
+    first = answer.first_offset
+    offsets = tuple(answer.offsets) or tuple(range(first, first + count))
+    return Appended(queue_id=answer.queue_id, offsets=offsets, index=answer.index)

@@ -1,0 +1,73 @@
+"""What a reader gets: messages of a queue in the batch they were produced in."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dledger.broker.frames import MalformedCommandError
+from dledger.broker.produce import ProduceFrame
+from dledger.common.records import Record, StoredRecord
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredBatch:
+    """Committed messages that follow each other in a queue.
+
+    Attributes:
+        first_offset: Queue offset of the first one.
+        count: How many there are.
+        index: Raft index of the entry that holds them.
+        stored_at_ms: When the leader stored them, Unix milliseconds.
+        payload: The whole PRODUCE payload (``docs/message-format.md``), but for the client id.
+        first_row: The row of the first one in it.
+    """
+
+    first_offset: int
+    count: int
+    index: int
+    stored_at_ms: int
+    payload: bytes
+    first_row: int
+
+    @property
+    def end_offset(self) -> int:
+        """The queue offset behind the last one."""
+        return self.first_offset + self.count
+
+    def bodies(self) -> list[bytes]:
+        """Return the bodies. Raises MalformedCommandError."""
+        return self._frame().bodies()[self.first_row : self.first_row + self.count]
+
+    def records(self) -> Iterator[StoredRecord]:
+        """Yield the messages with all they carry; one that cannot be told is left out, and logged.
+
+        No node lets such a message in, but an older log may have some.
+        """
+        frame = self._frame()
+        for number in range(self.count):
+            try:
+                message = frame.message(self.first_row + number)
+            except MalformedCommandError as error:
+                offset = self.first_offset + number
+                logger.warning("the message at offset %d is left out: %s", offset, error)
+                continue
+            yield StoredRecord(
+                record=Record(
+                    body=message.body,
+                    message_id=message.message_id,
+                    tag=message.tag,
+                    keys=message.keys,
+                    properties=dict(message.properties),
+                    born_at_ms=message.born_at_ms,
+                ),
+                offset=self.first_offset + number,
+                index=self.index,
+                stored_at_ms=self.stored_at_ms,
+            )
+
+    def _frame(self) -> ProduceFrame:
+        return ProduceFrame(self.payload, 0, len(self.payload))

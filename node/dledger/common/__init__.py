@@ -1,0 +1,1 @@
+"""Values and small tools that know nothing of the other rooms."""

@@ -1,0 +1,268 @@
+"""Metrics of one node, by the names that dashboards rely on (`dledger_*`); see docs/monitoring.md.
+
+Counters and histograms are updated where things happen, on the event loop. What is a state is
+published once a second as one `Sample`; a scrape, which runs in a thread of its own, reads the
+newest one and asks the event loop nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+)
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from dledger.common.failover import CAUSES, FailoverRecord
+
+_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+_TURN_SECONDS: Final = (
+    *(0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.125, 0.15, 0.2, 0.3, 0.5, 0.75, 1),
+    *(1.5, 2, 3, 5, 10),
+)
+_PHASE_SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+_COMMANDS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+_BYTES: Final = tuple(1 << power for power in range(10, 24, 2))
+_ROLES: Final = ("unjoined", "learner", "follower", "pre-candidate", "candidate", "leader")
+_PHASES: Final = ("detected", "elected", "first_ack")
+
+DIVERGED: Final = "DivergedLog"
+TERM_JUMP: Final = "TermJump"
+"""Why Raft refuses a message of a peer."""
+
+
+def _gauge(text: str) -> Any:
+    return field(metadata={"text": text})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A node's state at one moment; each described field is the gauge ``dledger_<field>``.
+
+    Attributes:
+        role: The present role, as in `NodeStatus`.
+        follower_lag_entries: The leader's view of each other voter, by name; else empty.
+        quorum_margin: None unless the node leads.
+        bytes_at_risk: None unless the node leads.
+        commit_waits_seconds: None unless the node leads.
+    """
+
+    role: str
+    follower_lag_entries: Mapping[str, int]
+    ready: bool = _gauge("1 when clients may be sent to this node")
+    term: int = _gauge("Present Raft term; 0 before the node has joined a group")
+    has_leader: bool = _gauge("1 when this node knows a leader")
+    commit_index: int = _gauge("Highest index this node knows to be committed")
+    applied_index: int = _gauge("Highest index applied here")
+    last_index: int = _gauge("Highest index in the log here")
+    synced_index: int = _gauge("Highest index synced here")
+    voters: int = _gauge("Voting members of the group")
+    quorum_margin: int | None = _gauge(
+        "On the leader: voters that answer and have caught up, itself included, minus a majority"
+    )
+    bytes_at_risk: int | None = _gauge(
+        "On the leader: bytes of entries it wrote in its term that no majority has synced yet"
+    )
+    commit_waits_seconds: float | None = _gauge(
+        "On the leader: how long no majority has acknowledged what waits in its log; 0 if none does"
+    )
+    queued_bytes: int = _gauge("Bytes of commands that wait to become part of an entry")
+    sync_running_seconds: float = _gauge("How long the sync under way has taken; 0 if none is")
+    writes_refused: bool = _gauge("1 while this node refuses user data because its disk is full")
+    faulty_entries: int = _gauge("Entries that are damaged on disk and not yet repaired")
+    log_bytes: int = _gauge("Size of the segment files, preallocated space included")
+    storage_free_bytes: int = _gauge("Free bytes of the volume")
+    storage_capacity_bytes: int = _gauge("Size of the volume")
+    held_request_bytes: int = _gauge("Bytes of client requests under way or held at this node")
+    waiting_polls: int = _gauge("Consumers' polls that wait at this node for a message")
+    telemetry_streams: int = _gauge("Telemetry streams open here: one for each client's connection")
+    remembered_message_ids: int = _gauge(
+        "Message ids of all clients by which a retry is recognised"
+    )
+    remembered_message_ids_limit: int = _gauge(
+        "How many are kept; beyond it the largest client's oldest are forgotten"
+    )
+
+
+class NodeMetrics:
+    """What the driver, the disk and the servicers observe.
+
+    Args:
+        group: The broker group's name, a label of every series.
+        node: The node's name, a label of every series.
+    """
+
+    def __init__(self, group: str, node: str) -> None:
+        self.registry = CollectorRegistry()
+        own = {"group": group, "node": node}
+        make: dict[str, Any] = {"labelnames": tuple(own), "registry": self.registry}
+        self.append_seconds = Histogram(
+            "dledger_append_seconds",
+            "Time from a command's proposal to its answer: queued, synced by a majority, applied",
+            buckets=_SECONDS,
+            **make,
+        ).labels(**own)
+        self.sync_seconds = Histogram(
+            "dledger_sync_seconds",
+            "Time to write and sync one group of entries",
+            buckets=_SECONDS,
+            **make,
+        ).labels(**own)
+        self.sync_bytes = Counter(
+            "dledger_sync_bytes", "Entry bytes written and synced to disk", **make
+        ).labels(**own)
+        self.repaired_entries = Counter(
+            "dledger_repaired_entries",
+            "Damaged entries that were written again from memory or from a peer",
+            **make,
+        ).labels(**own)
+        self._refusals = Counter(
+            "dledger_refused_messages",
+            "Peers' messages that Raft refused: of another log, or of a term out of reach",
+            labelnames=(*own, "reason"),
+            registry=self.registry,
+        )
+        for reason in (DIVERGED, TERM_JUMP):
+            self._refusals.labels(**own, reason=reason)  # shown from the start, so that it can rise
+        self.scrubbed_bytes = Counter(
+            "dledger_scrubbed_bytes", "Bytes of the log that were read to look for damage", **make
+        ).labels(**own)
+        self.message_id_conflicts = Counter(
+            "dledger_message_id_conflicts",
+            "Messages whose id was that of another one: refused, or stored apart from it",
+            **make,
+        ).labels(**own)
+        self.broken_messages = Counter(
+            "dledger_broken_messages",
+            "Deliveries and reads that left out a message which cannot be told",
+            **make,
+        ).labels(**own)
+        self.early_dropped_messages = Counter(
+            "dledger_early_dropped_messages",
+            "Messages that went before their time because the disk was fuller than it may be",
+            **make,
+        ).labels(**own)
+        self.batch_commands = Histogram(
+            "dledger_batch_commands", "Commands that shared one entry", buckets=_COMMANDS, **make
+        ).labels(**own)
+        self.batch_bytes = Histogram(
+            "dledger_batch_bytes", "Bytes of one entry's commands", buckets=_BYTES, **make
+        ).labels(**own)
+        self.loop_turn_seconds = Histogram(
+            "dledger_loop_turn_cpu_seconds",
+            "CPU time of the event loop between two beats, 20 ms apart: a long one is a turn",
+            buckets=_TURN_SECONDS,
+            **make,
+        ).labels(**own)
+        self.requests = Requests(
+            Counter(
+                "dledger_requests",
+                "Client requests answered by this node itself, by method and code",
+                (*own, "method", "code"),
+                registry=self.registry,
+            ),
+            own,
+        )
+        self._elections = Counter(
+            "dledger_elections",
+            "Elections this node won, by what started them",
+            (*own, "cause"),
+            registry=self.registry,
+        )
+        self._failovers = Histogram(
+            "dledger_failover_seconds",
+            "Duration of each phase of the elections this node won, by what started them",
+            (*own, "cause", "phase"),
+            buckets=_PHASE_SECONDS,
+            registry=self.registry,
+        )
+        self._own = own
+        for cause in CAUSES:  # from the first scrape on, or the first election would not be seen
+            self._elections.labels(**own, cause=cause)
+            for phase in _PHASES:
+                self._failovers.labels(**own, cause=cause, phase=phase)
+        self._state = _State(own)
+        self.registry.register(self._state)
+        ProcessCollector(registry=self.registry)
+
+    def batch(self, commands: int, size_bytes: int) -> None:
+        """Note what went into one entry."""
+        self.batch_commands.observe(commands)
+        self.batch_bytes.observe(size_bytes)
+
+    def elected(self, record: FailoverRecord) -> None:
+        """Note an election that this node won, complete with its first commit."""
+        self._elections.labels(**self._own, cause=record.cause).inc()
+        times_ms = (record.detected_ms, record.elected_ms, record.first_ack_ms)
+        for phase, time_ms in zip(_PHASES, times_ms, strict=True):
+            labels = {**self._own, "cause": record.cause, "phase": phase}
+            self._failovers.labels(**labels).observe(time_ms / 1000)
+
+    def refused(self, reason: str) -> None:
+        """Count a message that Raft refused; *reason* is one of `refusal_log`."""
+        self._refusals.labels(**self._own, reason=reason).inc()
+
+    def publish(self, sample: Sample) -> None:
+        """Make *sample* what scrapes see."""
+        self._state.sample = sample
+
+
+class Requests:
+    """Counts answered requests; finding the counter of a (method, code) costs one look-up."""
+
+    def __init__(self, counter: Counter, own: Mapping[str, str]) -> None:
+        self._counter = counter
+        self._own = own
+        self._children: dict[tuple[str, str], Counter] = {}
+
+    def answered(self, method: str, code: str) -> None:
+        """Count one answer; both labels come from our own tables, so they are bounded."""
+        child = self._children.get((method, code))
+        if child is None:
+            child = self._counter.labels(**self._own, method=method, code=code)
+            self._children[method, code] = child
+        child.inc()
+
+
+class _State(Collector):
+    """The newest sample as gauges: all of one moment, whenever the scrape comes."""
+
+    def __init__(self, own: Mapping[str, str]) -> None:
+        self._own = own
+        self.sample: Sample | None = None
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield every gauge; without series before the first sample."""
+        sample = self.sample
+        yield self._family(
+            "role",
+            "1 for the present role, 0 for the others",
+            {role: role == sample.role for role in _ROLES} if sample else {},
+            label="role",
+        )
+        yield self._family(
+            "follower_lag_entries",
+            "On the leader: entries that a voter is not known to have synced",
+            sample.follower_lag_entries if sample else {},
+            label="follower",
+        )
+        for each in fields(Sample):
+            if text := each.metadata.get("text"):
+                value = getattr(sample, each.name) if sample else None
+                yield self._family(each.name, text, {} if value is None else {"": value})
+
+    def _family(
+        self, name: str, text: str, values: Mapping[str, float], label: str = ""
+    ) -> GaugeMetricFamily:
+        labels = (*self._own, label) if label else tuple(self._own)
+        family = GaugeMetricFamily(f"dledger_{name}", text, labels=labels)
+        for key, value in values.items():
+            family.add_metric((*self._own.values(), *((key,) if label else ())), value)
+        return family

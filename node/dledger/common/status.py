@@ -1,0 +1,65 @@
+"""What a node says of itself and its group: frozen values, mirrored by `dledger.v1`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from dledger.common.failover import FailoverRecord
+from dledger.types import Member
+
+CAUGHT_UP_ENTRIES: Final = 1000
+"""A node that lacks no more has it within a moment: it may serve clients, lead, and counts for the
+quorum's margin."""
+MOST_MEMBERS: Final = 64
+"""An answer that names more is no node's: even nine voters and as many learners are fewer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberStatus:
+    """One member as the asked node sees it; *match_index* and *lag* only on the leader.
+
+    *feature_level* is 0 where the member has not told it since the asked node started.
+    """
+
+    member: Member
+    role: str
+    match_index: int
+    lag: int
+    connected: bool
+    voter: bool = True
+    feature_level: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatus:
+    """What one node says of itself (`dledger.v1.StatusResponse`).
+
+    *commit_waits_ms* is how long no majority has acknowledged what waits in a leader's log; 0 if
+    nothing waits. *told_group_id* is the group that its disk may join, if that is empty.
+    """
+
+    node_id: str
+    name: str
+    group: str
+    group_id: str
+    role: str
+    term: int
+    leader_id: str
+    commit_index: int
+    applied_index: int
+    last_index: int
+    synced_index: int
+    ready: bool
+    not_ready_reason: str
+    members: tuple[MemberStatus, ...]
+    last_failover: FailoverRecord | None
+    version: str
+    storage_used_bytes: int
+    storage_capacity_bytes: int
+    writes_refused_reason: str
+    recovered_to: int = 0
+    faulty_entries: int = 0
+    feature_level: int = 0
+    commit_waits_ms: int = 0
+    told_group_id: str = ""

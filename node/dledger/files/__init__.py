@@ -1,0 +1,1 @@
+"""Files behind the smallest contract that can crash: real and in memory."""

@@ -1,0 +1,1 @@
+"""Between nodes: greetings, streams of frames, refetched entries."""

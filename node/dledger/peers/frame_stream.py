@@ -1,0 +1,135 @@
+"""The way to a peer's replication port: a connection that is opened again while its ticket lasts.
+
+What does not leave is dropped, and so is what a broken connection held: Raft sends it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import Final, cast
+
+from dledger.peers.framing import prefix
+from dledger.peers.outbox import Outbox
+from dledger.peers.replication_port import Ticket
+
+logger = logging.getLogger(__name__)
+
+_CONNECT_S: Final = 2.0
+_RETRY_S: Final = 0.1
+_RETRY_MAX_S: Final = 1.0
+_SILENT_MS: Final = 7_000
+"""So long the peer's kernel may acknowledge nothing, until the connection counts as broken: as long
+as gRPC gives the greeted stream."""
+_WRITE_BUFFER_BYTES: Final = 1 << 20
+"""What waits behind a full socket before frames wait in the outbox, which is bounded."""
+
+
+class FrameStream:
+    """Sends frames to one peer, from when it is opened until it is closed.
+
+    Args:
+        what: What travels here, and to whom, for the log.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._sender: _Sender | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._last_error = ""
+
+    @property
+    def connected(self) -> bool:
+        """Whether frames can leave now."""
+        return self._sender is not None and self._sender.connected
+
+    def open(self, host: str, ticket: Ticket) -> None:
+        """Connect, and again whenever the connection breaks."""
+        self.close()
+        self._task = asyncio.get_running_loop().create_task(self._run(host, ticket))
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        if self._sender is not None:
+            self._sender.end()
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame, or drop it while there is no connection."""
+        if self._sender is not None:
+            self._sender.send(frame)
+
+    async def _run(self, host: str, ticket: Ticket) -> None:
+        loop, wait_s = asyncio.get_running_loop(), _RETRY_S
+        while True:
+            sender = self._sender = _Sender(ticket.token)
+            began_s = loop.time()
+            try:
+                async with asyncio.timeout(_CONNECT_S):
+                    await loop.create_connection(lambda s=sender: s, host, ticket.port)  # type: ignore[misc]
+                self._last_error = ""
+                await sender.ended()
+            except OSError as error:
+                self._note(f"{host}:{ticket.port}: {error or type(error).__name__}")
+            lasted = loop.time() - began_s > _RETRY_MAX_S
+            wait_s = _RETRY_S if lasted else min(wait_s * 2, _RETRY_MAX_S)
+            await asyncio.sleep(wait_s)
+
+    def _note(self, error: str) -> None:
+        if error != self._last_error:
+            logger.warning("no %s at %s", self._what, error)
+            self._last_error = error
+
+
+class _Sender(asyncio.Protocol):
+    """One connection's end: writes at once while the socket takes it, else from the outbox."""
+
+    def __init__(self, token: bytes) -> None:
+        self._token = token
+        self._transport: asyncio.Transport | None = None
+        self._outbox = Outbox()
+        self._paused = False
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def connected(self) -> bool:
+        return self._transport is not None
+
+    def send(self, frame: bytes) -> None:
+        if self._transport is None:
+            return
+        if self._paused:
+            self._outbox.put(frame)
+        else:
+            # Not writelines: asyncio's of 3.12 and 3.13.0 never pauses, and queues without bound.
+            self._transport.write(prefix(frame))
+            self._transport.write(frame)
+
+    async def ended(self) -> None:
+        await asyncio.shield(self._ended)
+
+    def end(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
+        end = transport.get_extra_info("socket")
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENT_MS)
+        self._transport.write(self._token)
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        while self._outbox and not self._paused:
+            self.send(self._outbox.take())
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - asyncio's
+        self._transport = None
+        self._ended.set_result(None)

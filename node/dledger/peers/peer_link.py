@@ -1,0 +1,294 @@
+"""The way to one other member: a gRPC stream that is greeted, and two of frames on plain TCP.
+
+Replication (entries, snapshots, and what acknowledges them) and control (everything else) travel
+apart, so that no heartbeat and no vote waits behind a batch, not in a socket's buffer either. The
+answer to the greeting says where both go; until they are there, and whenever the connection is
+away, control takes the gRPC stream. What breaks loses what was in it: Raft repairs that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final, Protocol
+
+import grpc
+import grpc.aio
+
+from dledger.common.limits import MAX_PEER_FRAME_BYTES
+from dledger.errors import InvalidArgument, NewerCommand, Unavailable
+from dledger.peers.frame_stream import FrameStream
+from dledger.peers.hello import METADATA_KEY, Hello
+from dledger.peers.outbox import Outbox
+from dledger.peers.replication_port import TICKET_KEY, Ticket
+from dledger.raft.messages import (
+    AppendRequest,
+    AppendResponse,
+    InstallSnapshotRequest,
+    InstallSnapshotResponse,
+    Message,
+)
+from dledger.rpc.cancelled import is_cancelled
+from dledger.rpc.metadata import by_key
+from dledger.types import Member, NodeId
+
+logger = logging.getLogger(__name__)
+
+SERVICE: Final = "dledger.v1.Peer"
+REMOVED_KEY: Final = "dledger-removed-by"
+"""Trailing metadata of a refusal: the index of the entry that removed the caller."""
+_MAX_FRAMES_BEFORE_OPEN: Final = 64
+"""Control frames that may wait for the peer to accept the stream."""
+_RECONNECT_S: Final = 0.1
+_RECONNECT_MAX_S: Final = 1.0
+CHANNEL_OPTIONS: Final = (
+    ("grpc.max_send_message_length", MAX_PEER_FRAME_BYTES),
+    ("grpc.max_receive_message_length", MAX_PEER_FRAME_BYTES),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 2000),  # gRPC's word for how long connecting may take
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.dns_min_time_between_resolutions_ms", 500),
+    ("grpc.keepalive_time_ms", 5000),
+    ("grpc.keepalive_timeout_ms", 2000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.default_compression_algorithm", 0),
+    ("grpc.compression_enabled_algorithms_bitset", 1),
+)
+
+_REPLICATION: Final = (
+    AppendRequest,
+    AppendResponse,
+    InstallSnapshotRequest,
+    InstallSnapshotResponse,
+)
+
+
+class PeerEvents(Protocol):
+    """What the streams tell the node."""
+
+    def hello_to(self, member: Member) -> Hello:
+        """Return the greeting for a stream to *member*."""
+
+    async def hello_from(self, hello: Hello) -> Member | None:
+        """Accept a greeting, joining its group if this node is Unjoined; or raise.
+
+        Returns the sender as a member; None: this node knows no member yet.
+        """
+
+    def receive(self, message: Message) -> None:
+        """Take a message."""
+
+    def peer_disconnected(self, peer: NodeId) -> None:
+        """Note that the peer's stream to this node broke."""
+
+    def check_sender(self, sender: NodeId) -> None:
+        """Raise MemberRemoved or NotMember if the sender is no member any more."""
+
+    def removed(self, index: int) -> None:
+        """Note that a peer refuses us: committed entry *index* removed this node."""
+
+    def outdated(self, error: NewerCommand) -> None:
+        """Stop this node: a peer sent what consensus must know and this version does not."""
+
+
+class _Admission:
+    """The gRPC stream by which a peer takes us in; reopened until the link is closed.
+
+    Args:
+        open_call: Opens the gRPC stream over an iterator of frames.
+        peer: Who is at the other end, for the log.
+        on_open: Called with what the peer's acceptance brought.
+        on_broken: Called when that is of no use any more.
+        on_removed: Called with the entry's index when the peer says that we were removed.
+    """
+
+    def __init__(
+        self,
+        open_call: Callable[[AsyncIterator[bytes]], Any],
+        peer: str,
+        *,
+        on_open: Callable[[Ticket], None],
+        on_broken: Callable[[], None],
+        on_removed: Callable[[int], None],
+    ) -> None:
+        self._open_call = open_call
+        self._on_open, self._on_broken, self._on_removed = on_open, on_broken, on_removed
+        self._peer = peer
+        self._outbox = Outbox()
+        self._last_error = ""
+        self.connected = False
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def send(self, frame: bytes) -> None:
+        if self.connected or len(self._outbox) < _MAX_FRAMES_BEFORE_OPEN:
+            self._outbox.put(frame)
+
+    @property
+    def backs_off(self) -> bool:
+        return not self.connected and bool(self._last_error)
+
+    async def close(self) -> None:
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+    async def _run(self) -> None:
+        wait_s = _RECONNECT_S
+        while True:
+            opened = await self._run_once()
+            wait_s = _RECONNECT_S if opened else min(wait_s * 2, _RECONNECT_MAX_S)
+            await asyncio.sleep(wait_s)
+
+    async def _run_once(self) -> bool:
+        """Hold one stream until it breaks; return whether the peer had accepted it."""
+        call = self._open_call(self._outbox.frames())
+        try:
+            answer = await call.initial_metadata()
+            if call.done():
+                await self._note_refusal(call)
+                return False
+            self._on_open(Ticket.decode(str(by_key(answer).get(TICKET_KEY, ""))))
+            self.connected, self._last_error = True, ""
+            logger.info("stream to %s open", self._peer)
+            async for _ in call:
+                pass
+        except grpc.aio.AioRpcError as error:
+            self._note_error(error.code(), error.details(), error.trailing_metadata())
+        except InvalidArgument as error:
+            self._note_error(grpc.StatusCode.DATA_LOSS, str(error), ())
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            self._note_error(grpc.StatusCode.UNAVAILABLE, "the call could not send", ())
+        finally:
+            opened, self.connected = self.connected, False
+            self._on_broken()
+            self._outbox.close()
+            self._outbox = Outbox()
+            call.cancel()
+        return opened
+
+    async def _note_refusal(self, call: Any) -> None:
+        self._note_error(await call.code(), await call.details(), await call.trailing_metadata())
+
+    def _note_error(self, code: grpc.StatusCode, details: str | None, metadata: Any) -> None:
+        error = f"{code.name}: {details!r}"
+        if error != self._last_error:
+            logger.info("stream to %s: %s", self._peer, error)
+            self._last_error = error
+        removal_index = by_key(metadata).get(REMOVED_KEY)
+        if removal_index is not None and str(removal_index).isdecimal():
+            self._on_removed(int(removal_index))
+
+
+class PeerLink:
+    """The streams to one member, and the gRPC channel for questions beside them.
+
+    Args:
+        member: Who it is.
+        address: Where it is called, ``HOST:PORT``.
+        events: The node.
+        encode: Makes a message a frame.
+        replication_address: By (address, port of a ticket), the host and port to connect to.
+        told: Told of each ticket that came from *address*.
+
+    Attributes:
+        ticket: The newest one.
+    """
+
+    def __init__(
+        self,
+        member: Member,
+        address: str,
+        events: PeerEvents,
+        encode: Callable[[Message], bytes],
+        replication_address: Callable[[str, int], tuple[str, int]],
+        *,
+        told: Callable[[PeerLink, Ticket], None],
+    ) -> None:
+        self._told = told
+        self.ticket: Ticket | None = None
+        self.member = member
+        self.address = address
+        self._events = events
+        self._encode = encode
+        self._replication_address = replication_address
+        self._admission_channel, self._question_channel = _dial(address), _dial(address)
+        peer = f"{member.name!r} at {address!r}"
+        self._replication = FrameStream(f"replication to {peer}")
+        self._control = FrameStream(f"control by TCP to {peer}")
+        self._admission = _Admission(
+            self._opener(),
+            peer,
+            on_open=self._accepted,
+            on_broken=self._broken,
+            on_removed=events.removed,
+        )
+
+    @property
+    def connected(self) -> bool:
+        """Whether messages of both kinds can leave now."""
+        return self._admission.connected and self._replication.connected
+
+    @property
+    def backs_off(self) -> bool:
+        """Whether the peer could not be reached, and is tried again only after a while."""
+        return self._admission.backs_off
+
+    def send(self, message: Message) -> None:
+        """Send a message, or drop it while the peer is away."""
+        frame = self._encode(message)
+        if isinstance(message, _REPLICATION):
+            self._replication.send(frame)
+        elif self._control.connected:
+            self._control.send(frame)
+        else:
+            self._admission.send(frame)
+
+    async def ask(self, method: str, request: bytes, timeout_s: float) -> bytes:
+        """Call a unary method of the peer's port.
+
+        Raises:
+            Unavailable: There was no answer.
+        """
+        call = self._question_channel.unary_unary(method)
+        try:
+            return bytes(await call(request, timeout=timeout_s))
+        except grpc.aio.AioRpcError as error:
+            raise Unavailable(f"{self.member.name}: {error.details()}") from error
+
+    async def close(self) -> None:
+        """Close the streams and the channels."""
+        await self._admission.close()
+        self._broken()
+        await self._admission_channel.close()
+        await self._question_channel.close()
+
+    def _accepted(self, ticket: Ticket) -> None:
+        self.ticket = ticket
+        self._told(self, ticket)
+        host, port = self._replication_address(self.address, ticket.port)
+        for stream in (self._replication, self._control):
+            stream.open(host, Ticket(port, ticket.token))
+
+    def _broken(self) -> None:
+        self._replication.close()
+        self._control.close()
+
+    def _opener(self) -> Callable[[AsyncIterator[bytes]], Any]:
+        call = self._admission_channel.stream_stream(f"/{SERVICE}/Control")
+
+        def open_call(frames: AsyncIterator[bytes]) -> Any:
+            greeting = self._events.hello_to(self.member).encode()
+            return call(frames, metadata=((METADATA_KEY, greeting),))
+
+        return open_call
+
+
+def _dial(address: str) -> grpc.aio.Channel:
+    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)

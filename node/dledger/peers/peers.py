@@ -1,0 +1,268 @@
+"""Peer streams: a link to each other member, and the ports that take theirs.
+
+A member is called where its membership says that it is, and what it tells of itself, such as where
+clients reach it, counts as its answer to that call. Whoever calls us may say anything.
+
+Frames are `peer_codec` bytes; neither gRPC nor the replication port looks into them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Final, NoReturn
+
+import grpc
+import grpc.aio
+
+from dledger.common.features import FEATURES, MemberLevels
+from dledger.errors import DledgerError, MemberRemoved, NewerCommand, NotMember, Unavailable
+from dledger.peers import peer_codec
+from dledger.peers.hello import METADATA_KEY, ClientAddress, Hello
+from dledger.peers.peer_link import REMOVED_KEY, SERVICE, PeerEvents, PeerLink
+from dledger.peers.replication_port import TICKET_KEY, ReplicationPort, Ticket
+from dledger.raft.messages import Message
+from dledger.rpc.metadata import by_key
+from dledger.types import Member, Membership, NodeId
+
+logger = logging.getLogger(__name__)
+
+_FAREWELL_S: Final = 10.0
+"""A former member hears from us so much longer, so that it learns that it is one."""
+_MAX_LINKS: Final = 64
+"""Members, former ones, and senders that this node does not know yet; no group has so many."""
+
+
+class Peers:
+    """All links of a node, and the two ends that take the other nodes' streams."""
+
+    def __init__(
+        self,
+        node_id: NodeId,
+        events: PeerEvents,
+        levels: MemberLevels | None = None,
+        *,
+        clients: ClientAddress | None = None,
+    ) -> None:
+        """Connect to nobody yet.
+
+        Args:
+            node_id: This node.
+            events: What it is told.
+            levels: What peers say of their feature level.
+            clients: Where clients reach this node.
+        """
+        self._node_id = node_id
+        self._events = events
+        self._encoder = peer_codec.Encoder()
+        self._links: dict[NodeId, PeerLink] = {}
+        self._members: dict[NodeId, Member] = {}
+        self._farewells: dict[NodeId, asyncio.TimerHandle] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self.endpoints: dict[NodeId, ClientAddress] = {}
+        self.levels = levels or MemberLevels(node_id, FEATURES)
+        self._streams: Counter[NodeId] = Counter()
+        self._not_known: set[tuple[NodeId, int]] = set()
+        self.replication = ReplicationPort(
+            self._take,
+            self._lost,
+            feature_level=self.levels.own,
+            clients=clients,
+        )
+
+    def connect(self, membership: Membership) -> None:
+        """Keep a link to each member but this node; to former members for a moment longer."""
+        others = {m.id: m for m in membership.members if m.id != self._node_id}
+        self._members = others
+        for node_id in self._links.keys() - others.keys() - self._farewells.keys():
+            self._farewells[node_id] = asyncio.get_running_loop().call_later(
+                _FAREWELL_S, self._drop, node_id
+            )
+        for node_id in self._farewells.keys() & others.keys():
+            self._farewells.pop(node_id).cancel()
+        for member in others.values():
+            self._link(member)
+            self._note_clients(self._links[member.id])
+
+    def send(self, message: Message) -> None:
+        """Send a message to its recipient, or drop it when there is no link."""
+        link = self._links.get(message.recipient)
+        if link is not None:
+            link.send(message)
+
+    def connected(self, node_id: NodeId) -> bool:
+        """Whether the link to a member is up."""
+        link = self._links.get(node_id)
+        return link is not None and link.connected
+
+    def connected_ids(self) -> list[NodeId]:
+        """Return the nodes whose link is up, sorted."""
+        return sorted(node_id for node_id in self._links if self.connected(node_id))
+
+    async def ask(self, node_id: NodeId, method: str, request: bytes, timeout_s: float) -> bytes:
+        """Call a unary method of a peer's port, beside the streams.
+
+        Raises:
+            Unavailable: There is no link, or no answer.
+        """
+        link = self._links.get(node_id)
+        if link is None:
+            raise Unavailable(f"no link to {node_id}")
+        return await link.ask(method, request, timeout_s)
+
+    def address(self, member: Member) -> str:
+        """Return where a member is called: where its membership says that it is."""
+        return member.address
+
+    def replication_address(self, address: str, port: int) -> tuple[str, int]:
+        """Return where a peer called at *address* takes replication: its host, *port*."""
+        return address.rpartition(":")[0].strip("[]"), port
+
+    async def close(self) -> None:
+        """Close every link, and the replication port."""
+        self.replication.close()
+        for node_id in list(self._links):
+            self._drop(node_id)
+        await asyncio.gather(*self._closing)
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """Return the service to register on the peer port's server."""
+        handler = grpc.stream_stream_rpc_method_handler(self._exchange)
+        return grpc.method_handlers_generic_handler(SERVICE, {"Control": handler})
+
+    def _link(self, member: Member, *, is_here: bool = False) -> None:
+        """Keep a link to *member*; begin anew where its address changed.
+
+        Also where it *is here*, while we wait before we try it again: what its name means may have
+        changed with it.
+        """
+        address = self.address(member)
+        current = self._links.get(member.id)
+        if current is not None:
+            if current.address == address and not (is_here and current.backs_off):
+                return
+            self._drop(member.id)
+        self._links[member.id] = PeerLink(
+            member,
+            address,
+            self._events,
+            self._encoder.encode,
+            self.replication_address,
+            told=self._told,
+        )
+
+    def _told(self, link: PeerLink, ticket: Ticket) -> None:
+        """Take what a node says of itself, where a member answers at its own address."""
+        self.levels.told(link.member.id, ticket.feature_level)
+        self._note_clients(link)
+
+    def _note_clients(self, link: PeerLink) -> None:
+        member = self._members.get(link.member.id)
+        is_its_own = member is not None and self.address(member) == link.address
+        if is_its_own and link.ticket is not None and link.ticket.clients is not None:
+            self.endpoints[link.member.id] = link.ticket.clients
+
+    def _drop(self, node_id: NodeId) -> None:
+        farewell = self._farewells.pop(node_id, None)
+        if farewell is not None:
+            farewell.cancel()
+            self.endpoints.pop(node_id, None)
+        task = asyncio.get_running_loop().create_task(self._links.pop(node_id).close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _exchange(
+        self, frames: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]
+    ) -> None:
+        """Take one inbound greeted stream until it breaks; only a ticket ever flows back."""
+        hello, sender = await self._greet(context)
+        self.levels.told(hello.sender_id, hello.feature_level)
+        with self.replication.admitted(hello) as ticket:
+            await context.send_initial_metadata(((TICKET_KEY, ticket.encode()),))
+            self._heard_from(hello, sender)
+            self._streams[hello.sender_id] += 1
+            try:
+                async for frame in frames:
+                    self._take(hello, frame)
+            except peer_codec.BadFrame as error:
+                logger.error("stream from %r: %s", hello.sender_name, error)
+                await context.abort(grpc.StatusCode.DATA_LOSS, str(error))
+            except (MemberRemoved, NotMember, NewerCommand) as error:
+                await _refuse(context, error)
+            finally:
+                self._lost(hello)
+                self._streams[hello.sender_id] -= 1
+                self._streams += Counter()  # which lets go of who has none
+
+    def _lost(self, hello: Hello) -> None:
+        """Tell that a connection of a node broke, unless it has another stream here.
+
+        Then it came back before this was noticed; or the other stream is a stranger's, whose coming
+        and going in a member's name says nothing.
+        """
+        if self._streams[hello.sender_id] <= 1:
+            self._events.peer_disconnected(hello.sender_id)
+
+    def _take(self, hello: Hello, frame: bytes | memoryview) -> None:
+        """Take a frame of either stream.
+
+        Raises:
+            BadFrame: It is no message.
+            MemberRemoved, NotMember: The sender is no member any more.
+            NewerCommand: This node must stop.
+        """
+        sender = hello.sender_id
+        if sender not in self._members:
+            self._events.check_sender(sender)
+        try:
+            message = peer_codec.decode(frame, sender=sender, recipient=self._node_id)
+        except peer_codec.UnknownMessage as error:
+            self._drop_unknown(hello, error)
+        except NewerCommand as error:
+            self._events.outdated(error)
+            raise
+        else:
+            self._events.receive(message)
+
+    def _drop_unknown(self, hello: Hello, error: peer_codec.UnknownMessage) -> None:
+        """Pass over what only a newer version says; told once a sender and type."""
+        key = (hello.sender_id, error.number)
+        if key not in self._not_known and len(self._not_known) < _MAX_LINKS:
+            self._not_known.add(key)
+            logger.warning("%r sends %s: dropped", hello.sender_name, error)
+
+    async def _greet(
+        self, context: grpc.aio.ServicerContext[bytes, bytes]
+    ) -> tuple[Hello, Member | None]:
+        """Return the greeting, and its sender as far as it is known by other than its own word."""
+        metadata = by_key(context.invocation_metadata())
+        try:
+            hello = Hello.decode(str(metadata.get(METADATA_KEY, "")))
+            sender = await self._events.hello_from(hello)
+        except DledgerError as error:
+            await _refuse(context, error)
+        return hello, sender
+
+    def _heard_from(self, hello: Hello, sender: Member | None) -> None:
+        """Answer whoever greeted, where it is known to be.
+
+        A node that knows no member yet answers where the greeting says, until it does.
+        """
+        current = self._links.get(hello.sender_id)
+        if current is None and len(self._links) >= _MAX_LINKS:
+            logger.warning("no link to %r: there are %d", hello.sender_name, len(self._links))
+        elif sender is not None:
+            self._link(sender, is_here=True)
+        elif current is None or not current.connected:
+            address = f"{hello.endpoint.host}:{hello.endpoint.port}"
+            told = Member(id=hello.sender_id, name=hello.sender_name, address=address)
+            self._link(told, is_here=True)
+
+
+async def _refuse(context: grpc.aio.ServicerContext[bytes, bytes], error: DledgerError) -> NoReturn:
+    """End a stream; a former member is told by which entry it was removed."""
+    metadata = ((REMOVED_KEY, str(error.index)),) if isinstance(error, MemberRemoved) else ()
+    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error), metadata)
+    raise AssertionError("abort returned")

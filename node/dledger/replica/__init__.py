@@ -1,0 +1,1 @@
+"""One running replica: orders disk, network and apply around Raft."""

@@ -1,0 +1,598 @@
+"""The loop of one node: the only place that orders disk, network and apply.
+
+The Raft core says what must happen (`Ready`); the driver makes it happen in the order that the
+promises need: persist before you speak (`disk`), apply only what is committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from random import Random
+from typing import Protocol
+
+from dledger.common.failover import FailoverRecord
+from dledger.common.metrics import NodeMetrics
+from dledger.common.work_thread import Worker, WorkThread
+from dledger.errors import DiskFull, DledgerError, NewerCommand, NotLeader
+from dledger.raft.config import RaftConfig
+from dledger.raft.core import Raft
+from dledger.raft.messages import InstallSnapshotRequest, Message
+from dledger.raft.ready import Ready, RoleChange
+from dledger.replica.commit_watch import CommitWatch
+from dledger.replica.disk import Disk
+from dledger.replica.disk_room import DiskRoom
+from dledger.replica.disk_stall import StallLimits, StallWatch
+from dledger.replica.installation import Installation
+from dledger.replica.last_words import last_words
+from dledger.replica.log_clock import Clock, LogClock
+from dledger.replica.log_view import LogView
+from dledger.replica.proposals import Command
+from dledger.replica.proposing import EntrySizes, Proposing
+from dledger.replica.reads import AppliedWaiters, PendingReads
+from dledger.replica.refetch import first_needed, is_stuck_behind
+from dledger.replica.refusal_log import RefusalLog
+from dledger.replica.role_watch import RoleWatch
+from dledger.replica.signals import ChangeSignal
+from dledger.replica.snapshots import Memberships, Snapshots
+from dledger.store.commit_log import CommitLog
+from dledger.store.hard_state import HardStateFile
+from dledger.types import (
+    Entry,
+    EntryKind,
+    HardState,
+    Member,
+    Membership,
+    NodeId,
+    Role,
+    SnapshotInfo,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class StateMachine(Protocol):
+    """What committed entries mean; see `broker.state.BrokerState`."""
+
+    def apply(self, entry: Entry) -> Sequence[object]:
+        """Apply one DATA entry; return one result a command, errors as values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverConfig:
+    """Timings and bounds of one node's loop."""
+
+    tick_s: float = 0.05
+    stall: StallLimits = field(default_factory=StallLimits)
+    max_queued_bytes: int = 64 << 20
+    min_free_bytes: int = 64 << 20
+    entries: EntrySizes = field(default_factory=EntrySizes)
+
+
+class Driver:
+    """Runs one Raft core on one commit log.
+
+    It calls *on_fatal* when nothing it says can be trusted any more, and *on_removed*, once and
+    with the entry's index, when a committed change has removed this node from its group. *admit*
+    raises FeatureNotReady for a command that a member of the group would not know.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: DriverConfig,
+        raft: RaftConfig,
+        hard_state_file: HardStateFile,
+        hard_state: HardState,
+        log: CommitLog,
+        state: StateMachine,
+        send: Callable[[Message], None],
+        on_membership: Callable[[Membership], None],
+        on_fatal: Callable[[BaseException], None],
+        clock: Clock,
+        rng: Random,
+        metrics: NodeMetrics,
+        snapshots: Snapshots | None = None,
+        on_removed: Callable[[int], None] = lambda _: None,
+        admit: Callable[[Command, Membership], None] = lambda _, __: None,
+        thread: Callable[[str], Worker] = WorkThread,
+    ) -> None:
+        self._config = config
+        self._state = state
+        self._send = send
+        self._on_membership = on_membership
+        self._on_fatal = on_fatal
+        self._admit = admit
+        self._on_removed: Callable[[int], None] | None = on_removed
+        self._clock = clock
+        self._rng = rng
+        self._metrics = metrics
+        self._readers = ThreadPoolExecutor(2, "log-reader")
+        self.view = LogView(
+            log, self._readers, on_loaded=self._entries_loaded, on_error=self.disk_failed
+        )
+        self._snapshots = snapshots
+        self._applied_index = 0
+        if snapshots is not None:
+            snapshots.attach(
+                applied_index=lambda: self._applied_index,
+                on_loaded=self._entries_loaded,
+                on_error=self.disk_failed,
+            )
+            self._applied_index = snapshots.logged_index
+        self.core = Raft(
+            raft,
+            hard_state=hard_state,
+            log=self.view,
+            memberships=log.memberships() if snapshots is None else snapshots.memberships(),
+            rng=rng,
+            applied_index=self._applied_index,
+            snapshots=snapshots,
+        )
+        self._id = raft.id
+        self._log = log
+        self.core.log_repaired(whole=log.is_whole)
+        self._membership = self.core.membership
+        self._log_clock = LogClock(clock)
+        self._log_clock.applied(snapshots.now_ms if snapshots is not None else 0)
+        self._proposing = Proposing(
+            self.core,
+            clock=clock,
+            log_clock=self._log_clock,
+            metrics=metrics,
+            max_queued_bytes=config.max_queued_bytes,
+            sizes=config.entries,
+        )
+        self._refusals = RefusalLog(raft.id, clock=clock, metrics=metrics)
+        self._roles = RoleWatch(self.core, clock=clock, log_clock=self._log_clock, metrics=metrics)
+        self._room = DiskRoom(config.min_free_bytes)
+        self._reads = PendingReads()
+        self._applied = AppliedWaiters()
+        self._wake_scheduled = False
+        self._tick_handle: asyncio.TimerHandle | None = None
+        self._running = False
+        self._disk = Disk(
+            log=log,
+            hard_state_file=hard_state_file,
+            send=send,
+            events=self,
+            now_s=clock.monotonic_s,
+            metrics=metrics,
+            thread=thread,
+        )
+        self._installation = (
+            Installation(
+                snapshots, self._disk, finished=self._snapshot_finished, failed=self.disk_failed
+            )
+            if snapshots is not None
+            else None
+        )
+        self.applied_bytes = 0
+        self._stall = StallWatch(config.stall)
+        self._commits = CommitWatch()
+        self._changes = ChangeSignal()
+        self._applied_listeners: list[Callable[[], None]] = []
+        self.last_tick_s = clock.monotonic_s()
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start ticking; call on the event loop.
+
+        The first tick comes at a random part of one: nodes that start in the same instant, as when
+        power returns, would else split their votes whenever they draw the same timeout.
+        """
+        self._running = True
+        self._on_membership(self._membership)
+        self._schedule_tick(self._rng.random() * self._config.tick_s)
+        self._wake()
+
+    async def stop(self) -> None:
+        """Stop ticking, let the running writes end, fail those who wait."""
+        self._running = False
+        if self._tick_handle is not None:
+            self._tick_handle.cancel()
+        self._proposing.refuse(NotLeader(None))
+        self._reads.fail_all(NotLeader(None))
+        await self._disk.close()
+        if self._installation is not None:
+            await self._installation.close()
+        await asyncio.to_thread(self._readers.shutdown)
+
+    # -- what the servicers see ------------------------------------------------------------------
+
+    @property
+    def is_running(self) -> bool:
+        """Whether this node speaks: it was started, not stopped, and its disk has not failed."""
+        return self._running
+
+    @property
+    def applied_index(self) -> int:
+        """The newest index whose effects are in the state machine."""
+        return self._applied_index
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes of commands that wait to become part of an entry."""
+        return self._proposing.queued_bytes
+
+    @property
+    def writes_refused(self) -> DiskFull | None:
+        """Why this node takes no user data; None: it does, when it leads."""
+        return self._room.refusal
+
+    def sync_running_s(self) -> float:
+        """Return how long the write and sync under way has taken so far; 0 if none is."""
+        since_s = self._disk.busy_since_s
+        return 0.0 if since_s is None else self._clock.monotonic_s() - since_s
+
+    def commit_waits_s(self) -> float:
+        """Return for how long no majority took what waits in this leader's log; 0 if none waits."""
+        return self._commits.waited_s(self._clock.monotonic_s())
+
+    @property
+    def last_failover(self) -> FailoverRecord | None:
+        """The newest change of leader that this node won."""
+        return self._roles.last_failover
+
+    def is_serving_leader(self) -> bool:
+        """Whether this node leads and has applied an entry of its own term.
+
+        Before that its state machine may lack entries that the old leader acknowledged.
+        """
+        return self._running and self._roles.serves
+
+    def now_ms(self) -> int:
+        """Return the leader's log clock: Unix milliseconds that never go back."""
+        return self._log_clock.now_ms()
+
+    def submit(
+        self, command: Command, *, grows: bool, line: str = "", producer: str = ""
+    ) -> asyncio.Future[object]:
+        """Queue one framed command; the future gives what applying it gave.
+
+        Commands of one line, and those of one producer, enter the log in the order of submission;
+        lines take turns. The future may also raise NotLeader (it
+        did not enter the log, nor did any that was submitted behind it by then), LeadershipLost
+        (outcome unknown; retry with the same idempotency key), and what applying it refused.
+
+        Args:
+            command: A framed command (`broker.commands`), or one that is open until its turn.
+            grows: Whether it stores user data; such commands are refused while the disk is full.
+            line: Whose turn it takes, the name of a connection; empty: the node's own.
+            producer: Whose command it is, on whichever connection; empty: nobody's.
+
+        Raises:
+            NotLeader: This node does not lead.
+            Overloaded: A bounded queue is full.
+            DiskFull: The disk has no room for more user data.
+            FeatureNotReady: Not every member knows such a command yet.
+        """
+        self.check(grows=grows)
+        self._admit(command, self.core.membership)
+        result = self._proposing.push(command, line=line, producer=producer)
+        self._wake()
+        return result
+
+    def check(self, *, grows: bool) -> None:
+        """Raise NotLeader or DiskFull where `submit` would."""
+        if not self.is_serving_leader():
+            raise NotLeader(self.core.leader)
+        if grows:
+            self._room.check()
+
+    async def propose(self, command: bytes, *, grows: bool) -> object:
+        """Commit one framed command and return what applying it gave; raises as `submit` does."""
+        return await self.submit(command, grows=grows)
+
+    async def read_index(self) -> int:
+        """Return an index at which a read is linearizable: it covers all acknowledged so far.
+
+        Raises:
+            NotLeader: This node does not lead, or does no more.
+            Unavailable: The leader is too new to know what is committed.
+            Overloaded: Too many reads wait.
+        """
+        if not self._running:
+            raise NotLeader(None)
+        context, confirmed = self._reads.begin()
+        try:
+            self.core.read_index(context)
+            self._wake()
+            return await confirmed
+        finally:
+            self._reads.end(context)
+
+    async def wait_applied(self, index: int, timeout_s: float) -> None:
+        """Return when *index* is applied here. Raises Unavailable after *timeout_s*, Overloaded."""
+        if self._applied_index < index:
+            await self._applied.wait(index, timeout_s)
+
+    def receive(self, message: Message) -> None:
+        """Take one message from a peer."""
+        if not self._takes_steps():
+            return
+        if type(message) is InstallSnapshotRequest and self._is_backlogged():
+            return
+        self._roles.receiving(message)
+        self.core.step(message)
+        self._wake_if_due()
+
+    def _takes_steps(self) -> bool:
+        installing = self._installation is not None and self._installation.replaces_log
+        return self._running and not installing
+
+    def _is_backlogged(self) -> bool:
+        """Whether a piece of a snapshot comes faster than the disk takes it; it comes again."""
+        return self._snapshots is not None and self._snapshots.is_backlogged
+
+    def peer_disconnected(self, peer: NodeId) -> None:
+        """Pass on that a peer's connection broke; if it leads, an election starts early."""
+        if not self._running:
+            return
+        if peer == self.core.leader:
+            self._roles.leader_lost("ConnectionLost")
+        self.core.peer_disconnected(peer)
+        self._wake()
+
+    def campaign(self) -> None:
+        """Start an election now: the group was just founded here."""
+        self._roles.leader_lost("Bootstrap")
+        self.core.campaign()
+        self._wake()
+
+    def transfer_leadership(self, target: NodeId | None) -> NodeId:
+        """Hand leadership to *target* (or the best follower). Raises NotLeader, InvalidArgument."""
+        chosen = self.core.transfer_leadership(target)
+        self._wake()
+        return chosen
+
+    def change_membership(
+        self, *, voters: Collection[Member], learners: Collection[Member]
+    ) -> tuple[int, int]:
+        """Begin a change of members; see `Raft.change_membership`, also for what it raises."""
+        begun = self.core.change_membership(voters=voters, learners=learners)
+        self._wake()
+        return begun
+
+    async def wait_change(self, timeout_s: float) -> None:
+        """Return when role, leader, readiness or members change, or after *timeout_s*."""
+        await self._changes.wait(timeout_s)
+
+    def on_applied(self, listener: Callable[[], None]) -> None:
+        """Call *listener* after each batch of applied entries."""
+        self._applied_listeners.append(listener)
+
+    def set_free_bytes(self, free_bytes: int) -> None:
+        """Refuse or take user data, by the room that is left on the disk."""
+        self._room.measured(free_bytes, retrying=self._disk.retrying)
+
+    # -- the loop --------------------------------------------------------------------------------
+
+    def _schedule_tick(self, wait_s: float) -> None:
+        self._tick_handle = asyncio.get_running_loop().call_later(wait_s, self._tick)
+
+    def _tick(self) -> None:
+        if not self._running:
+            return
+        self._schedule_tick(self._config.tick_s)
+        now_s = self.last_tick_s = self._clock.monotonic_s()
+        self._watch_disk(now_s)
+        core = self.core
+        if self._takes_steps():
+            core.tick()
+        commit_index = core.commit_index
+        waits = commit_index < core.last_index and core.role is Role.LEADER
+        self._commits.look(now_s, waits=waits, commit_index=commit_index)
+        self._wake_if_due()
+
+    def _watch_disk(self, now_s: float) -> None:
+        since_s = self._disk.busy_since_s
+        if since_s is not None and (self._disk.retrying or self.core.role is not Role.LEADER):
+            since_s = None
+        is_behind = since_s is not None and self.core.commit_index > self.core.durable_index
+        if self._stall.exceeded(now_s, busy_since_s=since_s, is_behind=is_behind):
+            logger.warning(
+                "the disk has not synced for %.1f s: stepping down", self.sync_running_s()
+            )
+            self.core.step_down()
+
+    def _wake(self) -> None:
+        if not self._wake_scheduled and self._running:
+            self._wake_scheduled = True
+            asyncio.get_running_loop().call_soon(self._run)
+
+    def _wake_if_due(self) -> None:
+        """Wake up behind what mostly changes nothing: a tick, a heartbeat or its answer."""
+        if self.core.has_ready() or self._proposing.waits():
+            self._wake()
+
+    def _run(self) -> None:
+        self._wake_scheduled = False
+        try:
+            self._advance()
+        except NewerCommand as error:
+            self.outdated(error)
+        except Exception as error:
+            logger.critical("a fault of this program", exc_info=error)
+            self._fail("cannot go on behind a step that was half done", error)
+
+    def _advance(self) -> None:
+        while self._takes_steps():
+            self._proposing.propose(disk_idle=self._disk.idle)
+            if not self.core.has_ready():
+                break
+            ready = self.core.ready()
+            self._handle(ready)
+            if ready.committed:
+                self._wake()  # however much there is to apply, votes and heartbeats come between
+                break
+
+    def _handle(self, ready: Ready) -> None:
+        self._disk.submit(ready)
+        if ready.committed:
+            self._apply(ready.committed)
+            self._applied.applied(self._applied_index)
+        if self._installation is not None and (ready.chunks or ready.install is not None):
+            self._installation.take(ready)
+        if ready.reads:
+            self._reads.confirmed(ready.reads)
+        self._note_membership()
+        self._note_role(ready.role_change)
+        if ready.refused is not None:
+            self._refusals.note(ready.refused)
+
+    # -- what the disk says ----------------------------------------------------------------------
+
+    def hard_state_durable(self, hard_state: HardState) -> None:
+        """Count our own vote, if it waited for this."""
+        self.core.hard_state_persisted(hard_state)
+        self._wake()
+
+    def entries_durable(self, term: int, index: int) -> None:
+        """Count ourselves towards the majority of these entries."""
+        self._room.write_succeeded(retrying=self._disk.retrying)
+        self.core.persisted(term=term, index=index)
+        self._wake()
+
+    def cut_durable(self) -> None:
+        """Look whether the log is whole, without what the core let go of; then we may campaign."""
+        self.log_repaired(())
+
+    def disk_full(self, error: DiskFull) -> None:
+        """Refuse writes; what waits is written when there is room.
+
+        Whoever waits for an entry is told that its outcome is unknown; asking again, it is told
+        why. A voter that has everything on disk has room, and is asked to lead instead.
+        """
+        self._room.write_refused(error)
+        self._proposing.outcome_lost()
+        heir = self.core.heir()
+        if heir is not None and self.core.progress()[heir].match_index >= self.core.last_index:
+            self.transfer_leadership(heir)
+
+    def disk_failed(self, error: BaseException) -> None:
+        """Stop speaking: after a failed write or sync nothing this node says can be trusted.
+
+        Except that another should lead, which rests on no disk.
+        """
+        self._fail("storage failed", error)
+
+    def outdated(self, error: NewerCommand) -> None:
+        """Stop: the group's log holds what this version does not know. Nothing is skipped."""
+        self._fail("this version is too old for its group", error)
+
+    def _fail(self, why: str, error: BaseException) -> None:
+        if self._running:
+            self._running = False
+            self._disk.stop()
+            logger.critical("%s, this node stops: %s", why, error)
+            farewell = last_words(self.core)
+            if farewell is not None:
+                self._send(farewell)
+            self._proposing.refuse(NotLeader(None))
+            self._reads.fail_all(NotLeader(None))
+            self._on_fatal(error)
+
+    def log_repaired(self, entries: Sequence[Entry]) -> None:
+        """Note entries that can be read again, and look whether the log is whole."""
+        if self._installation is not None and self._installation.replaces_log:
+            asyncio.get_running_loop().call_later(self._config.tick_s, self.log_repaired, entries)
+        elif self._running:
+            self.core.log_repaired(entries, whole=self._log.is_whole)
+            self._note_membership()
+            self._wake()
+
+    def entries_lost(self, damaged: Sequence[range]) -> None:
+        """Ask the leader for a snapshot, if it has dropped an entry of these that we wait for.
+
+        Without a leader, ask whether the first one was ever committed.
+        """
+        needed = first_needed(damaged, self._applied_index)
+        if self._takes_steps() and needed is not None:
+            self.core.entry_lost(needed)
+            if needed == first_needed(self._log.faulty, self._applied_index):
+                self.core.disown(needed)
+            self._wake()
+
+    def hand_over_damaged(self) -> None:
+        """Give leadership away, if there is anyone: our log stays damaged."""
+        if not self._running or self.core.role is not Role.LEADER:
+            return
+        if is_stuck_behind(self._log.faulty, self.core):
+            logger.warning("no follower can get what is damaged here: stepping down")
+            self.core.step_down()
+            self._wake()
+        elif self.core.transfer_target is None:
+            try:
+                self.transfer_leadership(None)
+            except DledgerError as error:
+                logger.warning("the log is damaged, but leadership stays: %s", error)
+
+    # -- apply -----------------------------------------------------------------------------------
+
+    def _apply(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            self._apply_one(entry)
+        for listener in self._applied_listeners:
+            listener()
+
+    def _apply_one(self, entry: Entry) -> None:
+        self._log_clock.applied(entry.timestamp_ms)
+        self.applied_bytes += entry.size_bytes
+        known = self._snapshots is not None and entry.index <= self._snapshots.index
+        applies = entry.kind is EntryKind.DATA and not known
+        results = self._state.apply(entry) if applies else ()
+        self._applied_index = entry.index
+        self._proposing.applied(entry.term, entry.index, results)
+        if entry.kind is EntryKind.MEMBERSHIP:
+            self._changes.notify()
+        if self._roles.applied(entry.term):
+            self._changes.notify()
+
+    def _snapshot_finished(self, info: SnapshotInfo, memberships: Memberships | None) -> None:
+        """The log begins anew behind *info*; the state may be ahead of it (`snapshots`)."""
+        if memberships is not None and self._snapshots is not None:
+            self._applied_index = info.last_index
+            self._applied.applied(info.last_index)
+            self._log_clock.applied(self._snapshots.now_ms)
+        self.core.snapshot_finished(
+            info,
+            installed=memberships is not None,
+            memberships=memberships or (),
+            last_index=self._log.last_index,
+        )
+        self.core.log_repaired(whole=self._log.is_whole)
+        for listener in self._applied_listeners:
+            listener()
+        self._wake()
+
+    # -- membership and role ---------------------------------------------------------------------
+
+    def _note_membership(self) -> None:
+        membership = self.core.membership
+        if membership is not self._membership:
+            self._membership = membership
+            self._on_membership(membership)
+        if membership.get(self._id) is not None:
+            return
+        removal_index = self.core.removal_index(self._id)
+        if removal_index is not None and self._on_removed is not None:
+            on_removed, self._on_removed = self._on_removed, None
+            on_removed(removal_index)
+
+    def _note_role(self, change: RoleChange | None) -> None:
+        before = self._roles.changed(change)
+        if before is None:
+            return
+        if before is Role.LEADER:
+            self._reads.fail_all(NotLeader(self.core.leader))
+            self._proposing.refuse(NotLeader(self.core.leader))
+        self._changes.notify()
+
+    def _entries_loaded(self) -> None:
+        self.core.entries_available()
+        self._wake()

@@ -1,0 +1,1 @@
+"""What every client request passes, whichever protocol: admission, catalog, forwarding."""

@@ -1,0 +1,29 @@
+"""What a node's operator may set about the client protocol."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dledger.common.limits import MADE_AT_ONCE, MADE_PER_S
+from dledger.services.producing import StreamBounds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayConfig:
+    """Settings of the client protocol.
+
+    Attributes:
+        auto_create_topics: Whether topics are made when first used; consumer groups always are.
+        default_queues: Queues of a topic made that way.
+        made_at_once: How many topics, and how many consumer groups, may be made that way at once.
+        made_per_s: How many more each second.
+        leader_follows_clients: Whether leadership goes to the node that clients use.
+        streams: What may be under way on one stream of a producer.
+    """
+
+    auto_create_topics: bool = True
+    default_queues: int = 8
+    made_at_once: int = MADE_AT_ONCE
+    made_per_s: float = MADE_PER_S
+    leader_follows_clients: bool = True
+    streams: StreamBounds = field(default_factory=StreamBounds)

@@ -1,0 +1,128 @@
+"""The node as its servicers see it: propose a command, ask the state, read an entry.
+
+The driver is behind it in a node, a small in-memory one in tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from dledger.broker.state import BrokerState
+from dledger.replica.proposals import Command
+from dledger.types import Entry, Member, NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientEndpoint:
+    """Where clients reach one node.
+
+    Attributes:
+        host: An IPv4 address: routes name many nodes, and the SDKs allow that for addresses only.
+        port: The plain gRPC port.
+        tls_port: The gRPC port with TLS; 0 when it is turned off.
+        heard: Whether the node that says so hears it now, as far as it can tell.
+    """
+
+    node_id: NodeId
+    name: str
+    host: str
+    port: int
+    tls_port: int
+    heard: bool = True
+
+
+class Engine(Protocol):
+    """What a servicer may ask of its node. Called on the event loop only."""
+
+    @property
+    def group(self) -> str:
+        """The broker group's name; clients see it as the broker's name."""
+
+    @property
+    def node_id(self) -> NodeId:
+        """This node."""
+
+    @property
+    def state(self) -> BrokerState:
+        """What the entries applied so far mean."""
+
+    def is_leader(self) -> bool:
+        """Whether this node leads and has applied an entry of its term: its state is current."""
+
+    def leader(self) -> Member | None:
+        """The leader as far as this node knows."""
+
+    def endpoints(self) -> Sequence[ClientEndpoint]:
+        """All nodes whose address is known, sorted by name."""
+
+    def knows_members(self) -> bool:
+        """Whether `endpoints` has all members: one that has just started lacks some."""
+
+    def hears(self, node_id: NodeId) -> bool:
+        """Whether this node hears another one now, or is that one.
+
+        A leader tells by the answers to its heartbeats, a follower only by whether its link is up.
+        """
+
+    def submit(
+        self, command: Command, *, line: str = "", producer: str = ""
+    ) -> asyncio.Future[object]:
+        """Queue a framed or open command; the future as `propose`.
+
+        It stands behind those that were submitted before of its *producer*, and of its *line*;
+        lines, which are connections, take turns. What names neither is small.
+
+        Raises:
+            NotLeader: This node does not lead; nothing happened.
+            Overloaded: A bounded queue is full; nothing happened.
+            DiskFull: No room for user data; nothing happened.
+        """
+
+    def check(self, kind: int) -> None:
+        """Raise NotLeader or DiskFull where `submit` would for a command of this type byte."""
+
+    async def propose(self, command: bytes) -> object:
+        """Commit one framed command and return what applying it gave.
+
+        Raises:
+            NotLeader: This node does not lead; nothing happened.
+            LeadershipLost: Outcome unknown; safe to repeat with the same idempotency key.
+            Overloaded: A bounded queue is full; nothing happened.
+            DiskFull: No room for user data; nothing happened.
+            DledgerError: What applying the command refused.
+        """
+
+    async def read_entry(self, index: int) -> Entry:
+        """Return a committed entry."""
+
+    async def read_index(self) -> int:
+        """Return an index at which a read is linearizable, once a quorum says that we lead.
+
+        Raises:
+            NotLeader: This node does not lead.
+            Unavailable: The leader is too new to know what is committed.
+            Overloaded: Too many reads wait.
+        """
+
+    async def wait_applied(self, index: int, timeout_s: float) -> None:
+        """Return when the state has entry *index*.
+
+        Raises:
+            Unavailable: Not within *timeout_s*.
+            Overloaded: Too many wait already.
+        """
+
+    async def wait_leader_change(self, timeout_s: float) -> None:
+        """Return when role, term, leader or readiness to lead changes, or after the timeout."""
+
+    def hand_over(self, target: NodeId) -> bool:
+        """Start handing leadership to a follower; False if it is not close behind, or not now."""
+
+    def now_ms(self) -> int:
+        """The leader's log clock, Unix milliseconds; never goes back."""
+
+    def on_applied(self, listener: Callable[[], None]) -> None:
+        """Call *listener* after entries were applied, one or many."""

@@ -1,0 +1,387 @@
+"""How a request reaches the leader, whichever node it came to, and waits when there is none.
+
+A follower does not look into a request: it sends the same bytes to the same method on the leader's
+peer port, with the caller's ``x-mq-*`` metadata, and passes the answer back. `Relay.run` holds a
+request through an election for most of its deadline; repeating it is safe because sends carry an
+idempotency key and receives an attempt id. A request that came from a peer is never sent on; it is
+held only where this node was elected and is about to serve.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import grpc
+import grpc.aio
+
+from dledger.common.limits import MAX_HELD_BYTES
+from dledger.errors import (
+    NOTHING_DONE,
+    DiskFull,
+    DledgerError,
+    LeadershipLost,
+    NotJoined,
+    NotLeader,
+    OutcomeUnknown,
+    Overloaded,
+    RateLimited,
+    Unavailable,
+)
+from dledger.peers.peer_link import CHANNEL_OPTIONS
+from dledger.requests.engine import Engine
+from dledger.requests.passing_on import PassingOn
+from dledger.rpc.channel import error_of
+from dledger.rpc.metadata import by_key
+from dledger.rpc.status import Relayed, from_rpc
+from dledger.types import Member, NodeId
+
+FORWARDED_KEY: Final = "x-dledger-forwarded"
+_TELEMETRY_KEY: Final = "x-dledger-telemetry"
+_HOST_KEY: Final = "x-dledger-host"
+_LINE_KEY: Final = "x-dledger-line"
+THROUGH_KEY: Final = "x-dledger-through"
+_PASSING_ON_KEY: Final = "x-dledger-passing-on"
+_CLIENT_ID_KEY: Final = "x-mq-client-id"
+_LANGUAGE_KEY: Final = "x-mq-language"
+_REQUEST_ID_KEY: Final = "x-mq-request-id"
+_PASSED_ON: Final = ("x-mq-", "authorization")
+_NO_DEADLINE_S: Final = 10.0
+_RETRY_S: Final = 0.05
+_RETRY_MAX_S: Final = 0.4
+_WATCH_S: Final = 1.0
+_TELL_S: Final = 1.0
+_NUMBER_DIGITS: Final = 20
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who asks, through which port, and until when an answer is of use.
+
+    Attributes:
+        client_id: The SDK's id for itself; empty if it sent none.
+        tls: Whether the client came through a TLS port (of this node or of a follower).
+        forwarded: Whether a follower sent it here; then it goes no further.
+        deadline_s: Event-loop time by which the answer should leave, a margin before the
+            client's own deadline.
+        given: The call's metadata.
+        host: Where the client's connection comes from, as gRPC names it, without the port.
+        has_telemetry: Whether the client's Telemetry runs on the same connection.
+        connection: The client's connection here, as gRPC names it; empty if a follower's.
+        line: The client's connection, here or at a follower: whose turn its commands take. One
+            that comes through a follower that does not say so takes the follower's.
+    """
+
+    client_id: str
+    tls: bool
+    forwarded: bool
+    deadline_s: float
+    given: Mapping[str, str]
+    host: str = ""
+    has_telemetry: bool = False
+    connection: str = ""
+    line: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        context: Any,
+        *,
+        tls: bool,
+        peer_port: bool,
+        runs_telemetry: Callable[[str, str], bool] = lambda _, __: False,
+    ) -> Caller:
+        """Return the caller of the gRPC call *context* that came through such a port.
+
+        *runs_telemetry* says whether a client's Telemetry runs on the connection of a peer, both
+        given; of a forwarded call the follower has said so.
+        """
+        given = by_key(context.invocation_metadata())
+        client_id, peer = client_id_of(given), context.peer()
+        has_telemetry = _TELEMETRY_KEY in given if peer_port else runs_telemetry(client_id, peer)
+        return cls(
+            client_id=client_id,
+            host=given.get(_HOST_KEY, "") if peer_port else peer.rpartition(":")[0],
+            has_telemetry=has_telemetry,
+            tls=given.get(FORWARDED_KEY) == "tls" if peer_port else tls,
+            forwarded=peer_port,
+            deadline_s=_deadline_s(context),
+            given=given,
+            connection="" if peer_port else peer,
+            line=given.get(_LINE_KEY, peer) if peer_port else peer,
+        )
+
+    @property
+    def request_id(self) -> str:
+        """The SDK's id for this request; empty if it sent none."""
+        return self.given.get(_REQUEST_ID_KEY, "")
+
+    @property
+    def language(self) -> str:
+        """The SDK's language, such as ``PYTHON``; empty if it did not say."""
+        return self.given.get(_LANGUAGE_KEY, "")
+
+    @property
+    def through(self) -> NodeId | None:
+        """The follower that sent it here."""
+        node = self.given.get(THROUGH_KEY) if self.forwarded else None
+        return NodeId(node) if node is not None else None
+
+    @property
+    def passing_on(self) -> int | None:
+        """The number by which that follower will say that it passed the answer on."""
+        number = self.given.get(_PASSING_ON_KEY, "") if self.forwarded else ""
+        return int(number) if number.isdecimal() and len(number) < _NUMBER_DIGITS else None
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What is passed on to the leader."""
+        passed = (item for item in self.given.items() if item[0].startswith(_PASSED_ON))
+        telemetry = ((_TELEMETRY_KEY, "1"),) if self.has_telemetry else ()
+        port = "tls" if self.tls else "plain"
+        origin = ((_HOST_KEY, self.host), (_LINE_KEY, self.line))
+        return (*passed, (FORWARDED_KEY, port), *origin, *telemetry)
+
+    def remaining_s(self) -> float:
+        """Return the seconds until `deadline_s`; negative when it has passed."""
+        return self.deadline_s - asyncio.get_running_loop().time()
+
+
+def client_id_of(given: Mapping[str, str]) -> str:
+    """Return the client id in a call's metadata; empty if there is none."""
+    return given.get(_CLIENT_ID_KEY, "")
+
+
+class Relay:
+    """Runs requests here while this node leads, else at the leader."""
+
+    def __init__(
+        self, engine: Engine, dial: Callable[[str], grpc.aio.Channel] | None = None
+    ) -> None:
+        """Use *dial* to reach a peer's ``host:port``; the default is plain text."""
+        self._engine = engine
+        self._dial = dial or _dial
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._methods: dict[tuple[str, str], Any] = {}
+        self._calls: dict[str, set[Any]] = {}
+        self._streams: set[Any] = set()
+        self._held_bytes = 0
+        self._superseded: set[int] = set()
+        self._watcher: asyncio.Task[None] | None = None
+        self._answers = PassingOn(self._tell)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the requests under way here, held ones included."""
+        return self._held_bytes
+
+    def start(self) -> None:
+        """Start watching for changes of leader."""
+        self._watcher = asyncio.get_running_loop().create_task(self._watch())
+        self._answers.start()
+
+    async def close(self) -> None:
+        """Stop watching and close the channels; calls under way fail as unavailable."""
+        await self._answers.close()
+        if self._watcher is not None:
+            self._watcher.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watcher
+        channels = list(self._channels.values())
+        self._channels.clear()
+        self._methods.clear()
+        for channel in channels:
+            await channel.close()
+
+    async def run(
+        self, caller: Caller, size_bytes: int, attempt: Callable[[], Awaitable[_T]]
+    ) -> _T:
+        """Return what *attempt* gives, trying again while it raises Unavailable.
+
+        Args:
+            caller: Whose deadline counts.
+            size_bytes: What the request holds in memory meanwhile; all together are bounded.
+            attempt: Serves the request once.
+
+        Raises:
+            Unavailable: The caller's time is up, or the request came from a follower, which waits.
+            Overloaded: Too many requests wait already.
+        """
+        if self._held_bytes + size_bytes > MAX_HELD_BYTES:
+            raise Overloaded(f"requests of {self._held_bytes} bytes are under way at this node")
+        self._held_bytes += size_bytes
+        try:
+            return await self._run(caller, attempt)
+        finally:
+            self._held_bytes -= size_bytes
+
+    async def _run(self, caller: Caller, attempt: Callable[[], Awaitable[_T]]) -> _T:
+        wait_s, unknown = _RETRY_S, False
+        while True:
+            try:
+                return await attempt()
+            except Unavailable as error:
+                if caller.remaining_s() <= 0 or (caller.forwarded and not self._is_elect()):
+                    if unknown and _says_nothing_happened(error):
+                        raise _unknown(error) from error
+                    raise
+                unknown = unknown or not isinstance(error, _NOTHING_HAPPENED)
+            except (DiskFull, RateLimited, Relayed) as error:
+                if unknown and _says_nothing_happened(error):
+                    raise _unknown(error) from error
+                raise
+            leader = self._engine.leader()
+            await self.pause(caller, wait_s)
+            changed = self._engine.leader() != leader
+            wait_s = _RETRY_S if changed else min(wait_s * 2, _RETRY_MAX_S)
+
+    def _is_elect(self) -> bool:
+        """Whether we have won an election and serve as soon as what is before us is applied.
+
+        A follower hears of that earlier than we are ready: sent back, its caller would wait.
+        """
+        leader = self._engine.leader()
+        elect = leader is not None and leader.id == self._engine.node_id
+        return elect and not self._engine.is_leader()
+
+    async def pause(self, caller: Caller, wait_s: float) -> None:
+        """Wait a moment, shorter if the leader changes or the caller's time runs out."""
+        await self._engine.wait_leader_change(max(min(wait_s, caller.remaining_s()), 0.001))
+
+    async def unary(self, path: str, request: bytes, caller: Caller) -> bytes:
+        """Return the leader's answer to a unary call.
+
+        Raises:
+            Unavailable: No leader is known, or it could not answer.
+            Relayed: It refused, with a gRPC status for the caller.
+        """
+        channel, leader = self._to_leader(caller)
+        method = self._methods.get((leader.address, path))
+        if method is None:
+            method = self._methods[leader.address, path] = channel.unary_unary(path)
+        call = method(
+            request, metadata=self._metadata(caller), timeout=max(caller.remaining_s(), 0.001)
+        )
+        with self._watched(leader, call):
+            response: bytes = await call
+            return response
+
+    async def stream(self, path: str, request: bytes, caller: Caller) -> AsyncGenerator[bytes]:
+        """Yield the leader's answers to a call that streams them. Raises as `unary` does.
+
+        They go out together where they are small: so none has when the leader dies among them, and
+        the caller of this may ask the next leader for the same. The leader hears when all are out.
+        """
+        channel, leader = self._to_leader(caller)
+        number = self._answers.next_number()
+        call = channel.unary_stream(path)(
+            request,
+            metadata=(*self._metadata(caller), (_PASSING_ON_KEY, str(number))),
+            timeout=max(caller.remaining_s(), 0.001),
+        )
+        with self._watched(leader, call):
+            self._streams.add(call)
+            try:
+                async with contextlib.aclosing(self._answers.whole(call)) as responses:
+                    async for response in responses:
+                        yield response
+            finally:
+                self._streams.discard(call)
+                call.cancel()
+        self._answers.passed_on(leader.address, number)
+
+    async def _tell(self, address: str, path: str, request: bytes) -> bool:
+        """Call a method of a peer that led; return whether it answered."""
+        channel = self._channels.get(address)
+        if channel is None:
+            return False
+        me = ((THROUGH_KEY, self._engine.node_id),)
+        try:
+            await channel.unary_unary(path)(request, metadata=me, timeout=_TELL_S)
+        except grpc.aio.AioRpcError:
+            return False
+        return True
+
+    def cancel_streams(self) -> None:
+        """End every relayed stream as unavailable: this node is about to close."""
+        for call in tuple(self._streams):
+            self._supersede(call)
+
+    def _to_leader(self, caller: Caller) -> tuple[grpc.aio.Channel, Member]:
+        leader = self._engine.leader()
+        if leader is None or leader.id == self._engine.node_id or caller.forwarded:
+            raise NotLeader(leader.id if leader else None)
+        channel = self._channels.get(leader.address)
+        if channel is None:
+            channel = self._channels[leader.address] = self._dial(leader.address)
+        return channel, leader
+
+    def _metadata(self, caller: Caller) -> tuple[tuple[str, str], ...]:
+        return (*caller.metadata, (THROUGH_KEY, self._engine.node_id))
+
+    @contextlib.contextmanager
+    def _watched(self, leader: Member, call: Any) -> Any:
+        """Turn the call's errors into ours, and let `_watch` cancel it when the leader changes."""
+        calls = self._calls.setdefault(leader.address, set())
+        calls.add(call)
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc(error) from error
+        except asyncio.CancelledError:
+            if id(call) in self._superseded:
+                raise LeadershipLost(f"{leader.name} no longer leads") from None
+            raise
+        finally:
+            calls.discard(call)
+            self._superseded.discard(id(call))
+
+    async def _watch(self) -> None:
+        while True:
+            await self._engine.wait_leader_change(_WATCH_S)
+            leader = self._engine.leader()
+            if leader is not None:
+                self._cancel_calls_except(leader.address)
+
+    def _cancel_calls_except(self, address: str) -> None:
+        """Calls to a former leader, which may be frozen, would hang until their deadline."""
+        for former, calls in self._calls.items():
+            if former != address:
+                for call in tuple(calls):
+                    self._supersede(call)
+
+    def _supersede(self, call: Any) -> None:
+        self._superseded.add(id(call))
+        call.cancel()
+
+
+_NOTHING_HAPPENED: Final = (NotLeader, NotJoined, Overloaded, RateLimited, DiskFull)
+
+
+def _says_nothing_happened(error: DledgerError) -> bool:
+    """Whether a caller would take *error* for "not stored", and send its messages anew."""
+    if isinstance(error, Relayed):
+        error = error_of(error.error, "the leader")
+    return isinstance(error, _NOTHING_HAPPENED)
+
+
+def _unknown(error: DledgerError) -> OutcomeUnknown:
+    """Return what to say in place of *error*, where an attempt before may have been carried out."""
+    sentence = str(error).removesuffix(NOTHING_DONE)
+    return OutcomeUnknown(f"{sentence}; whether an earlier attempt was carried out is not known")
+
+
+def _deadline_s(context: Any) -> float:
+    remaining_s = context.time_remaining()
+    if remaining_s is None:
+        remaining_s = _NO_DEADLINE_S
+    margin_s = min(max(0.1 * remaining_s, 0.05), 0.5)
+    return float(asyncio.get_running_loop().time() + remaining_s - margin_s)
+
+
+def _dial(address: str) -> grpc.aio.Channel:
+    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)

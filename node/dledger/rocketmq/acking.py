@@ -1,0 +1,145 @@
+"""AckMessage and ChangeInvisibleDuration: what a consumer says about messages it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from dledger.broker.commands import Ack, ChangeInvisible, LeaseRef
+from dledger.broker.frames import CommandType
+from dledger.broker.results import Acked
+from dledger.common.limits import CONSUME_BACKOFF_S, MAX_MESSAGES
+from dledger.errors import InvalidReceiptHandle
+from dledger.requests.engine import Engine
+from dledger.requests.forward import Caller
+from dledger.rocketmq.names import client_id, group_name, topic_name
+from dledger.rocketmq.receipts import Receipts
+from dledger.rocketmq.receiving import checked_invisible
+from dledger.rocketmq.shared import SharedCommands
+from dledger.rpc.rocketmq_stubs import definition, service
+from dledger.rpc.status import Code, Rejected, ok, status_of
+
+_LEASE_BYTES: Final = 32
+"""Of one message in an ACK command, about."""
+
+
+_ONE_ACKED: Final[bytes] = service.AckMessageResponse(
+    status=ok(), entries=[service.AckMessageResultEntry(status=ok())]
+).SerializeToString()
+"""The usual answer but for id and handle: parsing it is quicker than making it of its parts."""
+
+
+class Acker:
+    """Serves AckMessage and ChangeInvisibleDuration on the leader."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._acks: SharedCommands[tuple[str, str], LeaseRef] = SharedCommands(
+            engine, CommandType.ACK, _encoded
+        )
+
+    async def ack(self, request: Any, caller: Caller) -> Any:
+        """Mark messages as consumed; each handle gets its own status."""
+        client_id(caller)
+        group, topic = group_name(request.group), topic_name(request.topic)
+        if not 1 <= len(request.entries) <= MAX_MESSAGES:
+            count = len(request.entries)
+            raise Rejected(Code.BAD_REQUEST, f"acknowledge 1 to {MAX_MESSAGES} messages: {count}")
+        receipts = self._receipts(group, topic)
+        leases = [_lease(entry.receipt_handle, receipts) for entry in request.entries]
+        outcomes = iter(await self._ack(group, topic, leases))
+        statuses = [
+            status_of(lease) if isinstance(lease, InvalidReceiptHandle) else _status(next(outcomes))
+            for lease in leases
+        ]
+        return _response(request.entries, statuses)
+
+    async def _ack(
+        self, group: str, topic: str, leases: list[LeaseRef | InvalidReceiptHandle]
+    ) -> tuple[bool, ...]:
+        good = [lease for lease in leases if isinstance(lease, LeaseRef)]
+        if not good:
+            return ()
+        acked, first = await self._acks.submit((group, topic), good, _LEASE_BYTES * len(good))
+        if not isinstance(acked, Acked):
+            raise TypeError(f"ACK answered {acked!r}")
+        return acked.outcomes[first : first + len(good)]
+
+    async def change_invisible(self, request: Any, caller: Caller) -> Any:
+        """Let a message be handed out again later or sooner; its handle stays the same."""
+        client_id(caller)
+        group, topic = group_name(request.group), topic_name(request.topic)
+        lease = self._receipts(group, topic).decode(request.receipt_handle)
+        invisible_ms = checked_invisible(request.invisible_duration, least_ms=0)
+        command = ChangeInvisible(
+            group=group,
+            topic=topic,
+            lease=lease,
+            invisible_ms=invisible_ms or self._soonest_ms(group, topic, lease),
+        )
+        await self._engine.propose(command.encode())
+        return service.ChangeInvisibleDurationResponse(
+            status=ok(), receipt_handle=request.receipt_handle
+        )
+
+    def _soonest_ms(self, group: str, topic: str, ref: LeaseRef) -> int:
+        """Return when a message that is given back "now" comes again, in milliseconds.
+
+        At once, to a simple consumer. The push consumer of Node.js does not know the delays that
+        Settings name, and says 0 whenever its listener fails: it is given the delay all the same,
+        or a message that always fails would go round and round without a rest.
+        """
+        lease = self._engine.state.groups.lease(group, topic, ref)
+        if lease is None or not lease.client_id:
+            return 0
+        return 1000 * CONSUME_BACKOFF_S[min(lease.attempt, len(CONSUME_BACKOFF_S)) - 1]
+
+    def _receipts(self, group: str, topic: str) -> Receipts:
+        """Return what reads the handles; of a topic that is not there none is good."""
+        state = self._engine.state
+        found = state.topics.get(topic)
+        return Receipts(
+            state.secret, group=group, topic=topic, generation=found.generation if found else 0
+        )
+
+
+def _encoded(key: tuple[str, str], leases: Sequence[LeaseRef]) -> bytes:
+    group, topic = key
+    return Ack(group=group, topic=topic, leases=tuple(leases)).encode()
+
+
+def _response(asked: Sequence[Any], statuses: Sequence[Any]) -> Any:
+    if len(statuses) == 1 and statuses[0] is ok():
+        response = service.AckMessageResponse.FromString(_ONE_ACKED)
+        entry = response.entries[0]
+        entry.message_id, entry.receipt_handle = asked[0].message_id, asked[0].receipt_handle
+        return response
+    entries = [
+        service.AckMessageResultEntry(
+            message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
+        )
+        for entry, status in zip(asked, statuses, strict=True)
+    ]
+    return service.AckMessageResponse(status=_overall(statuses), entries=entries)
+
+
+def _lease(handle: str, receipts: Receipts) -> LeaseRef | InvalidReceiptHandle:
+    try:
+        return receipts.decode(handle)
+    except InvalidReceiptHandle as error:
+        return error
+
+
+def _status(acked: bool) -> Any:
+    if acked:
+        return ok()
+    return status_of(
+        InvalidReceiptHandle("the receipt handle is stale: the message was delivered again")
+    )
+
+
+def _overall(statuses: Sequence[Any]) -> Any:
+    """Return the one status if all are alike, else MULTIPLE_RESULTS."""
+    if len({status.code for status in statuses}) == 1:
+        return statuses[0]
+    return definition.Status(code=Code.MULTIPLE_RESULTS, message="see the status of each entry")

@@ -1,0 +1,242 @@
+"""``apache.rocketmq.v2.MessagingService``: raw bytes in, the right part called, raw bytes out.
+
+Every call is answered: with its response, or with a status that has a code and a sentence. What
+this version does not have yet is answered NOT_IMPLEMENTED, by name.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import grpc
+
+from dledger.errors import DledgerError, NotLeader, Unavailable, Unsupported
+from dledger.requests.forward import Caller
+from dledger.rocketmq.receiving import nothing_new
+from dledger.rpc.requests import parsed
+from dledger.rpc.rocketmq_stubs import SERVICE_NAME, service
+from dledger.rpc.status import Relayed, abort, code_name, status_of
+from dledger.services.native import bug
+
+if TYPE_CHECKING:
+    from dledger.server.gateway import Gateway
+
+logger = logging.getLogger(__name__)
+
+_Serve: TypeAlias = Callable[[Any, Caller], Awaitable[Any]]
+_RECEIVE: Final = "ReceiveMessage"
+_LATER_UNARY: Final = (
+    "ForwardMessageToDeadLetterQueue",
+    "UpdateOffset",
+    "GetOffset",
+    "QueryOffset",
+    "EndTransaction",
+    "RecallMessage",
+    "SyncLiteSubscription",
+)
+_LATER_STREAM: Final = ("PullMessage",)
+_RETRY_S: Final = 0.1
+_RELAYED_BYTES: Final = 1 << 20
+"""What is taken for the messages of one relayed answer: few are larger together."""
+_USUAL_POLL_BYTES: Final = 1 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class _Method:
+    """How one unary method is served; *here* says whether any node can answer a request."""
+
+    name: str
+    serve: _Serve
+    here: Callable[[Any], bool] | None = None
+
+    @property
+    def path(self) -> str:
+        return f"/{SERVICE_NAME}/{self.name}"
+
+    def parse(self, raw: bytes) -> Any:
+        return _parsed(self.name, raw)
+
+
+class MessagingHandlers:
+    """The service at one port of a node. It counts the answers that are made here."""
+
+    def __init__(self, gateway: Gateway, *, tls: bool, peer_port: bool) -> None:
+        self._gateway, self._tls, self._peer_port = gateway, tls, peer_port
+        self._intake = gateway.intake_of(peer_port=peer_port)
+        here = gateway.router.is_known
+        self._methods = (
+            _Method("QueryRoute", gateway.router.route, here),
+            _Method("QueryAssignment", gateway.router.assignment, here),
+            _Method("Heartbeat", gateway.clients.heartbeat),
+            _Method("SendMessage", gateway.sender.send),
+            _Method("AckMessage", gateway.acker.ack),
+            _Method("ChangeInvisibleDuration", gateway.acker.change_invisible),
+            _Method("NotifyClientTermination", gateway.clients.terminate),
+        )
+
+    def generic_handler(self) -> grpc.GenericRpcHandler:
+        """Return the handler to add to a server."""
+        handlers = {
+            method.name: grpc.stream_unary_rpc_method_handler(self._unary(method))
+            for method in self._methods
+        }
+        handlers[_RECEIVE] = grpc.stream_stream_rpc_method_handler(self._receive)
+        handlers["Telemetry"] = grpc.stream_stream_rpc_method_handler(self._gateway.telemetry.serve)
+        for name in _LATER_UNARY:
+            handlers[name] = grpc.stream_unary_rpc_method_handler(self._later_unary(name))
+        for name in _LATER_STREAM:
+            handlers[name] = grpc.stream_stream_rpc_method_handler(self._later_stream(name))
+        return grpc.method_handlers_generic_handler(SERVICE_NAME, handlers)
+
+    def _unary(self, method: _Method) -> Callable[[Any, Any], Awaitable[bytes]]:
+        async def handle(_: Any, context: Any) -> bytes:
+            caller = self._caller(context)
+            try:
+                async with self._intake.request(context, method.name) as raw:
+                    return await self._gateway.relay.run(
+                        caller, len(raw), lambda: self._unary_once(method, raw, caller)
+                    )
+            except DledgerError as error:
+                await self._abort_if_relayed(context, caller, error)
+                return self._failed(method.name, error)
+            except Exception as error:
+                logger.exception("group %s: %s failed", self._gateway.engine.group, method.name)
+                return self._failed(method.name, bug(error))
+
+        return handle
+
+    async def _unary_once(self, method: _Method, raw: bytes, caller: Caller) -> bytes:
+        gateway = self._gateway
+        leads = gateway.engine.is_leader()
+        if leads or method.here is not None:
+            request = method.parse(raw)
+            if leads or (method.here is not None and method.here(request)):
+                gateway.clients.seen(caller)
+                gateway.affinity.note(caller.through)
+                return self._answer(method.name, await method.serve(request, caller))
+        return await gateway.relay.unary(method.path, raw, caller)
+
+    async def _receive(self, _: Any, context: Any) -> None:
+        caller = self._caller(context)
+        started = False
+        try:
+            async with self._intake.request(context, _RECEIVE) as raw:
+                kept = _kept(raw)
+            del raw
+            with self._gateway.polls.held(caller.connection, len(kept)):
+                async with aclosing(self._receive_held(kept, caller)) as responses:
+                    async for response in responses:
+                        started = True
+                        await context.write(response)
+        except DledgerError as error:
+            await self._abort_if_relayed(context, caller, error, started=started)
+            await context.write(self._failed(_RECEIVE, error))
+        except Exception as error:
+            logger.exception("group %s: %s failed", self._gateway.engine.group, _RECEIVE)
+            await self._abort_if_relayed(context, caller, bug(error), started=started)
+            await context.write(self._failed(_RECEIVE, bug(error)))
+
+    async def _receive_held(self, raw: bytes, caller: Caller) -> AsyncGenerator[bytes]:
+        """Ask again while nobody can answer; not once a part of an answer is out.
+
+        A client that is told of nothing new never repeats its attempt. So a node that is closing
+        says that only where it knows that the log handed out nothing for this one.
+        """
+        started = in_doubt = False
+        while True:
+            try:
+                async with aclosing(self._receive_once(raw, caller)) as responses:
+                    async for response in responses:
+                        started = True
+                        yield response
+                return
+            except Unavailable as error:
+                in_doubt |= not isinstance(error, NotLeader)
+                if started or caller.forwarded or caller.remaining_s() <= 0:
+                    raise
+                if in_doubt and self._gateway.arrivals.closed:
+                    raise
+            if self._gateway.arrivals.closed:
+                yield self._answer(_RECEIVE, nothing_new())
+                return
+            await self._gateway.relay.pause(caller, _RETRY_S)
+
+    async def _receive_once(self, raw: bytes, caller: Caller) -> AsyncGenerator[bytes]:
+        gateway = self._gateway
+        if gateway.engine.is_leader():
+            gateway.clients.seen(caller)
+            gateway.affinity.note(caller.through)
+            answers = gateway.receiver.receive(_parsed(_RECEIVE, raw), caller)
+            async with aclosing(answers) as responses:
+                async for response in responses:
+                    if response.HasField("status"):
+                        yield self._answer(_RECEIVE, response)
+                    else:
+                        yield bytes(response.SerializeToString())
+            return
+        path = f"/{SERVICE_NAME}/{_RECEIVE}"
+        async with aclosing(gateway.relay.stream(path, raw, caller)) as relayed:
+            async for answer in relayed:  # the first tells whether there is anything
+                yield answer
+                break
+            async with gateway.outflow.room(caller.connection, _RELAYED_BYTES):
+                async for answer in relayed:
+                    yield answer
+
+    def _answer(self, method: str, response: Any) -> bytes:
+        self._gateway.requests.answered(method, code_name(response.status.code))
+        return bytes(response.SerializeToString())
+
+    def _failed(self, method: str, error: DledgerError) -> bytes:
+        response = getattr(service, f"{method}Response")
+        return self._answer(method, response(status=status_of(error)))
+
+    def _later_unary(self, method: str) -> Callable[[Any, Any], Awaitable[bytes]]:
+        async def handle(_: Any, context: Any) -> bytes:
+            del context  # and what it carries is not read
+            return self._failed(method, _later(method))
+
+        return handle
+
+    def _later_stream(self, method: str) -> Callable[[Any, Any], Awaitable[None]]:
+        async def handle(_: Any, context: Any) -> None:
+            await context.write(self._failed(method, _later(method)))
+
+        return handle
+
+    def _caller(self, context: Any) -> Caller:
+        return Caller.of(
+            context,
+            tls=self._tls,
+            peer_port=self._peer_port,
+            runs_telemetry=self._gateway.telemetry.runs_on,
+        )
+
+    async def _abort_if_relayed(
+        self, context: Any, caller: Caller, error: DledgerError, *, started: bool = False
+    ) -> None:
+        """A follower must be able to tell "ask again" from an answer; clients get a status."""
+        again = caller.forwarded and isinstance(error, Unavailable)
+        if started or again or isinstance(error, Relayed):
+            await abort(context, error)
+
+
+def _parsed(name: str, raw: bytes) -> Any:
+    return parsed(getattr(service, f"{name}Request"), raw)
+
+
+def _kept(raw: bytes) -> bytes:
+    """Return what is kept of a poll until it is answered: nothing that this version passes over."""
+    if len(raw) <= _USUAL_POLL_BYTES:
+        return raw
+    request = _parsed(_RECEIVE, raw)
+    request.DiscardUnknownFields()
+    return bytes(request.SerializeToString())
+
+
+def _later(method: str) -> DledgerError:
+    return Unsupported(f"{method} is not implemented yet")

@@ -1,0 +1,55 @@
+"""Names in requests: RocketMQ resources (with their optional namespace) and client ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dledger.broker.topics import MAX_NAME_LENGTH, is_name
+from dledger.common.limits import MAX_ID_LENGTH
+from dledger.requests.forward import Caller
+from dledger.rpc.checks import NO_SCOPE, is_scope
+from dledger.rpc.status import Code, Rejected
+
+
+def topic_name(resource: Any) -> str:
+    """Return the topic that a ``Resource`` names, or raise Rejected (ILLEGAL_TOPIC)."""
+    return _checked("topic", _full_name(resource), Code.ILLEGAL_TOPIC)
+
+
+def group_name(resource: Any) -> str:
+    """Return the group that a ``Resource`` names, or raise Rejected (ILLEGAL_CONSUMER_GROUP)."""
+    return _checked("consumer group", _full_name(resource), Code.ILLEGAL_CONSUMER_GROUP)
+
+
+def is_client_id(text: str) -> bool:
+    """Whether *text* may be a client's id."""
+    return 1 <= len(text) <= MAX_ID_LENGTH
+
+
+def client_id(caller: Caller) -> str:
+    """Return the caller's client id, or raise Rejected (CLIENT_ID_REQUIRED)."""
+    if not is_client_id(caller.client_id):
+        raise Rejected(
+            Code.CLIENT_ID_REQUIRED,
+            f"the metadata x-mq-client-id must have 1 to {MAX_ID_LENGTH} characters, "
+            f"not {len(caller.client_id)}",
+        )
+    if is_scope(caller.client_id):
+        raise Rejected(Code.CLIENT_ID_REQUIRED, NO_SCOPE)
+    return caller.client_id
+
+
+def _full_name(resource: Any) -> str:
+    namespace: str = resource.resource_namespace
+    name: str = resource.name
+    return f"{namespace}%{name}" if namespace and name else name
+
+
+def _checked(what: str, name: str, code: int) -> str:
+    if not is_name(name):
+        raise Rejected(
+            code,
+            f"{what} {name[:MAX_NAME_LENGTH]!r} must be 1 to {MAX_NAME_LENGTH} characters of "
+            "letters, digits, '%', '_' and '-', its namespace included",
+        )
+    return name

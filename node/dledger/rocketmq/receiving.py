@@ -1,0 +1,285 @@
+"""ReceiveMessage: wait until there is something, take it through the log, read the bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dledger.broker.commands import Ack, LeaseRef, Receive
+from dledger.broker.consume_queue import Payload
+from dledger.broker.filters import parse_tags
+from dledger.broker.frames import MalformedCommandError
+from dledger.broker.produce import ProduceFrame
+from dledger.broker.results import Received
+from dledger.broker.topics import Topic
+from dledger.common.limits import (
+    DEFAULT_POLL_MS,
+    FIRST_INVISIBLE_MS,
+    MAX_ATTEMPT_LENGTH,
+    MAX_INVISIBLE_MS,
+    MAX_POLL_MS,
+    MAX_RECEIVE_BATCH,
+)
+from dledger.errors import (
+    DledgerError,
+    InvalidArgument,
+    NotLeader,
+    Unavailable,
+    UnknownGroup,
+    UnknownTopic,
+)
+from dledger.requests.broken import BrokenMessages
+from dledger.requests.catalog import Catalog
+from dledger.requests.engine import Engine
+from dledger.requests.forward import Caller
+from dledger.requests.outflow import Outflow
+from dledger.rocketmq.clients import Clients
+from dledger.rocketmq.delivering import DeliveryForm
+from dledger.rocketmq.names import client_id, group_name, topic_name
+from dledger.rocketmq.receipts import Receipts
+from dledger.rocketmq.turns import ANY_QUEUE, Turns, Want
+from dledger.rpc.rocketmq_stubs import definition, service
+from dledger.rpc.status import Code, Rejected, ok
+from dledger.types import Entry
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Poll:
+    """One ReceiveMessage, checked."""
+
+    command: Receive
+    topic: Topic
+    resource: Any
+    wait_s: float
+
+    @property
+    def want(self) -> Want:
+        """What it waits for, and competes for with other polls."""
+        command = self.command
+        first = command.queue_id
+        return Want(
+            group=command.group,
+            topic=self.topic,
+            queue_id=ANY_QUEUE if command.any_queue else first,
+            queue_ids=range(self.topic.queues) if command.any_queue else range(first, first + 1),
+            limit=command.limit,
+            attempt_id=command.attempt_id,
+        )
+
+
+class Receiver:
+    """Serves ReceiveMessage on the leader.
+
+    A RECEIVE is proposed only when the state has something for it that no poll before it has
+    asked for (`turns`); so a waiting consumer costs nothing, and a message wakes no herd.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        catalog: Catalog,
+        turns: Turns,
+        clients: Clients,
+        *,
+        broken: BrokenMessages,
+        outflow: Outflow,
+    ) -> None:
+        self._engine, self._catalog = engine, catalog
+        self._turns, self._clients, self._broken = turns, clients, broken
+        self._outflow = outflow
+
+    async def receive(self, request: Any, caller: Caller) -> AsyncGenerator[Any]:
+        """Yield the status, the time of delivery, and the messages.
+
+        The Python SDK's push consumer loses a batch that comes without the time of delivery.
+        """
+        poll = await self._check(request, caller)
+        del request  # nothing of it is kept while the poll waits
+        secret = await self._catalog.secret()
+        received = await self._poll(poll, caller)
+        if received is None:
+            yield nothing_new()
+            return
+        yield service.ReceiveMessageResponse(status=ok())
+        response = service.ReceiveMessageResponse()
+        response.delivery_timestamp.FromMilliseconds(self._engine.now_ms())
+        yield response
+        receipts = Receipts(
+            secret,
+            group=poll.command.group,
+            topic=received.topic,
+            generation=received.generation,
+        )
+        largest_bytes = max(one.payload.end - one.payload.start for one in received.deliveries)
+        async with self._outflow.room(caller.connection, largest_bytes):
+            async for message in self._messages(poll, received, receipts):
+                yield message
+        self._clients.answered(poll.command, received, caller)
+
+    async def _check(self, request: Any, caller: Caller) -> _Poll:
+        consumer = client_id(caller)
+        group = group_name(request.group)
+        topic_ref = request.message_queue.topic
+        name = topic_name(topic_ref)
+        tags = tags_of(request.filter_expression)
+        invisible_ms = invisible_of(request)
+        if request.batch_size < 1:
+            raise Rejected(Code.BAD_REQUEST, f"batch_size must be positive: {request.batch_size}")
+        topic = await self._catalog.topic(name)
+        await self._catalog.group(group)
+        if request.message_queue.id >= topic.queues:
+            raise Rejected(
+                Code.BAD_REQUEST,
+                f"topic {name!r} has queues 0 to {topic.queues - 1}: {request.message_queue.id}",
+            )
+        command = Receive(
+            group=group,
+            topic=name,
+            queue_id=max(request.message_queue.id, 0),
+            # A push consumer polls every queue. A simple consumer picks one at random each time,
+            # and would wait at an empty queue while messages lie in the next.
+            any_queue=not request.auto_renew or request.message_queue.id < 0,
+            limit=min(request.batch_size, MAX_RECEIVE_BATCH),
+            invisible_ms=invisible_ms,
+            tags=tags,
+            attempt_id=attempt_of(request, caller),
+            client_id=consumer if request.auto_renew else "",
+        )
+        return _Poll(command=command, topic=topic, resource=topic_ref, wait_s=_wait_s(request))
+
+    async def _poll(self, poll: _Poll, caller: Caller) -> Received | None:
+        """Return the first non-empty answer, or None when the poll's time is up.
+
+        Raises:
+            UnknownTopic, UnknownGroup: It was deleted while the poll waited.
+        """
+        loop = asyncio.get_running_loop()
+        until_s = min(loop.time() + poll.wait_s, caller.deadline_s)
+        want = poll.want
+        while True:
+            if not self._engine.is_leader():
+                raise NotLeader(None)
+            self._check_exists(poll)
+            turn = await self._turns.take(want, until_s - loop.time())
+            if turn is not None:
+                with turn:
+                    self._check_way_back(caller)
+                    received = await self._ask(poll.command)
+                if received.deliveries:
+                    return received
+            elif loop.time() >= until_s or not self._turns.may_wait:
+                return None
+
+    def _check_way_back(self, caller: Caller) -> None:
+        """Raise Unavailable where the answer would go through a follower that we do not hear.
+
+        A frozen one keeps its connections, takes answers, and passes nothing on.
+        """
+        if caller.through is not None and not self._engine.hears(caller.through):
+            raise Unavailable(f"node {caller.through}, through which this came, is not heard")
+
+    def _check_exists(self, poll: _Poll) -> None:
+        state = self._engine.state
+        if not state.topics.is_there(poll.topic):
+            raise UnknownTopic(poll.topic.name)
+        if not state.groups.exists(poll.command.group):
+            raise UnknownGroup(poll.command.group)
+
+    async def _ask(self, command: Receive) -> Received:
+        received = await self._engine.propose(command.encode())
+        if not isinstance(received, Received):
+            raise TypeError(f"RECEIVE answered {received!r}")
+        return received
+
+    async def _messages(
+        self, poll: _Poll, received: Received, receipts: Receipts
+    ) -> AsyncIterator[Any]:
+        """Yield one response a message; neighbours in a payload share what is found in it once.
+
+        One that cannot be told is acknowledged in the consumer's place, or it would come for ever.
+        """
+        form = DeliveryForm(poll.command, poll.resource, received.receive_id, receipts)
+        broken: list[LeaseRef] = []
+        entry: Entry | None = None
+        payload: Payload | None = None
+        for delivery in received.deliveries:
+            if entry is None or entry.index != delivery.payload.index:
+                entry = await self._engine.read_entry(delivery.payload.index)
+            if payload != delivery.payload:
+                payload = delivery.payload
+                frame = ProduceFrame(entry.data, payload.start, payload.end)
+                form.begin(frame.born_host, entry.timestamp_ms)
+            try:
+                message = frame.message(delivery.row)
+            except MalformedCommandError as error:
+                queue_id, offset = delivery.queue_id, delivery.offset
+                self._broken.note(poll.command.topic, queue_id, offset, error)
+                broken.append(LeaseRef(queue_id, offset, received.receive_id))
+                continue
+            yield form.response(message, delivery)
+        if broken:
+            await self._set_aside(poll.command, broken)
+
+    async def _set_aside(self, command: Receive, leases: Sequence[LeaseRef]) -> None:
+        ack = Ack(group=command.group, topic=command.topic, leases=tuple(leases))
+        try:
+            await self._engine.propose(ack.encode())
+        except DledgerError as error:
+            logger.info("%d broken messages will come again: %s", len(leases), error)
+
+
+def nothing_new() -> Any:
+    """Return the whole answer to a poll whose time is up."""
+    status = definition.Status(code=Code.MESSAGE_NOT_FOUND, message="no new message")
+    return service.ReceiveMessageResponse(status=status)
+
+
+def tags_of(expression: Any) -> tuple[str, ...] | None:
+    """Return the tags of a ``FilterExpression``; None: all messages."""
+    if expression.type == definition.FilterType.SQL:
+        raise Rejected(
+            Code.ILLEGAL_FILTER_EXPRESSION,
+            "SQL92 filters are not implemented yet; use tags, such as 'a || b'",
+        )
+    try:
+        return parse_tags(expression.expression)
+    except InvalidArgument as error:
+        raise Rejected(Code.ILLEGAL_FILTER_EXPRESSION, str(error)) from error
+
+
+def invisible_of(request: Any) -> int:
+    """Return for how long the messages are the caller's, in milliseconds."""
+    if request.auto_renew:
+        return FIRST_INVISIBLE_MS
+    return checked_invisible(request.invisible_duration)
+
+
+def checked_invisible(duration: Any, *, least_ms: int = 1) -> int:
+    """Return a ``Duration`` in milliseconds, or raise Rejected (ILLEGAL_INVISIBLE_TIME)."""
+    milliseconds = duration.seconds * 1000 + duration.nanos // 1_000_000
+    if not least_ms <= milliseconds <= MAX_INVISIBLE_MS:
+        raise Rejected(
+            Code.ILLEGAL_INVISIBLE_TIME,
+            f"the invisible duration must be {least_ms} to {MAX_INVISIBLE_MS} ms, "
+            f"not {milliseconds}",
+        )
+    return int(milliseconds)
+
+
+def attempt_of(request: Any, caller: Caller) -> str:
+    """Return by what a repeated request is known: the SDK's attempt id, or this request's own."""
+    attempt = request.attempt_id or caller.request_id
+    return f"{caller.client_id}/{attempt}"[-2 * MAX_ATTEMPT_LENGTH :] if attempt else ""
+
+
+def _wait_s(request: Any) -> float:
+    if not request.HasField("long_polling_timeout"):
+        return DEFAULT_POLL_MS / 1000
+    duration = request.long_polling_timeout
+    wait_s: float = duration.seconds + duration.nanos / 1e9
+    return min(max(wait_s, 0.0), MAX_POLL_MS / 1000)

@@ -1,0 +1,129 @@
+"""QueryRoute and QueryAssignment: which queues a topic has, and at which nodes.
+
+What an SDK can do with a list of addresses differs; `takes_one_address` is the rule for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from dledger.broker.topics import Topic
+from dledger.requests.catalog import Catalog
+from dledger.requests.config import GatewayConfig
+from dledger.requests.engine import ClientEndpoint, Engine
+from dledger.requests.forward import Caller
+from dledger.rocketmq.names import group_name, topic_name
+from dledger.rpc.rocketmq_stubs import definition, service
+from dledger.rpc.status import ok
+from dledger.types import NodeId
+
+_ONE_ADDRESS: Final = frozenset({"HTTP"})
+"""SDKs, by the language they state, that can use one address of a broker, whatever the port.
+
+Node.js, which calls itself HTTP, makes one host name of a list of addresses, which nobody has.
+"""
+_ONE_ADDRESS_OVER_TLS: Final = frozenset({"PYTHON"})
+"""Those that can do no more through TLS: gRPC takes a list of addresses for one host name, which no
+certificate has. Rust verifies certificates too, but connects to each address by itself; Java, Go
+and C++ take any certificate."""
+
+
+class Router:
+    """Serves routes on any node that knows the topic, on the leader if it is to be created."""
+
+    def __init__(self, engine: Engine, catalog: Catalog, config: GatewayConfig) -> None:
+        self._engine, self._catalog, self._config = engine, catalog, config
+
+    def is_known(self, request: Any) -> bool:
+        """Whether this node can answer by itself, leader or not.
+
+        A client keeps to the addresses that it is told, so whoever lacks some asks the leader.
+        """
+        if not self._engine.knows_members() and self._engine.leader() is not None:
+            return False
+        return self._engine.state.topics.get(topic_name(request.topic)) is not None
+
+    async def route(self, request: Any, caller: Caller) -> Any:
+        """Return the topic's queues."""
+        queues = await self._queues(request.topic, caller)
+        return service.QueryRouteResponse(status=ok(), message_queues=queues)
+
+    async def assignment(self, request: Any, caller: Caller) -> Any:
+        """Return the queues a push consumer shall poll: all of them.
+
+        Members of a group share the messages, not the queues, so none has to wait until the
+        queues of another, which is gone, are given to it.
+        """
+        group_name(request.group)
+        queues = await self._queues(request.topic, caller)
+        assignments = [definition.Assignment(message_queue=queue) for queue in queues]
+        return service.QueryAssignmentResponse(status=ok(), assignments=assignments)
+
+    async def _queues(self, resource: Any, caller: Caller) -> list[Any]:
+        name = topic_name(resource)
+        topic = await self._catalog.topic(name)
+        nodes = self._engine.endpoints()
+        if takes_one_address(caller):
+            brokers = as_brokers(self._engine.node_id, nodes, tls=caller.tls)
+        else:
+            brokers = [(self._engine.group, addresses_of(nodes, tls=caller.tls))]
+        return message_queues(topic, resource, brokers)
+
+
+def takes_one_address(caller: Caller) -> bool:
+    """Whether the caller's SDK can use one address of a broker only; the others get them all."""
+    return caller.language in _ONE_ADDRESS or (
+        caller.tls and caller.language in _ONE_ADDRESS_OVER_TLS
+    )
+
+
+def message_queues(topic: Topic, resource: Any, brokers: Sequence[tuple[str, Any]]) -> list[Any]:
+    """Return the protocol's form of a topic's queues: each once for each of the *brokers*.
+
+    A broker is a name and its addresses. Usually the group is the only one, and every queue names
+    all nodes in a stable order: an SDK keys its channel by that set, and finds the next node in it
+    by itself when one dies.
+    """
+    scheme = definition.AddressScheme.IPv4
+    places = [
+        definition.Broker(
+            name=name, id=0, endpoints=definition.Endpoints(scheme=scheme, addresses=addresses)
+        )
+        for name, addresses in brokers
+    ]
+    return [
+        definition.MessageQueue(
+            topic=resource,
+            id=queue_id,
+            permission=definition.Permission.READ_WRITE,
+            broker=broker,
+            accept_message_types=[definition.MessageType.Value(topic.type)],
+        )
+        for queue_id in range(topic.queues)
+        for broker in places
+    ]
+
+
+def addresses_of(nodes: Iterable[ClientEndpoint], *, tls: bool) -> list[Any]:
+    """Return where clients reach *nodes*, in their order, by the kind of port they use."""
+    ports = ((node.host, node.tls_port if tls else node.port) for node in nodes)
+    return [definition.Address(host=host, port=port) for host, port in ports if port]
+
+
+def as_brokers(
+    answering: NodeId, nodes: Sequence[ClientEndpoint], *, tls: bool
+) -> list[tuple[str, list[Any]]]:
+    """Return each node as a broker of its own: the one that answers, then the rest as they stand.
+
+    So a consumer polls every queue through every node, none waits for one that is down, and a
+    producer's retry goes to the next node. The Node.js SDK asks only the first broker for
+    assignments, and sends only to queues with the id 0: one that answers now comes first, and every
+    node has such a queue. A node that this one does not hear is left out, as each of its turns is
+    an error to the caller; but not where so few are heard that it is this one that is cut off.
+    """
+    heard = [node for node in nodes if node.heard]
+    useful = heard if 2 * len(heard) > len(nodes) else nodes
+    here_first = sorted(useful, key=lambda node: node.node_id != answering)
+    brokers = ((node.name, addresses_of([node], tls=tls)) for node in here_first)
+    return [(name, addresses) for name, addresses in brokers if addresses]

@@ -1,0 +1,192 @@
+"""SendMessage: check what a producer sent, make one PRODUCE command of it, answer with places."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from prometheus_client import Counter
+
+from dledger.broker.frames import CommandType
+from dledger.broker.message import Columns, Encoding, Message
+from dledger.broker.produce import encode_produce
+from dledger.broker.results import Produced
+from dledger.common.limits import MAX_ID_LENGTH, MAX_MESSAGES
+from dledger.errors import MessageIdConflict
+from dledger.requests.catalog import Catalog
+from dledger.requests.engine import Engine
+from dledger.requests.forward import Caller
+from dledger.rocketmq.identity import is_stored, scope_of
+from dledger.rocketmq.names import client_id, topic_name
+from dledger.rocketmq.shared import SharedCommands
+from dledger.rpc.checks import (
+    check_body,
+    check_digest,
+    check_normal,
+    check_properties,
+    check_tag,
+    check_times,
+    check_total,
+)
+from dledger.rpc.rocketmq_stubs import service
+from dledger.rpc.status import Code, Rejected, ok
+
+_ONE_SENT: Final[bytes] = service.SendMessageResponse(
+    status=ok(), entries=[service.SendResultEntry(status=ok())]
+).SerializeToString()
+"""The answer to nearly every SendMessage, but for id and offset: parsing it is quicker than making
+it of its parts."""
+_ENCODINGS: Final = {0: Encoding.IDENTITY} | {int(encoding): encoding for encoding in Encoding}
+
+
+class _Origin(NamedTuple):
+    """What messages of one PRODUCE command have in common."""
+
+    client_id: str
+    topic: str
+    born_host: str
+
+
+class Sender:
+    """Serves SendMessage on the leader."""
+
+    def __init__(self, engine: Engine, catalog: Catalog, conflicts: Counter) -> None:
+        """*conflicts* counts messages whose ids were those of others before."""
+        self._engine, self._catalog, self._conflicts = engine, catalog, conflicts
+        self._batches: SharedCommands[_Origin, Message] = SharedCommands(
+            engine, CommandType.PRODUCE, _encoded
+        )
+
+    async def send(self, request: Any, caller: Caller) -> Any:
+        """Store the request's messages as one batch; return where each one is."""
+        sender = client_id(caller)
+        topic = topic_of(request.messages)
+        messages = [message_of(message) for message in request.messages]
+        size_bytes = sum([len(message.body) for message in messages])
+        check_total(size_bytes)
+        await self._catalog.topic(topic)
+        host = request.messages[0].system_properties.born_host[:MAX_ID_LENGTH]
+        origin = _Origin(sender, topic, host)
+        stored, first = await self._stored(origin, messages, size_bytes, caller.line)
+        offsets = stored.offsets[first : first + len(messages)]
+        if stored.repeats or stored.conflicts:
+            places = enumerate(messages, first)
+            own = (self._own(origin, m, stored, n, caller.line) for n, m in places)
+            offsets = await asyncio.gather(*own)
+        return _response(messages, offsets)
+
+    async def _stored(
+        self, origin: _Origin, messages: Sequence[Message], size_bytes: int, line: str
+    ) -> tuple[Produced, int]:
+        """Store messages; return what became of their command, and where in it they begin."""
+        stored, first = await self._batches.submit(
+            origin, messages, size_bytes, line=line, producer=origin.client_id
+        )
+        if not isinstance(stored, Produced):
+            raise TypeError(f"PRODUCE answered {stored!r}")
+        return stored, first
+
+    async def _own(
+        self, origin: _Origin, message: Message, stored: Produced, row: int, line: str
+    ) -> int:
+        """Return the offset of a message itself, whatever was stored under its id before it.
+
+        Raises:
+            MessageIdConflict: It is not stored: another one lies where only itself should.
+        """
+        queue_id, offset = stored.queue_ids[row], stored.offsets[row]
+        if row not in stored.conflicts and (
+            row not in stored.repeats
+            or await is_stored(self._engine, origin.topic, queue_id, offset, message)
+        ):
+            return offset
+        self._conflicts.inc()
+        origin = origin._replace(client_id=scope_of(origin.client_id, message))
+        stored, row = await self._stored(origin, [message], len(message.body), line)
+        if row in stored.conflicts:
+            raise MessageIdConflict.of_message(message.message_id)
+        return stored.offsets[row]
+
+
+def _response(messages: Sequence[Message], offsets: Sequence[int]) -> Any:
+    if len(messages) > 1:
+        entries = [
+            service.SendResultEntry(status=ok(), message_id=message.message_id, offset=offset)
+            for message, offset in zip(messages, offsets, strict=True)
+        ]
+        return service.SendMessageResponse(status=ok(), entries=entries)
+    response = service.SendMessageResponse.FromString(_ONE_SENT)
+    entry = response.entries[0]
+    entry.message_id, entry.offset = messages[0].message_id, offsets[0]
+    return response
+
+
+def _encoded(origin: _Origin, messages: Sequence[Message]) -> bytes:
+    return encode_produce(
+        Columns.of(messages),
+        client_id=origin.client_id,
+        topic=origin.topic,
+        born_host=origin.born_host,
+    )
+
+
+def topic_of(messages: Any) -> str:
+    """Return the one topic that all of a request's messages name."""
+    if not 1 <= len(messages) <= MAX_MESSAGES:
+        raise Rejected(
+            Code.BAD_REQUEST, f"a request carries 1 to {MAX_MESSAGES} messages, not {len(messages)}"
+        )
+    topics = {topic_name(message.topic) for message in messages}
+    if len(topics) > 1:
+        raise Rejected(
+            Code.BAD_REQUEST, f"one request sends to one topic, not to {', '.join(sorted(topics))}"
+        )
+    return topics.pop()
+
+
+def message_of(message: Any) -> Message:
+    """Return the checked form of a protocol message.
+
+    Raises:
+        Rejected: With the protocol's code for what is wrong.
+        TopicTypeMismatch: It is no NORMAL message.
+        InvalidArgument: Its producer's clock is beyond what can be told.
+    """
+    system, body = message.system_properties, message.body
+    check_normal(system)
+    check_body(body)
+    check_digest(body, system.body_digest)
+    message_id = system.message_id
+    if not 1 <= len(message_id) <= MAX_ID_LENGTH:
+        raise Rejected(
+            Code.ILLEGAL_MESSAGE_ID,
+            f"a message id has 1 to {MAX_ID_LENGTH} characters, not {len(message_id)}",
+        )
+    tag, keys = system.tag, tuple(system.keys)
+    check_tag(tag)
+    properties = dict(message.user_properties)
+    check_properties(properties, keys)
+    return Message(
+        message_id=message_id,
+        body=body,
+        tag=tag,
+        keys=keys,
+        properties=properties,
+        born_at_ms=_milliseconds(system.born_timestamp),
+        encoding=_encoding(system.body_encoding),
+        trace_context=system.trace_context,
+    )
+
+
+def _milliseconds(timestamp: Any) -> int:
+    milliseconds = timestamp.seconds * 1000 + timestamp.nanos // 1_000_000
+    check_times((milliseconds,))
+    return int(milliseconds)
+
+
+def _encoding(value: int) -> Encoding:
+    encoding = _ENCODINGS.get(value)
+    if encoding is None:
+        raise Rejected(Code.BAD_REQUEST, f"body encoding {value} is unknown")
+    return encoding

@@ -1,0 +1,201 @@
+"""A client's connection to one node, and what the node's gRPC statuses mean.
+
+Shared by `client.Client`, `admin_client.AdminClient` and `append_stream.AppendStream`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+import grpc
+import grpc.aio
+
+from dledger.errors import (
+    AlreadyBootstrapped,
+    DiskFull,
+    DledgerError,
+    FeatureNotReady,
+    InvalidArgument,
+    LimitReached,
+    MessageIdConflict,
+    NotJoined,
+    NotLeader,
+    NotServed,
+    OutcomeUnknown,
+    Overloaded,
+    RateLimited,
+    Refused,
+    Unavailable,
+    UnknownGroup,
+    UnknownTopic,
+)
+from dledger.rpc.metadata import by_key
+from dledger.types import NodeId
+
+LEADER_KEY: Final = "dledger-leader"
+"""Trailing metadata: the leader's client address, where a caller has to go there by itself."""
+NOTHING_TAKEN_KEY: Final = "dledger-nothing-taken"
+"""Trailing metadata: of what came with a stream of batches, nothing came into the log."""
+MAX_ANSWER_BYTES: Final = 64 << 20
+
+
+def options(max_answer_bytes: int = MAX_ANSWER_BYTES) -> tuple[tuple[str, int], ...]:
+    """Return a channel's options, where an answer may have so many bytes.
+
+    Nothing is compressed: a small answer would be as large as it likes here.
+    """
+    return (
+        ("grpc.max_send_message_length", 64 << 20),
+        ("grpc.max_receive_message_length", max_answer_bytes),
+        ("grpc.max_reconnect_backoff_ms", 500),
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.default_compression_algorithm", 0),
+        ("grpc.compression_enabled_algorithms_bitset", 1),
+    )
+
+
+OPTIONS: Final = options()
+
+
+def nodes_of(addresses: str | Sequence[str], *, for_what: str) -> tuple[str, ...]:
+    """Return the nodes to try in turn; InvalidArgument, naming *for_what*, if none is given."""
+    nodes = (addresses,) if isinstance(addresses, str) else tuple(addresses)
+    if not nodes:
+        raise InvalidArgument(f"a {for_what} needs the address of a node at least")
+    return nodes
+
+
+class Channel:
+    """A gRPC channel as an async context manager.
+
+    An answer of more than *max_answer_bytes* is refused unread.
+    """
+
+    def __init__(
+        self, address: str, timeout_s: float, *, max_answer_bytes: int = MAX_ANSWER_BYTES
+    ) -> None:
+        self.address = address
+        self.timeout_s = timeout_s
+        self.channel = grpc.aio.insecure_channel(address, options=options(max_answer_bytes))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self.channel.close()
+
+    async def call(self, method: Any, request: Any) -> Any:
+        """Return the answer to one unary request. Raises what the node meant (`error_of`)."""
+        try:
+            answer = await method(request, timeout=self.timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error, self.address) from error
+        if answer is None:  # grpc logs that it cannot be read, and returns that
+            raise DledgerError(f"{self.address}: its answer cannot be read")
+        return answer
+
+
+_NO_CONNECTION: Final = ("failed to connect to all addresses", "errors resolving ")
+
+_BY_NAME: Final[dict[str, type[DledgerError]]] = {
+    cls.__name__: cls
+    for cls in (
+        Refused,
+        InvalidArgument,
+        LimitReached,
+        Unavailable,
+        OutcomeUnknown,
+        Overloaded,
+        RateLimited,
+        DiskFull,
+        FeatureNotReady,
+    )
+}
+
+_BY_ARGUMENT: Final[dict[str, Callable[[str, str], DledgerError]]] = {
+    "AlreadyBootstrapped": lambda _, group_id: AlreadyBootstrapped(group_id),
+    "MessageIdConflict": lambda text, rows: MessageIdConflict(text, rows=_numbers(rows)),
+    "NotJoined": lambda _, __: NotJoined(),
+    "NotLeader": lambda _, leader: NotLeader(NodeId(leader) if leader else None),
+    "UnknownGroup": lambda _, group: UnknownGroup(group),
+    "UnknownTopic": lambda _, topic: UnknownTopic(topic),
+}
+
+
+def _numbers(listed: str) -> list[int]:
+    return [int(number) for number in listed.split(",") if number.isdecimal()]
+
+
+def error_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:
+    """Return the error that a node meant by a gRPC status.
+
+    Nodes name their error class in the trailing metadata ``dledger-error``.
+    """
+    metadata = by_key(error.trailing_metadata())
+    text = f"{address}: {in_words(error)}"
+    name = str(metadata.get("dledger-error", ""))
+    argument = str(metadata.get("dledger-error-argument", ""))
+    if name in _BY_ARGUMENT:
+        return _BY_ARGUMENT[name](text, argument)
+    if name in _BY_NAME:
+        return _BY_NAME[name](text)
+    if not name and error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        return NotServed(text)
+    return _by_code(error.code(), text)
+
+
+def in_words(error: Any) -> str:
+    """Return what gRPC says, where it is gRPC itself that says it, in words for people."""
+    details = error.details() or error.code().name
+    if error.code() is grpc.StatusCode.UNAVAILABLE and details.startswith(_NO_CONNECTION):
+        reason = re.sub(r"( \(\d+\))?\]?$", "", details.rpartition(": ")[2])
+        return f"no connection ({reason}); does a node run there, and is that its port?"
+    return "no answer in time" if details == "Deadline Exceeded" else details
+
+
+def outcome_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:
+    """Return what a failed attempt to store means, where a wrong refusal would cost a message.
+
+    Only what a node says by name is a refusal; proxies and foreign services are no group.
+    """
+    meant = error_of(error, address)
+    named = by_key(error.trailing_metadata()).get("dledger-error") is not None
+    return meant if named or isinstance(meant, Unavailable) else Unavailable(str(meant))
+
+
+def leader_address(error: grpc.aio.AioRpcError) -> str:
+    """Return the leader's client address that a node named with its refusal; empty if none."""
+    return str(by_key(error.trailing_metadata()).get(LEADER_KEY, ""))
+
+
+def nothing_taken(error: grpc.aio.AioRpcError) -> bool:
+    """Whether a node says that it has stored nothing of a stream, nor will."""
+    return NOTHING_TAKEN_KEY in by_key(error.trailing_metadata())
+
+
+def _by_code(code: grpc.StatusCode, text: str) -> DledgerError:
+    if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.OUT_OF_RANGE):
+        return InvalidArgument(text)
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return Overloaded(text)
+    transient = (
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.CANCELLED,
+    )
+    if code is grpc.StatusCode.INTERNAL:
+        return DledgerError(text)  # the node's own fault, its disk or a bug: no word on the request
+    return Unavailable(text) if code in transient else Refused(text)

@@ -1,0 +1,1 @@
+"""One node's process: settings, ports, identity; wires all other rooms."""

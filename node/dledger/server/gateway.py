@@ -1,0 +1,202 @@
+"""The client protocol of one node: builds its parts, and the gRPC handlers of each port."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from dledger.common.metrics import NodeMetrics
+from dledger.requests.affinity import WINDOW_S, Affinity
+from dledger.requests.arrivals import Arrivals
+from dledger.requests.broken import BrokenMessages
+from dledger.requests.catalog import Catalog
+from dledger.requests.config import GatewayConfig
+from dledger.requests.engine import Engine
+from dledger.requests.forward import THROUGH_KEY, Relay
+from dledger.requests.intake import PEER_SHARES, Intake
+from dledger.requests.outflow import Outflow
+from dledger.requests.passing_on import PASSED_ON_PATH, numbers_of
+from dledger.requests.production import Production
+from dledger.rocketmq.acking import Acker
+from dledger.rocketmq.clients import Clients
+from dledger.rocketmq.messaging import MessagingHandlers
+from dledger.rocketmq.polls import HeldPolls
+from dledger.rocketmq.receiving import Receiver
+from dledger.rocketmq.routes import Router
+from dledger.rocketmq.sending import Sender
+from dledger.rocketmq.telemetry import Telemetry
+from dledger.rocketmq.turns import Turns
+from dledger.rpc.metadata import by_key
+from dledger.services.ledger import LedgerHandlers
+from dledger.services.topics import TopicsHandlers
+from dledger.types import NodeId
+
+logger = logging.getLogger(__name__)
+
+_WATCH_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What clients keep busy at one node.
+
+    Attributes:
+        held_request_bytes: Requests under way, or held through an election.
+        waiting_polls: Consumers' polls that wait for a message.
+        telemetry_streams: Open Telemetry streams, one for each connected client.
+    """
+
+    held_request_bytes: int
+    waiting_polls: int
+    telemetry_streams: int
+
+
+class Gateway:
+    """One per node, shared by its ports.
+
+    Life: `start` before the servers; `drain` before they stop, so that clients that wait are sent
+    on their way while calls under way still end well; `close` after they have stopped.
+
+    Args:
+        engine: The node.
+        config: Settings of the client protocol.
+        dial: Opens a channel to a peer's ``host:port``; the default is plain text.
+        metrics: Where answers are counted; by default nobody looks at them.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        config: GatewayConfig,
+        dial: Callable[[str], grpc.aio.Channel] | None = None,
+        metrics: NodeMetrics | None = None,
+    ) -> None:
+        self.engine, self.config = engine, config
+        self.metrics = metrics or NodeMetrics(engine.group, engine.node_id)
+        self.requests = self.metrics.requests
+        self.broken = BrokenMessages(engine.group, self.metrics.broken_messages)
+        self.relay = Relay(engine, dial)
+        self._intake, self._peer_intake = Intake(), Intake(shares=PEER_SHARES)
+        self.produce_intake = Intake()
+        self.production = Production()
+        self.outflow = Outflow()
+        self.polls = HeldPolls()
+        self.arrivals = Arrivals()
+        self.turns = Turns(engine)
+        self.catalog = Catalog(engine, config)
+        self.clients = Clients(engine)
+        self.affinity = Affinity(engine.node_id)
+        self.sender = Sender(engine, self.catalog, self.metrics.message_id_conflicts)
+        self.receiver = Receiver(
+            engine,
+            self.catalog,
+            self.turns,
+            self.clients,
+            broken=self.broken,
+            outflow=self.outflow,
+        )
+        self.acker = Acker(engine)
+        self.router = Router(engine, self.catalog, config)
+        self.telemetry = Telemetry(self._intake, self.outflow)
+        self._tasks: list[asyncio.Task[None]] = []
+        engine.on_applied(self._applied)
+
+    def handlers(
+        self, *, tls: bool = False, peer_port: bool = False
+    ) -> Sequence[grpc.GenericRpcHandler]:
+        """Return the services of one port.
+
+        Args:
+            tls: The port speaks TLS: routes asked for through it name the TLS ports.
+            peer_port: The port is for peers: what comes through it was forwarded.
+        """
+        handlers = (
+            MessagingHandlers(self, tls=tls, peer_port=peer_port).generic_handler(),
+            LedgerHandlers(self, tls=tls, peer_port=peer_port).generic_handler(),
+            TopicsHandlers(self, tls=tls, peer_port=peer_port).generic_handler(),
+        )
+        return (*handlers, self._words_of_followers()) if peer_port else handlers
+
+    def _words_of_followers(self) -> grpc.GenericRpcHandler:
+        """Return what takes a follower's word for answers that it passed on."""
+
+        async def passed_on(request: bytes, context: Any) -> bytes:
+            through = by_key(context.invocation_metadata()).get(THROUGH_KEY)
+            if through is not None:
+                self.clients.passed_on(NodeId(through), numbers_of(request))
+            return b""
+
+        _, service, method = PASSED_ON_PATH.split("/")
+        handler = grpc.unary_unary_rpc_method_handler(passed_on)
+        return grpc.method_handlers_generic_handler(service, {method: handler})
+
+    def intake_of(self, *, peer_port: bool) -> Intake:
+        """Return the room for what comes through such a port; clients cannot fill the peers'."""
+        return self._peer_intake if peer_port else self._intake
+
+    def load(self) -> Load:
+        """Return what clients keep busy here now."""
+        return Load(
+            held_request_bytes=self.relay.held_bytes,
+            waiting_polls=len(self.arrivals) + len(self.turns),
+            telemetry_streams=len(self.telemetry),
+        )
+
+    def start(self) -> None:
+        """Start the tasks behind the handlers; call on the event loop."""
+        self.relay.start()
+        self.clients.start()
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._watch()), loop.create_task(self._follow_clients())]
+
+    def drain(self) -> None:
+        """End Telemetry streams and long polls now; other calls are served on."""
+        self.telemetry.close()
+        self.arrivals.close()
+        self.turns.close()
+        self.relay.cancel_streams()
+
+    async def close(self) -> None:
+        """Stop everything that runs behind the handlers."""
+        self.drain()
+        for task in self._tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await self.clients.close()
+        await self.relay.close()
+
+    def _applied(self) -> None:
+        changes = self.engine.state.take_changes()
+        self.arrivals.notify(changes)
+        self.turns.notify(changes)
+
+    async def _watch(self) -> None:
+        """Let waiting polls see that leadership has moved."""
+        while True:
+            await self.engine.wait_leader_change(_WATCH_S)
+            if not self.engine.is_leader():
+                self.arrivals.notify_all()
+                self.turns.look_again()
+
+    async def _follow_clients(self) -> None:
+        """Hand leadership to the node that clients use, if it is another."""
+        while True:
+            await asyncio.sleep(WINDOW_S)
+            if not self.engine.is_leader() or not self.config.leader_follows_clients:
+                self.affinity.forget()
+                continue
+            favourite = self.affinity.end_window()
+            if favourite is not None and self.engine.hand_over(favourite):
+                logger.info(
+                    "group %s: nearly all requests come through %s, which is to lead",
+                    self.engine.group,
+                    favourite,
+                )

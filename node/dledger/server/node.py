@@ -1,0 +1,416 @@
+"""One node's life: identity, founding or joining a group, servers, shutdown.
+
+A node whose disk is empty is Unjoined: it answers Status and waits, until Admin.Bootstrap founds
+a group with it, or a member that knows its UUID greets it. Everything real (clock, files, threads,
+network) is built here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Callable
+from typing import Final
+
+import grpc
+
+from dledger.broker.state import BrokerState
+from dledger.common.features import FEATURES, Features, MemberLevels
+from dledger.common.http import HealthServer
+from dledger.common.metrics import NodeMetrics
+from dledger.common.status import NodeStatus
+from dledger.common.version import VERSION
+from dledger.common.watchdog import Watchdog
+from dledger.errors import (
+    DiskFull,
+    MemberRemoved,
+    NewerCommand,
+    NotJoined,
+    NotMember,
+    StorageError,
+)
+from dledger.files.files import DiskUsage, RealFiles
+from dledger.peers.hello import ClientAddress, Hello, PeerAddress
+from dledger.peers.introductions import Introductions
+from dledger.peers.peers import Peers
+from dledger.peers.records import RecordsServicer
+from dledger.raft.messages import Message
+from dledger.replica.driver import Driver
+from dledger.replica.log_clock import RealClock
+from dledger.replica.member_change import Changed, MemberChange, carry_out
+from dledger.requests.config import GatewayConfig
+from dledger.server.config import Settings
+from dledger.server.engine import NodeEngine
+from dledger.server.gateway import Gateway
+from dledger.server.joining import Joining
+from dledger.server.loop_turns import LoopTurns
+from dledger.server.node_sample import node_sample
+from dledger.server.node_status import Facts, node_status
+from dledger.server.ports import listeners
+from dledger.server.replica import Replica, Surroundings
+from dledger.server.servers import Servers
+from dledger.services.admin import AdminServicer
+from dledger.services.export import CommittedLog
+from dledger.services.made import MadeServicer
+from dledger.store.commit_log import CommitLog
+from dledger.store.identity import lock_directory
+from dledger.types import Member, NodeId, Role
+
+logger = logging.getLogger(__name__)
+
+_HOUSEKEEPING_S: Final = 1.0
+_PUBLISH_S: Final = 1.0
+_STALLED_S: Final = 5.0
+_TRANSFER_DEADLINE_S: Final = 3.0
+_CALLS_GRACE_S: Final = 1.0
+
+
+class Node:
+    """A node process from start to stop. Implements `PeerEvents` and `AdminBackend`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        on_fatal: Callable[[BaseException], None],
+        features: Features = FEATURES,
+        state: BrokerState | None = None,
+        watchdog: Watchdog | None = None,
+    ) -> None:
+        """Open (or format) the data directory.
+
+        Args:
+            settings: Checked settings.
+            on_fatal: Called once when storage fails while running, when the group has removed
+                this node (NodeRemoved), or when this version is too old for it (NewerCommand,
+                NewerFormat); the process must end.
+            features: What this version knows.
+            state: An empty state that knows as much; one of this version by default.
+            watchdog: The process's, which the caller starts; without one nobody watches.
+
+        Raises:
+            StorageError: The directory is locked, foreign or corrupt.
+        """
+        self._settings = settings
+        self._on_fatal = on_fatal
+        self._watchdog = watchdog or Watchdog()
+        self._clock = RealClock()
+        self._files = RealFiles()
+        self._directory = settings.data_dir
+        self._lock = lock_directory(self._files, self._directory)
+        self._replica: Replica | None = None
+        self._state = state if state is not None else BrokerState(features=features)
+        self._metrics = NodeMetrics(settings.group, settings.name)
+        clients = ClientAddress(
+            host=settings.advertise_host,
+            port=settings.client_port,
+            tls_port=settings.client_tls_port,
+        )
+        self._joining = Joining(
+            self._files,
+            self._directory,
+            group=settings.group,
+            name=settings.name,
+            address=PeerAddress(
+                host=settings.peer_host or settings.advertise_host, port=settings.peer_port
+            ),
+            told_group=settings.group_id,
+            feature_level=features.level,
+            on_joined=self._start_replica,
+        )
+        self._levels = MemberLevels(self.node_id, features)
+        self._peers = Peers(self.node_id, self, self._levels, clients=clients)
+        self._introductions = Introductions(self._peers.ask, lambda: self._joining.group_id)
+        self.engine = NodeEngine(
+            group=settings.group,
+            name=settings.name,
+            node_id=self.node_id,
+            state=self._state,
+            peers=self._peers,
+            clients=clients,
+            told_group=settings.group_id,
+        )
+        self._stopping = False
+        self._burial: asyncio.Task[None] | None = None
+        self._usage = shutil.disk_usage(self._directory)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._loop_turns = LoopTurns(self._metrics.loop_turn_seconds.observe)
+        self._health = HealthServer(
+            (settings.listen_host, settings.http_port),
+            live=self._live_problem,
+            ready=self._ready_problem,
+            registry=self._metrics.registry,
+        )
+        self._gateway = Gateway(
+            self.engine,
+            GatewayConfig(
+                auto_create_topics=settings.auto_create_topics,
+                default_queues=settings.default_queues,
+                leader_follows_clients=settings.leader_follows_clients,
+            ),
+            metrics=self._metrics,
+        )
+        self._servers = Servers(listeners(settings, self._gateway, self._peer_services()))
+        self._peers.replication.bind(settings.listen_host, settings.replication_port)
+
+    @property
+    def node_id(self) -> NodeId:
+        """The UUID of this node's disk."""
+        return self._joining.node_id
+
+    def _peer_services(self) -> list[grpc.GenericRpcHandler]:
+        return [
+            self._peers.handlers(),
+            AdminServicer(self).handler(),
+            MadeServicer(self.engine).handler(),
+            RecordsServicer(self._open_records).handler(),
+        ]
+
+    # -- life -----------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Recover the log if there is one, then serve.
+
+        Raises:
+            StorageError: The log is corrupt or foreign; this node must not vote.
+        """
+        if self._joining.group_id:
+            await self._start_replica()
+        else:
+            logger.info("node %s: %s", self.node_id, self.engine.not_ready_reason())
+        loop = asyncio.get_running_loop()
+        duties = (self._keep_house(), self._keep_log_short(), self._show())
+        self._tasks += [loop.create_task(duty) for duty in duties]
+        self._loop_turns.start()
+        self._health.start()
+        self._gateway.start()
+        await self._peers.replication.start()
+        await self._servers.start()
+
+    async def stop(self) -> None:
+        """Hand leadership over, then close the ports, then the log."""
+        self._stopping = True
+        await self._hand_over()
+        self._gateway.drain()
+        await self._servers.stop(_CALLS_GRACE_S)
+        await self._gateway.close()
+        await self._peers.close()
+        self._loop_turns.stop()
+        for task in self._tasks:
+            task.cancel()
+        if self._replica is not None:
+            await self._replica.stop()
+        self._lock.close()
+        self._health.close()
+
+    async def _hand_over(self) -> None:
+        driver = self._driver
+        if driver is None or not driver.is_running or driver.core.heir() is None:
+            return
+        chosen = driver.transfer_leadership(None)
+        logger.info("shutting down: handing leadership to %s", chosen)
+        deadline_s = self._clock.monotonic_s() + _TRANSFER_DEADLINE_S
+        while driver.core.role is Role.LEADER and self._clock.monotonic_s() < deadline_s:
+            await driver.wait_change(0.1)
+
+    async def _start_replica(self) -> None:
+        """Open the log of the joined group and run Raft on it."""
+        given = Surroundings(
+            settings=self._settings,
+            files=self._files,
+            directory=self._directory,
+            joining=self._joining,
+            peers=self._peers,
+            state=self._state,
+            metrics=self._metrics,
+            clock=self._clock,
+            levels=self._levels,
+            watchdog=self._watchdog,
+            on_fatal=self._on_fatal,
+            on_removed=self.removed,
+        )
+        replica = self._replica = await Replica.open(given)
+        self.engine.attach(replica.driver)
+        replica.start()
+        self._tasks += map(asyncio.get_running_loop().create_task, replica.repairs())
+
+    @property
+    def _driver(self) -> Driver | None:
+        return self._replica.driver if self._replica is not None else None
+
+    @property
+    def _log(self) -> CommitLog | None:
+        return self._replica.log if self._replica is not None else None
+
+    # -- founding and joining -------------------------------------------------------------------
+
+    async def bootstrap(self, group_id: str, members: tuple[Member, ...]) -> None:
+        """Found a group. Raises AlreadyBootstrapped, InvalidArgument."""
+        await self._joining.bootstrap(group_id, members)
+
+    def hello_to(self, member: Member) -> Hello:
+        """Return the greeting for a stream to *member*."""
+        return self._joining.hello_to(member)
+
+    async def hello_from(self, hello: Hello) -> Member | None:
+        """Accept a peer's greeting, which may make this node join its group; or raise.
+
+        Returns the sender as a member, by this node's log or by the word of a member that is in it;
+        None while this node knows no member.
+        """
+        if self._stopping:
+            raise NotJoined
+        await self._joining.accept(hello, lambda: self._driver.core if self._driver else None)
+        core = self._driver.core if self._driver else None
+        if core is None or not core.membership.voters:
+            return None
+        sender = core.known_member(hello.sender_id)
+        if sender is None:
+            others = [one.id for one in core.membership.members if one.id != self.node_id]
+            sender = await self._introductions.find(hello.sender_id, others)
+            if sender is None:
+                group_id = self._joining.group_id
+                raise NotMember(hello.sender_id, name=hello.sender_name, group_id=group_id)
+            logger.info("heard of a new member: %s", sender)
+            core.introduce(sender.id)
+        return sender
+
+    def check_sender(self, sender: NodeId) -> None:
+        """Refuse what a node says that is no member any more. Raises MemberRemoved, NotMember."""
+        core, group_id = self._driver.core if self._driver else None, self._joining.group_id
+        if core is None or core.hears(sender):
+            return
+        index = core.removal_index(sender)
+        if index is not None:
+            raise MemberRemoved(sender, group_id=group_id, index=index)
+        raise NotMember(sender, name=sender, group_id=group_id)
+
+    def removed(self, index: int) -> None:
+        """Take note that committed entry *index* removed this node: it stops for good."""
+        if self._burial is None and not self._stopping:
+            self._burial = asyncio.get_running_loop().create_task(self._bury(index))
+
+    async def _bury(self, index: int) -> None:
+        try:
+            reason: StorageError | DiskFull = await self._joining.bury(index, self._clock.unix_ms())
+        except (DiskFull, StorageError) as error:
+            reason = error
+        logger.critical("removed by entry %d, this node stops: %s", index, reason)
+        self._on_fatal(reason)
+
+    def receive(self, message: Message) -> None:
+        """Take a peer's message."""
+        if self._driver is not None:
+            self._driver.receive(message)
+
+    def outdated(self, error: NewerCommand) -> None:
+        """Stop: a peer sent an entry that this version does not know."""
+        if self._driver is not None:
+            self._driver.outdated(error)
+
+    def peer_disconnected(self, peer: NodeId) -> None:
+        """Pass on that a peer's stream broke."""
+        if self._driver is not None and not self._stopping:
+            self._driver.peer_disconnected(peer)
+
+    def transfer_leadership(self, target: NodeId | None) -> NodeId:
+        """Hand leadership over. Raises NotJoined, NotLeader, InvalidArgument."""
+        if self._driver is None:
+            raise NotJoined
+        return self._driver.transfer_leadership(target)
+
+    async def snapshot(self) -> int:
+        """Take a snapshot of the state; return its last index. Raises NotJoined, DiskFull."""
+        if self._replica is None:
+            raise NotJoined
+        return await self._replica.upkeep.take_snapshot()
+
+    async def change_members(self, change: MemberChange, *, timeout_s: float) -> Changed:
+        """Add learners and remove members; see `member_change.carry_out`. Raises NotJoined too."""
+        if self._driver is None:
+            raise NotJoined
+        return await carry_out(self._driver, change, timeout_s=timeout_s)
+
+    def _open_records(self) -> tuple[str, CommitLog]:
+        """Return the group's id and the log, for peers that lack records. Raises NotJoined."""
+        if self._log is None:
+            raise NotJoined
+        return self._joining.group_id, self._log
+
+    def committed_log(self) -> CommittedLog:
+        """Return what is committed and on this disk. Raises NotJoined."""
+        if self._replica is None:
+            raise NotJoined
+        log, core = self._replica.log, self._replica.driver.core
+        return CommittedLog(
+            group=self._settings.group,
+            group_id=self._joining.group_id,
+            log=log,
+            last_index=min(core.commit_index, log.synced_index),
+        )
+
+    # -- how it is ------------------------------------------------------------------------------
+
+    def status(self) -> NodeStatus:
+        """Return this node's view of itself and its group."""
+        facts = Facts(
+            node_id=self.node_id,
+            name=self._settings.name,
+            group=self._settings.group,
+            group_id=self._joining.group_id,
+            not_ready_reason=self._ready_problem(),
+            version=VERSION,
+            storage_used_bytes=self._usage.used,
+            storage_capacity_bytes=self._usage.total,
+            recovered_to=self._joining.identity.recovered_to,
+            feature_level=self._levels.own,
+            told_group_id=self._settings.group_id,
+        )
+        return node_status(facts, self._driver, self._log, self._peers)
+
+    def _live_problem(self) -> str:
+        """Say why the process should be restarted; called from the health thread."""
+        driver = self._driver
+        if driver is None or self._stopping or self._watchdog.is_patient:
+            return ""
+        stalled_s = self._clock.monotonic_s() - driver.last_tick_s
+        return f"the event loop has not run for {stalled_s:.1f} s" if stalled_s > _STALLED_S else ""
+
+    def _ready_problem(self) -> str:
+        """Say why this node should get no clients; called from the health thread too."""
+        if self._stopping:
+            return "shutting down"
+        return self.engine.not_ready_reason()
+
+    async def _keep_house(self) -> None:
+        """Every second: watch the disk, make the next segment ready."""
+        while True:
+            self._usage = await asyncio.to_thread(shutil.disk_usage, self._directory)
+            if self._replica is not None:
+                self._replica.driver.set_free_bytes(self._usage.free)
+                await self._replica.prepare()
+            await asyncio.sleep(_HOUSEKEEPING_S)
+
+    async def _keep_log_short(self) -> None:
+        """Every second: take a snapshot and drop old segments, if they are due."""
+        while True:
+            if self._replica is not None:
+                usage = self._usage  # of what is ours to use, as `df` counts
+                await self._replica.upkeep.run(DiskUsage(usage.used + usage.free, usage.free))
+            await asyncio.sleep(_HOUSEKEEPING_S)
+
+    async def _show(self) -> None:
+        """Publish gauges every second, also while the disk keeps housekeeping waiting."""
+        while True:
+            status, load, free = self.status(), self._gateway.load(), self._usage.free
+            sample = node_sample(
+                status,
+                self._driver,
+                self._log,
+                load,
+                free_bytes=free,
+                remembered_ids=self.engine.state.topics.remembered_ids,
+            )
+            self._metrics.publish(sample)
+            await asyncio.sleep(_PUBLISH_S)

@@ -1,0 +1,112 @@
+"""Builds a node's status from what its parts say. Pure translation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from dledger.common.features import MemberLevels
+from dledger.common.status import MemberStatus, NodeStatus
+from dledger.raft.core import Raft
+from dledger.replica.driver import Driver
+from dledger.store.commit_log import CommitLog
+from dledger.types import Member, NodeId, Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a node knows of itself whether or not it has joined a group."""
+
+    node_id: NodeId
+    name: str
+    group: str
+    group_id: str
+    not_ready_reason: str
+    version: str
+    storage_used_bytes: int
+    storage_capacity_bytes: int
+    recovered_to: int = 0
+    feature_level: int = 0
+    told_group_id: str = ""
+
+
+class PeerView(Protocol):
+    """What is known of the other members beside what Raft knows; see `peers.peers.Peers`."""
+
+    @property
+    def levels(self) -> MemberLevels:
+        """Their feature levels."""
+
+    def connected(self, node_id: NodeId) -> bool:
+        """Whether the link to a member is up."""
+
+
+def node_status(
+    facts: Facts,
+    driver: Driver | None,
+    log: CommitLog | None,
+    peers: PeerView,
+) -> NodeStatus:
+    """Return the status of a node; positions are 0 while it is Unjoined."""
+    core = driver.core if driver else None
+    refused = driver.writes_refused if driver else None
+    return NodeStatus(
+        node_id=facts.node_id,
+        name=facts.name,
+        group=facts.group,
+        group_id=facts.group_id,
+        role=_own_role(core) if core else "unjoined",
+        term=core.term if core else 0,
+        leader_id=(core.leader or "") if core else "",
+        commit_index=core.commit_index if core else 0,
+        applied_index=driver.applied_index if driver else 0,
+        last_index=core.last_index if core else 0,
+        synced_index=log.synced_index if log else 0,
+        ready=not facts.not_ready_reason,
+        not_ready_reason=facts.not_ready_reason,
+        members=_members(driver, facts.node_id, peers) if driver else (),
+        last_failover=driver.last_failover if driver else None,
+        version=facts.version,
+        storage_used_bytes=facts.storage_used_bytes,
+        storage_capacity_bytes=facts.storage_capacity_bytes,
+        writes_refused_reason=str(refused) if refused else "",
+        recovered_to=facts.recovered_to,
+        faulty_entries=log.faulty_count if log else 0,
+        feature_level=facts.feature_level,
+        told_group_id=facts.told_group_id,
+        commit_waits_ms=int(driver.commit_waits_s() * 1000) if driver else 0,
+    )
+
+
+def _members(driver: Driver, own_id: NodeId, peers: PeerView) -> tuple[MemberStatus, ...]:
+    core = driver.core
+    match = {node: progress.match_index for node, progress in core.progress().items()}
+    match[own_id] = core.last_index if core.role is Role.LEADER else 0
+
+    def row(member: Member) -> MemberStatus:
+        up = member.id == own_id or peers.connected(member.id)
+        leads = core.role is Role.LEADER
+        return MemberStatus(
+            member=member,
+            role=_role(member.id, core, up),
+            match_index=match.get(member.id, 0),
+            lag=core.last_index - match.get(member.id, 0) if leads else 0,
+            connected=up,
+            voter=member.id not in core.membership.learner_ids,
+            feature_level=peers.levels.get(member.id) or 0,
+        )
+
+    return tuple(row(member) for member in core.membership.members)
+
+
+def _own_role(core: Raft) -> str:
+    learns = core.id in core.membership.learner_ids
+    return "learner" if learns and core.role is Role.FOLLOWER else core.role.value
+
+
+def _role(member: NodeId, core: Raft, up: bool) -> str:
+    if member == core.leader:
+        return "leader"
+    if up and member in core.membership.learner_ids:
+        return "learner"
+    return "follower" if up else "unknown"

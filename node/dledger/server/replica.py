@@ -1,0 +1,225 @@
+"""A member's log and what stands on it: opened when a node starts as a member, or becomes one.
+
+Owned by the node, which gives it files, clock and network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from dledger.broker.state import BrokerState
+from dledger.common.features import MemberLevels
+from dledger.common.metrics import NodeMetrics
+from dledger.common.watchdog import Watchdog
+from dledger.errors import StorageError
+from dledger.files.files import Files
+from dledger.peers.peers import Peers
+from dledger.peers.records import RecordsClient
+from dledger.raft.config import RaftConfig
+from dledger.replica.driver import Driver, DriverConfig
+from dledger.replica.founding import Founding
+from dledger.replica.log_clock import Clock
+from dledger.replica.refetch import Refetcher
+from dledger.replica.retention import RetentionPolicy
+from dledger.replica.scrubber import Scrubber
+from dledger.replica.snapshots import Snapshots
+from dledger.replica.upkeep import SnapshotPolicy, Upkeep
+from dledger.server.config import Settings
+from dledger.server.joining import Joining
+from dledger.store.commit_log import CommitLog
+from dledger.store.hard_state import HardStateFile
+from dledger.store.identity import LOG_DIRECTORY
+from dledger.store.snapshot_files import SNAPSHOT_DIRECTORY, SnapshotFiles
+from dledger.types import HardState
+
+_RESERVE_BYTES: Final = 16 << 20
+"""Free space that segments never take, so that hard state can always be saved."""
+_MAX_QUEUED_BYTES: Final = 32 << 20
+"""Commands that wait to become an entry, and entries that wait to be committed: each so many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a replica is given.
+
+    Attributes:
+        watchdog: Of the process; told of work that takes long.
+        on_fatal: Called when nothing this node says can be trusted any more.
+        levels: What each member knows; nothing above that is let into the log.
+        on_removed: Called with the index of the entry that removed this node from its group.
+    """
+
+    settings: Settings
+    files: Files
+    directory: Path
+    joining: Joining
+    peers: Peers
+    state: BrokerState
+    metrics: NodeMetrics
+    clock: Clock
+    levels: MemberLevels
+    watchdog: Watchdog
+    on_fatal: Callable[[BaseException], None]
+    on_removed: Callable[[int], None]
+
+
+class Replica:
+    """Log, driver and upkeep of a member; *founds*: the group begins with this start."""
+
+    def __init__(
+        self, given: Surroundings, log: CommitLog, driver: Driver, upkeep: Upkeep, *, founds: bool
+    ) -> None:
+        self._given, self._founds = given, founds
+        self.log, self.driver, self.upkeep = log, driver, upkeep
+
+    @classmethod
+    async def open(cls, given: Surroundings) -> Replica:
+        """Recover the log of the joined group, or found it.
+
+        Raises:
+            StorageError: The log is corrupt or foreign; this node must not vote.
+        """
+        hard_state_file = HardStateFile(given.files, given.directory)
+        hard_state = await asyncio.to_thread(hard_state_file.load)
+        log = await asyncio.to_thread(_open_log, given)
+        founding = given.joining.founding_of(log.last_index)
+        if founding is not None:
+            hard_state = await asyncio.to_thread(_found, log, hard_state_file, founding)
+        snapshots = _snapshots(given, log)
+        await asyncio.to_thread(snapshots.load)
+        driver = _driver(given, hard_state_file, hard_state, log, snapshots)
+        upkeep = _upkeep(given, driver, log, snapshots)
+        return cls(given, log, driver, upkeep, founds=founding is not None)
+
+    def start(self) -> None:
+        """Run Raft on the log."""
+        self.driver.start()
+        if self._founds:
+            self.driver.campaign()
+
+    async def stop(self) -> None:
+        """Let the running writes end, then close the log."""
+        await self.driver.stop()
+        await asyncio.to_thread(self.log.close)
+
+    async def prepare(self) -> None:
+        """Make the next segment ready."""
+        try:
+            await asyncio.to_thread(self.log.prepare)
+        except StorageError as error:
+            self.driver.disk_failed(error)
+
+    def repairs(self) -> list[Coroutine[Any, Any, None]]:
+        """Return what looks for rot, and what fetches from peers what is found."""
+        given, log, driver = self._given, self.log, self.driver
+        source = RecordsClient(given.peers, given.joining.group_id)
+        refetcher = Refetcher(
+            log, source, driver, now_s=given.clock.monotonic_s, metrics=given.metrics
+        )
+        work = [refetcher.run()]
+        if given.settings.scrub_bytes_per_s:
+            scrubber = Scrubber(
+                log,
+                bytes_per_s=given.settings.scrub_bytes_per_s,
+                on_failed=driver.disk_failed,
+                metrics=given.metrics,
+            )
+            work.append(scrubber.run())
+        return work
+
+
+def _open_log(given: Surroundings) -> CommitLog:
+    return CommitLog.open(
+        given.files,
+        given.directory / LOG_DIRECTORY,
+        identity=given.joining.identity,
+        segment_bytes=given.settings.segment_bytes,
+        reserve_bytes=_RESERVE_BYTES,
+        durability=given.settings.durability,
+    )
+
+
+def _found(log: CommitLog, hard_state_file: HardStateFile, founding: Founding) -> HardState:
+    """Write the founding entry behind what the log holds, and the term it belongs to."""
+    entry = founding.entry(last_index=log.last_index, last_term=log.term(log.last_index))
+    hard_state = HardState(term=entry.term)
+    hard_state_file.save(hard_state)
+    log.append([entry])
+    log.sync()
+    return hard_state
+
+
+def _snapshots(given: Surroundings, log: CommitLog) -> Snapshots:
+    files = SnapshotFiles(
+        given.files, given.directory / SNAPSHOT_DIRECTORY, reserve_bytes=_RESERVE_BYTES
+    )
+    return Snapshots(
+        files,
+        group_id=given.joining.group_id,
+        log=log,
+        state=given.state,
+        watchdog=given.watchdog,
+    )
+
+
+def _driver(
+    given: Surroundings,
+    hard_state_file: HardStateFile,
+    hard_state: HardState,
+    log: CommitLog,
+    snapshots: Snapshots,
+) -> Driver:
+    settings = given.settings
+    return Driver(
+        config=DriverConfig(
+            tick_s=settings.tick_ms / 1000,
+            max_queued_bytes=_MAX_QUEUED_BYTES,
+            min_free_bytes=settings.segment_bytes + _RESERVE_BYTES,
+        ),
+        raft=RaftConfig(
+            id=given.joining.node_id,
+            group_id=given.joining.group_id,
+            heartbeat_ticks=settings.heartbeat_ticks,
+            election_timeout_ticks=settings.election_timeout_ticks,
+            handicap_ticks=settings.election_handicap_ticks,
+            max_uncommitted_bytes=_MAX_QUEUED_BYTES,
+        ),
+        hard_state_file=hard_state_file,
+        hard_state=hard_state,
+        log=log,
+        state=given.state,
+        send=given.peers.send,
+        on_membership=given.peers.connect,
+        admit=given.levels.admit,
+        on_removed=given.on_removed,
+        on_fatal=given.on_fatal,
+        clock=given.clock,
+        rng=random.Random(),
+        metrics=given.metrics,
+        snapshots=snapshots,
+    )
+
+
+def _upkeep(given: Surroundings, driver: Driver, log: CommitLog, snapshots: Snapshots) -> Upkeep:
+    settings = given.settings
+    return Upkeep(
+        driver,
+        log,
+        given.state,
+        snapshots,
+        retention=RetentionPolicy(
+            hours=settings.retention_hours,
+            disk_watermark_percent=settings.disk_watermark_percent,
+            group_hours=settings.group_retention_hours,
+        ),
+        policy=SnapshotPolicy(
+            size_bytes=settings.snapshot_bytes, entries=settings.snapshot_entries
+        ),
+        metrics=given.metrics,
+        now_s=given.clock.monotonic_s,
+    )

@@ -1,0 +1,1 @@
+"""The ``dledger.v1`` services: Ledger, Topics, Admin."""

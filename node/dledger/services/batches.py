@@ -1,0 +1,97 @@
+"""What a batch must be like that its producer encoded: checked once, then passed through as bytes.
+
+The rules are those of `checks`, which look at single messages; here each looks at a column.
+"""
+
+from __future__ import annotations
+
+from dledger.broker.frames import (
+    CommandType,
+    MalformedCommandError,
+    UnknownCommandError,
+    split,
+)
+from dledger.broker.produce import NO_QUEUE, ProduceFrame
+from dledger.broker.topics import check_name
+from dledger.common.features import FEATURES
+from dledger.common.limits import MAX_ID_LENGTH, MAX_MESSAGES
+from dledger.errors import FeatureNotReady, InvalidArgument
+from dledger.rpc.checks import (
+    NO_SCOPE,
+    check_body_sizes,
+    check_properties,
+    check_tag,
+    check_times,
+    check_total,
+    is_scope,
+)
+
+
+def checked_batch(command: bytes) -> ProduceFrame:
+    """Return the batch in a framed PRODUCE command.
+
+    Raises:
+        Refused: It is no such command, or a message in it breaks a rule; the text says which.
+        FeatureNotReady: A newer producer made it; this node does not know all of it, and so must
+            not let it into the log.
+    """
+    try:
+        batch = _only_batch(command)
+        _check_names(batch)
+        _check_columns(batch)
+        if not batch.is_plain:
+            _check_each(batch)
+    except UnknownCommandError as error:
+        raise FeatureNotReady(
+            f"{error} is unknown to this node (feature level {FEATURES.level}): upgrade the group "
+            "before its producers; nothing was stored",
+            needed=FEATURES.level + 1,
+        ) from error
+    except (MalformedCommandError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"this is no batch: {error}") from error
+    return batch
+
+
+def _only_batch(command: bytes) -> ProduceFrame:
+    frames = list(split(command))
+    if len(frames) != 1 or frames[0][0] != CommandType.PRODUCE:
+        raise MalformedCommandError(f"{len(frames)} commands, not one PRODUCE")
+    _, start, end = frames[0]
+    return ProduceFrame(command, start, end)
+
+
+def _check_names(batch: ProduceFrame) -> None:
+    check_name("topic", batch.topic)
+    check_client_id(batch.client_id)
+    if batch.count > MAX_MESSAGES:
+        raise InvalidArgument(f"a batch has 1 to {MAX_MESSAGES} records, not {batch.count}")
+    if batch.queue_id < NO_QUEUE:
+        raise InvalidArgument(f"queue id {batch.queue_id} is neither a queue's nor {NO_QUEUE}")
+
+
+def _check_columns(batch: ProduceFrame) -> None:
+    sizes = batch.body_sizes()
+    check_body_sizes(min(sizes), max(sizes))
+    check_total(sum(sizes))
+    if max(batch.id_sizes()) > MAX_ID_LENGTH:
+        raise InvalidArgument(f"message_id has at most {MAX_ID_LENGTH} bytes")
+    check_times(batch.born_at_ms())
+    batch.check_texts()
+    for tag in set(batch.tags() or ()):
+        check_tag(tag.decode())
+
+
+def _check_each(batch: ProduceFrame) -> None:
+    for row in range(batch.count):
+        message = batch.message(row)
+        check_properties(message.properties, message.keys)
+
+
+def check_client_id(client_id: str) -> None:
+    """Refuse an empty or endless scope of idempotency keys."""
+    if not 1 <= len(client_id) <= MAX_ID_LENGTH:
+        raise InvalidArgument(
+            f"client_id must have 1 to {MAX_ID_LENGTH} characters, not {len(client_id)}"
+        )
+    if is_scope(client_id):
+        raise InvalidArgument(NO_SCOPE)

@@ -1,0 +1,280 @@
+"""``dledger.v1.Ledger``: batches in and out, without the cost of one call a message."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+
+from dledger.broker.frames import MalformedCommandError
+from dledger.broker.message import Columns
+from dledger.broker.produce import NO_QUEUE, encode_produce
+from dledger.broker.results import Produced
+from dledger.broker.topics import check_name
+from dledger.common.limits import MAX_ID_LENGTH, MAX_MESSAGES
+from dledger.errors import DledgerError, InvalidArgument, MessageIdConflict, NotLeader
+from dledger.requests.forward import Caller
+from dledger.rpc.channel import LEADER_KEY, NOTHING_TAKEN_KEY
+from dledger.rpc.checks import (
+    check_body_sizes,
+    check_properties,
+    check_tag,
+    check_times,
+    check_total,
+)
+from dledger.rpc.pb import dledger_pb2 as pb
+from dledger.rpc.requests import parsed
+from dledger.rpc.status import grpc_code_of
+from dledger.services.batches import check_client_id
+from dledger.services.native import NativeHandlers, bug
+from dledger.services.producing import Producing
+from dledger.services.reading import BatchReading, Stretch, encoded
+
+if TYPE_CHECKING:
+    from dledger.server.gateway import Gateway
+
+logger = logging.getLogger(__name__)
+
+SERVICE_NAME: Final = "dledger.v1.Ledger"
+_READ: Final = "Ledger/Read"
+_READ_INDEX: Final = f"/{SERVICE_NAME}/ReadIndex"
+_READ_BATCHES: Final = "Ledger/ReadBatches"
+_PRODUCE: Final = "Ledger/Produce"
+_ELECTION_WAIT_S: Final = 1.0
+_RESPONSE_RECORDS: Final = 1_024
+_RESPONSE_BYTES: Final = 1 << 20
+
+
+class LedgerHandlers(NativeHandlers):
+    """The service at one port of a node."""
+
+    def __init__(self, gateway: Gateway, *, tls: bool, peer_port: bool) -> None:
+        super().__init__(gateway, tls=tls, peer_port=peer_port)
+        self._produce_intake = gateway.produce_intake
+
+    def generic_handler(self) -> grpc.GenericRpcHandler:
+        """Return the handler to add to a server."""
+        append = self._at_leader(f"/{SERVICE_NAME}/Append", pb.AppendRequest, self._append)
+        read_index = self._at_leader(_READ_INDEX, pb.ReadIndexRequest, self._read_index)
+        return grpc.method_handlers_generic_handler(
+            SERVICE_NAME,
+            {
+                "Append": grpc.stream_unary_rpc_method_handler(append),
+                "Produce": grpc.stream_stream_rpc_method_handler(self._produce),
+                "Read": grpc.stream_stream_rpc_method_handler(self._read),
+                "ReadBatches": grpc.stream_stream_rpc_method_handler(self._read_batches),
+                "ReadIndex": grpc.stream_unary_rpc_method_handler(read_index),
+            },
+        )
+
+    async def _append(self, request: pb.AppendRequest) -> pb.AppendResponse:
+        topic = request.topic
+        check_name("topic", topic)
+        command, request_client = command_of(request), request.client_id
+        del request  # a second copy of the bodies, while the command waits
+        await self._gateway.catalog.topic(topic)
+        line = f"client {request_client}"  # such calls take turns within their connection's room
+        stored = await self._engine.submit(command, line=line, producer=request_client)
+        if not isinstance(stored, Produced):
+            raise TypeError(f"PRODUCE answered {stored!r}")
+        if stored.conflicts:
+            self._gateway.metrics.message_id_conflicts.inc(len(stored.conflicts))
+            raise MessageIdConflict.of(stored.conflicts)
+        return pb.AppendResponse(
+            queue_id=stored.queue_id, offsets=stored.offsets, index=stored.index
+        )
+
+    async def _produce(self, _: Any, context: Any) -> AsyncIterator[bytes]:
+        producing = Producing(self._gateway, self._answered_batch, context.peer())
+        messages = partial(self._produce_intake.message, context, "Produce")
+        try:
+            await self._election_over()
+            if not self._engine.is_leader():
+                leader = self._engine.leader()
+                raise NotLeader(leader.id if leader else None)
+            async for answers in producing.answers(messages):
+                yield answers
+        except DledgerError as error:
+            said = self._leader_address()
+            if not producing.has_taken:
+                said = (*said, (NOTHING_TAKEN_KEY, "1"))
+            await self._refuse(context, _PRODUCE, error, *said)
+
+    def _answered_batch(self, error: DledgerError | None) -> None:
+        if isinstance(error, MessageIdConflict):
+            self._gateway.metrics.message_id_conflicts.inc(len(error.rows))
+        code = grpc.StatusCode.OK if error is None else grpc_code_of(error)
+        self._answered(_PRODUCE, code)
+
+    async def _election_over(self) -> None:
+        """Return when we serve or know who leads, or after a second."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + _ELECTION_WAIT_S
+        while not self._engine.is_leader() and (left_s := deadline_s - loop.time()) > 0:
+            leader = self._engine.leader()
+            if leader is not None and leader.id != self._engine.node_id:
+                break
+            await self._engine.wait_leader_change(left_s)
+
+    def _leader_address(self) -> Sequence[tuple[str, str]]:
+        leader = self._engine.leader()
+        known = (e for e in self._engine.endpoints() if leader and e.node_id == leader.id)
+        return [(LEADER_KEY, f"{e.host}:{e.tls_port if self._tls else e.port}") for e in known]
+
+    async def _read(self, _: Any, context: Any) -> None:
+        """Send the queue's messages one by one, for readers without the batch format."""
+        await self._send(context, _READ, self._records)
+
+    async def _read_batches(self, _: Any, context: Any) -> None:
+        await self._send(context, _READ_BATCHES, lambda _, part: [encoded(part)])
+
+    async def _send(
+        self,
+        context: Any,
+        method: str,
+        told: Callable[[pb.ReadRequest, Sequence[Stretch]], Iterable[bytes]],
+    ) -> None:
+        """Send what is asked for, as *told*, a part at a time and each when there is room."""
+        connection = "" if self._peer_port else context.peer()
+        try:
+            async with self._intake.request(context, method.rpartition("/")[2]) as raw:
+                request = parsed(pb.ReadRequest, raw)
+            if request.linearizable:
+                await self._catch_up(context)
+            reading = BatchReading(self._gateway, request)
+            reading.check()
+            while size_bytes := await reading.next_bytes():
+                if not self._gateway.outflow.has_room(size_bytes):
+                    reading.let_go()
+                async with self._gateway.outflow.room(connection, size_bytes):
+                    await _write(context, told(request, await reading.part()))
+            self._answered(method)
+        except DledgerError as error:
+            await self._refuse(context, method, error)
+        except Exception as error:
+            logger.exception("group %s: %s failed", self._engine.group, method)
+            await self._refuse(context, method, bug(error))
+
+    async def _read_index(self, request: pb.ReadIndexRequest) -> pb.ReadIndexResponse:
+        del request
+        return pb.ReadIndexResponse(index=await self._engine.read_index())
+
+    async def _catch_up(self, context: Any) -> None:
+        """Wait until this node has applied all that was acknowledged before the call."""
+        caller = Caller.of(context, tls=self._tls, peer_port=self._peer_port)
+
+        async def ask() -> int:
+            if self._engine.is_leader():
+                return await self._engine.read_index()
+            answer = await self._gateway.relay.unary(_READ_INDEX, b"", caller)
+            return int(pb.ReadIndexResponse.FromString(answer).index)
+
+        index = await self._gateway.relay.run(caller, 0, ask)
+        await self._engine.wait_applied(index, caller.remaining_s())
+
+    def _records(self, request: pb.ReadRequest, part: Sequence[Stretch]) -> Iterator[bytes]:
+        """Yield the responses with the messages of a part, one by one."""
+        for records in _parts(record for each in part for record in self._stored(request, each)):
+            next_offset = records[-1].offset + 1
+            yield pb.ReadResponse(records=records, next_offset=next_offset).SerializeToString()
+
+    def _stored(self, request: pb.ReadRequest, stretch: Stretch) -> Iterator[pb.StoredRecord]:
+        """Yield the messages of a stretch but for those that cannot be told."""
+        frame = stretch.frame()
+        for number in range(stretch.count):
+            offset = stretch.first_offset + number
+            try:
+                message = frame.message(stretch.first_row + number)
+            except MalformedCommandError as error:
+                self._gateway.broken.note(request.topic, request.queue_id, offset, error)
+                continue
+            record = pb.Record(
+                message_id=message.message_id,
+                body=message.body,
+                tag=message.tag,
+                keys=message.keys,
+                properties=message.properties,
+                born_at_ms=message.born_at_ms,
+            )
+            yield pb.StoredRecord(
+                offset=offset,
+                index=stretch.entry.index,
+                stored_at_ms=stretch.entry.timestamp_ms,
+                record=record,
+            )
+
+
+def command_of(request: pb.AppendRequest) -> bytes:
+    """Return the PRODUCE command of a checked request, or raise Refused."""
+    if not 1 <= len(request.records) <= MAX_MESSAGES:
+        count = len(request.records)
+        raise InvalidArgument(f"a batch has 1 to {MAX_MESSAGES} records, not {count}")
+    check_client_id(request.client_id)
+    return encode_produce(
+        _checked_columns(request.records),
+        client_id=request.client_id,
+        topic=request.topic,
+        queue_id=max(request.queue_id, NO_QUEUE),
+    )
+
+
+def _checked_columns(records: Sequence[pb.Record]) -> Columns:
+    """Return a batch by columns; each rule looks at a column rather than at every message."""
+    message_ids = [record.message_id for record in records]
+    bodies = [record.body for record in records]
+    tags = [record.tag for record in records]
+    keys: Sequence[Collection[str]] = [record.keys for record in records]
+    properties: Sequence[Mapping[str, str]] = [record.properties for record in records]
+    sizes = list(map(len, bodies))
+    check_body_sizes(min(sizes), max(sizes))
+    check_total(sum(sizes))
+    if max(map(len, message_ids)) > MAX_ID_LENGTH:
+        raise InvalidArgument(f"message_id has at most {MAX_ID_LENGTH} characters")
+    born_at_ms = [record.born_at_ms for record in records]
+    check_times(born_at_ms)
+    for tag in set(tags):
+        check_tag(tag)
+    if any(keys) or any(properties):
+        properties = [dict(each) for each in properties]
+        for names, values in zip(keys, properties, strict=True):
+            check_properties(values, names)
+    return Columns(
+        message_ids=message_ids,
+        bodies=bodies,
+        born_at_ms=born_at_ms,
+        tags=tags,
+        keys=keys,
+        properties=properties,
+    )
+
+
+async def _write(context: Any, responses: Iterable[bytes]) -> None:
+    """Write all of them; a call of its own, so that nothing of them is kept."""
+    for response in responses:
+        await context.write(response)
+
+
+def _parts(records: Iterator[pb.StoredRecord]) -> Iterator[list[pb.StoredRecord]]:
+    """Cut *records* into answers: at most 1024 of them, and about 1 MiB."""
+    part: list[pb.StoredRecord] = []
+    size_bytes = 0
+    for record in records:
+        part.append(record)
+        size_bytes += len(record.record.body)
+        if len(part) == _RESPONSE_RECORDS or size_bytes >= _RESPONSE_BYTES:
+            yield part
+            part, size_bytes = [], 0
+    if part:
+        yield part

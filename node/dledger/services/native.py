@@ -1,0 +1,86 @@
+"""What the ``dledger.v1`` client services share: forwarding, holding and typed errors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import grpc
+
+from dledger.errors import DledgerError
+from dledger.requests.forward import Caller
+from dledger.rpc.requests import parsed
+from dledger.rpc.status import abort, grpc_code_of
+
+if TYPE_CHECKING:
+    from dledger.server.gateway import Gateway
+
+logger = logging.getLogger(__name__)
+
+
+class NativeHandlers:
+    """Base of a dledger.v1 service at one port: raw bytes in, raw bytes out."""
+
+    def __init__(self, gateway: Gateway, *, tls: bool, peer_port: bool) -> None:
+        self._gateway, self._engine = gateway, gateway.engine
+        self._tls, self._peer_port = tls, peer_port
+        self._intake = gateway.intake_of(peer_port=peer_port)
+
+    def _at_leader(
+        self, path: str, request_type: Any, serve: Callable[[Any], Awaitable[Any]]
+    ) -> Callable[[Any, Any], Awaitable[bytes]]:
+        """Return a unary handler that runs *serve* here if this node leads, else at the leader.
+
+        It reads its request itself (`intake`), so it is to be registered as ``stream_unary``. Each
+        request is counted once: an answer where it is made, an error where the client is.
+        """
+        method = method_of(path)
+
+        async def once(raw: bytes, caller: Caller) -> bytes:
+            if not self._engine.is_leader():
+                return await self._gateway.relay.unary(path, raw, caller)
+            answer = bytes((await serve(parsed(request_type, raw))).SerializeToString())
+            self._answered(method)
+            return answer
+
+        async def admitted(context: Any, caller: Caller) -> bytes:
+            async with self._intake.request(context, path.rpartition("/")[2]) as raw:
+                return await self._gateway.relay.run(caller, len(raw), lambda: once(raw, caller))
+
+        async def handle(_: Any, context: Any) -> bytes:
+            caller = Caller.of(context, tls=self._tls, peer_port=self._peer_port)
+            try:
+                return await admitted(context, caller)
+            except DledgerError as error:
+                await self._refuse(context, method, error, forwarded=caller.forwarded)
+            except Exception as error:
+                logger.exception("group %s: %s failed", self._engine.group, path)
+                await self._refuse(context, method, bug(error), forwarded=caller.forwarded)
+
+        return handle
+
+    async def _refuse(
+        self,
+        context: Any,
+        method: str,
+        error: DledgerError,
+        *more: tuple[str, str],
+        forwarded: bool = False,
+    ) -> NoReturn:
+        if not forwarded:
+            self._answered(method, grpc_code_of(error))
+        await abort(context, error, *more)
+
+    def _answered(self, method: str, code: grpc.StatusCode = grpc.StatusCode.OK) -> None:
+        self._gateway.requests.answered(method, code.name)
+
+
+def method_of(path: str) -> str:
+    """Return ``Ledger/Append`` for ``/dledger.v1.Ledger/Append``."""
+    return path.rpartition(".")[2]
+
+
+def bug(error: BaseException) -> DledgerError:
+    """Return what a caller is told of an error that is our own; the details are in the log."""
+    return DledgerError(f"internal error of the node ({type(error).__name__}); see its log")

@@ -1,0 +1,1 @@
+"""The custom resources as values: fields, names, reasons. Pure."""

@@ -1,0 +1,105 @@
+"""A BrokerBackup as a frozen value: the spec of `crds/brokerbackup.yaml`, field for field.
+
+One object is one backup: its spec never changes, and once its phase is final nothing does. Built by
+`BrokerBackup.parse` in the shell, taken by every pure function.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, Self
+
+from dledger_operator.api import names
+from dledger_operator.api.spec import InvalidSpecError, Json, Store, read
+
+PENDING: Final = "Pending"
+RUNNING: Final = "Running"
+COMPLETED: Final = "Completed"
+FAILED: Final = "Failed"
+
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackupSpec:
+    """What is to be backed up, and where to; 0 for *last_index* means all that is committed."""
+
+    group: str = ""
+    store: Store = field(default_factory=Store)
+    last_index: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerBackup:
+    """One BrokerBackup object: who it is, what is wanted, what was last recorded of it.
+
+    Attributes:
+        namespace: Where it and its group live.
+        name: The Job is named after it.
+        uid: Kubernetes' id of this very object; the Job's owner.
+        generation: Of its spec; 1 for ever.
+        version: Its resourceVersion: which of two forms of the object is newer.
+        created_at: RFC 3339.
+        scheduled_at: The time of the schedule that it was made for, RFC 3339; empty for others.
+        spec: What is wanted.
+        unreadable: Why the spec could not be read; it is then the default and not acted on.
+        status: The last status this operator wrote, as the CRD has it.
+    """
+
+    KIND: ClassVar[str] = names.BACKUP_KIND
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int = 1
+    version: str = ""
+    created_at: str = ""
+    scheduled_at: str = ""
+    spec: BackupSpec
+    unreadable: str = ""
+    status: Json = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, body: Json) -> Self:
+        """Build it from the API's object; a value of a wrong type makes it *unreadable*."""
+        meta = body["metadata"]
+        unknown: list[str] = []
+        try:
+            spec, unreadable = read(BackupSpec, body.get("spec") or {}, "spec", unknown), ""
+        except InvalidSpecError as error:
+            spec, unreadable = BackupSpec(), str(error)
+        if unknown and not unreadable:
+            unreadable = f"{', '.join(unknown)}: not known to this version"
+        return cls(
+            namespace=meta["namespace"],
+            name=meta["name"],
+            uid=meta["uid"],
+            generation=meta.get("generation", 1),
+            version=meta.get("resourceVersion", ""),
+            created_at=meta.get("creationTimestamp", ""),
+            scheduled_at=_time((meta.get("annotations") or {}).get(names.SCHEDULED_ANNOTATION, "")),
+            spec=spec,
+            unreadable=unreadable,
+            status=body.get("status") or {},
+        )
+
+    @property
+    def phase(self) -> str:
+        """The recorded phase; Pending before one is recorded."""
+        return str(self.status.get("phase") or PENDING)
+
+    @property
+    def finished(self) -> bool:
+        """Whether its phase is final."""
+        return self.phase in (COMPLETED, FAILED)
+
+    @property
+    def last_index(self) -> int:
+        """The last index that it holds; 0 unless it is completed."""
+        return int((self.status.get("range") or {}).get("last") or 0)
+
+
+def _time(text: str) -> str:
+    """Return a time as this operator writes it; anybody can write an annotation."""
+    return text if _TIME.fullmatch(text) else ""

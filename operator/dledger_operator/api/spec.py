@@ -1,0 +1,378 @@
+"""A BrokerGroup as a frozen value: the spec of `crds/brokergroup.yaml`, field for field.
+
+Python names are snake_case, the CRD's camelCase. Fields typed `Json` are Kubernetes' own types and
+are handed on as they are. Built by `BrokerGroup.parse` in the shell, taken by every pure function.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cache
+from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints
+
+from dledger_operator.api.policy import Policy
+
+Json = Mapping[str, Any]
+Manifest = dict[str, Any]
+
+
+_MOST_REPLICAS = 99
+"""Far more than the CRD lets through (`checks.replicas_problems`)."""
+
+
+class InvalidSpecError(ValueError):
+    """A value of the spec cannot be read; *path* names the field."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoGrow:
+    """Growing the volumes as they fill."""
+
+    enabled: bool = False
+    max_size: str = "100Gi"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """The volume of each node; sizes are quantities."""
+
+    size: str = "10Gi"
+    storage_class_name: str = ""
+    deletion_policy: str = "Retain"
+    auto_grow: AutoGrow = AutoGrow()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """When old messages go, and consumer groups that nobody uses."""
+
+    hours: int = 72
+    disk_watermark_percent: int = 85
+    group_hours: int = 720
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicCompaction:
+    """Keeping only the newest message of each key of one topic."""
+
+    enabled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """A topic that must exist."""
+
+    name: str = ""
+    type: str = "NORMAL"
+    queues: int = 8
+    compaction: TopicCompaction = TopicCompaction()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssuerRef:
+    """A cert-manager issuer."""
+
+    name: str = ""
+    kind: str = ""
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """TLS for clients, mutual TLS between nodes."""
+
+    enabled: bool = False
+    secret_name: str = ""
+    issuer_ref: IssuerRef = IssuerRef()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Auth:
+    """Users and permissions."""
+
+    enabled: bool = False
+    users_secret_name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expose:
+    """How clients outside the cluster reach the nodes."""
+
+    type: str = "ClusterIP"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkPolicy:
+    """Who reaches the nodes and whom they reach: Kubernetes' NetworkPolicyPeers."""
+
+    clients: tuple[Json, ...] = ()
+    monitoring: tuple[Json, ...] = ()
+    egress: tuple[Json, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Canary:
+    """A message written and read back all the time."""
+
+    enabled: bool = True
+    interval_seconds: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Monitoring:
+    """What watches the group."""
+
+    canary: Canary = Canary()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Store:
+    """Where backups live; credentials are in the Secret."""
+
+    url: str = ""
+    secret_name: str = ""
+    endpoint: str = ""
+    allow_http: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackupRetention:
+    """When old backups go."""
+
+    keep_days: int = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backup:
+    """Copies of the log in a store."""
+
+    store: Store = Store()
+    schedule: str = ""
+    retention: BackupRetention = BackupRetention()
+    verify_schedule: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction:
+    """When topics that ask for it are compacted."""
+
+    schedule: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Executors:
+    """The executor pods of a Spark job."""
+
+    max: int = 4
+    cores: int = 1
+    memory: str = "2Gi"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spark:
+    """Overrides for the Spark jobs."""
+
+    image: str = ""
+    executors: Executors = Executors()
+    local_threshold: str = "2Gi"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """How far to restore; neither means everything."""
+
+    index: int = 0
+    time: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """Founding a group from a backup."""
+
+    store: Store = Store()
+    group_id: str = ""
+    target: Target = Target()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bootstrap:
+    """How a group is founded when not empty."""
+
+    recovery: Recovery = Recovery()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """What is wanted; the defaults are the CRD's."""
+
+    replicas: int = 3
+    image: str = ""
+    storage: Storage = Storage()
+    durability: str = "sync"
+    resources: Json = field(default_factory=dict)
+    affinity: Json = field(default_factory=dict)
+    topology_spread_constraints: tuple[Json, ...] = ()
+    tolerations: tuple[Json, ...] = ()
+    node_selector: Json = field(default_factory=dict)
+    priority_class_name: str = ""
+    pod_labels: Json = field(default_factory=dict)
+    pod_annotations: Json = field(default_factory=dict)
+    service_account_name: str = ""
+    image_pull_secrets: tuple[Json, ...] = ()
+    security_context: Json = field(default_factory=dict)
+    retention: Retention = Retention()
+    auto_create_topics: bool = False
+    topics: tuple[Topic, ...] = ()
+    tls: Tls = Tls()
+    auth: Auth = Auth()
+    expose: Expose = Expose()
+    network_policy: NetworkPolicy = NetworkPolicy()
+    monitoring: Monitoring = Monitoring()
+    backup: Backup = Backup()
+    compaction: Compaction = Compaction()
+    spark: Spark = Spark()
+    bootstrap: Bootstrap = Bootstrap()
+    paused: bool = False
+    plan_approval: str = "Automatic"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerGroup:
+    """One BrokerGroup object: who it is, what is wanted, what was last recorded of it.
+
+    Attributes:
+        namespace: Where it lives.
+        name: Also the name of its StatefulSet.
+        uid: Kubernetes' id of this very object; the children's owner.
+        generation: Counts changes of the spec.
+        spec: What is wanted.
+        unknown: Paths of spec fields that this version of the operator does not know.
+        unreadable: Why the spec could not be read; it is then the default and not acted on.
+        status: The last status this operator wrote, as the CRD has it.
+        created_at: RFC 3339.
+        spark_node_selector: The operator's labels of machines that run backups and recoveries.
+        policy: What whoever installed the operator lets the spec ask for.
+    """
+
+    KIND: ClassVar[str] = "BrokerGroup"
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    spec: Spec
+    unknown: tuple[str, ...] = ()
+    unreadable: str = ""
+    status: Json = field(default_factory=dict)
+    created_at: str = ""
+    spark_node_selector: Mapping[str, str] = field(default_factory=dict)
+    policy: Policy = field(default_factory=Policy)
+
+    @classmethod
+    def parse(
+        cls,
+        body: Json,
+        *,
+        spark_image: str = "",
+        spark_node_selector: Mapping[str, str] | None = None,
+        policy: Policy | None = None,
+    ) -> Self:
+        """Build it from the API's object; a value of a wrong type makes it *unreadable*.
+
+        *spark_image* is the operator's, for a spec that names none; what follows is its own, too.
+        """
+        meta = body["metadata"]
+        unknown: list[str] = []
+        unreadable = ""
+        try:
+            spec = read(Spec, body.get("spec") or {}, "spec", unknown)
+            _check_countable(spec)
+        except InvalidSpecError as error:
+            spec, unreadable = Spec(), str(error)
+        if not spec.spark.image:
+            spec = replace(spec, spark=replace(spec.spark, image=spark_image))
+        return cls(
+            namespace=meta["namespace"],
+            name=meta["name"],
+            uid=meta["uid"],
+            generation=meta.get("generation", 0),
+            spec=spec,
+            unknown=tuple(unknown),
+            unreadable=unreadable,
+            status=body.get("status") or {},
+            created_at=meta.get("creationTimestamp", ""),
+            spark_node_selector=spark_node_selector or {},
+            policy=policy or Policy(),
+        )
+
+    @property
+    def group_id(self) -> str:
+        """The recorded id of the group; empty before one is recorded."""
+        return str(self.status.get("groupId") or "")
+
+    @property
+    def recovers(self) -> bool:
+        """Whether it is to be founded on a backup."""
+        return bool(self.spec.bootstrap.recovery.store.url)
+
+    @property
+    def founded(self) -> bool:
+        """Whether a leader was ever seen: from then on it must never be founded again."""
+        return int(self.status.get("term") or 0) > 0
+
+
+def _check_countable(spec: Spec) -> None:
+    """Refuse more replicas than can be listed: whoever says what is wrong lists them first."""
+    if spec.replicas > _MOST_REPLICAS:
+        raise InvalidSpecError("spec.replicas", f"cannot be {spec.replicas}")
+
+
+@cache
+def camel(name: str) -> str:
+    """Return the CRD's spelling of a field: ``max_size`` -> ``maxSize``."""
+    head, *rest = name.split("_")
+    return head + "".join(part.capitalize() for part in rest)
+
+
+@cache
+def _shape(cls: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    return get_type_hints(cls), {camel(f.name): f.name for f in fields(cls)}
+
+
+def read(cls: Any, data: Any, path: str, unknown: list[str]) -> Any:
+    """Return the dataclass *cls* of the API's object *data*; *unknown* gets what it has not.
+
+    Raises:
+        InvalidSpecError: A value has a wrong type; *path* is where *data* lies.
+    """
+    if not isinstance(data, Mapping):
+        raise InvalidSpecError(path, f"must be an object, not {data!r}")
+    hints, known = _shape(cls)
+    unknown.extend(f"{path}.{key}" for key in data if key not in known)
+    return cls(
+        **{
+            name: _convert(hints[name], data[key], f"{path}.{key}", unknown)
+            for key, name in known.items()
+            if data.get(key) is not None
+        }
+    )
+
+
+def _convert(kind: Any, value: Any, path: str, unknown: list[str]) -> Any:
+    if is_dataclass(kind):
+        return read(kind, value, path, unknown)
+    if get_origin(kind) is tuple:
+        if not isinstance(value, list):
+            raise InvalidSpecError(path, f"must be a list, not {value!r}")
+        item = get_args(kind)[0]
+        return tuple(_convert(item, one, f"{path}[{n}]", unknown) for n, one in enumerate(value))
+    wanted = Mapping if isinstance(kind, types.GenericAlias) or get_origin(kind) else kind
+    if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+        raise InvalidSpecError(path, f"cannot be {value!r}")
+    return value

@@ -1,0 +1,1 @@
+"""Speaks to Kubernetes and to the nodes' Admin service."""

@@ -1,0 +1,150 @@
+"""Leader election between operator pods: one `coordination.k8s.io` Lease, 15/10/2 seconds.
+
+Others' clocks are not believed: a Lease has expired when it was seen unchanged for its duration.
+Whoever holds it renews it every 2 s and gives up acting when it could not for 10 s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+from dledger_operator.api.spec import Json, Manifest
+from dledger_operator.cluster.api import ApiError
+
+log: Final = logging.getLogger(__name__)
+
+DURATION_S: Final = 15
+RENEW_DEADLINE_S: Final = 10.0
+RETRY_S: Final = 2.0
+
+
+class LeaseApi(Protocol):
+    """What of `api.Api` is needed here."""
+
+    async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        """See `api.Api.get`."""
+
+    async def create(self, manifest: Manifest) -> Manifest:
+        """See `api.Api.create`."""
+
+    async def replace(self, manifest: Manifest) -> Manifest:
+        """See `api.Api.replace`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseName:
+    """Which Lease, and who we are."""
+
+    namespace: str
+    name: str
+    identity: str
+
+
+def claim(lease: Json | None, who: LeaseName, *, unchanged_s: float, now: str) -> Manifest | None:
+    """Return the Lease as it should be written to hold it, or None while another holds it.
+
+    Args:
+        lease: As it is; None if there is none.
+        who: Which Lease and who we are.
+        unchanged_s: For how long it was seen as it is.
+        now: RFC 3339 with microseconds.
+    """
+    metadata = dict(lease["metadata"]) if lease else {"namespace": who.namespace, "name": who.name}
+    spec = dict(lease.get("spec") or {}) if lease else {}
+    holder = spec.get("holderIdentity") or ""
+    ours = holder == who.identity
+    expired = unchanged_s >= spec.get("leaseDurationSeconds", DURATION_S)
+    if holder and not ours and not expired:
+        return None
+    spec |= {"holderIdentity": who.identity, "leaseDurationSeconds": DURATION_S, "renewTime": now}
+    if not ours:
+        spec["acquireTime"] = now
+        spec["leaseTransitions"] = spec.get("leaseTransitions", 0) + (1 if lease else 0)
+    return _lease(metadata, spec)
+
+
+class Elector:
+    """Takes, keeps and releases the Lease."""
+
+    def __init__(
+        self,
+        api: LeaseApi,
+        who: LeaseName,
+        *,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        retry_s: float = RETRY_S,
+    ) -> None:
+        self._api = api
+        self._who = who
+        self._monotonic_s = monotonic_s
+        self._retry_s = retry_s
+        self._seen: tuple[str, float] = ("", 0.0)
+        self.answered_s = monotonic_s()
+        """When the API server last answered (monotonic)."""
+
+    async def acquire(self) -> None:
+        """Return when the Lease is ours."""
+        while not await self._try():  # noqa: ASYNC110 - nothing here could wake it
+            await asyncio.sleep(self._retry_s)
+        log.info("%s holds lease %s/%s", self._who.identity, self._who.namespace, self._who.name)
+
+    async def keep(self) -> None:
+        """Renew the Lease; return when it is lost or could not be renewed in time."""
+        renewed_s = self._monotonic_s()
+        while self._monotonic_s() - renewed_s < RENEW_DEADLINE_S:
+            await asyncio.sleep(self._retry_s)
+            before_s = self._monotonic_s()
+            if await self._try():
+                renewed_s = before_s
+        log.warning("%s lost the lease", self._who.identity)
+
+    async def release(self) -> None:
+        """Let the next one take it at once; nothing happens if it is not ours."""
+        try:
+            lease = await self._api.get("Lease", self._who.namespace, self._who.name)
+            if lease and lease["spec"].get("holderIdentity") == self._who.identity:
+                spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
+                await self._api.replace(_lease(lease["metadata"], spec))
+                log.info("%s released the lease", self._who.identity)
+        except ApiError as error:
+            log.warning("%s could not release the lease: %s", self._who.identity, error)
+
+    async def _try(self) -> bool:
+        try:
+            lease = await self._api.get("Lease", self._who.namespace, self._who.name)
+            self.answered_s = self._monotonic_s()
+            wanted = claim(lease, self._who, unchanged_s=self._unchanged_s(lease), now=_now())
+            if wanted is None:
+                return False
+            await (self._api.replace(wanted) if lease else self._api.create(wanted))
+        except ApiError as error:
+            if error.status != 409:  # another was quicker
+                log.warning("lease %s/%s: %s", self._who.namespace, self._who.name, error)
+            return False
+        return True
+
+    def _unchanged_s(self, lease: Json | None) -> float:
+        version = str(lease["metadata"].get("resourceVersion")) if lease else ""
+        now_s = self._monotonic_s()
+        if version != self._seen[0]:
+            self._seen = (version, now_s)
+        return now_s - self._seen[1]
+
+
+def _lease(metadata: Json, spec: Json) -> Manifest:
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": dict(metadata),
+        "spec": dict(spec),
+    }
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

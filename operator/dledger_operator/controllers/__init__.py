@@ -1,0 +1,1 @@
+"""Kopf's handlers and the loops that reconcile."""

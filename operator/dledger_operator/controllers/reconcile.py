@@ -1,0 +1,332 @@
+"""One group: observe, plan, act, write the status. Its task does that again and again.
+
+Nothing is remembered that could not be lost: what is recorded is in the status, the rest is seen.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+from dledger.errors import AlreadyBootstrapped, DledgerError, Refused, Unavailable
+from dledger_operator.api import names
+from dledger_operator.api.brokerbackup import BrokerBackup
+from dledger_operator.api.reasons import EventReason
+from dledger_operator.api.schedule import due
+from dledger_operator.api.spec import BrokerGroup, Json, Manifest
+from dledger_operator.cluster.api import ApiError
+from dledger_operator.cluster.cluster import Cluster, owned
+from dledger_operator.cluster.nodes import LONGEST_TEXT, Nodes
+from dledger_operator.decisions.plan import (
+    Action,
+    Apply,
+    Bootstrap,
+    Create,
+    CreateTopic,
+    LabelRole,
+    MarkRestored,
+    RecordGroupId,
+    builds,
+    plan,
+)
+from dledger_operator.decisions.refusals import Refusals
+from dledger_operator.metrics.metrics import Metrics
+from dledger_operator.observed.observed import Observed, Pod, Ref, Volume, ref_of
+from dledger_operator.observed.work import Work, WorkerPod, work
+from dledger_operator.resources import Platform, desired
+from dledger_operator.status.status import Event, events, rfc3339, status, worth_writing
+
+log: Final = logging.getLogger(__name__)
+
+MISSING_TOPICS_S: Final = 1.0
+TOPICS_S: Final = 60.0
+"""The topics there are, are asked for this often."""
+
+
+class Watched(Protocol):
+    """What the watches know of one group; kept up to date by the shell."""
+
+    def children(self, namespace: str, group: str) -> list[Manifest]:
+        """Return its labelled children, without volume claims and pods."""
+
+    def pods(self, namespace: str, group: str) -> list[Pod]:
+        """Return its pods."""
+
+    def volumes(self, namespace: str, group: str) -> list[Volume]:
+        """Return its volume claims."""
+
+    def workers(self, namespace: str, group: str) -> list[tuple[str, WorkerPod]]:
+        """Return the pods of its Jobs, each with its Job's name."""
+
+    def backups(self, namespace: str, group: str) -> list[BrokerBackup]:
+        """Return the BrokerBackups that name it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """Where time and chance come from."""
+
+    monotonic_s: Callable[[], float] = time.monotonic
+    now: Callable[[], str] = lambda: rfc3339(int(datetime.now(UTC).timestamp() * 1000))
+    fresh_id: Callable[[], str] = lambda: str(uuid.uuid4())
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What saves asking and writing again; losing it costs only that."""
+
+    topics: frozenset[str] | None = None
+    topics_at_s: float = -TOPICS_S
+    written_at_s: float = float("-inf")
+    seen: tuple[Json, Observed] = field(default_factory=lambda: ({}, Observed()))
+    at_rest: bool = False
+
+
+class Reconciler:
+    """Looks after one BrokerGroup object."""
+
+    def __init__(
+        self,
+        body: Json,
+        *,
+        cluster: Cluster,
+        nodes: Nodes,
+        watched: Watched,
+        platform: Platform,
+        metrics: Metrics,
+        clock: Clock | None = None,
+    ) -> None:
+        self.body = body
+        self._cluster = cluster
+        self._nodes = nodes
+        self._watched = watched
+        self._platform = platform
+        self._metrics = metrics
+        self._clock = clock or Clock()
+        self._memory = _Memory()
+        self._refusals = Refusals(self._clock.monotonic_s)
+
+    def saw(self, body: Json) -> None:
+        """Take a newer form of the object; an older one than our own last write is dropped."""
+        same = body["metadata"]["uid"] == self.body["metadata"]["uid"]
+        if same and _version(body) >= _version(self.body):
+            self.body = body
+
+    async def reconcile(self) -> None:
+        """Do one round.
+
+        Raises:
+            ApiError: The API server does not answer, or refused a status.
+        """
+        group = self._parsed(self.body)
+        observed = await self._observe(group)
+        seen = self.body, observed
+        if self._memory.at_rest and seen[0] is self._memory.seen[0] and seen == self._memory.seen:
+            return
+        children = desired(group, self._platform)
+        actions = plan(group, observed, children, fresh_id=self._clock.fresh_id())
+        going_on = True
+        for action in actions:
+            if isinstance(action, Apply | Create):
+                # What comes later stands on what came before: no pods without their policy.
+                if going_on or not builds(action):
+                    going_on &= await self._make(group, observed, action)
+            else:
+                group = await self._act(group, observed, action)
+        told = await self._report(group, replace(observed, refusals=self._standing(group)))
+        self._memory.at_rest, self._memory.seen = told and not actions, seen
+
+    async def close(self) -> None:
+        """Close the connections to the nodes."""
+        await self._nodes.close()
+
+    def _parsed(self, body: Json) -> BrokerGroup:
+        return self._platform.group(body)
+
+    def _standing(self, group: BrokerGroup) -> dict[Ref, str]:
+        return self._refusals.standing(group.generation)
+
+    async def _observe(self, group: BrokerGroup) -> Observed:
+        key = group.namespace, group.name
+        pods = {pod.name: pod for pod in self._watched.pods(*key)}
+        own = (child for child in self._watched.children(*key) if owned(child, group))
+        observed = Observed(
+            children={ref_of(child): child for child in own},
+            pods=pods,
+            volumes={volume.name: volume for volume in self._watched.volumes(*key)},
+            nodes=await self._nodes.look(pods),
+            refusals=self._standing(group),
+            recovery=self._recovery(group),
+            backups=tuple(self._watched.backups(*key)),
+        )
+        due_at = due(group, observed.backups, now=datetime.fromisoformat(self._clock.now()))
+        return replace(
+            observed,
+            disbelieved=self._nodes.disbelieved,
+            due=due_at,
+            topics=await self._topics(group, observed),
+        )
+
+    def _recovery(self, group: BrokerGroup) -> Work | None:
+        """Return what the Job amounts to that restores the first volume."""
+        name, key = names.recovery_job(group.name), (group.namespace, group.name)
+        jobs = [
+            child
+            for child in self._watched.children(*key)
+            if ref_of(child) == ("Job", name) and owned(child, group)
+        ]
+        pods = [pod for job, pod in self._watched.workers(*key) if job == name]
+        return work(jobs[0], pods, now=self._clock.now()) if jobs else None
+
+    async def _topics(self, group: BrokerGroup, observed: Observed) -> frozenset[str] | None:
+        """Return the topics there are, asked for rarely and only if the spec has some."""
+        memory, now_s = self._memory, self._clock.monotonic_s()
+        if not group.spec.topics or observed.leader is None:
+            return memory.topics
+        known = memory.topics or frozenset()
+        missing = any(topic.name not in known for topic in group.spec.topics)
+        if now_s - memory.topics_at_s >= (MISSING_TOPICS_S if missing else TOPICS_S):
+            memory.topics_at_s = now_s
+            try:
+                memory.topics = await self._nodes.topics(observed.pods[observed.leader[0]])
+            except DledgerError as error:
+                log.debug("group %s/%s: no topics: %s", group.namespace, group.name, error)
+        return memory.topics
+
+    async def _make(self, group: BrokerGroup, observed: Observed, action: Apply | Create) -> bool:
+        """Bring a child into being; False if the others wait: it was refused, or is to go first."""
+        ref = ref_of(action.manifest)
+        if ref in observed.refusals:
+            return False
+        try:
+            if isinstance(action, Create):
+                await self._create(group, action.manifest)
+                return True
+            known = ref in observed.children
+            return await self._cluster.apply_child(group, action.manifest, known=known)
+        except ApiError as error:
+            if not error.refused:
+                raise
+            self._refuse(group, ref, str(error))
+            return False
+
+    async def _act(self, group: BrokerGroup, observed: Observed, action: Action) -> BrokerGroup:
+        """Carry out one action; return the group as it is recorded afterwards."""
+        match action:
+            case MarkRestored():
+                await self._mark_restored(group, action)
+            case RecordGroupId():
+                return await self._record(group, action)
+            case Bootstrap():
+                await self._bootstrap(group, observed, action)
+            case LabelRole(pod, role):
+                await self._cluster.label_role(group, pod, role)
+            case CreateTopic():
+                await self._create_topic(group, observed, action)
+        return group
+
+    async def _create(self, group: BrokerGroup, manifest: Manifest) -> None:
+        created = await self._cluster.create_child(group, manifest)
+        kind, name = ref_of(manifest)
+        if created and kind == names.BACKUP_KIND:
+            await self._post(group, Event(EventReason.BACKUP_SCHEDULED, f"{name} was created"))
+        elif created and kind == "Job":
+            message = f"Job {name} restores {names.claim(group.name, 0)}"
+            await self._post(group, Event(EventReason.RECOVERY_STARTED, message))
+
+    async def _mark_restored(self, group: BrokerGroup, action: MarkRestored) -> None:
+        await self._cluster.mark_restored(group, action.claim)
+        source, last = (action.result.get(key, "?") for key in ("groupId", "lastIndex"))
+        message = f"{action.claim} has the log of group {source} up to entry {last}"
+        await self._post(group, Event(EventReason.RESTORED, message))
+
+    async def _record(self, group: BrokerGroup, action: RecordGroupId) -> BrokerGroup:
+        """Write the group id, if the object is still the one the decision was drawn from."""
+        version = self.body["metadata"]["resourceVersion"]
+        recorded = {**group.status, "groupId": action.group_id}
+        try:
+            written = await self._cluster.write_status(group, recorded, only_if=version)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            log.info("group %s/%s: changed meanwhile; looking again", group.namespace, group.name)
+            return group
+        self.body = written
+        reason = EventReason.ADOPTED if action.adopted else EventReason.GROUP_ID_RECORDED
+        await self._post(group, Event(reason, f"group id {action.group_id}"))
+        return self._parsed(written)
+
+    async def _bootstrap(self, group: BrokerGroup, observed: Observed, action: Bootstrap) -> None:
+        try:
+            pod = observed.pods[action.pod]
+            await self._nodes.bootstrap(pod, action.group_id, action.members)
+        except AlreadyBootstrapped:
+            return  # by an earlier try whose answer was lost; the next look shows it
+        except DledgerError as error:
+            log.warning("group %s/%s: not founded: %s", group.namespace, group.name, error)
+            return
+        message = f"{action.pod} founded group {action.group_id} with {len(action.members)} members"
+        await self._post(group, Event(EventReason.FOUNDED, message))
+
+    async def _create_topic(
+        self, group: BrokerGroup, observed: Observed, action: CreateTopic
+    ) -> None:
+        topic, leader = action.topic, observed.leader
+        if leader is None:
+            return
+        try:
+            created = await self._nodes.create_topic(observed.pods[leader[0]], topic)
+        except Refused as error:
+            self._refuse(group, ("Topic", topic.name), str(error)[:LONGEST_TEXT])
+        except (Unavailable, DledgerError) as error:
+            log.info("group %s/%s: topic %s: %s", group.namespace, group.name, topic.name, error)
+        else:
+            self._memory.topics = (self._memory.topics or frozenset()) | {topic.name}
+            if created:
+                message = f"topic {topic.name} with {topic.queues} queues"
+                await self._post(group, Event(EventReason.TOPIC_CREATED, message))
+
+    async def _report(self, group: BrokerGroup, observed: Observed) -> bool:
+        """Write the status if it tells something new, then post the Events that it is worth.
+
+        Returns whether the status that is recorded tells all that was seen.
+        """
+        before = group.status
+        after = status(group, observed, now=self._clock.now())
+        self._metrics.show(group.namespace, group.name, after)
+        self._metrics.backups.show(group, after)
+        now_s = self._clock.monotonic_s()
+        since_write_s = now_s - self._memory.written_at_s
+        if not worth_writing(before, after, since_write_s=since_write_s):
+            return not worth_writing(before, after, since_write_s=float("inf"))
+        # The version, too: the API server does not hold a status write to the uid.
+        version = self.body["metadata"]["resourceVersion"]
+        try:
+            written = await self._cluster.write_status(group, after, only_if=version)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            return False
+        self.saw(written)
+        self._memory.written_at_s = now_s
+        for event in events(before, after):
+            await self._post(group, event)
+        return True
+
+    async def _post(self, group: BrokerGroup, event: Event) -> None:
+        await self._cluster.post(group, event, now=self._clock.now())
+
+    def _refuse(self, group: BrokerGroup, ref: Ref, answer: str) -> None:
+        self._refusals.add(ref, answer, generation=group.generation)
+        log.warning("group %s/%s: %s %s: %s", group.namespace, group.name, *ref, answer)
+
+
+def _version(body: Json) -> int:
+    """Return the resourceVersion; Kubernetes numbers the writes of one object upwards."""
+    text = str(body["metadata"].get("resourceVersion", ""))
+    return int(text) if text.isdigit() else 0

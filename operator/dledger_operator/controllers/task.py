@@ -1,0 +1,125 @@
+"""A task that looks after one thing in rounds: at once when woken, else after a pause.
+
+A round that fails is told, counted and tried again, more slowly each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from typing import Final, Protocol
+
+from dledger_operator.api.spec import Json
+from dledger_operator.cluster.api import ApiError
+from dledger_operator.controllers.backup_reconcile import BackupReconciler
+from dledger_operator.controllers.reconcile import Reconciler
+from dledger_operator.metrics.metrics import RUNAWAY_ROUNDS, Metrics
+
+log: Final = logging.getLogger(__name__)
+
+LOOK_S: Final = 1.0
+"""A group is looked at so often, whether it is woken or not."""
+BACKUP_LOOK_S: Final = 5.0
+"""So are its unfinished backups."""
+
+
+class Rounds(Protocol):
+    """What a task does."""
+
+    async def reconcile(self) -> None:
+        """Do one round. Raises ApiError."""
+
+    async def close(self) -> None:
+        """Let go of what the rounds keep open."""
+
+
+class Task:
+    """Runs rounds until closed."""
+
+    def __init__(self, rounds: Rounds) -> None:
+        self._rounds = rounds
+        self._woken = asyncio.Event()
+        self._task = asyncio.create_task(self._run())
+
+    def wake(self) -> None:
+        """Do a round now."""
+        self._woken.set()
+
+    async def close(self) -> None:
+        """End the task and close its connections."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await self._rounds.close()
+
+    def pause_s(self) -> float | None:
+        """Return how long to wait for being woken before the next round; None is for ever."""
+        return LOOK_S
+
+    def note_round(self, *, started_s: float, ended_s: float, well: bool) -> None:
+        """Take note of a round, in monotonic seconds."""
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            self._woken.clear()
+            failures = 0 if await self._round() else min(failures + 1, 3)
+            if failures:
+                await asyncio.sleep(LOOK_S * 2**failures)
+            else:
+                await self._wait(self.pause_s())
+
+    async def _round(self) -> bool:
+        started_s = time.monotonic()
+        well = False
+        try:
+            await self._rounds.reconcile()
+            well = True
+        except ApiError as error:
+            log.warning("round failed, trying again: %s", error)
+        except Exception:
+            log.exception("round failed, trying again")
+        self.note_round(started_s=started_s, ended_s=time.monotonic(), well=well)
+        return well
+
+    async def _wait(self, pause_s: float | None) -> None:
+        # Not wait_for: until Python 3.12 it loses a cancellation that comes with the result, and
+        # the task of a deleted group would go on for ever.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._woken.wait()
+
+
+class BackupTask(Task):
+    """Looks after the BrokerBackups that name one group."""
+
+    def __init__(self, reconciler: BackupReconciler) -> None:
+        self._reconciler = reconciler
+        super().__init__(reconciler)
+
+    def pause_s(self) -> float | None:
+        """Look again for what no watch tells: a group that answers, a result that is lost."""
+        return BACKUP_LOOK_S if self._reconciler.unfinished else None
+
+
+class GroupTask(Task):
+    """Looks after one BrokerGroup object."""
+
+    def __init__(self, reconciler: Reconciler, metrics: Metrics) -> None:
+        self.reconciler = reconciler
+        self.uid = str(reconciler.body["metadata"]["uid"])
+        self._metrics = metrics
+        super().__init__(reconciler)
+
+    def saw(self, body: Json) -> None:
+        """Do a round with this form of the object."""
+        self.reconciler.saw(body)
+        self.wake()
+
+    def note_round(self, *, started_s: float, ended_s: float, well: bool) -> None:
+        """Count it."""
+        metadata = self.reconciler.body["metadata"]
+        key = metadata["namespace"], metadata["name"]
+        if self._metrics.reconciled(*key, started_s=started_s, ended_s=ended_s, well=well):
+            log.warning("group %s/%s: more than %d rounds in a minute", *key, RUNAWAY_ROUNDS)

@@ -1,0 +1,1 @@
+"""Spec and observed state to the next actions. Pure."""

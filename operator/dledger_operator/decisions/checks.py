@@ -1,0 +1,290 @@
+"""Whether a spec can be acted on as a whole: the CRD's rules again, and what is not built yet.
+
+Pure. Every leaf of the spec is either acted on, or compared with its default here, so that a field
+can never be ignored: the condition SpecValid names it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from dledger_operator.api import quantity
+from dledger_operator.api.reasons import Reason
+from dledger_operator.api.schedule import fault
+from dledger_operator.api.spec import BrokerGroup, Recovery, Spec, Store, Topic, camel
+from dledger_operator.api.texts import ENDPOINT, GROUP_ID, IMAGE, SECRET_NAME, STORE_URL, Shape
+from dledger_operator.decisions.permits import not_allowed, spark_not_allowed
+from dledger_operator.observed.observed import Observed
+
+ACTED_ON: Final = frozenset(
+    {
+        *("replicas", "image", "storage.size", "storage.storageClassName", "durability"),
+        *("resources", "affinity", "topologySpreadConstraints", "tolerations", "nodeSelector"),
+        *("priorityClassName", "podLabels", "podAnnotations", "serviceAccountName"),
+        *("imagePullSecrets", "securityContext", "autoCreateTopics", "topics", "paused"),
+        *("retention.hours", "retention.diskWatermarkPercent", "retention.groupHours"),
+        "monitoring.canary.enabled",  # off is what there is
+        *("networkPolicy.clients", "networkPolicy.monitoring", "networkPolicy.egress"),
+        *("backup.store.url", "backup.store.secretName", "backup.store.endpoint"),
+        "backup.store.allowHttp",
+        *("backup.schedule", "spark.image", "spark.localThreshold"),
+        *("spark.executors.max", "spark.executors.cores", "spark.executors.memory"),
+        *("bootstrap.recovery.store.url", "bootstrap.recovery.store.secretName"),
+        *("bootstrap.recovery.store.endpoint", "bootstrap.recovery.groupId"),
+        "bootstrap.recovery.store.allowHttp",
+        *("bootstrap.recovery.target.index", "bootstrap.recovery.target.time"),
+    }
+)
+"""Leaves of the spec that something acts on; any other must be at its default."""
+
+_NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_LEAST_MEMORY: Final = "1Gi"
+_GRAVITY: Final = (Reason.INVALID_SPEC, Reason.NOT_ALLOWED, Reason.NOT_IMPLEMENTED_YET)
+"""Of several reasons, SpecValid shows the first of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a spec is not acted on, in a sentence that names the field."""
+
+    reason: Reason
+    message: str
+
+
+def problems(group: BrokerGroup, observed: Observed) -> tuple[Problem, ...]:
+    """Return everything that keeps the spec from being acted on; empty when it is valid."""
+    return (
+        *_contradictions(group),
+        *(Problem(Reason.NOT_ALLOWED, said) for said in not_allowed(group)),
+        *backup_problems(group),
+        *_recovery_problems(group),
+        *_volume_contradictions(group, observed),
+        *_not_built_yet(group),
+        *_changes_not_built_yet(group, observed),
+    )
+
+
+def backup_problems(group: BrokerGroup) -> tuple[Problem, ...]:
+    """Return what keeps scheduled backups from being made; what else is wrong does not."""
+    backup = group.spec.backup
+    return (
+        *store_problems(backup.store, "spec.backup.store"),
+        *_schedule_problems(group),
+        *spark_problems(group, needed=bool(backup.store.url) or group.recovers),
+    )
+
+
+def store_problems(store: Store, path: str) -> Iterator[Problem]:
+    """Yield why a store cannot be used; a store that says nothing at all is fine."""
+    if not store.url and store != Store():
+        yield _invalid(f"{path}.url is required where anything else of the store is set")
+    elif not STORE_URL.fits(store.url):
+        yield _misshapen(f"{path}.url", store.url, STORE_URL)
+    elif store.url and not store.url.startswith("s3://"):
+        yield Problem(
+            Reason.NOT_IMPLEMENTED_YET,
+            f"{path}.url={store.url}: only s3:// is reached from pods so far",
+        )
+    if not ENDPOINT.fits(store.endpoint):
+        yield _misshapen(f"{path}.endpoint", store.endpoint, ENDPOINT)
+    if store.endpoint.startswith("http://") and not store.allow_http:
+        yield _invalid(
+            f"{path}.endpoint is http://, which encrypts nothing, without allowHttp: true"
+        )
+    if not SECRET_NAME.fits(store.secret_name):
+        yield _misshapen(f"{path}.secretName", store.secret_name, SECRET_NAME)
+
+
+def replicas_problems(group: BrokerGroup) -> Iterator[Problem]:
+    """Yield why there cannot be so many nodes; whatever is made for each of them asks first."""
+    replicas = group.spec.replicas
+    if replicas % 2 == 0 or not 1 <= replicas <= 9:
+        yield _invalid(f"spec.replicas must be odd, from 1 to 9, not {replicas}")
+
+
+def spark_problems(group: BrokerGroup, *, needed: bool = True) -> Iterator[Problem]:
+    """Yield why no Spark job can be made; without an image only if one is *needed*."""
+    spark = group.spec.spark
+    if needed and not spark.image:
+        yield _invalid("spec.spark.image is required: this operator has no default (--spark-image)")
+    if not IMAGE.fits(spark.image):
+        yield _misshapen("spec.spark.image", spark.image, IMAGE)
+    yield from (Problem(Reason.NOT_ALLOWED, said) for said in spark_not_allowed(group))
+    if spark.executors.max < 1 or spark.executors.cores < 1:
+        yield _invalid("spec.spark.executors.max and .cores must be at least 1")
+    yield from _at_least("spec.spark.executors.memory", spark.executors.memory, _LEAST_MEMORY)
+    yield from _at_least("spec.spark.localThreshold", spark.local_threshold, "0")
+
+
+def verdict(found: tuple[Problem, ...]) -> Problem:
+    """Return the one reason and sentence that SpecValid shows."""
+    if not found:
+        return Problem(
+            Reason.ACCEPTED,
+            "the spec is acted on; the canary, at its default, does nothing yet",
+        )
+    worst = min((problem.reason for problem in found), key=_GRAVITY.index)
+    return Problem(worst, "; ".join(problem.message for problem in found))
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield path and value of every field that is not itself a group of fields."""
+    for one in fields(value):
+        inner, below = getattr(value, one.name), f"{path}{camel(one.name)}"
+        if is_dataclass(inner):
+            yield from leaves(inner, f"{below}.")
+        else:
+            yield below, inner
+
+
+_DEFAULTS: Final = dict(leaves(Spec()))
+_TOPIC_DEFAULTS: Final = dict(leaves(Topic()))
+
+
+def _contradictions(group: BrokerGroup) -> Iterator[Problem]:
+    spec = group.spec
+    if group.unreadable:
+        yield _invalid(group.unreadable)
+    if not _NAME.fullmatch(group.name) or len(group.name) > 50:
+        yield _invalid("metadata.name must be at most 50 of a-z, 0-9 and '-', letter first")
+    yield from replicas_problems(group)
+    if not IMAGE.fits(spec.image):
+        yield _misshapen("spec.image", spec.image, IMAGE)
+    try:
+        if quantity.parse(spec.storage.size) <= 0:
+            yield _invalid(f"spec.storage.size must be above zero, not {spec.storage.size}")
+    except ValueError as error:
+        yield _invalid(f"spec.storage.size: {error}")
+
+
+def _schedule_problems(group: BrokerGroup) -> Iterator[Problem]:
+    backup = group.spec.backup
+    if not backup.schedule:
+        return
+    if wrong := fault(backup.schedule):
+        yield _invalid(f"spec.backup.schedule: {wrong}")
+    if not backup.store.url:
+        yield _invalid("spec.backup.schedule needs spec.backup.store.url")
+
+
+def _recovery_problems(group: BrokerGroup) -> Iterator[Problem]:
+    recovery = group.spec.bootstrap.recovery
+    yield from store_problems(recovery.store, "spec.bootstrap.recovery.store")
+    if recovery != Recovery() and recovery.store == Store():
+        yield _invalid("spec.bootstrap.recovery needs spec.bootstrap.recovery.store.url")
+    if not GROUP_ID.fits(recovery.group_id):
+        yield _misshapen("spec.bootstrap.recovery.groupId", recovery.group_id, GROUP_ID)
+    target = recovery.target
+    if target.index and target.time:
+        yield _invalid("spec.bootstrap.recovery.target takes index or time, not both")
+    if target.index < 0:
+        yield _invalid(f"spec.bootstrap.recovery.target.index must be above 0, not {target.index}")
+    if target.time and not _has_zone(target.time):
+        wanted = "a time such as 2031-05-06T07:08:09Z"
+        yield _invalid(f"spec.bootstrap.recovery.target.time must be {wanted}, not {target.time}")
+
+
+def _at_least(path: str, value: str, least: str) -> Iterator[Problem]:
+    try:
+        if quantity.parse(value) < quantity.parse(least):
+            yield _invalid(f"{path} must be at least {least}, not {value}")
+    except ValueError as error:
+        yield _invalid(f"{path}: {error}")
+
+
+def _has_zone(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
+
+
+def _volume_contradictions(group: BrokerGroup, observed: Observed) -> Iterator[Problem]:
+    wanted = group.spec.storage
+    for name, size, storage_class in _claims(group, observed):
+        if _compare(wanted.size, size) < 0:
+            yield _invalid(f"spec.storage.size cannot shrink: {name} has {size}")
+        if wanted.storage_class_name not in ("", storage_class):
+            yield _invalid(
+                f"spec.storage.storageClassName cannot change: {name} has {storage_class!r}"
+            )
+
+
+def _not_built_yet(group: BrokerGroup) -> Iterator[Problem]:
+    for path, value in leaves(group.spec):
+        if path not in ACTED_ON and value != _DEFAULTS[path]:
+            yield _not_yet(f"spec.{path}", value, _DEFAULTS[path])
+    for topic in group.spec.topics:
+        for path, value in leaves(topic):
+            default = _TOPIC_DEFAULTS[path]
+            if path not in ("name", "queues") and value != default:
+                yield _not_yet(f"spec.topics[{topic.name}].{path}", value, default)
+    for path in group.unknown:
+        yield Problem(
+            Reason.NOT_IMPLEMENTED_YET, f"{path} is not known to this version; remove the field"
+        )
+
+
+def _changes_not_built_yet(group: BrokerGroup, observed: Observed) -> Iterator[Problem]:
+    recorded = group.status.get("members") if group.founded else ()
+    built = observed.children.get(("StatefulSet", group.name))
+    as_built = built["spec"].get("replicas", 0) if built else 0
+    members = len(observed.membership or recorded or ()) or as_built
+    if members and members != group.spec.replicas:
+        yield _not_yet("spec.replicas", group.spec.replicas, members)
+    wanted = group.spec.storage.size
+    for name, size, _ in _claims(group, observed):
+        if _compare(wanted, size) > 0:
+            yield Problem(
+                Reason.NOT_IMPLEMENTED_YET,
+                f"spec.storage.size={wanted}: growing volumes is not implemented yet; "
+                f"set it back to {size}, which {name} has",
+            )
+
+
+def _claims(group: BrokerGroup, observed: Observed) -> Iterator[tuple[str, str, str]]:
+    """Yield name, size and class of what the group's volumes were asked to be.
+
+    The StatefulSet's template if there is one; else the claims that an earlier group left.
+    """
+    built = observed.children.get(("StatefulSet", group.name))
+    if built:
+        spec = built["spec"]["volumeClaimTemplates"][0]["spec"]
+        size = spec["resources"]["requests"]["storage"]
+        yield f"StatefulSet {group.name}", size, spec.get("storageClassName") or ""
+        return
+    for volume in observed.volumes.values():
+        yield f"volume claim {volume.name}", volume.size, volume.storage_class_name
+
+
+def _compare(wanted: str, present: str) -> int:
+    try:
+        left, right = quantity.parse(wanted), quantity.parse(present)
+    except ValueError:
+        return 0
+    return (left > right) - (left < right)
+
+
+def _invalid(message: str) -> Problem:
+    return Problem(Reason.INVALID_SPEC, message)
+
+
+def _misshapen(path: str, text: str, shape: Shape) -> Problem:
+    return _invalid(f"{path} {shape.words}, not {text!r}")
+
+
+def _not_yet(path: str, value: object, instead: object) -> Problem:
+    return Problem(
+        Reason.NOT_IMPLEMENTED_YET,
+        f"{path}={_text(value)}: nothing acts on this yet; set it back to {_text(instead)}",
+    )
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) or '""'

@@ -1,0 +1,257 @@
+"""What to do next: (group, observed) -> actions, in order. Pure and repeatable from any point.
+
+The caller carries them out, observes again and asks again; an empty answer means converged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+from dledger_operator.api import names, quantity
+from dledger_operator.api.spec import BrokerGroup, Json, Manifest, Topic
+from dledger_operator.decisions.checks import backup_problems, problems
+from dledger_operator.decisions.founding import (
+    Adoptable,
+    Cloned,
+    Empty,
+    Founded,
+    Inconsistent,
+    Lost,
+    NotRestored,
+    Waiting,
+    founding,
+)
+from dledger_operator.decisions.recovery import (
+    NoClaim,
+    NoJob,
+    NotRestoring,
+    Restored,
+    RestoreFailed,
+    Restoring,
+    holds_back,
+    recovery,
+)
+from dledger_operator.observed.observed import Observed, ref_of
+from dledger_operator.resources.config import told_id
+from dledger_operator.resources.recovery import recovery_claim, recovery_job
+from dledger_operator.resources.scheduled import scheduled_backup
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Bring a child to this form by server-side apply."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create an object that is never changed afterwards; one that is there already is fine."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class MarkRestored:
+    """Mark a volume claim: its Job has ended well, and what is on it is the group's from now on."""
+
+    claim: str
+    result: Json
+
+
+@dataclass(frozen=True, slots=True)
+class RecordGroupId:
+    """Write the id into the status, provided that nobody wrote to the object meanwhile.
+
+    *adopted* tells an id that volumes carry from a new one that the group is to be founded with.
+    """
+
+    group_id: str
+    adopted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """Tell the node of *pod* to found the group; *members* are (id, name, address)."""
+
+    pod: str
+    group_id: str
+    members: tuple[tuple[str, str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LabelRole:
+    """Label a pod with its role; an empty role takes the label off."""
+
+    pod: str
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopic:
+    """Create a topic through the group's client port."""
+
+    topic: Topic
+
+
+def builds(action: Apply | Create) -> bool:
+    """Whether others stand on what an action makes; on a scheduled backup nothing does."""
+    return bool(action.manifest["kind"] != names.BACKUP_KIND)
+
+
+Action = Apply | Create | MarkRestored | RecordGroupId | Bootstrap | LabelRole | CreateTopic
+
+
+def plan(
+    group: BrokerGroup, observed: Observed, desired: Sequence[Manifest], *, fresh_id: str
+) -> tuple[Action, ...]:
+    """Return the next actions.
+
+    Args:
+        group: What is wanted and what was recorded.
+        observed: What is there.
+        desired: The children as they should be, in order (`resources.desired`).
+        fresh_id: A new group id, used only if one has to be recorded.
+    """
+    if group.spec.paused:
+        return ()
+    roles = tuple(_roles(observed))
+    backups = tuple(_scheduled(group, observed))
+    if problems(group, observed):
+        return (*roles, *backups)
+    held_back = _held_back(group, observed)
+    wanted = (manifest for manifest in desired if manifest["kind"] not in held_back)
+    return (
+        *(Apply(m) for m in wanted if differs(observed.children.get(ref_of(m)), m)),
+        *_recover(group, observed),
+        *_found(group, observed, fresh_id),
+        *roles,
+        *_topics(group, observed),
+        *backups,
+    )
+
+
+def _held_back(group: BrokerGroup, observed: Observed) -> frozenset[str]:
+    """Return the kinds of children that are not made yet.
+
+    Nodes are told which group they may join, so they wait for its id; and for a recovery.
+    """
+    if not group.group_id:
+        return frozenset({"ConfigMap", "StatefulSet"})
+    return frozenset({"StatefulSet"} if holds_back(recovery(group, observed)) else ())
+
+
+def includes(present: Any, wanted: Any) -> bool:
+    """Whether *present* has everything that *wanted* asks for.
+
+    Maps may have more keys, since the API server fills in defaults; lists have the same length.
+    Quantities compare by value: the API server rewrites ``1000m`` as ``1``.
+    """
+    if isinstance(wanted, Mapping):
+        return isinstance(present, Mapping) and all(
+            includes(present.get(key), value) for key, value in wanted.items()
+        )
+    if isinstance(wanted, list | tuple):
+        return (
+            isinstance(present, list | tuple)
+            and len(present) == len(wanted)
+            and all(includes(a, b) for a, b in zip(present, wanted, strict=True))
+        )
+    if present == wanted or (present is None and wanted in ("", 0, False)):
+        return True
+    return isinstance(present, str) and quantity.same(present, wanted)
+
+
+def differs(present: Manifest | None, wanted: Manifest) -> bool:
+    """Whether an object has to be applied."""
+    return present is None or not includes(present, wanted)
+
+
+def _recover(group: BrokerGroup, observed: Observed) -> Iterator[Action]:
+    """Restore the first volume before there are nodes."""
+    match recovery(group, observed):
+        case NoClaim():
+            yield Create(recovery_claim(group))
+        case NoJob():
+            yield Create(recovery_job(group))
+        case Restored(result):
+            yield MarkRestored(names.claim(group.name, 0), result)
+        case NotRestoring() | Restoring() | RestoreFailed():
+            return
+        case unknown:
+            assert_never(unknown)
+
+
+def _scheduled(group: BrokerGroup, observed: Observed) -> Iterator[Create]:
+    """Make the backup that is due. What else is wrong with the spec does not keep it from that."""
+    if observed.due and group.founded and not backup_problems(group):
+        yield Create(scheduled_backup(group, observed.due))
+
+
+def _found(group: BrokerGroup, observed: Observed, fresh_id: str) -> Iterator[Action]:
+    if not group.group_id and not _is_built(group, observed):
+        if not holds_back(recovery(group, observed)):
+            yield RecordGroupId(fresh_id, adopted=False)
+        return
+    match founding(group, observed):
+        case Empty() if not group.group_id:
+            yield RecordGroupId(_told_id(group, observed) or fresh_id, adopted=False)
+        case Empty():
+            yield _bootstrap(group, observed)
+        case Adoptable(group_id):
+            yield RecordGroupId(group_id, adopted=True)
+        case Waiting() | Lost() | Founded() | Inconsistent() | Cloned() | NotRestored():
+            return
+        case unknown:
+            assert_never(unknown)
+
+
+def _is_built(group: BrokerGroup, observed: Observed) -> bool:
+    return ("StatefulSet", group.name) in observed.children
+
+
+def _told_id(group: BrokerGroup, observed: Observed) -> str:
+    """Return the id that the nodes were told, where the status that recorded it was lost."""
+    told = observed.children.get(("ConfigMap", names.config_map(group.name)))
+    return told_id(told["data"]) if told else ""
+
+
+def _bootstrap(group: BrokerGroup, observed: Observed) -> Bootstrap:
+    pods = [names.pod(group.name, n) for n in range(group.spec.replicas)]
+    members = tuple(
+        (observed.nodes[pod].node_id, pod, names.peer_address(group.namespace, group.name, pod))
+        for pod in pods
+    )
+    return Bootstrap(pod=pods[0], group_id=group.group_id, members=members)
+
+
+def _roles(observed: Observed) -> Iterator[LabelRole]:
+    """Relabel by what the nodes say now; a new leader comes first, then the old one."""
+    leader = observed.leader
+    wanted = {
+        name: ("leader" if leader and name == leader[0] else "follower")
+        for name, node in observed.nodes.items()
+        if node.joined
+    }
+    changes = [
+        LabelRole(name, role)
+        for name, role in sorted(wanted.items())
+        if name in observed.pods and observed.pods[name].role != role
+    ]
+    stale = [
+        LabelRole(name, "")
+        for name, pod in sorted(observed.pods.items())
+        if leader and pod.role == "leader" and name not in wanted
+    ]
+    yield from sorted(changes, key=lambda change: change.role != "leader")
+    yield from stale
+
+
+def _topics(group: BrokerGroup, observed: Observed) -> Iterator[CreateTopic]:
+    if observed.topics is None or observed.leader is None:
+        return
+    for topic in group.spec.topics:
+        if topic.name not in observed.topics and ("Topic", topic.name) not in observed.refusals:
+            yield CreateTopic(topic)

@@ -1,0 +1,83 @@
+"""How far the first volume of a group that starts from a backup has come. Pure.
+
+The volume claim says it, not the status, which goes with the object: a claim is marked ``pending``
+when it is made for a recovery, and ``done`` once the Job has ended well. One that is not marked is
+of an earlier group: nothing is restored over it, and `founding` tells what is on it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dledger_operator.api import names
+from dledger_operator.api.spec import BrokerGroup, Json
+from dledger_operator.observed.observed import Observed
+from dledger_operator.observed.work import Broken, Succeeded, Work, Working
+from dledger_operator.resources.recovery import PENDING
+
+
+@dataclass(frozen=True, slots=True)
+class NotRestoring:
+    """None is asked for, or it is over: the nodes may start."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoClaim:
+    """There is no volume to restore to yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoJob:
+    """The volume is there, and no Job that restores it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restoring:
+    """The Job works; *note* tells what holds it up, if anything is known to."""
+
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The Job has ended well; the claim is still to be marked."""
+
+    result: Json
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreFailed:
+    """The Job failed; *error* is in the pipeline's words."""
+
+    error: str
+
+
+Recovery = NotRestoring | NoClaim | NoJob | Restoring | Restored | RestoreFailed
+
+
+def recovery(group: BrokerGroup, observed: Observed) -> Recovery:
+    """Return how far the recovery of a group has come."""
+    built = ("StatefulSet", group.name) in observed.children
+    if not group.recovers or group.group_id or built:
+        return NotRestoring()
+    claim = observed.volumes.get(names.claim(group.name, 0))
+    if claim is None:
+        return NoClaim()
+    return _of_job(observed.recovery) if claim.recovery == PENDING else NotRestoring()
+
+
+def _of_job(work: Work | None) -> Recovery:
+    match work:
+        case None:
+            return NoJob()
+        case Working(note=note):
+            return Restoring(note)
+        case Succeeded(result=result):
+            return Restored(result)
+        case Broken(error=error):
+            return RestoreFailed(error)
+
+
+def holds_back(state: Recovery) -> bool:
+    """Whether the nodes have to wait."""
+    return not isinstance(state, NotRestoring)

@@ -1,0 +1,180 @@
+"""What was seen of a group, as frozen values: children, pods, volumes, and what the nodes say.
+
+Filled by the shell (`cluster.py`), taken by the pure functions. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from dledger_operator.api.brokerbackup import BrokerBackup
+from dledger_operator.api.spec import Manifest
+from dledger_operator.observed.work import Work
+
+Ref = tuple[str, str]
+"""Kind and name of a child, such as ``("Service", "orders")``."""
+
+
+def ref_of(manifest: Manifest) -> Ref:
+    """Return kind and name of a manifest."""
+    return manifest["kind"], manifest["metadata"]["name"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """One pod of the group.
+
+    Attributes:
+        name: Such as ``orders-0``; also its name as a Raft member.
+        ip: Empty until it has one.
+        ready: The kubelet says so.
+        role: Its role label; empty when it has none.
+        zone: Its zone label, where Kubernetes sets one (1.35 and later).
+        revision: Which version of the StatefulSet's template it was made from.
+        terminating: It is being deleted.
+        trouble: Why it does not run, in Kubernetes' words; empty when nothing is known.
+        too_old: The node's last words, if it ended because its image is older than what its group
+            wrote; else empty.
+    """
+
+    name: str
+    ip: str = ""
+    ready: bool = False
+    role: str = ""
+    zone: str = ""
+    revision: str = ""
+    terminating: bool = False
+    trouble: str = ""
+    too_old: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volume:
+    """The claim of one replica: requested size, class, phase; whether a backup is restored to it.
+
+    *recovery* is ``pending``, ``done`` or empty.
+    """
+
+    name: str
+    size: str
+    storage_class_name: str = ""
+    phase: str = "Bound"
+    recovery: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberView:
+    """A member as a node sees it; indexes only from the leader, a level of 0 is not known."""
+
+    id: str
+    name: str
+    role: str = "unknown"
+    match_index: int = 0
+    lag: int = 0
+    connected: bool = True
+    feature_level: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failover:
+    """The last change of leader, by node ids."""
+
+    from_id: str
+    to_id: str
+    term: int
+    cause: str
+    detected_ms: int
+    elected_ms: int
+    first_ack_ms: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """What one node says of itself.
+
+    Attributes:
+        node_id: Written when its disk was formatted.
+        group_id: Empty while it is unjoined.
+        role: ``unjoined``, ``learner``, ``follower``, ``candidate``, ``pre-candidate`` or
+            ``leader``.
+        leader_id: Whom it follows, or itself.
+        members: The membership it knows; empty while unjoined.
+        writes_refused_reason: Such as a full disk; empty when writes are taken.
+        recovered_to: The last index of a log that a backup left on its disk; 0 without one.
+        feature_level: What its version knows of the log.
+    """
+
+    node_id: str
+    group_id: str = ""
+    role: str = "unjoined"
+    term: int = 0
+    leader_id: str = ""
+    commit_index: int = 0
+    applied_index: int = 0
+    ready: bool = False
+    not_ready_reason: str = ""
+    members: tuple[MemberView, ...] = ()
+    last_failover: Failover | None = None
+    storage_used_bytes: int = 0
+    storage_capacity_bytes: int = 0
+    writes_refused_reason: str = ""
+    recovered_to: int = 0
+    feature_level: int = 0
+
+    @property
+    def joined(self) -> bool:
+        """Whether its volume carries a group id."""
+        return bool(self.group_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """Everything seen of one group at one time.
+
+    Attributes:
+        children: Manifests as the API has them, by kind and name.
+        pods: Pods of the group, by name.
+        volumes: Its claims, by name; they outlive the group.
+        nodes: What the nodes that answered say, by pod name.
+        disbelieved: Pods whose answer cannot be a node's, and why; they are not among *nodes*.
+        topics: Names of the topics there are; None when not asked.
+        refusals: What could not be done lately, and the answer: child or topic to sentence.
+        recovery: What the Job that restores the first volume amounts to; None without one.
+        backups: The BrokerBackups of the group.
+        due: The time that a scheduled backup is to be made for now, RFC 3339; empty if none is.
+    """
+
+    children: Mapping[Ref, Manifest] = field(default_factory=dict)
+    pods: Mapping[str, Pod] = field(default_factory=dict)
+    volumes: Mapping[str, Volume] = field(default_factory=dict)
+    nodes: Mapping[str, NodeView] = field(default_factory=dict)
+    disbelieved: Mapping[str, str] = field(default_factory=dict)
+    topics: frozenset[str] | None = None
+    refusals: Mapping[Ref, str] = field(default_factory=dict)
+    recovery: Work | None = None
+    backups: tuple[BrokerBackup, ...] = ()
+    due: str = ""
+
+    def of_group(self, group_id: str) -> Observed:
+        """Return the same without the nodes of another group than this; all, if it is empty."""
+        if not group_id:
+            return self
+        own = {name: one for name, one in self.nodes.items() if one.group_id in ("", group_id)}
+        return replace(self, nodes=own)
+
+    @property
+    def leader(self) -> tuple[str, NodeView] | None:
+        """Pod name and words of the node that leads in the newest term, if one answers."""
+        leaders = [item for item in self.nodes.items() if item[1].role == "leader"]
+        return max(leaders, key=lambda item: item[1].term, default=None)
+
+    @property
+    def membership(self) -> tuple[MemberView, ...]:
+        """The members, as the leader or else the node with the newest term knows them."""
+        if self.leader and self.leader[1].members:
+            return self.leader[1].members
+        knowing = [node for node in self.nodes.values() if node.members]
+        newest = max(knowing, key=lambda node: (node.term, node.applied_index), default=None)
+        return newest.members if newest else ()

@@ -1,0 +1,146 @@
+"""What a Job of ours amounts to: its manifest, its pods and the words they ended with -> one value.
+
+Pure. The pipeline ends with a JSON line as the container's termination message: a result, or
+``{"error": {"type", "message"}}``. Kubernetes keeps 4096 bytes of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from dledger_operator.api.spec import Json
+
+RESULT_S: Final = 30.0
+"""A Job that ended this long ago without a result in sight has lost it."""
+
+_LONGEST: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerPod:
+    """A pod of a Job.
+
+    Attributes:
+        name: Of the pod.
+        created_at: RFC 3339.
+        exit_code: Of its container; None until it ended.
+        reason: Why it ended, in Kubernetes' words.
+        message: What the container ended with.
+        trouble: Why it does not run, in Kubernetes' words; empty when nothing is known.
+    """
+
+    name: str
+    created_at: str = ""
+    exit_code: int | None = None
+    reason: str = ""
+    message: str = ""
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Working:
+    """It is not over: *note* tells why it does not run, or what its last try failed with."""
+
+    started_at: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Succeeded:
+    """It ended well, with the pipeline's result."""
+
+    result: Json = field(default_factory=dict)
+    started_at: str = ""
+    ended_at: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """It is over and failed; *error* is ``Type: sentence`` where the pipeline told it."""
+
+    error: str
+    started_at: str = ""
+    ended_at: str = ""
+
+
+Work = Working | Succeeded | Broken
+
+
+def work(job: Json, pods: Sequence[WorkerPod], *, now: str) -> Work:
+    """Return what a Job amounts to at the time *now* (RFC 3339)."""
+    status = job.get("status") or {}
+    started_at = str(status.get("startTime") or "")
+    ended = {row["type"]: row for row in status.get("conditions") or [] if row["status"] == "True"}
+    latest = sorted(pods, key=lambda pod: (pod.created_at, pod.name))
+    if failed := ended.get("Failed"):
+        ended_at = str(failed.get("lastTransitionTime") or "")
+        return Broken(error=_error(failed, latest), started_at=started_at, ended_at=ended_at)
+    if done := ended.get("Complete"):
+        ended_at = str(status.get("completionTime") or done.get("lastTransitionTime") or "")
+        return _result(latest, now, started_at=started_at, ended_at=ended_at)
+    return Working(started_at=started_at, note=_note(latest))
+
+
+def _result(pods: Sequence[WorkerPod], now: str, *, started_at: str, ended_at: str) -> Work:
+    """Return the result of a Job that ended well, as soon as its pod is in sight."""
+    messages = [pod.message for pod in pods if pod.exit_code == 0]
+    if messages:
+        result = _decoded(messages[-1])
+        if result is None or "error" in result:
+            error = f"the Job ended well but told no result: {messages[-1] or 'nothing'}"
+            return Broken(error=error[:_LONGEST], started_at=started_at, ended_at=ended_at)
+        return Succeeded(result=result, started_at=started_at, ended_at=ended_at)
+    if seconds_between(ended_at, now) < RESULT_S:
+        return Working(started_at=started_at, note="ended; its result is awaited")
+    error = "the Job ended well, but its pod with the result is gone"
+    return Broken(error=error, started_at=started_at, ended_at=ended_at)
+
+
+def _error(failed: Json, pods: Sequence[WorkerPod]) -> str:
+    """Return why a Job failed: the words of its last try, or else Kubernetes' own."""
+    told = [_told(pod) for pod in pods if pod.exit_code]
+    trouble = [pod.trouble for pod in pods if pod.trouble]
+    reason = ": ".join(filter(None, (failed.get("reason"), failed.get("message"))))
+    if failed.get("reason") == "DeadlineExceeded":
+        last = [*told, *trouble][-1:]
+        return f"{reason}; {last[0]}" if last else reason
+    return told[-1] if told else trouble[-1] if trouble else reason or "the Job failed"
+
+
+def _note(pods: Sequence[WorkerPod]) -> str:
+    if not pods:
+        return "its pod is being created"
+    if pods[-1].trouble:
+        return pods[-1].trouble
+    failures = [_told(pod) for pod in pods if pod.exit_code]
+    return f"tried again after: {failures[-1]}" if failures else ""
+
+
+def _told(pod: WorkerPod) -> str:
+    """Return what a container that failed told of it."""
+    error = (_decoded(pod.message) or {}).get("error")
+    if isinstance(error, Mapping) and error.get("type"):
+        return f"{error['type']}: {error.get('message') or ''}"[:_LONGEST]
+    # Without a message of its own, it is the end of what the container printed.
+    why = pod.reason if pod.reason not in ("", "Error") else f"exit code {pod.exit_code}"
+    return ": ".join(filter(None, (why, pod.message.strip()[-_LONGEST:])))
+
+
+def _decoded(message: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(message)
+    except (ValueError, RecursionError):  # 4096 brackets are deep enough for the second
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def seconds_between(earlier: str, later: str) -> float:
+    """Return the seconds from one RFC 3339 time to another; endless if one cannot be read."""
+    try:
+        return (datetime.fromisoformat(later) - datetime.fromisoformat(earlier)).total_seconds()
+    except (TypeError, ValueError):
+        return float("inf")

@@ -1,0 +1,71 @@
+"""Spec -> manifests of the children. Pure; `desired` lists them in the order they are applied.
+
+Each carries the hash of its own desired form, so that a change of the spec shows as a difference
+even where a field only disappears.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from dledger_operator.api.policy import Policy, repository
+from dledger_operator.api.spec import BrokerGroup, Json, Manifest
+from dledger_operator.resources.budget import budget
+from dledger_operator.resources.common import hashed
+from dledger_operator.resources.config import config_map
+from dledger_operator.resources.networkpolicy import job_policy, network_policy
+from dledger_operator.resources.services import (
+    client_service,
+    leader_service,
+    nodes_service,
+    pod_service,
+)
+from dledger_operator.resources.statefulset import stateful_set
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Platform:
+    """What the operator itself was installed with.
+
+    Attributes:
+        image: Image of the nodes when the spec names none.
+        namespace: Where the operator runs; empty when it runs outside the cluster.
+        spark_image: Image of backups and recoveries when the spec names none; may be empty.
+        spark_node_selector: Labels of the machines that backups and recoveries run on.
+        policy: What groups may ask for, besides every version of these two images: a group may stay
+            with, or go back to, the one it runs.
+    """
+
+    image: str
+    namespace: str = ""
+    spark_image: str = ""
+    spark_node_selector: Mapping[str, str] = field(default_factory=dict)
+    policy: Policy = field(default_factory=Policy)
+
+    def group(self, body: Json) -> BrokerGroup:
+        """Return the API's object with our own values where it has none."""
+        own = tuple(repository(image) for image in (self.image, self.spark_image) if image)
+        return BrokerGroup.parse(
+            body,
+            spark_image=self.spark_image,
+            spark_node_selector=self.spark_node_selector,
+            policy=replace(self.policy, allowed_images=(*own, *self.policy.allowed_images)),
+        )
+
+
+def desired(group: BrokerGroup, platform: Platform) -> tuple[Manifest, ...]:
+    """Return every child of *group* as it should be."""
+    config = config_map(group)
+    manifests = (
+        config,
+        nodes_service(group),
+        client_service(group),
+        leader_service(group),
+        *(pod_service(group, ordinal) for ordinal in range(group.spec.replicas)),
+        budget(group),
+        network_policy(group, operator_namespace=platform.namespace),
+        job_policy(group),
+        stateful_set(group, default_image=platform.image, config=config["data"]),
+    )
+    return tuple(hashed(manifest) for manifest in manifests)

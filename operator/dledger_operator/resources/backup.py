@@ -1,0 +1,103 @@
+"""The Job of a BrokerBackup: a Spark driver that reads the log from the nodes. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from dledger_operator.api import names, quantity
+from dledger_operator.api.brokerbackup import BrokerBackup
+from dledger_operator.api.spec import BrokerGroup, Manifest, Store
+from dledger_operator.resources.common import owned_by
+from dledger_operator.resources.pipeline import container, job_spec, pod_spec, verbatim
+from dledger_operator.resources.pods import RESTRICTED, worker_placement
+from dledger_operator.resources.spark import TEMPLATE_DIR, settings
+
+DEADLINE_S: Final = 6 * 3600
+"""A backup that takes longer fails, so that the next one is not kept waiting for ever."""
+KEPT_S: Final = 24 * 3600
+"""Job and pods, with their logs, stay so long after the end."""
+EXECUTOR_BYTES: Final = 1 << 30
+"""Work that is worth one more executor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRange:
+    """What there is to copy.
+
+    Attributes:
+        last_index: The newest committed entry; 0 leaves it to the pipeline.
+        size_bytes: Of the records from the end of the last backup up to it.
+    """
+
+    last_index: int = 0
+    size_bytes: int = 0
+
+
+def runs_locally(group: BrokerGroup, log: LogRange) -> bool:
+    """Whether the work is too little to be worth executor pods."""
+    return log.size_bytes < quantity.parse(group.spec.spark.local_threshold)
+
+
+def job(backup: BrokerBackup, group: BrokerGroup, *, store: Store, log: LogRange) -> Manifest:
+    """Return the Job; the backup is its owner, the group's label tells whom to wake."""
+    local = runs_locally(group, log)
+    executors = 0 if local else _executors(group, log)
+    conf = settings(group, store=store, executors=executors)
+    args = [*_args(backup, group, log), "--master", _master(group, local=local)]
+    args += [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
+    name = names.backup_job(backup.name)
+    labels = names.worker_labels(group.name, "backup")
+    pod = _local_pod(group, store, args) if local else _driver_pod(group, store, args, name)
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": owned_by(backup, name, labels),
+        "spec": {
+            "ttlSecondsAfterFinished": KEPT_S,
+            **job_spec({"metadata": {"labels": {**labels}}, "spec": pod}, deadline_s=DEADLINE_S),
+        },
+    }
+
+
+def _args(backup: BrokerBackup, group: BrokerGroup, log: LogRange) -> list[str]:
+    pods = (names.pod(group.name, ordinal) for ordinal in range(group.spec.replicas))
+    nodes = (names.peer_address(group.namespace, group.name, pod) for pod in pods)
+    last_index = backup.spec.last_index or log.last_index
+    asked = {"--group-id": verbatim(group.group_id), "--last-index": str(last_index or "")}
+    options = [word for option, value in asked.items() if value for word in (option, value)]
+    return ["backup", "--endpoint", ",".join(nodes), *options]
+
+
+def _master(group: BrokerGroup, *, local: bool) -> str:
+    """Return Spark's master; local work takes no more memory than one executor of so many cores."""
+    if local:
+        return f"local[{group.spec.spark.executors.cores}]"
+    return "k8s://https://kubernetes.default.svc"
+
+
+def _executors(group: BrokerGroup, log: LogRange) -> int:
+    worth = -(-log.size_bytes // EXECUTOR_BYTES)
+    return max(1, min(group.spec.spark.executors.max, worth))
+
+
+def _local_pod(group: BrokerGroup, store: Store, args: list[str]) -> Manifest:
+    return pod_spec(container(group, store, args), RESTRICTED, **worker_placement(group))
+
+
+def _driver_pod(group: BrokerGroup, store: Store, args: list[str], config_map: str) -> Manifest:
+    """Return the one pod of ours that has API rights: Spark's driver makes its executors itself."""
+    mount = {"name": "template", "mountPath": TEMPLATE_DIR, "readOnly": True}
+    driver = container(group, store, args, mounts=[mount])
+    driver["ports"] = [
+        {"name": "driver", "containerPort": names.DRIVER_PORT, "protocol": "TCP"},
+        {"name": "blocks", "containerPort": names.BLOCK_MANAGER_PORT, "protocol": "TCP"},
+    ]
+    return pod_spec(
+        driver,
+        RESTRICTED,
+        volumes=[{"name": "template", "configMap": {"name": config_map}}],
+        serviceAccountName=names.backup_access(group.uid),
+        automountServiceAccountToken=True,
+        **worker_placement(group),
+    )

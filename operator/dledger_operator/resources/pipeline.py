@@ -1,0 +1,137 @@
+"""What backup and recovery Jobs share: the pipeline's container, tried again a few times. Pure.
+
+The pipeline writes its result, or its error, where Kubernetes takes a container's termination
+message from; `work.py` reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from dledger_operator.api import quantity
+from dledger_operator.api.spec import BrokerGroup, Manifest, Store
+from dledger_operator.resources.pods import (
+    CONTAINER_SECURITY,
+    TMP_DIR,
+    TMP_MOUNT,
+    TMP_VOLUME,
+    from_pod,
+    from_secret,
+)
+
+KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+REGION: Final = "AWS_REGION"
+"""Keys of a store's Secret and names of the pipeline's variables; the region may be missing."""
+MANIFEST_KEY: Final = "DLEDGER_MANIFEST_KEY"
+"""Another that may be missing. For drivers only: executors read and write no manifest."""
+
+TRIES: Final = 3
+USAGE_EXIT_CODE: Final = 2
+"""The pipeline was called wrongly: no further try will help."""
+
+_RESULT_FILE: Final = "/dev/termination-log"
+_MIB: Final = 1 << 20
+_LEAST_HEAP_MIB: Final = 512
+"""Spark refuses to start with less than 450 MiB."""
+
+
+def job_spec(template: Manifest, *, deadline_s: int) -> Manifest:
+    """Return the spec of a Job with at most `TRIES` pods, one at a time, within *deadline_s*.
+
+    A pod that is evicted or whose machine goes does not count as a try.
+    """
+    disrupted = {"type": "DisruptionTarget", "status": "True"}
+    misused = {"containerName": "driver", "operator": "In", "values": [USAGE_EXIT_CODE]}
+    return {
+        "backoffLimit": TRIES - 1,
+        "activeDeadlineSeconds": deadline_s,
+        "podReplacementPolicy": "Failed",
+        "podFailurePolicy": {
+            "rules": [
+                {"action": "Ignore", "onPodConditions": [disrupted]},
+                {"action": "FailJob", "onExitCodes": misused},
+            ]
+        },
+        "template": template,
+    }
+
+
+def container(
+    group: BrokerGroup, store: Store, args: Sequence[str], *, mounts: Sequence[Manifest] = ()
+) -> Manifest:
+    """Return the container that runs the pipeline with *args* on a store."""
+    spark = group.spec.spark
+    return {
+        "name": "driver",
+        "image": spark.image,
+        "imagePullPolicy": "IfNotPresent",
+        "args": ["driver", *args, *store_args(store), "--result-file", _RESULT_FILE],
+        "env": [
+            from_pod("POD_NAME", "metadata.name"),
+            from_pod("POD_IP", "status.podIP"),
+            *credentials(store),
+        ],
+        "resources": {
+            "requests": {"cpu": "250m", "memory": spark.executors.memory},
+            "limits": {"memory": spark.executors.memory},
+        },
+        "securityContext": CONTAINER_SECURITY,
+        "workingDir": TMP_DIR,
+        "terminationMessagePath": _RESULT_FILE,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [TMP_MOUNT, *mounts],
+    }
+
+
+def pod_spec(
+    of: Manifest, security: Manifest, *, volumes: Sequence[Manifest] = (), **more: Any
+) -> Manifest:
+    """Return a restricted pod that runs the container *of* once, with no API rights of its own."""
+    return {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 10,
+        "securityContext": security,
+        "containers": [of],
+        "volumes": [TMP_VOLUME, *volumes],
+        **more,
+    }
+
+
+def store_args(store: Store) -> list[str]:
+    """Return the options that name a store."""
+    endpoint = ("--store-endpoint", verbatim(store.endpoint)) if store.endpoint else ()
+    plain = ("--allow-http",) if store.allow_http else ()
+    return ["--store", verbatim(store.url), *endpoint, *plain]
+
+
+def verbatim(text: str) -> str:
+    """Return a text such that a container gets it as it is.
+
+    In a container's arguments Kubernetes puts the value of a variable for ``$(NAME)``, that of a
+    Secret's key too, and a dollar sign for two. What is not our own word goes through here.
+    """
+    return text.replace("$", "$$")
+
+
+def credentials(store: Store) -> list[Manifest]:
+    """Return the variables with the store's credentials; none without a Secret."""
+    if not store.secret_name:
+        return []
+    required = [from_secret(key, store.secret_name) for key in KEYS]
+    return [
+        *required,
+        *(from_secret(key, store.secret_name, optional=True) for key in (REGION, MANIFEST_KEY)),
+    ]
+
+
+def heap_mib(group: BrokerGroup) -> int:
+    """Return the JVM's part of a container's memory, in MiB; the rest is Python's and Arrow's."""
+    return max(_LEAST_HEAP_MIB, memory_mib(group) * 3 // 8)
+
+
+def memory_mib(group: BrokerGroup) -> int:
+    """Return the memory of a driver's or executor's container, in MiB."""
+    return int(quantity.parse(group.spec.spark.executors.memory)) // _MIB

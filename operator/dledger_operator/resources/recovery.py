@@ -1,0 +1,78 @@
+"""What restores the first volume of a group from a backup, before there are nodes. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dledger_operator.api import names
+from dledger_operator.api.spec import BrokerGroup, Manifest
+from dledger_operator.resources.common import owned_by
+from dledger_operator.resources.config import DATA_DIR
+from dledger_operator.resources.pipeline import container, job_spec, pod_spec, verbatim
+from dledger_operator.resources.pods import placement, pod_security
+from dledger_operator.resources.statefulset import claim_template
+
+DEADLINE_S: Final = 24 * 3600
+PENDING: Final = "pending"
+DONE: Final = "done"
+"""Values of the annotation on the claim: what is on it does not count, or is the group's."""
+
+
+def recovery_claim(group: BrokerGroup) -> Manifest:
+    """Return the volume claim of the first replica, as the StatefulSet would make it.
+
+    It has no owner, like those. The mark tells a volume that is being restored from one that an
+    earlier group left, which is never restored over.
+    """
+    template = claim_template(group)
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {
+            "name": names.claim(group.name, 0),
+            "namespace": group.namespace,
+            "labels": template["metadata"]["labels"],
+            "annotations": {names.RECOVERY_ANNOTATION: PENDING},
+        },
+        "spec": template["spec"],
+    }
+
+
+def recovery_job(group: BrokerGroup) -> Manifest:
+    """Return the Job that restores it; its pod goes where the first node may go, as its user."""
+    recovery = group.spec.bootstrap.recovery
+    node = f"{group.name}/{names.pod(group.name, 0)}"
+    args = ["restore", *_source(group), "--data", DATA_DIR, "--name", node]
+    mount = {"name": "data", "mountPath": DATA_DIR}
+    claim = {"claimName": names.claim(group.name, 0)}
+    labels = names.worker_labels(group.name, "recovery")
+    pod = pod_spec(
+        container(group, recovery.store, args, mounts=[mount]),
+        pod_security(group),
+        volumes=[{"name": "data", "persistentVolumeClaim": claim}],
+        **_place(group),
+    )
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": owned_by(group, names.recovery_job(group.name), labels),
+        "spec": job_spec({"metadata": {"labels": {**labels}}, "spec": pod}, deadline_s=DEADLINE_S),
+    }
+
+
+def _place(group: BrokerGroup) -> Manifest:
+    """Return where the pod may run: where the node may, and Spark's image is."""
+    place = placement(group)
+    selector = {**place.pop("nodeSelector", {}), **group.spark_node_selector}
+    return {**place, **({"nodeSelector": selector} if selector else {})}
+
+
+def _source(group: BrokerGroup) -> list[str]:
+    """Return the options that say which backup, and up to where."""
+    recovery = group.spec.bootstrap.recovery
+    options = {
+        "--group-id": verbatim(recovery.group_id),
+        "--to-index": str(recovery.target.index or ""),
+        "--to-time": verbatim(recovery.target.time),
+    }
+    return [word for option, value in options.items() if value for word in (option, value)]

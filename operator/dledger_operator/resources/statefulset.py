@@ -1,0 +1,156 @@
+"""The StatefulSet of a group: one pod and one volume a replica. Pure.
+
+Kubernetes never restarts a pod because the template changed (OnDelete), starts all at once
+(Parallel), and keeps the volumes whatever happens to the StatefulSet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from dledger_operator.api import names
+from dledger_operator.api.spec import BrokerGroup, Manifest
+from dledger_operator.resources.common import digest, metadata
+from dledger_operator.resources.config import CONFIG_DIR, DATA_DIR, GROUP_ID_KEY
+from dledger_operator.resources.pods import (
+    CONTAINER_SECURITY,
+    TMP_MOUNT,
+    TMP_VOLUME,
+    from_pod,
+    placement,
+    pod_security,
+)
+
+_RETAIN: Final = {"whenDeleted": "Retain", "whenScaled": "Retain"}
+
+
+def stateful_set(group: BrokerGroup, *, default_image: str, config: Mapping[str, str]) -> Manifest:
+    """Return the StatefulSet; *config* is the data of the ConfigMap that the pods mount."""
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": metadata(group, group.name),
+        "spec": {
+            "serviceName": names.nodes_service(group.name),
+            "replicas": group.spec.replicas,
+            "podManagementPolicy": "Parallel",
+            "updateStrategy": {"type": "OnDelete"},
+            "persistentVolumeClaimRetentionPolicy": dict(_RETAIN),
+            "selector": {"matchLabels": names.selector(group.name)},
+            "template": {
+                "metadata": _pod_metadata(group, config),
+                "spec": _pod_spec(group, default_image),
+            },
+            "volumeClaimTemplates": [claim_template(group)],
+        },
+    }
+
+
+def _pod_metadata(group: BrokerGroup, config: Mapping[str, str]) -> Manifest:
+    spec = group.spec
+    settings = {key: value for key, value in config.items() if key != GROUP_ID_KEY}
+    return {
+        "labels": {**spec.pod_labels, **names.labels(group.name)},
+        "annotations": {**spec.pod_annotations, names.CONFIG_ANNOTATION: digest(settings)},
+    }
+
+
+def _pod_spec(group: BrokerGroup, default_image: str) -> Manifest:
+    spec = group.spec
+    named = {"serviceAccountName": spec.service_account_name} if spec.service_account_name else {}
+    return {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,  # a Service named dledger-... would become a DLEDGER_ setting
+        "terminationGracePeriodSeconds": 30,
+        "securityContext": pod_security(group),
+        "topologySpreadConstraints": [dict(c) for c in spec.topology_spread_constraints]
+        or [_over_zones(group)],
+        "containers": [_container(group, default_image)],
+        "volumes": [
+            {"name": "config", "configMap": {"name": names.config_map(group.name)}},
+            TMP_VOLUME,
+        ],
+        **placement(group),
+        **named,
+    }
+
+
+def _container(group: BrokerGroup, default_image: str) -> Manifest:
+    return {
+        "name": "node",
+        "image": group.spec.image or default_image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["/opt/dledger/bin/dledger"],
+        "args": ["node", "--config", f"{CONFIG_DIR}/node.toml"],
+        "env": [
+            from_pod("DLEDGER_NAME", "metadata.name"),
+            {
+                "name": "DLEDGER_GROUP_ID",
+                "valueFrom": {
+                    "configMapKeyRef": {"name": names.config_map(group.name), "key": GROUP_ID_KEY}
+                },
+            },
+            from_pod("POD_NAMESPACE", "metadata.namespace"),
+            {
+                "name": "DLEDGER_ADVERTISE_HOST",
+                "value": "$(DLEDGER_NAME)-client.$(POD_NAMESPACE).svc",
+            },
+            from_pod("DLEDGER_PEER_HOST", "status.podIP"),
+        ],
+        "ports": [
+            {"name": name, "containerPort": port, "protocol": "TCP"}
+            for name, port in (
+                ("client", names.CLIENT_PORT),
+                ("client-tls", names.CLIENT_TLS_PORT),
+                ("peer", names.PEER_PORT),
+                ("replication", names.REPLICATION_PORT),
+                ("http", names.HTTP_PORT),
+            )
+        ],
+        # Recovery of a long log may take minutes; a node that hangs afterwards is restarted.
+        "startupProbe": _probe("/livez", period_s=2, timeout_s=2, failures=150),
+        "livenessProbe": _probe("/livez", period_s=5, timeout_s=5, failures=6),
+        "readinessProbe": _probe("/readyz", period_s=2, timeout_s=2, failures=2),
+        **({"resources": dict(group.spec.resources)} if group.spec.resources else {}),
+        "securityContext": CONTAINER_SECURITY,
+        # A node that has to be acted on says why in its last line; an Event tells it.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [
+            {"name": "data", "mountPath": DATA_DIR},
+            {"name": "config", "mountPath": CONFIG_DIR, "readOnly": True},
+            TMP_MOUNT,
+        ],
+    }
+
+
+def _probe(path: str, *, period_s: int, timeout_s: int, failures: int) -> Manifest:
+    return {
+        "httpGet": {"path": path, "port": "http"},
+        "periodSeconds": period_s,
+        "timeoutSeconds": timeout_s,
+        "failureThreshold": failures,
+    }
+
+
+def _over_zones(group: BrokerGroup) -> Manifest:
+    return {
+        "maxSkew": 1,
+        "topologyKey": names.ZONE_LABEL,
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": names.selector(group.name)},
+    }
+
+
+def claim_template(group: BrokerGroup) -> Manifest:
+    """Return what the claim of each replica is made from."""
+    storage = group.spec.storage
+    chosen = {"storageClassName": storage.storage_class_name} if storage.storage_class_name else {}
+    return {
+        "metadata": {"name": "data", "labels": names.labels(group.name)},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": storage.size}},
+            **chosen,
+        },
+    }

@@ -1,0 +1,1 @@
+"""Observed state to conditions and status. Pure."""

@@ -1,0 +1,227 @@
+"""Observed -> status: what the BrokerGroup's status says, and which Events that is worth. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from dledger_operator.api import names
+from dledger_operator.api.reasons import EventReason
+from dledger_operator.api.spec import BrokerGroup, Json, Manifest
+from dledger_operator.observed.observed import Failover, MemberView, NodeView, Observed
+from dledger_operator.status.backup_history import last_backup
+from dledger_operator.status.conditions import conditions
+
+VOLATILE_S: Final = 15.0
+"""Counters alone are written at most this often."""
+
+_PLANNED: Final = frozenset({"Bootstrap", "Transfer"})
+"""Causes of a change of leader by which no leader was lost."""
+
+_COUNTERS: Final = frozenset({"commitIndex", "matchIndex", "lag", "storage"})
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An Event on the BrokerGroup."""
+
+    reason: EventReason
+    message: str
+    warning: bool = False
+
+
+def status(group: BrokerGroup, observed: Observed, *, now: str) -> Manifest:
+    """Return the whole status, as it is to be applied.
+
+    Args:
+        group: What is wanted, with the status recorded before.
+        observed: What is there.
+        now: RFC 3339; the transition time of conditions that change.
+    """
+    before = group.status
+    pods = observed.pods.values()
+    commits = [node.commit_index for node in observed.nodes.values()]
+    term, leader = _leadership(group, observed)
+    result: Manifest = {
+        "observedGeneration": group.generation,
+        "groupId": group.group_id,
+        "leader": leader,
+        "term": term,
+        "replicas": len(pods),
+        "readyReplicas": sum(pod.ready and not pod.terminating for pod in pods),
+        "selector": ",".join(f"{k}={v}" for k, v in sorted(names.selector(group.name).items())),
+        "commitIndex": max(commits, default=int(before.get("commitIndex") or 0)),
+        "members": _members(group, observed),
+        "conditions": dated(
+            before, conditions(group, observed), now=now, generation=group.generation
+        ),
+    }
+    if backup := last_backup(group, observed, now=now):
+        result["backup"] = backup
+    if failover := _last_failover(observed) or before.get("lastFailover"):
+        result["lastFailover"] = failover
+    return result
+
+
+def worth_writing(before: Json, after: Json, *, since_write_s: float) -> bool:
+    """Whether *after* should be written: at once if it tells something new, counters rarely."""
+    old, new = _canonical(before), _canonical(after)
+    if old == new:
+        return False
+    return since_write_s >= VOLATILE_S or _steady(old) != _steady(new)
+
+
+def events(before: Json, after: Json) -> Iterator[Event]:
+    """Yield an Event for each turn that the status took."""
+    if before.get("term") and before["term"] != after["term"]:
+        yield Event(EventReason.LEADER_CHANGED, _leader_sentence(after))
+    if _turned(before, after, "SpecValid", "False", by=("status", "message")):
+        yield Event(EventReason.SPEC_REFUSED, _message(after, "SpecValid"), warning=True)
+    if _recovered(before, after, "SpecValid", well="True"):
+        yield Event(EventReason.SPEC_ACCEPTED, _message(after, "SpecValid"))
+    if _turned(before, after, "Degraded", "True"):
+        yield Event(EventReason.DEGRADED, _message(after, "Degraded"), warning=True)
+    if _recovered(before, after, "Degraded", well="False"):
+        yield Event(EventReason.RECOVERED, "the group is as expected again")
+    if _turned(before, after, "GroupIDConsistent", "False"):
+        message = _message(after, "GroupIDConsistent")
+        yield Event(EventReason.GROUP_ID_MISMATCH, message, warning=True)
+
+
+def dated(before: Json, rows: list[Manifest], *, now: str, generation: int) -> list[Manifest]:
+    """Give each condition its transition time: the one from *before* unless its status turned."""
+    for row in rows:
+        old = _condition(before, row["type"])
+        kept = old and old["status"] == row["status"]
+        row["lastTransitionTime"] = old["lastTransitionTime"] if kept else now
+        row["observedGeneration"] = generation
+    return rows
+
+
+def rfc3339(unix_ms: int) -> str:
+    """Return a time as Kubernetes writes it, in whole seconds."""
+    return datetime.fromtimestamp(unix_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _leadership(group: BrokerGroup, observed: Observed) -> tuple[int, str]:
+    """Return the newest term that has a leader, and the leader's name if one is known now."""
+    before = int(group.status.get("term") or 0)
+    observed = observed.of_group(group.group_id)
+    led = [node for node in observed.nodes.values() if node.leader_id and node.term >= before]
+    newest = max(led, key=lambda node: node.term, default=None)
+    if newest:
+        return newest.term, _name_of(observed, newest.leader_id)
+    return before, "" if observed.nodes else str(group.status.get("leader") or "")
+
+
+def _members(group: BrokerGroup, observed: Observed) -> list[Manifest]:
+    """Return a row for each member and pod; what is not known now stays as it was recorded."""
+    known = {member.name: member for member in observed.membership}
+    recorded = {member["name"]: member for member in group.status.get("members") or []}
+    everyone = sorted({*(known or recorded), *observed.pods})
+    return [_member(name, known.get(name), recorded.get(name, {}), observed) for name in everyone]
+
+
+def _member(name: str, member: MemberView | None, before: Json, observed: Observed) -> Manifest:
+    node, pod = observed.nodes.get(name), observed.pods.get(name)
+    counted = member if observed.leader else None
+    return {
+        "name": name,
+        "id": member.id if member else node.node_id if node else before.get("id", ""),
+        "role": node.role if node else "unknown",
+        "matchIndex": counted.match_index if counted else before.get("matchIndex", 0),
+        "lag": counted.lag if counted else before.get("lag", 0),
+        "featureLevel": _feature_level(node, member) or before.get("featureLevel", 0),
+        "zone": pod.zone if pod else before.get("zone", ""),
+        "storage": _storage(node) if node else before.get("storage", {}),
+    }
+
+
+def _feature_level(node: NodeView | None, member: MemberView | None) -> int:
+    """Return what a node says of itself, or else what another heard of it; 0: not known now."""
+    said = node.feature_level if node else 0
+    return said or (member.feature_level if member else 0)
+
+
+def _storage(node: NodeView) -> Manifest:
+    """Return the volume in whole percents: bytes would make an idle group's status move."""
+    capacity_bytes = node.storage_capacity_bytes
+    used = min(100, 100 * node.storage_used_bytes // capacity_bytes) if capacity_bytes else 0
+    return {"usedPercent": used, "capacityBytes": capacity_bytes}
+
+
+def _last_failover(observed: Observed) -> Manifest | None:
+    """Return the newest time that a leader was lost; hand-overs and the founding are none."""
+    records = [n.last_failover for n in observed.nodes.values() if n.last_failover]
+    lost = [record for record in records if record.cause not in _PLANNED]
+    last: Failover | None = max(lost, key=lambda record: record.term, default=None)
+    if last is None:
+        return None
+    return {
+        "from": _name_of(observed, last.from_id),
+        "to": _name_of(observed, last.to_id),
+        "term": last.term,
+        "cause": last.cause,
+        "detectedMs": last.detected_ms,
+        "electedMs": last.elected_ms,
+        "firstAckMs": last.first_ack_ms,
+        "at": rfc3339(last.at_ms),
+    }
+
+
+def _name_of(observed: Observed, node_id: str) -> str:
+    by_member = {member.id: member.name for member in observed.membership}
+    by_node = {node.node_id: name for name, node in observed.nodes.items()}
+    return by_member.get(node_id) or by_node.get(node_id) or node_id
+
+
+def _canonical(value: Json) -> Manifest:
+    """Return the status with its lists in a fixed order: server-side apply keeps its own."""
+    return {
+        **value,
+        "members": sorted(value.get("members") or (), key=lambda row: str(row["name"])),
+        "conditions": sorted(value.get("conditions") or (), key=lambda row: str(row["type"])),
+    }
+
+
+def _steady(value: Manifest) -> Manifest:
+    """Return the status without the counters that move with every write."""
+    rows = [{k: v for k, v in row.items() if k not in _COUNTERS} for row in value["members"]]
+    return {**{k: v for k, v in value.items() if k not in _COUNTERS}, "members": rows}
+
+
+def _condition(value: Json, kind: str) -> Any:
+    rows = value.get("conditions") or []
+    return next((row for row in rows if row["type"] == kind), None)
+
+
+def _turned(
+    before: Json, after: Json, kind: str, to: str, *, by: Sequence[str] = ("status", "reason")
+) -> bool:
+    """Whether a condition is *to* and was not, or differs in one of *by* from before."""
+    old, new = _condition(before, kind), _condition(after, kind)
+    if new["status"] != to:
+        return False
+    return old is None or any(old[key] != new[key] for key in by)
+
+
+def _recovered(before: Json, after: Json, kind: str, *, well: str) -> bool:
+    """Whether a condition was not *well* and now is."""
+    old, new = _condition(before, kind), _condition(after, kind)
+    return old is not None and old["status"] != well and new["status"] == well
+
+
+def _message(value: Json, kind: str) -> str:
+    return str(_condition(value, kind)["message"])
+
+
+def _leader_sentence(after: Json) -> str:
+    failover = after.get("lastFailover") or {}
+    sentence = f"{after['leader']} leads in term {after['term']}"
+    if failover.get("term") != after["term"]:
+        return sentence
+    lost_ms = failover["detectedMs"] + failover["electedMs"] + failover["firstAckMs"]
+    was = failover["from"] or "nobody"
+    return f"{sentence} after {was} ({failover['cause']}, {lost_ms} ms without a leader)"

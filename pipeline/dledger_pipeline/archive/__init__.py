@@ -1,0 +1,1 @@
+"""Backups in a store: objects, manifests, restore, verify."""

@@ -1,0 +1,241 @@
+"""A range of the log as one Parquet object: written once, named by its hash, read back checked.
+
+The object's bytes depend on the entries only, not on how they were cut into batches, so that a
+rerun finds its own objects and writes nothing twice. (Another version of the Parquet writer may
+give other bytes; both are the same entries.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dledger_pipeline.archive.parquet_sizes import opened
+from dledger_pipeline.errors import AlreadyExists, BrokenBackup, CorruptObject
+from dledger_pipeline.log.records import ENTRY_SCHEMA, check, record_sizes, values
+from dledger_pipeline.object_store.store import Store
+
+_ROW_GROUP_BYTES: Final = 16 << 20
+_WRITER: Final[dict[str, Any]] = {
+    "compression": "zstd",
+    "compression_level": 1,
+    "use_dictionary": False,
+    "column_encoding": {
+        field.name: "DELTA_BINARY_PACKED" if field.type == pa.int64() else "PLAIN"
+        for field in ENTRY_SCHEMA
+    },
+    "data_page_size": 8 << 20,
+    "write_statistics": ["index", "timestamp_ms"],
+    "version": "2.6",
+}
+"""Large pages compress like the whole would; the other settings pin what the bytes depend on."""
+_COLUMN_BYTES: Final = 64
+"""What a row takes in Parquet, before it is compressed, beside its body: 48, and room to spare."""
+_PAGES_BYTES: Final = 1 << 20
+"""What the headers of pages take, and the ends of blocks of numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestRow:
+    """One archived range: entries [first_index, last_index] in one object.
+
+    Attributes:
+        name: The object, relative to the group's folder: ``data/<first>-<last>-<sha256>.parquet``.
+        records: How many entries; last_index - first_index + 1.
+        record_bytes: What they take in segments, headers and padding included.
+        object_bytes: Length of the object.
+        sha256: Of the object, lower hex.
+        first_chain: The chain CRC of the record *before* first_index; 0 before entry 1.
+        last_chain: The chain CRC of the record at last_index.
+        last_term: The term of the record at last_index.
+        first_timestamp_ms: The lowest timestamp of entries that have one (no-ops have none); 0 if
+            none has.
+        last_timestamp_ms: The highest timestamp; 0 if none has one.
+    """
+
+    name: str
+    first_index: int
+    last_index: int
+    records: int
+    record_bytes: int
+    object_bytes: int
+    sha256: str
+    first_chain: int
+    last_chain: int
+    last_term: int
+    first_timestamp_ms: int
+    last_timestamp_ms: int
+
+
+def object_name(first_index: int, last_index: int, sha256: str) -> str:
+    """Return the name, within the group's folder, of the object with these entries."""
+    return f"data/{first_index:020}-{last_index:020}-{sha256}.parquet"
+
+
+def write_range(
+    store: Store, group_id: str, batches: Iterable[pa.RecordBatch], *, previous_chain: int
+) -> ManifestRow:
+    """Write the entries of *batches*, which follow each other, as one object below *group_id*.
+
+    The same entries give the same object; if it is there already, it is compared. Memory is that
+    of one object, compressed, and one row group (about 16 MiB).
+
+    Args:
+        store: The store's root.
+        group_id: The group's folder.
+        batches: As `records.parse` returns them, so that each is checked; at least one row in all.
+        previous_chain: The chain CRC of the record before the first one.
+
+    Raises:
+        BrokenBackup: A batch does not continue the one before it, or *previous_chain*.
+        CorruptObject: An object of that name is there and has other bytes.
+        CorruptRecord, ExportError: From reading *batches*.
+        StoreError: It could not be written.
+    """
+    facts = _Facts(previous_chain)
+    sink = pa.BufferOutputStream()
+    metadata = {"dledger.group_id": group_id, "dledger.previous_chain": str(previous_chain)}
+    with pq.ParquetWriter(sink, ENTRY_SCHEMA.with_metadata(metadata), **_WRITER) as writer:
+        for rows in _row_groups(facts.noting(batches)):
+            writer.write_table(rows.replace_schema_metadata(metadata), row_group_size=len(rows))
+    data = sink.getvalue()
+    row = facts.row(object_bytes=data.size, sha256=hashlib.sha256(data).hexdigest())
+    _create(store, f"{group_id}/{row.name}", data, row.sha256)
+    return row
+
+
+def read_range(store: Store, group_id: str, row: ManifestRow) -> pa.Table:
+    """Return the entries of *row* (`records.ENTRY_SCHEMA`); the object's hash is checked.
+
+    What has the hash is what was written, and that was checked; `records.check` checks it again.
+
+    Raises:
+        ObjectMissing: The object is not there.
+        CorruptObject: It does not have the hash, or not the rows, that *row* states.
+    """
+    name = f"{group_id}/{row.name}"
+    data = store.get(name, max_bytes=row.object_bytes)
+    if data.size != row.object_bytes:
+        raise CorruptObject(name, f"it has {data.size} of {row.object_bytes} bytes")
+    found = hashlib.sha256(data).hexdigest()
+    if found != row.sha256:
+        raise CorruptObject(name, f"its SHA-256 is {found}, the manifest says {row.sha256}")
+    most = row.record_bytes + _COLUMN_BYTES * row.records + _PAGES_BYTES
+    file = opened(data, name, schema=ENTRY_SCHEMA, rows=row.records, inflated_bytes=most)
+    try:
+        table = file.read().replace_schema_metadata(None)
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptObject(name, f"not readable as Parquet: {error}") from error
+    _check_ends(table, row, name)
+    return table
+
+
+def describe(
+    batches: Iterable[pa.RecordBatch], *, previous_chain: int, object_bytes: int, sha256: str
+) -> ManifestRow:
+    """Return the row that states what is in *batches*; raises like `write_range`."""
+    facts = _Facts(previous_chain)
+    for _ in facts.noting(batches):
+        pass
+    return facts.row(object_bytes=object_bytes, sha256=sha256)
+
+
+def _check_ends(table: pa.Table, row: ManifestRow, name: str) -> None:
+    first, last = table["index"][0].as_py(), table["index"][-1].as_py()
+    if (first, last) != (row.first_index, row.last_index):
+        raise CorruptObject(
+            name,
+            f"it has entries [{first}, {last}], "
+            f"the manifest says [{row.first_index}, {row.last_index}]",
+        )
+
+
+def _create(store: Store, name: str, data: pa.Buffer, sha256: str) -> None:
+    try:
+        store.create(name, data)
+    except AlreadyExists as error:
+        if hashlib.sha256(store.get(name)).hexdigest() != sha256:
+            raise CorruptObject(
+                name, "it exists and does not have the hash it is named by"
+            ) from error
+
+
+def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Yield the rows in groups that end with the record that fills them, wherever batches end."""
+    pending: list[pa.RecordBatch] = []
+    room = _ROW_GROUP_BYTES
+    for batch in batches:
+        rest = batch
+        while len(rest):
+            ends = np.cumsum(record_sizes(rest))
+            count = int(np.searchsorted(ends, room)) + 1
+            pending.append(rest.slice(0, count))
+            room -= int(ends[min(count, len(rest)) - 1])
+            rest = rest.slice(min(count, len(rest)))
+            if room <= 0:
+                yield pa.Table.from_batches(pending).combine_chunks()
+                pending, room = [], _ROW_GROUP_BYTES
+    if pending:
+        yield pa.Table.from_batches(pending).combine_chunks()
+
+
+class _Facts:
+    """Collects what a manifest row states while batches pass by."""
+
+    def __init__(self, previous_chain: int) -> None:
+        self._first_chain = self._chain = previous_chain
+        self._first_index = self._last_index = self._last_term = 0
+        self._record_bytes = 0
+        self._timestamps: list[int] = []
+
+    def noting(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Pass on *batches* that are not empty, after checking that each continues the last."""
+        for batch in batches:
+            if len(batch):
+                self._note(batch)
+                yield batch
+
+    def _note(self, batch: pa.RecordBatch) -> None:
+        first = batch["index"][0].as_py()
+        self._first_index = self._first_index or first
+        expected = self._last_index + 1 if self._last_index else first
+        name = f"the batch from entry {first} on"
+        try:
+            check(batch.slice(0, 1), name=name, previous_chain=self._chain, first_index=expected)
+        except CorruptObject as error:
+            raise BrokenBackup(
+                name, f"expected entry {expected} behind chain CRC {self._chain:#010x}"
+            ) from error
+        self._last_index = batch["index"][-1].as_py()
+        self._last_term = batch["term"][-1].as_py()
+        self._chain = batch["chain_crc32c"][-1].as_py()
+        self._record_bytes += int(record_sizes(batch).sum())
+        timestamps = values(batch.column("timestamp_ms"))
+        timestamps = timestamps[timestamps != 0]
+        if len(timestamps):
+            self._timestamps += [int(timestamps.min()), int(timestamps.max())]
+
+    def row(self, *, object_bytes: int, sha256: str) -> ManifestRow:
+        """Return the row of everything that passed by."""
+        if not self._first_index:
+            raise ValueError("a range has at least one entry")
+        return ManifestRow(
+            name=object_name(self._first_index, self._last_index, sha256),
+            first_index=self._first_index,
+            last_index=self._last_index,
+            records=self._last_index - self._first_index + 1,
+            record_bytes=self._record_bytes,
+            object_bytes=object_bytes,
+            sha256=sha256,
+            first_chain=self._first_chain,
+            last_chain=self._chain,
+            last_term=self._last_term,
+            first_timestamp_ms=min(self._timestamps, default=0),
+            last_timestamp_ms=max(self._timestamps, default=0),
+        )

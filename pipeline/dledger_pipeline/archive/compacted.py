@@ -1,0 +1,234 @@
+"""Compacted messages in the store: Parquet objects and a manifest of their own, written last.
+
+::
+
+    <store url>/<group id>/compacted/
+        <last>-<topics>.json                            which objects, of which backup
+        <last>-<topics>/<first>-<last>-<sha256>.parquet messages of entries [first, last] that stay
+
+*last* is the last index of the backup that was compacted, *topics* the beginning of a hash of the
+topics' names. A backup is never changed by its compaction. Contents depend on the log and the
+topics only, so that a rerun finds what it would write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass, fields
+from hashlib import sha256
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dledger_pipeline.archive.parquet_sizes import inflated_bytes, opened
+from dledger_pipeline.archive.sealed import MAX_SEALED_BYTES, field, seal, unseal
+from dledger_pipeline.errors import AlreadyExists, CorruptManifest, CorruptObject, NoBackup
+from dledger_pipeline.log.messages import MESSAGE_SCHEMA
+from dledger_pipeline.object_store.store import Store
+
+FOLDER: Final = "compacted"
+_ROW_GROUP_ROWS: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactedFile:
+    """The messages that stay of the entries [first_index, last_index].
+
+    Attributes:
+        name: The object, relative to the group's folder.
+        messages: How many stay.
+        dropped: How many newer ones took the place of.
+        inflated_bytes: What the object's pages take, their headers included.
+    """
+
+    name: str
+    first_index: int
+    last_index: int
+    messages: int
+    dropped: int
+    object_bytes: int
+    inflated_bytes: int
+    sha256: str
+
+
+_FIELDS: Final = {each.name: str if each.type == "str" else int for each in fields(CompactedFile)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction:
+    """All messages of a backup, of *topics* only the newest for each key.
+
+    Attributes:
+        last_index: The last entry of the backup.
+        topics: Sorted.
+        files: Ascending; ranges without messages have none.
+    """
+
+    group_id: str
+    last_index: int
+    topics: tuple[str, ...]
+    files: tuple[CompactedFile, ...] = ()
+
+    @property
+    def folder(self) -> str:
+        """Where its objects are, within the group's folder."""
+        return f"{FOLDER}/{self.last_index:020}-{_digest(self.topics)}"
+
+    @property
+    def name(self) -> str:
+        """The manifest's name within the group's folder."""
+        return f"{self.folder}.json"
+
+    @property
+    def messages(self) -> int:
+        """How many messages stay."""
+        return sum(file.messages for file in self.files)
+
+    @property
+    def dropped(self) -> int:
+        """How many do not."""
+        return sum(file.dropped for file in self.files)
+
+    def encode(self, key: bytes | None) -> bytes:
+        """Return the manifest's bytes, signed where there is a key."""
+        return seal(asdict(self), key)
+
+
+def _digest(topics: Collection[str]) -> str:
+    return sha256("\n".join(sorted(topics)).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactedRange:
+    """Compacted messages in the store: one object. Pickles."""
+
+    store: Store
+    group_id: str
+    file: CompactedFile
+
+    @property
+    def last_index(self) -> int:
+        """The last entry that it was made of."""
+        return self.file.last_index
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Yield messages (`MESSAGE_SCHEMA`); raises ObjectMissing, CorruptObject, StoreError."""
+        name = f"{self.group_id}/{self.file.name}"
+        data = self.store.get(name, max_bytes=self.file.object_bytes)
+        if sha256(data).hexdigest() != self.file.sha256:
+            raise CorruptObject(name, "it does not have the SHA-256 that its manifest states")
+        file = opened(
+            data,
+            name,
+            schema=MESSAGE_SCHEMA,
+            rows=self.file.messages,
+            inflated_bytes=self.file.inflated_bytes,
+        )
+        try:
+            yield from file.read().replace_schema_metadata(None).to_batches()
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptObject(name, f"not readable as Parquet: {error}") from error
+
+
+def write(
+    store: Store, compaction: Compaction, messages: pa.Table, *, dropped: int, span: tuple[int, int]
+) -> CompactedFile:
+    """Write the *messages* that stay of the entries [*span*] as one object of *compaction*.
+
+    Raises:
+        CorruptObject: An object of that name is there and has other bytes.
+        StoreError: It could not be written.
+    """
+    data = _parquet(messages)
+    digest = sha256(data).hexdigest()
+    first, last = span
+    name = f"{compaction.folder}/{first:020}-{last:020}-{digest}.parquet"
+    _create_once(store, f"{compaction.group_id}/{name}", data)
+    return CompactedFile(
+        name=name,
+        first_index=first,
+        last_index=last,
+        messages=messages.num_rows,
+        dropped=dropped,
+        object_bytes=data.size,
+        inflated_bytes=inflated_bytes(data),
+        sha256=digest,
+    )
+
+
+def _parquet(messages: pa.Table) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        messages.combine_chunks(),
+        sink,
+        compression="zstd",
+        use_dictionary=False,  # `parquet_sizes` lets none through
+        row_group_size=_ROW_GROUP_ROWS,
+    )
+    return sink.getvalue()
+
+
+def _create_once(store: Store, name: str, data: pa.Buffer | bytes) -> None:
+    try:
+        store.create(name, data)
+    except AlreadyExists:
+        if not store.get(name).equals(pa.py_buffer(data)):
+            raise CorruptObject(name, "it is there already, with other bytes") from None
+
+
+def publish(store: Store, compaction: Compaction) -> None:
+    """Write the manifest, which makes the compaction visible.
+
+    Raises:
+        CorruptObject: There is another one of the same backup and topics.
+        StoreError: It could not be written.
+    """
+    data = compaction.encode(store.manifest_key)
+    _create_once(store, f"{compaction.group_id}/{compaction.name}", data)
+
+
+def load(store: Store, group_id: str, topics: Collection[str]) -> Compaction:
+    """Return the newest compaction of just these *topics*.
+
+    Raises:
+        NoBackup: There is none.
+        CorruptManifest, NotSigned: Its manifest is damaged, or not ours.
+    """
+    ending = f"-{_digest(topics)}.json"
+    found = [name for name in store.list(f"{group_id}/{FOLDER}") if name.endswith(ending)]
+    if not found:
+        raise NoBackup(
+            f"group {group_id} has no compaction of the topics {', '.join(sorted(topics))}; "
+            "`dledger-pipeline compact` makes one"
+        )
+    name = found[-1]
+    content = unseal(name, store.get(name, max_bytes=MAX_SEALED_BYTES), store.manifest_key)
+    return _decode(content, name)
+
+
+def _decode(content: dict[str, Any], name: str) -> Compaction:
+    topics = field(name, content, "topics", list)
+    if not all(isinstance(topic, str) and _is_text(topic) for topic in topics):
+        raise CorruptManifest(name, f"topics is {topics!r:.80}")
+    return Compaction(
+        group_id=field(name, content, "group_id", str),
+        last_index=field(name, content, "last_index", int),
+        topics=tuple(topics),
+        files=tuple(_file(name, row) for row in field(name, content, "files", list)),
+    )
+
+
+def _is_text(topic: str) -> bool:
+    """Whether it can be hashed: JSON may say half of a character."""
+    try:
+        topic.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _file(name: str, content: Any) -> CompactedFile:
+    if not isinstance(content, dict):
+        raise CorruptManifest(name, f"a file is {content!r:.80}")
+    return CompactedFile(**{key: field(name, content, key, kind) for key, kind in _FIELDS.items()})

@@ -1,0 +1,1 @@
+"""Log records and messages as columns; segment files; Export."""

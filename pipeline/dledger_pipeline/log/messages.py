@@ -1,0 +1,306 @@
+"""PRODUCE payloads to Arrow columns, many at a time, without a loop over messages.
+
+The bytes are those of ``docs/message-format.md``. `dledger.broker.produce` is the decoder that the
+broker itself uses, a message at a time; a property test holds the two to the same answers. Here the
+columns of all payloads in a batch of entries are found together (`payloads`), and each column of
+messages is cut out of the entries' bytes by one Arrow ``take``. Which payloads count, and which
+place in its queue a message has, is not decided here but in `placement`.
+
+No node lets a message into the log any more that cannot be told, such as one whose id is not UTF-8,
+but an older log may have some. These are set aside, as consumers never get them: counted, logged,
+and left out with all their columns. Of ids, which no door looked at once, that is so whether or not
+they are asked for; of the other columns, at which all doors always looked, if they are.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dledger.broker.message import Encoding
+from dledger_pipeline.log.payloads import Bools, Ints, Lists, Numbers, Payloads, Span, Strings
+
+logger = logging.getLogger(__name__)
+
+_TEXT: Final = pa.string()
+_ASCII: Final = 0x7F
+
+
+def _schema(**columns: pa.DataType) -> pa.Schema:
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
+
+
+MESSAGE_SCHEMA: Final = _schema(
+    topic=_TEXT,
+    queue_id=pa.int32(),
+    queue_offset=pa.int64(),
+    message_id=_TEXT,
+    tag=_TEXT,
+    keys=pa.list_(pa.field("element", _TEXT, nullable=False)),
+    properties=pa.map_(_TEXT, pa.field("value", _TEXT, nullable=False)),
+    body=pa.binary(),
+    encoding=pa.int8(),
+    born_at_ms=pa.int64(),
+    stored_at_ms=pa.int64(),
+    client_id=_TEXT,
+    born_host=_TEXT,
+    trace_context=_TEXT,
+    index=pa.int64(),
+    term=pa.int64(),
+)
+"""One row a message. `index` and `term` are those of the entry that holds it; `body` is as its
+producer packed it, which `encoding` names (1 identity, 2 gzip); times are Unix milliseconds."""
+
+PLACEMENT_SCHEMA: Final = _schema(
+    index=pa.int64(),
+    start=pa.int64(),
+    end=pa.int64(),
+    first_row=pa.int64(),
+    rows=pa.int64(),
+    queue_id=pa.int32(),
+    first_offset=pa.int64(),
+    generation=pa.int64(),
+)
+"""One row a stretch: rows ``[first_row, first_row + rows)`` of the PRODUCE payload at bytes
+``[start, end)`` of the entry at `index` are the messages of queue `queue_id` at offsets
+`first_offset` and up, of the topic that is the `generation`th of its group. Stretches ascend by
+(index, start, first_row); a row in none is a repeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A message that cannot be told: its place, and the entry that holds it."""
+
+    index: int
+    queue_id: int
+    queue_offset: int
+
+
+def warn(set_aside: Sequence[SetAside]) -> None:
+    """Log how many messages of a batch are set aside, and the first of them."""
+    first = set_aside[0]
+    logger.warning(
+        "%d messages cannot be told and are set aside; the first is at offset %d of queue %d, in "
+        "entry %d",
+        len(set_aside),
+        first.queue_offset,
+        first.queue_id,
+        first.index,
+    )
+
+
+def decode(
+    entries: pa.RecordBatch,
+    placement: pa.RecordBatch,
+    columns: Sequence[str] = (),
+    report: Callable[[Sequence[SetAside]], None] = warn,
+) -> pa.RecordBatch:
+    """Return the messages of *placement*, which all lie in *entries*, in the order of the log.
+
+    Args:
+        entries: A batch of `records.ENTRY_SCHEMA`, indexes ascending.
+        placement: Stretches (`PLACEMENT_SCHEMA`) in these entries.
+        columns: Which columns of `MESSAGE_SCHEMA`, all when empty.
+        report: Is told of the messages that are set aside, if there are any.
+
+    Raises:
+        MalformedMessage: A payload's columns do not fit into it: the broker stored no such thing.
+    """
+    schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in columns or MESSAGE_SCHEMA.names])
+    if placement.num_rows == 0:
+        return pa.RecordBatch.from_pylist([], schema=schema)
+    messages = _Messages(entries, placement)
+    if "message_id" not in schema.names:
+        messages.judge_ids()
+    arrays = [_COLUMNS[name](messages) for name in schema.names]
+    found = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    if messages.good.all():
+        return found
+    report(messages.set_aside())
+    return found.filter(pa.array(messages.good))
+
+
+class _Messages:
+    """The rows of the stretches of a placement: which stretch each is in, and which row there."""
+
+    def __init__(self, entries: pa.RecordBatch, placement: pa.RecordBatch) -> None:
+        index, start, end, first_row, rows = (_ints(c) for c in placement.columns[:5])
+        bodies = entries.column("body")
+        found = np.searchsorted(_ints(entries.column("index")), index)
+        at = np.frombuffer(bodies.buffers()[1], np.int64)[bodies.offset :][found]
+        self._numbers = Numbers(bodies.buffers()[2])
+        self._entries, self._placement = entries, placement
+        self._entry = found
+        self.payloads = Payloads(self._numbers, index=index, start=at + start, end=at + end)
+        self.payloads.check(first_row + rows <= self.payloads.count, "fewer messages than placed")
+        self._stretch = np.repeat(np.arange(len(rows)), rows)
+        self._nth = _count_up(rows)
+        self._row = first_row[self._stretch] + self._nth
+        self._every = np.arange(len(self._row))
+        self.good = np.ones(len(self._row), np.bool_)
+        """Which messages can be told, by the columns that were cut out so far."""
+
+    def set_aside(self) -> list[SetAside]:
+        """Return the messages that cannot be told."""
+        bad = np.flatnonzero(~self.good)
+        stretch = self._stretch[bad]
+        queue_ids = _ints(self._placement.column("queue_id"))[stretch]
+        offsets = _ints(self.queue_offset())[bad]
+        rows = zip(self.payloads.index[stretch], queue_ids, offsets, strict=True)
+        return [SetAside(int(index), int(queue), int(offset)) for index, queue, offset in rows]
+
+    def judge_ids(self) -> None:
+        """Find out which ids are no texts: mostly at a glance, for all are ASCII."""
+        ids = self.payloads.ids
+        start = ids.offsets_at + 4 * (ids.count + 1)
+        once = np.flatnonzero(np.diff(start, prepend=-1))
+        _, _, characters = self._cut(start[once], (start + ids.size)[once]).buffers()
+        if characters is not None and np.frombuffer(characters, np.uint8).max(initial=0) > _ASCII:
+            self.texts(ids)
+
+    def of_entry(self, column: str) -> pa.Array:
+        return self._entries.column(column).take(pa.array(self._entry[self._stretch]))
+
+    def queue_id(self) -> pa.Array:
+        return self._placement.column("queue_id").take(pa.array(self._stretch))
+
+    def queue_offset(self) -> pa.Array:
+        return pa.array(_ints(self._placement.column("first_offset"))[self._stretch] + self._nth)
+
+    def once(self, span: Span) -> pa.Array:
+        """Return a text that all messages of a payload share."""
+        strings = self._cut(span.start, span.end)
+        try:
+            texts = strings.cast(_TEXT)
+        except pa.ArrowInvalid:
+            good = np.array([_is_text(each.as_py()) for each in strings])
+            self.payloads.check(good, "a name is not UTF-8")
+            raise
+        return texts.take(pa.array(self._stretch))
+
+    def texts(self, column: Strings) -> pa.Array:
+        return self._text(self.strings(column), self._every)
+
+    def strings(self, column: Strings) -> pa.Array:
+        if not column.present.any():
+            return pa.repeat(pa.scalar(b"", pa.large_binary()), len(self._row))
+        return self._items(column, self._every, self._row)
+
+    def keys(self) -> pa.Array:
+        offsets, items = self._lists(self.payloads.keys)
+        return pa.ListArray.from_arrays(offsets, *items, type=MESSAGE_SCHEMA.field("keys").type)
+
+    def properties(self) -> pa.Array:
+        offsets, items = self._lists(self.payloads.properties)
+        return pa.MapArray.from_arrays(
+            offsets, *items, type=MESSAGE_SCHEMA.field("properties").type
+        )
+
+    def encoding(self) -> pa.Array:
+        at = self.payloads.encodings_at[self._stretch]
+        present = at >= 0
+        found = self._numbers.u8(np.where(present, at + self._row, 0))
+        encodings = np.where(present, found, Encoding.IDENTITY)
+        self._keep(np.isin(encodings, list(Encoding)), self._every)
+        return pa.array(encodings.astype(np.int8))
+
+    def born_at_ms(self) -> pa.Array:
+        return pa.array(self._numbers.i64(self.payloads.born_at[self._stretch] + 8 * self._row))
+
+    def _lists(self, lists: Lists) -> tuple[pa.Array, list[pa.Array]]:
+        """Return the offsets of each message's list, and the texts of each of its columns."""
+        low, high = self._offsets(lists.present, lists.offsets_at, self._stretch, self._row)
+        items = lists.columns[0].count[self._stretch]
+        sizes = self._keep((low <= high) & (high <= items), self._every) * (high - low)
+        message = np.repeat(self._every, sizes)
+        item = np.repeat(low, sizes) + _count_up(sizes)
+        offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
+        columns = [self._items(column, message, item) for column in lists.columns]
+        return pa.array(offsets), [self._text(column, message) for column in columns]
+
+    def _items(self, column: Strings, message: Ints, item: Ints) -> pa.Array:
+        """Return string *item* of the column in the payload of *message*, for each pair of them.
+
+        One whose offsets are broken is empty, and its message is not good.
+        """
+        present, offsets_at, stretch = column.present, column.offsets_at, self._stretch[message]
+        low, high = self._offsets(present, offsets_at, stretch, item)
+        good = self._keep((low <= high) & (high <= column.size[stretch]), message)
+        base = (offsets_at + np.where(present, 4 * (column.count + 1), 0))[stretch]
+        return self._cut(base + low * good, base + high * good)
+
+    def _offsets(
+        self, present: Bools, offsets_at: Ints, stretch: Ints, item: Ints
+    ) -> tuple[Ints, Ints]:
+        """Return the two offsets that bound *item* in the payload of *stretch*; 0 where absent."""
+        there = present[stretch]
+        at = np.where(there, offsets_at[stretch] + 4 * item, 0)
+        low, high = self._numbers.u32(at), self._numbers.u32(at + 4)
+        return np.where(there, low, 0), np.where(there, high, 0)
+
+    def _cut(self, start: Ints, end: Ints) -> pa.Array:
+        """Return the bytes ``[start, end)``, ascending, as strings: one copy of each."""
+        if len(start) == 0:
+            return pa.array([], pa.large_binary())
+        bounds = np.column_stack((start, end)).ravel()
+        buffers = [None, pa.py_buffer(bounds), self._numbers.buffer]
+        with_gaps = pa.Array.from_buffers(pa.large_binary(), len(bounds) - 1, buffers)
+        return with_gaps.take(pa.array(np.arange(0, len(bounds), 2)))
+
+    def _text(self, strings: pa.Array, message: Ints) -> pa.Array:
+        """Return the texts that *strings* are; what is no UTF-8 is empty, its message not good."""
+        try:
+            return strings.cast(_TEXT)
+        except pa.ArrowInvalid:
+            good = self._keep(np.array([_is_text(each.as_py()) for each in strings]), message)
+            return pc.if_else(pa.array(good), strings, pa.scalar(b"", strings.type)).cast(_TEXT)
+
+    def _keep(self, good: Bools, message: Ints) -> Bools:
+        """Take note of the messages of which something is not good; return *good*."""
+        if not good.all():
+            self.good[message[~good]] = False
+        return good
+
+
+_COLUMNS: Final[dict[str, Callable[[_Messages], pa.Array]]] = {
+    "topic": lambda m: m.once(m.payloads.topic),
+    "queue_id": _Messages.queue_id,
+    "queue_offset": _Messages.queue_offset,
+    "message_id": lambda m: m.texts(m.payloads.ids),
+    "tag": lambda m: m.texts(m.payloads.tags),
+    "keys": _Messages.keys,
+    "properties": _Messages.properties,
+    "body": lambda m: m.strings(m.payloads.bodies).cast(pa.binary()),
+    "encoding": _Messages.encoding,
+    "born_at_ms": _Messages.born_at_ms,
+    "stored_at_ms": lambda m: m.of_entry("timestamp_ms"),
+    "client_id": lambda m: m.once(m.payloads.client),
+    "born_host": lambda m: m.once(m.payloads.born_host),
+    "trace_context": lambda m: m.texts(m.payloads.traces),
+    "index": lambda m: m.of_entry("index"),
+    "term": lambda m: m.of_entry("term"),
+}
+
+
+def _is_text(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _ints(column: pa.Array) -> Ints:
+    return np.asarray(column.to_numpy(zero_copy_only=False), np.int64)
+
+
+def _count_up(sizes: Ints) -> Ints:
+    """Return 0, 1, ... size - 1 for each of *sizes*, one after the other."""
+    starts = np.cumsum(sizes) - sizes
+    return np.arange(int(sizes.sum())) - np.repeat(starts, sizes)

@@ -1,0 +1,139 @@
+"""A log directory out of record batches, with the shipped store's segments, indexes and watermark.
+
+The records are encoded already, so they are written as they are, many at once, where the commit
+log would encode each one. Segments end where the commit log would end them, so that a restored
+segment file differs from the original one in its header only.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from dledger.files.files import Files, disk_full_on_enospc
+from dledger.store.format import ALIGNMENT_BYTES, EncodedRecords
+from dledger.store.identity import Identity
+from dledger.store.recovery import write_index
+from dledger.store.segment import Segment, TermRuns
+from dledger.store.segment_files import SegmentFiles
+from dledger.store.watermark import Watermark
+from dledger.types import EntryKind
+from dledger_pipeline.log.records import PARTS, encode_parts, record_sizes, values
+
+_RESERVE_BYTES: Final = 16 << 20
+
+
+class SegmentWriter:
+    """Writes entries from 1 on into an empty, formatted log directory. One thread's.
+
+    Nothing is promised before `finish`: only then does the watermark say what is there.
+    """
+
+    def __init__(
+        self, files: Files, directory: Path, identity: Identity, *, segment_bytes: int
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._identity = identity
+        self._disk = SegmentFiles(
+            files, directory, segment_bytes=segment_bytes, reserve_bytes=_RESERVE_BYTES
+        )
+        self._segment: Segment | None = None
+        self._runs = TermRuns()
+        self._memberships: list[int] = []
+        self._last_index = self._last_chain = 0
+        self._sealer = ThreadPoolExecutor(1, "segment-sealer")
+        self._sealing: Future[None] | None = None
+
+    def append(self, batch: pa.RecordBatch) -> None:
+        """Write the rows of *batch*, checked by the caller, behind what was written.
+
+        Raises:
+            DiskFull: There is no room.
+            OSError: The disk failed.
+        """
+        parts = encode_parts(batch)
+        ends = np.cumsum(record_sizes(batch))
+        chains = values(batch.column("chain_crc32c"))
+        self._note(batch)
+        at = start = 0
+        while at < len(batch):
+            segment = self._segment_for(int(ends[at]) - start)
+            room = start + segment.capacity_bytes - segment.end
+            stop = int(np.searchsorted(ends, room, "right"))
+            end = int(ends[stop - 1])
+            with disk_full_on_enospc(f"write segment {segment.name}"):
+                self._disk.open(segment).pwritev(parts[PARTS * at : PARTS * stop], segment.end)
+            starts = np.concatenate(([start], ends[at : stop - 1])) - start + segment.end
+            segment.add(
+                EncodedRecords(
+                    buffers=[],
+                    positions=(starts // ALIGNMENT_BYTES).tolist(),
+                    chains=chains[at:stop].tolist(),
+                    size_bytes=end - start,
+                )
+            )
+            self._last_index, self._last_chain = segment.last_index, segment.last_chain
+            at, start = stop, end
+
+    def _note(self, batch: pa.RecordBatch) -> None:
+        """Remember what index files say besides positions and chains."""
+        indexes, terms = values(batch.column("index")), values(batch.column("term"))
+        for at in (0, *(np.flatnonzero(np.diff(terms)) + 1).tolist()):
+            self._runs.append(int(indexes[at]), int(terms[at]))
+        memberships = values(batch.column("type")) == EntryKind.MEMBERSHIP
+        self._memberships += indexes[memberships].tolist()
+
+    def _segment_for(self, size_bytes: int) -> Segment:
+        """Return the last segment, or a new one if a record of this size does not fit."""
+        segment = self._segment
+        if segment is not None and segment.end + size_bytes <= segment.capacity_bytes:
+            return segment
+        self._seal()
+        self._segment = self._disk.create(
+            self._identity,
+            first_index=self._last_index + 1,
+            previous_chain=self._last_chain,
+            room_bytes=size_bytes,
+        )
+        return self._segment
+
+    def _seal(self) -> None:
+        """Sync the last segment and write its index, while the next one is being written."""
+        self._sealed()
+        if self._segment is not None:
+            self._sealing = self._sealer.submit(self._sync_and_index, self._segment)
+
+    def _sealed(self) -> None:
+        """Wait until at most the last segment is not synced."""
+        if self._sealing is not None:
+            self._sealing.result()
+
+    def _sync_and_index(self, segment: Segment) -> None:
+        self._disk.open(segment).fdatasync()
+        write_index(self._files, segment, self._runs, self._memberships)
+
+    def finish(self) -> None:
+        """Make everything durable and say so in the watermark.
+
+        Raises:
+            OSError: The disk failed; what it holds is unknown.
+        """
+        self._sealed()
+        if self._segment is not None:
+            self._disk.open(self._segment).fdatasync()
+        self._files.fsync_dir(self._directory)
+        watermark = Watermark.open(self._files, self._directory)
+        try:
+            watermark.advance(index=self._last_index, chain=self._last_chain)
+        finally:
+            watermark.close()
+
+    def close(self) -> None:
+        """Close all files; without `finish` before, what was written is for nothing."""
+        self._sealer.shutdown()
+        self._disk.close()

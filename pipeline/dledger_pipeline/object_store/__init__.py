@@ -1,0 +1,1 @@
+"""Where backups are kept: directories and buckets."""

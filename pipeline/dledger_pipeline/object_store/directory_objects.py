@@ -1,0 +1,154 @@
+"""Objects as files below a directory, such as a mounted volume; several hosts may share it.
+
+An object is written beside its place under a name that begins with a dot, synced, and then linked
+or renamed into place, so that it is whole under its name, and durable. A link fails if the name is
+taken, which makes `create` atomic; a lock file makes `replace` so. What a killed writer leaves
+begins with a dot and is no object. Used by `store` only.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import io
+import os
+import stat
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from dledger_pipeline.errors import (
+    AlreadyExists,
+    ObjectMissing,
+    StoreDenied,
+    StoreError,
+    StoreUnavailable,
+    VersionConflict,
+)
+from dledger_pipeline.object_store.stored import Stored, check_size
+
+_LOCK: Final = ".lock"
+
+
+class DirectoryObjects:
+    """Objects below *root*, which is created when the first is written."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def get(self, name: str, max_bytes: int) -> Stored:
+        """Return an object; its version is the hash of its bytes."""
+        with self._reported(name), self._opened(name) as file:
+            check_size(name, os.fstat(file.fileno()).st_size, max_bytes)
+            data = file.read()
+        return Stored(data=pa.py_buffer(data), version=_version(data))
+
+    def size(self, name: str) -> int:
+        """Return an object's length in bytes."""
+        with self._reported(name), self._opened(name) as file:
+            return os.fstat(file.fileno()).st_size
+
+    def put(self, name: str, data: memoryview) -> None:
+        """Write an object, replacing one of the same name."""
+        with self._reported(name), self._written(name, data) as (temporary, path):
+            temporary.replace(path)
+
+    def create(self, name: str, data: memoryview) -> None:
+        """Write an object unless there is one."""
+        with self._reported(name), self._written(name, data) as (temporary, path):
+            try:
+                path.hardlink_to(temporary)
+            except FileExistsError as error:
+                raise AlreadyExists(name) from error
+
+    def replace(self, name: str, data: memoryview, version: str) -> None:
+        """Write an object if it has this version; one writer at a time, on all hosts."""
+        with self._reported(name), self._locked():
+            try:
+                with self._opened(name) as file:
+                    found = _version(file.read())
+            except FileNotFoundError:
+                found = ""
+            if found != version:
+                raise VersionConflict(name)
+            self.put(name, data)
+
+    def list(self, prefix: str) -> Iterator[str]:
+        """Yield names below the folder, in any order."""
+        with self._reported(prefix):
+            for path in (self._root / prefix).rglob("*"):
+                is_object = path.is_file() and not path.is_symlink()
+                if is_object and not path.name.startswith("."):
+                    yield path.relative_to(self._root).as_posix()
+
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[io.BufferedReader]:
+        """Open an object, which is a file: nobody put a link or a pipe in its place."""
+        descriptor = os.open(self._root / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(descriptor, "rb") as file:  # noqa: PTH123, a descriptor has no path
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise StoreError(f"{self._root}/{name} is not a file")
+            yield file
+
+    @contextmanager
+    def _written(self, name: str, data: memoryview) -> Iterator[tuple[Path, Path]]:
+        """Write a synced temporary file; give it and its place; make what happens there durable."""
+        path = self._root / name
+        _make_durable_directory(path.parent)
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        try:
+            with open(temporary, "wb", buffering=0, opener=_made) as file:
+                while data:
+                    data = data[file.write(data) :]
+                os.fsync(file.fileno())
+            yield temporary, path
+            _sync_directory(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with (self._root / _LOCK).open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    @contextmanager
+    def _reported(self, name: str) -> Iterator[None]:
+        """Turn the operating system's errors into the store's."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise ObjectMissing(name) from error
+        except PermissionError as error:
+            raise StoreDenied(f"{self._root}/{name}", str(error)) from error
+        except OSError as error:
+            raise StoreUnavailable(f"{self._root}/{name}: {error}") from error
+
+
+def _made(path: str, flags: int) -> int:
+    """Open a new object: all messages are in it, and not for everyone's eyes."""
+    return os.open(path, flags, 0o640)
+
+
+def _version(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _make_durable_directory(directory: Path) -> None:
+    if directory.is_dir():
+        return
+    _make_durable_directory(directory.parent)
+    directory.mkdir(exist_ok=True)
+    _sync_directory(directory.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

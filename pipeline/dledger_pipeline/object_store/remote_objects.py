@@ -1,0 +1,161 @@
+"""Objects in an S3 store, or another that obstore opens, by conditional writes. Used by `store`.
+
+Amazon S3, and every server that knows ``If-None-Match: *`` and ``If-Match`` for PutObject, decides
+atomically between writers; nothing else is asked of it but Get, Put, Head and List.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import obstore.store
+import pyarrow as pa
+from obstore import exceptions
+
+from dledger_pipeline.errors import (
+    AlreadyExists,
+    ObjectMissing,
+    StoreDenied,
+    StoreError,
+    StoreUnavailable,
+    VersionConflict,
+)
+from dledger_pipeline.object_store.stored import Stored, check_size
+
+if TYPE_CHECKING:
+    from dledger_pipeline.object_store.store import Credentials
+
+_CODE: Final = re.compile(r"<Code>(\w+)</Code>")
+_STATUS: Final = re.compile(r"status code: (\d{3})")
+_RETRIES: Final[Any] = {"max_retries": 5, "retry_timeout": timedelta(seconds=30)}
+_CONNECTION: Final[Any] = {"connect_timeout": "5s", "timeout": "300s"}
+
+
+class RemoteObjects:
+    """Objects of one obstore store, which keeps connections and retries by itself."""
+
+    def __init__(self, url: str, store: Any) -> None:
+        self._url = url.rstrip("/")
+        self._store = store
+
+    @classmethod
+    def s3(
+        cls, url: str, endpoint: str | None, credentials: Credentials | None, *, allow_http: bool
+    ) -> RemoteObjects:
+        """Open ``s3://bucket/path``; without *endpoint* at Amazon, where a role may sign, too.
+
+        Raises:
+            StoreError: The URL names no bucket.
+            StoreDenied: An endpoint without credentials.
+        """
+        parts = urlsplit(url)
+        if not parts.netloc:
+            raise StoreError(f"{url} names no bucket; write s3://bucket/path")
+        if endpoint and credentials is None:
+            raise StoreDenied(url, "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set")
+        config: dict[str, Any] = {}
+        if credentials is not None:
+            config["access_key_id"] = credentials.access_key_id
+            config["secret_access_key"] = credentials.secret_access_key
+            config["region"] = credentials.region
+        if endpoint:
+            config["endpoint"] = endpoint
+        store = obstore.store.S3Store(
+            parts.netloc,
+            prefix=parts.path.strip("/") or None,
+            client_options=_CONNECTION | {"allow_http": allow_http},
+            retry_config=_RETRIES,
+            **config,
+        )
+        return cls(url, store)
+
+    @classmethod
+    def other(cls, url: str, *, allow_http: bool) -> RemoteObjects:
+        """Open what obstore knows by its URL and its own environment variables.
+
+        Raises:
+            StoreError: It knows no such URL.
+        """
+        try:
+            options = _CONNECTION | {"allow_http": allow_http}
+            store = obstore.store.from_url(url, client_options=options, retry_config=_RETRIES)
+        except (exceptions.BaseError, ValueError, TypeError) as error:
+            raise StoreError(f"{url} is not the URL of a store: {error}") from error
+        return cls(url, store)
+
+    def get(self, name: str, max_bytes: int) -> Stored:
+        """Return an object and its version."""
+        with self._reported(name):
+            found = self._store.get(name)
+            check_size(name, found.meta["size"], max_bytes)
+            meta = {key: found.meta[key] for key in ("e_tag", "version") if found.meta[key]}
+            return Stored(data=pa.py_buffer(found.bytes()), version=json.dumps(meta))
+
+    def size(self, name: str) -> int:
+        """Return an object's length in bytes."""
+        with self._reported(name):
+            try:
+                return int(self._store.head(name)["size"])
+            except FileNotFoundError:
+                return int(self._store.get(name).meta["size"])  # its answer says what is missing
+
+    def put(self, name: str, data: memoryview) -> None:
+        """Write an object, replacing one of the same name."""
+        with self._reported(name):
+            self._store.put(name, data)
+
+    def create(self, name: str, data: memoryview) -> None:
+        """Write an object unless there is one."""
+        with self._reported(name):
+            self._store.put(name, data, mode="create")
+
+    def replace(self, name: str, data: memoryview, version: str) -> None:
+        """Write an object if it has this version."""
+        with self._reported(name):
+            self._store.put(name, data, mode=json.loads(version))
+
+    def list(self, prefix: str) -> Iterator[str]:
+        """Yield names below the folder, in any order."""
+        with self._reported(prefix):
+            for batch in self._store.list(prefix or None):
+                yield from (found["path"] for found in batch)
+
+    @contextmanager
+    def _reported(self, name: str) -> Iterator[None]:
+        """Turn obstore's errors into the store's."""
+        try:
+            yield
+        except exceptions.AlreadyExistsError as error:
+            raise AlreadyExists(name) from error
+        except exceptions.PreconditionError as error:
+            raise VersionConflict(name) from error
+        except (exceptions.BaseError, FileNotFoundError, PermissionError, OSError) as error:
+            raise self._meaning(name, error) from error
+
+    def _meaning(self, name: str, error: Exception) -> StoreError:
+        """Return what an error means; the server's own code, if there is one, says more."""
+        text = str(error)
+        status = _first(_STATUS, text)
+        code = _first(_CODE, text)
+        where = f"{self._url}/{name}"
+        reason = code or text.split("\n", 1)[0]
+        if code == "NoSuchBucket":
+            return StoreError(f"the bucket of {self._url} does not exist; create it first")
+        if status in ("401", "403") or "User" in code:
+            return StoreDenied(where, reason)
+        if isinstance(error, PermissionError | exceptions.UnauthenticatedError):
+            return StoreDenied(where, reason)
+        if isinstance(error, FileNotFoundError):
+            return ObjectMissing(name)
+        return StoreUnavailable(f"{where}: {reason}")
+
+
+def _first(pattern: re.Pattern[str], text: str) -> str:
+    found = pattern.search(text)
+    return found[1] if found else ""

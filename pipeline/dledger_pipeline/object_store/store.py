@@ -1,0 +1,218 @@
+"""An object store by URL: ``file://``, ``s3://``, and whatever else obstore opens.
+
+Names are relative to the URL, with ``/`` between parts. Objects appear whole or not at all and are
+durable when a call returns; nothing here deletes. `create` and `replace` are atomic against all
+other writers: on S3 by conditional writes, on file systems by links and locks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final, Protocol, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+
+from dledger_pipeline.errors import ObjectMissing, StoreError
+from dledger_pipeline.object_store.directory_objects import DirectoryObjects
+from dledger_pipeline.object_store.remote_objects import RemoteObjects
+from dledger_pipeline.object_store.stored import Stored
+
+__all__ = ["Credentials", "Data", "Store", "Stored"]
+
+Data: TypeAlias = bytes | memoryview | pa.Buffer
+
+MIN_KEY_BYTES: Final = 32
+MAX_OBJECT_BYTES: Final = 4 << 30
+"""No object of ours is larger: a store that has one is damaged, or hostile."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """How to sign requests to an S3 store; none are needed for ``file://``."""
+
+    access_key_id: str
+    secret_access_key: str = field(repr=False)
+    region: str = "us-east-1"
+
+    @classmethod
+    def from_environment(cls) -> Credentials | None:
+        """Return what the AWS_* variables say; None if key or secret are not set."""
+        key = os.environ.get("AWS_ACCESS_KEY_ID", "")
+        secret = os.environ.get("AWS_SECRET_ACCESS_KEY", "")
+        if not key or not secret:
+            return None
+        region = os.environ.get("AWS_REGION") or "us-east-1"
+        return cls(access_key_id=key, secret_access_key=secret, region=region)
+
+
+class Objects(Protocol):
+    """What a kind of store does; `Store` says what its calls raise."""
+
+    def get(self, name: str, max_bytes: int) -> Stored:
+        """Return an object and its version; CorruptObject if it is larger, unread."""
+
+    def size(self, name: str) -> int:
+        """Return an object's length in bytes."""
+
+    def put(self, name: str, data: memoryview) -> None:
+        """Write an object."""
+
+    def create(self, name: str, data: memoryview) -> None:
+        """Write an object unless there is one."""
+
+    def replace(self, name: str, data: memoryview, version: str) -> None:
+        """Write an object if it has this version."""
+
+    def list(self, prefix: str) -> Iterator[str]:
+        """Yield names below the folder, in any order."""
+
+
+class Store:
+    """Objects below one URL. Pickles as what `open` took: secrets are each process's own.
+
+    Attributes:
+        url, endpoint: Where it is.
+        manifest_key: What manifests are signed with; None: they are not.
+    """
+
+    def __init__(
+        self, url: str, endpoint: str | None, objects: Objects, *, allow_http: bool = False
+    ) -> None:
+        """Use `open`."""
+        self.url = url
+        self.endpoint = endpoint
+        self.manifest_key = _manifest_key()
+        self._objects = objects
+        self._allow_http = allow_http
+
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        endpoint: str | None = None,
+        credentials: Credentials | None = None,
+        *,
+        allow_http: bool = False,
+    ) -> Store:
+        """Open the store; nothing is asked of it yet.
+
+        Args:
+            url: ``file:///path`` (created when first written), ``s3://bucket/path``, or another
+                that obstore knows.
+            endpoint: ``http(s)://host:port`` of an S3 server; default: the environment's
+                DLEDGER_STORE_ENDPOINT, else Amazon's.
+            credentials: Default: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION.
+            allow_http: Whether ``http://`` will do, where everyone on the way reads along and may
+                answer; default: the environment's DLEDGER_STORE_ALLOW_HTTP is 1.
+
+        Raises:
+            StoreError: The URL is none of a store, or encrypts nothing, or DLEDGER_MANIFEST_KEY
+                is no key.
+            StoreDenied: An S3 server needs credentials and there are none.
+        """
+        parts = urlsplit(url)
+        endpoint = endpoint or os.environ.get("DLEDGER_STORE_ENDPOINT") or None
+        allow_http = allow_http or os.environ.get("DLEDGER_STORE_ALLOW_HTTP") == "1"
+        for address in (url, endpoint or ""):
+            if urlsplit(address).scheme == "http" and not allow_http:
+                raise StoreError(
+                    f"{address} encrypts nothing: whoever is on the way reads every message; "
+                    "write https://, or ask for it by --allow-http (store.allowHttp: true)"
+                )
+        if parts.scheme == "file":
+            if parts.netloc or not parts.path.startswith("/"):
+                raise StoreError(f"{url} is not of the form file:///absolute/path")
+            return cls(url, endpoint, DirectoryObjects(Path(unquote(parts.path))))
+        if parts.scheme == "s3":
+            signed = credentials or Credentials.from_environment()
+            objects = RemoteObjects.s3(url, endpoint, signed, allow_http=allow_http)
+        else:
+            objects = RemoteObjects.other(url, allow_http=allow_http)
+        return cls(url, endpoint, objects, allow_http=allow_http)
+
+    def trusted(self) -> Store:
+        """Return the same store without a key: what is there is taken for ours."""
+        store = copy(self)
+        store.manifest_key = None
+        return store
+
+    def __reduce__(self) -> tuple[object, tuple[str, str | None]]:
+        return partial(Store.open, allow_http=self._allow_http), (self.url, self.endpoint)
+
+    def get(self, name: str, *, max_bytes: int = MAX_OBJECT_BYTES) -> pa.Buffer:
+        """Return an object's bytes.
+
+        Raises:
+            ObjectMissing, StoreDenied, StoreUnavailable: As they say.
+            CorruptObject: It has more than *max_bytes*; nothing was read.
+        """
+        return self.get_versioned(name, max_bytes=max_bytes).data
+
+    def get_versioned(self, name: str, *, max_bytes: int = MAX_OBJECT_BYTES) -> Stored:
+        """Return an object's bytes and version. Raises like `get`."""
+        return self._objects.get(_checked(name), max_bytes)
+
+    def size(self, name: str) -> int:
+        """Return an object's length in bytes. Raises like `get`."""
+        return self._objects.size(_checked(name))
+
+    def exists(self, name: str) -> bool:
+        """Whether there is an object of this name. Raises StoreDenied, StoreUnavailable."""
+        try:
+            self.size(name)
+        except ObjectMissing:
+            return False
+        return True
+
+    def put(self, name: str, data: Data) -> None:
+        """Write an object, replacing one of the same name. Raises StoreDenied, StoreUnavailable."""
+        self._objects.put(_checked(name), memoryview(data).cast("B"))
+
+    def create(self, name: str, data: Data) -> None:
+        """Write a new object.
+
+        Raises:
+            AlreadyExists: There is one of this name; it stays as it is. It may be this very one,
+                if an answer was lost on the way: compare.
+            StoreDenied, StoreUnavailable: As they say.
+        """
+        self._objects.create(_checked(name), memoryview(data).cast("B"))
+
+    def replace(self, name: str, data: Data, version: str) -> None:
+        """Replace an object if it still has *version*: compare and swap.
+
+        Raises:
+            VersionConflict: It has another version by now, which stays.
+            StoreDenied, StoreUnavailable: As they say.
+        """
+        self._objects.replace(_checked(name), memoryview(data).cast("B"), version)
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """Yield the names of all objects below the folder *prefix*, sorted."""
+        yield from sorted(self._objects.list(_checked(prefix) if prefix else ""))
+
+
+def _manifest_key() -> bytes | None:
+    """Return the environment's DLEDGER_MANIFEST_KEY; None if it is not set. Raises StoreError."""
+    key = os.environ.get("DLEDGER_MANIFEST_KEY", "").strip().encode()
+    if key and len(key) < MIN_KEY_BYTES:
+        raise StoreError(
+            f"the manifest key has {len(key)} bytes, {MIN_KEY_BYTES} are the least: "
+            "`openssl rand -hex 32` makes one"
+        )
+    return key or None
+
+
+def _checked(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise StoreError(f"{name!r} is not the name of an object here")
+    return name

@@ -1,0 +1,1 @@
+"""The Spark session and the ``dledger`` data source."""

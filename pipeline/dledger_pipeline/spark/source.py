@@ -1,0 +1,214 @@
+"""``spark.read.format("dledger")``: a group's log as a table, for DataFrames and SQL.
+
+A Python Data Source that yields Arrow batches. It reads a backup, a node's data directory or
+running nodes (`origin`), and shows entries, or messages as consumers saw them, or compacted ones.
+Where messages are in their queues is found in one pass over the log while Spark plans
+(`placement`); the tasks then read in parallel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from dledger.errors import InvalidArgument
+from dledger_pipeline.archive import compacted, manifest
+from dledger_pipeline.archive.compacted import CompactedRange
+from dledger_pipeline.archive.origin import ALL, EntryRange, archived, live, on_disk, within
+from dledger_pipeline.archive.placement import PlacedRange, placed
+from dledger_pipeline.log.messages import MESSAGE_SCHEMA
+from dledger_pipeline.object_store.store import Store
+
+FORMAT: Final = "dledger"
+_ORIGINS: Final = ("store", "data", "endpoint")
+_OPTIONS: Final = (
+    *_ORIGINS,
+    *("storeEndpoint", "allowHttp", "groupId", "view", "topics", "firstIndex", "lastIndex"),
+)
+
+ENTRY_VIEW: Final = pa.schema(
+    [
+        pa.field("index", pa.int64(), nullable=False),
+        pa.field("term", pa.int64(), nullable=False),
+        pa.field("type", pa.int16(), nullable=False),
+        pa.field("timestamp_ms", pa.int64(), nullable=False),
+        pa.field("body_crc32c", pa.int64(), nullable=False),
+        pa.field("chain_crc32c", pa.int64(), nullable=False),
+        pa.field("body", pa.binary(), nullable=False),
+    ]
+)
+"""`records.ENTRY_SCHEMA` in types that Spark has: it knows no unsigned numbers."""
+
+
+class View(StrEnum):
+    """What the rows are."""
+
+    ENTRIES = "entries"
+    MESSAGES = "messages"
+    COMPACTED = "compacted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """What to read: the options of ``spark.read``, checked.
+
+    Attributes:
+        store, data, endpoint: Just one is set: a store's URL, a directory, or peer addresses.
+        group_id: Whose backup; None if the store holds one group only.
+        topics: Of a compaction: which one.
+        first_index, last_index: Only what is in the entries [first_index, last_index].
+    """
+
+    store: str | None
+    data: str | None
+    endpoint: tuple[str, ...]
+    store_endpoint: str | None
+    allow_http: bool
+    group_id: str | None
+    view: View
+    topics: tuple[str, ...]
+    first_index: int
+    last_index: int
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> ReadOptions:
+        """Check *options*, whose names are compared without case, as Spark does.
+
+        Raises:
+            InvalidArgument: One is unknown, malformed or missing; names it.
+        """
+        given = {name.lower(): value for name, value in options.items() if value}
+        view = _view(given.get("view", View.MESSAGES))
+        _check_names(given, view)
+        return cls(
+            store=given.get("store"),
+            data=given.get("data"),
+            endpoint=_list(given.get("endpoint", "")),
+            store_endpoint=given.get("storeendpoint"),
+            allow_http=given.get("allowhttp", "").lower() == "true",
+            group_id=given.get("groupid"),
+            view=view,
+            topics=_list(given.get("topics", "")),
+            first_index=_index("firstIndex", given.get("firstindex", "1")),
+            last_index=_index("lastIndex", given.get("lastindex", str(ALL))),
+        )
+
+    def opened(self) -> Store:
+        """Return the store. Raises StoreError, StoreDenied."""
+        return Store.open(self.store or "", self.store_endpoint, allow_http=self.allow_http)
+
+
+def _check_names(given: Mapping[str, str], view: View) -> None:
+    known = {name.lower() for name in _OPTIONS}
+    for name in given:
+        if name not in known:
+            raise InvalidArgument(f"unknown option {name!r}; there are {', '.join(_OPTIONS)}")
+    origins = [name for name in _ORIGINS if name in given]
+    if len(origins) != 1:
+        raise InvalidArgument(
+            f"one of the options {', '.join(_ORIGINS)} says where to read; "
+            f"given: {', '.join(origins) or 'none'}"
+        )
+    if (view is View.COMPACTED) != ("topics" in given):
+        raise InvalidArgument("option topics belongs to view compacted, and names its topics")
+    if view is View.COMPACTED and origins != ["store"]:
+        raise InvalidArgument("view compacted needs the option store")
+
+
+def _view(value: str) -> View:
+    if value not in list(View):
+        raise InvalidArgument(f"option view must be one of {', '.join(View)}, not {value!r}")
+    return View(value)
+
+
+def _list(value: str) -> tuple[str, ...]:
+    return tuple(filter(None, (item.strip() for item in value.split(","))))
+
+
+def _index(name: str, value: str) -> int:
+    if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= ALL:
+        raise InvalidArgument(f"option {name} must be an index, 1 or more, not {value!r}")
+    return int(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Part(InputPartition):
+    """One task's share of the rows."""
+
+    share: EntryRange | PlacedRange | CompactedRange
+
+
+class LedgerDataSource(DataSource):
+    """The format ``dledger``; `register` makes it known to a session."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what to give to ``spark.read.format``."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """Return the columns of the chosen view. Raises InvalidArgument."""
+        view = ReadOptions.of(self.options).view
+        return from_arrow_schema(ENTRY_VIEW if view is View.ENTRIES else MESSAGE_SCHEMA)
+
+    def reader(self, schema: StructType) -> LedgerReader:  # noqa: ARG002, Spark passes it
+        """Return the reader. Raises InvalidArgument."""
+        return LedgerReader(ReadOptions.of(self.options))
+
+
+class LedgerReader(DataSourceReader):
+    """Plans on the driver, reads in the workers."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[Part]:
+        """Return a part for each range that has something to be read; raises what planning does."""
+        first, last = self._options.first_index, self._options.last_index
+        return [Part(share) for share in _shares(self._options, last) if share.last_index >= first]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the part's rows; raises what reading the entries does."""
+        if not isinstance(partition, Part):  # Spark's own: there are no parts
+            return
+        options = self._options
+        for batch in within(partition.share.read(), options.first_index, options.last_index):
+            yield batch.cast(ENTRY_VIEW) if options.view is View.ENTRIES else batch
+
+
+def _shares(
+    options: ReadOptions, last_index: int
+) -> Iterator[EntryRange | PlacedRange | CompactedRange]:
+    if options.view is View.COMPACTED:
+        yield from _compacted(options)
+        return
+    ranges = [each for each in _ranges(options) if each.first_index <= last_index]
+    yield from placed(ranges) if options.view is View.MESSAGES else ranges
+
+
+def _compacted(options: ReadOptions) -> Iterator[CompactedRange]:
+    store = options.opened()
+    group_id = options.group_id or manifest.load(store).group_id
+    for file in compacted.load(store, group_id, options.topics).files:
+        yield CompactedRange(store=store, group_id=group_id, file=file)
+
+
+def _ranges(options: ReadOptions) -> Sequence[EntryRange]:
+    if options.store:
+        store = options.opened()
+        return archived(store, manifest.load(store, options.group_id))
+    return on_disk(Path(options.data)) if options.data else live(options.endpoint)
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``spark.read.format("dledger")`` known to *spark*."""
+    spark.dataSource.register(LedgerDataSource)

@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.replica.group import TestGroup
+
+
+@pytest.fixture
+async def group(tmp_path: Path) -> AsyncIterator[TestGroup]:
+    """Return a group of three, not started; stopped afterwards."""
+    made = TestGroup(tmp_path)
+    yield made
+    await made.stop()

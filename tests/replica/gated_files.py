@@ -1,0 +1,40 @@
+"""Real files whose syncs a test can hold up or fail."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from pathlib import Path
+
+from dledger.files.files import File, Mode, RealFiles
+
+
+class GatedFile:
+    """A real file whose fdatasync waits for a gate, or fails."""
+
+    def __init__(self, inner: File, files: GatedFiles) -> None:
+        self._inner = inner
+        self._files = files
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    def fdatasync(self) -> None:
+        self._files.syncs += 1
+        assert self._files.gate.wait(20)
+        if self._files.fails:
+            raise OSError(errno.EIO, "injected")
+        self._inner.fdatasync()
+
+
+class GatedFiles(RealFiles):
+    """Real files; syncs wait while the gate is shut."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.fails = False
+        self.syncs = 0
+
+    def open(self, path: Path, mode: Mode) -> GatedFile:  # type: ignore[override]
+        return GatedFile(super().open(path, mode), self)

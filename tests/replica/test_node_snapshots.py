@@ -1,0 +1,600 @@
+"""Snapshots of real drivers on real disks: restart, retention, and a replica that was away."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dledger.broker.commands import CreateGroup, CreateTopic, Receive, Retain
+from dledger.broker.message import Columns
+from dledger.broker.produce import ProduceFrame, encode_produce
+from dledger.broker.results import Produced, Received, Retained
+from dledger.broker.state import BrokerState
+from dledger.common.metrics import NodeMetrics
+from dledger.errors import CorruptFile
+from dledger.files.files import DiskUsage
+from dledger.raft.messages import InstallSnapshotRequest, Message
+from dledger.replica.retention import RetentionPolicy
+from dledger.replica.snapshots import Snapshots
+from dledger.replica.upkeep import SnapshotPolicy, Upkeep
+from tests.replica.group import TestGroup, TestNode, eventually
+
+_BODY = b"x" * 60_000
+_METRICS = NodeMetrics("orders", "orders-0")
+_ROOMY = DiskUsage(total_bytes=100, free_bytes=90)
+_FULL = DiskUsage(total_bytes=1 << 30, free_bytes=0)
+
+
+def _state(node: TestNode) -> BrokerState:
+    assert node.broker is not None
+    return node.broker
+
+
+def _snapshots(node: TestNode) -> Snapshots:
+    assert node.snapshots is not None
+    return node.snapshots
+
+
+def _brokers(directory: Path) -> TestGroup:
+    return TestGroup(directory, brokers=True, segment_bytes=1 << 18)
+
+
+async def _produce(leader: TestNode, *numbers: int) -> list[Produced]:
+    results = []
+    for number in numbers:
+        batch = Columns(message_ids=[str(number)], bodies=[_BODY], born_at_ms=[number])
+        command = encode_produce(batch, client_id="c", topic="t", queue_id=0)
+        result = await leader.driver.propose(command, grows=True)
+        assert isinstance(result, Produced)
+        results.append(result)
+    return results
+
+
+async def _create(leader: TestNode) -> None:
+    for command in (CreateTopic(name="t", type="NORMAL", queues=1), CreateGroup(name="g")):
+        await leader.driver.propose(command.encode(), grows=True)
+
+
+def _upkeep(node: TestNode, *, hours: int = 0, percent: int = 0, group_hours: int = 0) -> Upkeep:
+    return Upkeep(
+        node.driver,
+        node.log,
+        _state(node),
+        _snapshots(node),
+        retention=RetentionPolicy(
+            hours=hours, disk_watermark_percent=percent, group_hours=group_hours
+        ),
+        policy=SnapshotPolicy(size_bytes=1 << 30, entries=1),
+        metrics=_METRICS,
+    )
+
+
+async def _digests_agree(group: TestGroup) -> None:
+    def agree() -> bool:
+        states = [_state(node) for node in group.nodes.values()]
+        ends = {node.driver.applied_index for node in group.nodes.values()}
+        return len(ends) == 1 and len({state.digest() for state in states}) == 1
+
+    await eventually(agree)
+
+
+async def _ask_again(node: TestNode, damaged: list[range]) -> None:
+    """Say that no peer gives these, again and again as `Refetcher` does; some are applied."""
+    while True:
+        node.driver.entries_lost(damaged)
+        await asyncio.sleep(0.2)
+
+
+async def _message(node: TestNode, offset: int) -> int:
+    """Read a message back from the node's own disk; return when it was born."""
+    place = _state(node).topics.queue("t", 0).locate(offset)
+    entry = await node.driver.view.entry(place.payload.index)
+    frame = ProduceFrame(entry.data, place.payload.start, place.payload.end)
+    return frame.message(place.row).born_at_ms
+
+
+async def _shorten(group: TestGroup, before_index: int) -> None:
+    """Let all running nodes forget messages below an entry, and drop the segments."""
+    leader = await group.leader()
+    result = await leader.driver.propose(Retain(before_index=before_index).encode(), grows=False)
+    assert isinstance(result, Retained)
+    await _digests_agree(group)
+    for node in group.nodes.values():
+        await _upkeep(node).run(_ROOMY)
+
+
+@pytest.mark.asyncio
+async def test_a_node_starts_from_its_snapshot_and_applies_only_what_came_later(
+    tmp_path: Path,
+) -> None:
+    """The state is the same, and no entry is applied twice."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    await _produce(leader, *range(5))
+    index = await _snapshots(leader).take()
+    await _produce(leader, 5, 6)
+    await leader.driver.propose(
+        Receive(
+            group="g", topic="t", queue_id=0, any_queue=False, limit=3, invisible_ms=60_000
+        ).encode(),
+        grows=False,
+    )
+    digest, last = _state(leader).digest(), leader.driver.applied_index
+    await group.stop()
+
+    group.start()
+    again = group.nodes[leader.id]
+    loaded = _snapshots(again).index
+    await eventually(lambda: all(n.driver.applied_index > last for n in group.nodes.values()))
+
+    assert loaded == index
+    assert _state(again).digest() == digest
+    await _digests_agree(group)
+    await group.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_replica_that_was_away_too_long_gets_a_snapshot_and_every_message(
+    tmp_path: Path,
+) -> None:
+    """What the others dropped is gone for it as well; what they keep it has on its own disk."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    await _produce(leader, 0)
+    away = next(node.id for node in group.followers())
+    await group.stop(away)
+    leader = await group.leader()
+    stored = await _produce(leader, *range(1, 20))
+    await _shorten(group, stored[9].index)
+    await _produce(leader, 20)
+    assert leader.log.first_index > stored[4].index
+
+    group.start(away)
+    back = group.nodes[away]
+    await eventually(lambda: back.log.last_index == leader.log.last_index)
+    await _digests_agree(group)
+
+    assert back.log.first_index == stored[9].index
+    assert any(isinstance(message, InstallSnapshotRequest) for message in group.sent)
+    assert [await _message(back, offset) for offset in range(10, 21)] == list(range(10, 21))
+    await group.stop()
+
+
+@pytest.mark.asyncio
+async def test_an_entry_that_rotted_and_that_all_others_dropped_is_replaced_by_a_snapshot(
+    tmp_path: Path,
+) -> None:
+    """The log keeps what is behind it, over a restart too, and the node may lead again."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    stored = await _produce(leader, *range(20))
+    lost, kept = stored[1].index, stored[9].index
+    node = group.followers()[0]
+    await eventually(lambda: node.log.last_index == leader.log.last_index)
+    extent, _ = node.log.read_extent(lost, lost, 1)
+    place = tmp_path / node.id / "log" / extent.segment.name
+    await group.stop(node.id)
+    leader = await group.leader()
+    await _shorten(group, kept)
+    _flip(place, extent.offset + 100)
+
+    group.start(node.id)
+    back = group.nodes[node.id]
+    await eventually(lambda: back.log.is_faulty(lost))
+    assert back.driver.applied_index < lost
+    asking = asyncio.create_task(_ask_again(back, [range(1, 2), range(lost, lost + 1)]))
+    await _digests_agree(group)
+    asking.cancel()
+    assert back.log.is_whole
+    assert back.log.first_index < kept
+    assert [await _message(back, offset) for offset in range(9, 20)] == list(range(9, 20))
+
+    await group.stop(back.id)
+    group.start(back.id)
+    again = group.nodes[back.id]
+    await _digests_agree(group)
+    leader.driver.transfer_leadership(again.id)
+    await eventually(again.driver.is_serving_leader)
+    await group.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_replica_that_got_a_snapshot_can_lead(tmp_path: Path) -> None:
+    """It hands out the messages that were stored before it had the snapshot."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    away = next(node.id for node in group.followers())
+    await group.stop(away)
+    leader = await group.leader()
+    stored = await _produce(leader, *range(12))
+    await _shorten(group, stored[6].index)
+    group.start(away)
+    back = group.nodes[away]
+    await eventually(lambda: back.log.last_index == leader.log.last_index)
+
+    leader.driver.transfer_leadership(away)
+    await eventually(back.driver.is_serving_leader)
+    received = await back.driver.propose(
+        Receive(
+            group="g", topic="t", queue_id=0, any_queue=False, limit=10, invisible_ms=60_000
+        ).encode(),
+        grows=False,
+    )
+
+    assert isinstance(received, Received)
+    assert [d.offset for d in received.deliveries] == [6, 7, 8, 9, 10, 11]
+    assert [await _message(back, d.offset) for d in received.deliveries] == list(range(6, 12))
+    await group.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_replica_that_stops_while_it_catches_up_goes_on_from_there(
+    tmp_path: Path,
+) -> None:
+    """Its state is ahead of its log, and stays so over a restart."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    away = next(node.id for node in group.followers())
+    await group.stop(away)
+    leader = await group.leader()
+    stored = await _produce(leader, *range(12))
+    await _shorten(group, stored[6].index)
+    group.start(away)
+    back = group.nodes[away]
+    await eventually(lambda: back.log.first_index > 1)
+    await group.stop(away)
+
+    group.start(away)
+    again = group.nodes[away]
+
+    assert again.log.first_index == stored[6].index
+    assert _snapshots(again).index > stored[-1].index
+    await eventually(lambda: again.log.last_index == leader.log.last_index)
+    await _digests_agree(group)
+    await group.stop()
+
+
+@pytest.mark.asyncio
+async def test_an_installation_that_was_cut_short_is_finished_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    """The snapshot is durable before the log is replaced; between the two the process may end."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    away = next(node.id for node in group.followers())
+    await group.stop(away)
+    leader = await group.leader()
+    stored = await _produce(leader, *range(12))
+    await _shorten(group, stored[6].index)
+    newest = max((tmp_path / leader.id / "snapshots").iterdir())
+    (tmp_path / away / "snapshots").mkdir()
+    (tmp_path / away / "snapshots" / newest.name).write_bytes(newest.read_bytes())
+
+    group.start(away)
+    back = group.nodes[away]
+
+    assert back.log.first_index == stored[6].index
+    await eventually(lambda: back.log.last_index == leader.log.last_index)
+    await _digests_agree(group)
+    await group.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_snapshot_that_arrives_damaged_is_asked_for_anew(tmp_path: Path) -> None:
+    """Nothing of it is used, and the next one is whole."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    away = next(node.id for node in group.followers())
+    await group.stop(away)
+    leader = await group.leader()
+    stored = await _produce(leader, *range(12))
+    await _shorten(group, stored[6].index)
+    damaged: list[Message] = []
+
+    def damage(message: Message) -> Message:
+        if isinstance(message, InstallSnapshotRequest) and message.data and not damaged:
+            damaged.append(message)
+            return replace(message, data=bytes(len(message.data)))
+        return message
+
+    group.tamper = damage
+    group.start(away)
+    back = group.nodes[away]
+
+    await eventually(lambda: back.log.last_index == leader.log.last_index)
+    await _digests_agree(group)
+    assert damaged
+    assert not back.fatal
+    await group.stop()
+
+
+def _rot(path: Path) -> None:
+    _flip(path, path.stat().st_size // 2)
+
+
+def _flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(bytes(data))
+
+
+@pytest.mark.asyncio
+async def test_a_damaged_snapshot_falls_back_to_the_one_before(tmp_path: Path) -> None:
+    """The log still reaches back to it."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    before = await _snapshots(leader).take()
+    await _produce(leader, 0, 1)
+    await _snapshots(leader).take()
+    digest = _state(leader).digest()
+    last = leader.driver.applied_index
+    await group.stop()
+    _rot(max((tmp_path / leader.id / "snapshots").iterdir()))
+
+    group.start()
+    again = group.nodes[leader.id]
+
+    assert _snapshots(again).index == before
+    await eventually(lambda: again.driver.applied_index >= last)
+    assert _state(again).digest() == digest
+    await group.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_log_that_no_whole_snapshot_reaches_is_refused(tmp_path: Path) -> None:
+    """A state with a hole would be worse than none."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    stored = await _produce(leader, *range(12))
+    await _shorten(group, stored[6].index)
+    await group.stop()
+    for path in (tmp_path / leader.id / "snapshots").iterdir():
+        _rot(path)
+
+    with pytest.raises(CorruptFile, match="none is whole, and the log begins with entry"):
+        group.start(leader.id)
+
+
+@pytest.mark.asyncio
+async def test_a_full_disk_lets_the_oldest_segments_go_on_all_nodes(tmp_path: Path) -> None:
+    """The leader decides by its own disk; the others follow, each when it has a snapshot."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    await _produce(leader, *range(16))
+    await _digests_agree(group)
+
+    await _upkeep(leader, percent=85).run(_FULL)
+    await _digests_agree(group)
+    for node in group.nodes.values():
+        await _upkeep(node).run(_FULL)
+
+    firsts = {node.log.first_index for node in group.nodes.values()}
+    assert len(firsts) == 1
+    assert firsts.pop() > 8
+    queue = _state(leader).topics.queue("t", 0)
+    assert 0 < queue.first < queue.end
+    assert [await _message(leader, offset) for offset in range(queue.first, 16)] == list(
+        range(queue.first, 16)
+    )
+    await group.stop()
+
+
+@pytest.mark.found
+@pytest.mark.asyncio
+async def test_who_took_the_room_is_named_when_messages_go_early(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A neighbour's flood drops a quiet topic's unread messages: not without a word; found: S11."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    quiet = CreateTopic(name="quiet", type="NORMAL", queues=1).encode()
+    await leader.driver.propose(quiet, grows=True)
+    batch = Columns(message_ids=[""], bodies=[b"transfer"], born_at_ms=[0])
+    command = encode_produce(batch, client_id="c", topic="quiet", queue_id=0)
+    await leader.driver.propose(command, grows=True)
+    await _produce(leader, *range(16))
+    counter = "dledger_early_dropped_messages_total"
+    labels = {"group": "orders", "node": "orders-0"}
+    before = _METRICS.registry.get_sample_value(counter, labels)
+    assert before is not None
+
+    await _upkeep(leader, percent=85).run(_FULL)
+    await _upkeep(leader, hours=1, percent=85).run(_ROOMY)
+
+    lines = [line for line in caplog.messages if "went before their time" in line]
+    assert len(lines) == 1
+    assert "most of the room went to topic t: 0 MiB" in lines[0]
+    dropped = _state(leader).topics.queue("t", 0).first + 1
+    assert _state(leader).topics.queue("quiet", 0).first == 1
+    assert _METRICS.registry.get_sample_value(counter, labels) == before + dropped
+    assert _state(leader).topics.grown_bytes == {}
+    await group.stop()
+
+
+@pytest.mark.asyncio
+async def test_retention_asks_for_a_snapshot_only_now_and_then(tmp_path: Path) -> None:
+    """Each segment that is let go would ask for one; ten seconds of them share the next."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    stored = await _produce(leader, *range(16))
+    upkeep, taken = _upkeep(leader), list[int]()
+
+    for place in (stored[5], stored[10]):
+        retain = Retain(before_index=place.index).encode()
+        await leader.driver.propose(retain, grows=False)
+        await upkeep.run(_ROOMY)
+        taken.append(_snapshots(leader).index)
+    for _ in range(10):
+        taken.append(_snapshots(leader).index)
+        await upkeep.run(_ROOMY)
+
+    assert len(set(taken)) == 1
+    assert _snapshots(leader).index > taken[0] > stored[-1].index
+    assert stored[5].index < leader.log.first_index <= stored[10].index
+    await group.stop()
+
+
+@pytest.mark.asyncio
+async def test_messages_of_a_certain_age_go(tmp_path: Path) -> None:
+    """Age is that of a segment's newest message, by the log's own clock."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    await _produce(leader, *range(12))
+    await group.stop(leader.id)
+    for node in group.nodes.values():
+        node.clock.jump_ms = 3_600_000
+    later = await group.leader()
+
+    await _upkeep(later, hours=1).run(_ROOMY)
+
+    queue = _state(later).topics.queue("t", 0)
+    assert later.log.first_index > 8
+    assert 0 < queue.first < queue.end
+    await group.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_group_that_nobody_uses_goes_on_all_nodes(tmp_path: Path) -> None:
+    """The leader asks for it by the log's time; zero hours mean: never."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    # A time without entries counts an hour at most, and a leader reads its clock once.
+    for hour in (1, 2):
+        for node in group.nodes.values():
+            node.clock.jump_ms = hour * 3_600_000
+        await group.stop(leader.id)
+        later = await group.leader()
+        group.start(leader.id)
+        await later.driver.propose(CreateGroup(name="other").encode(), grows=False)
+        leader = later
+
+    await _upkeep(later).run(_ROOMY)
+    assert _state(later).groups.exists("g")
+    await _upkeep(later, group_hours=1).run(_ROOMY)
+    await _digests_agree(group)
+
+    for node in group.nodes.values():
+        assert not _state(node).groups.exists("g")
+        assert _state(node).groups.exists("other")
+    await group.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_young_log_is_kept(tmp_path: Path) -> None:
+    """Neither age nor the disk asks for anything."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    await _produce(leader, *range(12))
+
+    await _upkeep(leader, hours=72, percent=85).run(_ROOMY)
+
+    assert leader.log.first_index == 1
+    assert _state(leader).first_index == 1
+    await group.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_snapshot_keeps_the_memberships_that_the_log_has_dropped(tmp_path: Path) -> None:
+    """The next one too, and what a node starts with: else it would know nobody to ask for votes."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    stored = await _produce(leader, *range(12))
+    await _shorten(group, stored[6].index)
+    assert leader.log.first_index > 1
+    founding = [(1, leader.driver.core.membership)]
+    await _produce(leader, 12)
+    await _snapshots(leader).take()
+    assert _snapshots(leader).memberships() == founding
+
+    await group.stop(leader.id)
+    group.start(leader.id)
+
+    assert _snapshots(group.nodes[leader.id]).memberships() == founding
+    await group.stop()
+
+
+@pytest.mark.asyncio
+async def test_the_log_keeps_what_the_snapshot_on_disk_needs(tmp_path: Path) -> None:
+    """More may be let go while it is written; that goes after the next one."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    stored = await _produce(leader, *range(20))
+    snapshots, take = _snapshots(leader), _snapshots(leader).take
+
+    async def overtaken() -> int:
+        index = await take()
+        await leader.driver.propose(Retain(before_index=stored[14].index).encode(), grows=False)
+        return index
+
+    snapshots.take = overtaken  # type: ignore[method-assign]
+    await leader.driver.propose(Retain(before_index=stored[6].index).encode(), grows=False)
+    await _digests_agree(group)
+    await _upkeep(leader).run(_ROOMY)
+
+    assert _state(leader).first_index == stored[14].index
+    assert snapshots.first_index == stored[6].index
+    assert 1 < leader.log.first_index <= snapshots.first_index
+    await group.stop()
+
+
+@pytest.mark.asyncio
+async def test_the_log_clock_does_not_go_back_behind_a_snapshot(tmp_path: Path) -> None:
+    """Nothing is applied again after the start; only the snapshot tells what time it was."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    await _produce(leader, 0)
+    await _digests_agree(group)
+    for node in group.nodes.values():
+        await _snapshots(node).take()
+    before_ms = _state(leader).now_ms
+    await group.stop()
+
+    group.start()
+    for node in group.nodes.values():
+        node.clock.jump_ms = -3_600_000
+    again = await group.leader()
+    (stored,) = await _produce(again, 1)
+
+    entry = await again.driver.view.entry(stored.index)
+    assert before_ms > 0
+    assert entry.timestamp_ms >= before_ms
+    await group.stop()

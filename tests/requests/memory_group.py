@@ -1,0 +1,260 @@
+"""Nodes without disks and consensus: one shared log in memory, and a leader by decree.
+
+Only for tests of what stands on the `Engine` protocol. Commands proposed in one turn of the event
+loop share an entry, as they do under the real driver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from dledger.broker.state import BrokerState
+from dledger.client import Client
+from dledger.errors import DledgerError, LeadershipLost, NotLeader
+from dledger.replica.proposals import Command, closed
+from dledger.requests.config import GatewayConfig
+from dledger.requests.engine import ClientEndpoint
+from dledger.server.gateway import Gateway
+from dledger.services.made import MadeServicer
+from dledger.types import Entry, EntryKind, Member, NodeId
+
+WAIT_S = 30.0
+"""For what should come at once: far more than it takes, so that only what never comes fails."""
+OPTIONS = (("grpc.max_receive_message_length", 64 << 20), ("grpc.so_reuseport", 0))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Return when *condition* holds."""
+    async with asyncio.timeout(WAIT_S):
+        while not condition():  # noqa: ASYNC110, what is waited for gives no event
+            await asyncio.sleep(0.005)
+
+
+class MemoryEngine:
+    """One node of a `MemoryGroup`."""
+
+    def __init__(self, group: MemoryGroup, number: int) -> None:
+        self._members = group
+        self.number = number
+        self.group = "orders"
+        self.node_id = NodeId(f"id-{number}")
+        self.state = BrokerState()
+        self.listeners: list[Callable[[], None]] = []
+        self._changes: set[asyncio.Future[None]] = set()
+        self.proposals = 0
+
+    def is_leader(self) -> bool:
+        return self._members.leader == self.number and self._members.serves
+
+    def leader(self) -> Member | None:
+        number = self._members.leader
+        if number is None:
+            return None
+        address = f"127.0.0.1:{self._members.nodes[number].peer_port}"
+        return Member(id=NodeId(f"id-{number}"), name=f"orders-{number}", address=address)
+
+    def endpoints(self) -> Sequence[ClientEndpoint]:
+        return [
+            ClientEndpoint(
+                node_id=node.engine.node_id,
+                name=f"orders-{node.engine.number}",
+                host="127.0.0.1",
+                port=node.port,
+                tls_port=node.tls_port,
+                heard=self.hears(node.engine.node_id),
+            )
+            for node in self._members.nodes
+        ]
+
+    def knows_members(self) -> bool:
+        return True
+
+    def hears(self, node_id: NodeId) -> bool:
+        return int(node_id.removeprefix("id-")) not in self._members.silent
+
+    def submit(self, command: Command, **_: str) -> asyncio.Future[object]:
+        if not self.is_leader():
+            raise NotLeader(None)
+        if self._members.refuse is not None:
+            raise self._members.refuse
+        self.proposals += 1
+        return asyncio.ensure_future(self._committed(command))
+
+    def check(self, kind: int) -> None:
+        del kind
+        if not self.is_leader():
+            raise NotLeader(None)
+
+    async def propose(self, command: bytes) -> object:
+        return await self.submit(command)
+
+    async def _committed(self, command: Command) -> object:
+        result = await self._members.commit(command)
+        if isinstance(result, DledgerError):
+            raise result
+        return result
+
+    async def read_entry(self, index: int) -> Entry:
+        return self._members.log[index - 1]
+
+    async def read_index(self) -> int:
+        if not self.is_leader():
+            raise NotLeader(None)
+        return len(self._members.log)
+
+    async def wait_applied(self, index: int, timeout_s: float) -> None:
+        assert index <= len(self._members.log)
+
+    async def wait_leader_change(self, timeout_s: float) -> None:
+        change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._changes.add(change)
+        await asyncio.wait((change,), timeout=timeout_s)
+        self._changes.discard(change)
+
+    def leader_changed(self) -> None:
+        for change in self._changes:
+            if not change.done():
+                change.set_result(None)
+
+    def hand_over(self, target: NodeId) -> bool:
+        self._members.elect(int(target.removeprefix("id-")))
+        return True
+
+    def now_ms(self) -> int:
+        return self._members.now_ms()
+
+    def on_applied(self, listener: Callable[[], None]) -> None:
+        self.listeners.append(listener)
+
+    def apply(self, entry: Entry) -> list[object]:
+        results = self.state.apply(entry)
+        for listener in self.listeners:
+            listener()
+        return results
+
+
+@dataclass
+class Node:
+    """An engine, its gateway and its ports."""
+
+    engine: MemoryEngine
+    gateway: Gateway
+    servers: list[grpc.aio.Server] = field(default_factory=list)
+    port: int = 0
+    tls_port: int = 0
+    peer_port: int = 0
+
+
+class MemoryGroup:
+    """The nodes, their shared log, and the knobs of a test: leader, clock, lost outcomes."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.log: list[Entry] = []
+        self.leader: int | None = None
+        self.serves = True
+        self.clock_skew_ms = 0
+        self.lose_outcomes = 0
+        self.refuse: DledgerError | None = None
+        self.silent: set[int] = set()
+        self._batch: list[tuple[Command, asyncio.Future[object]]] = []
+
+    @property
+    def addresses(self) -> list[str]:
+        """The client addresses of all nodes."""
+        return [f"127.0.0.1:{node.port}" for node in self.nodes]
+
+    async def bodies(self, topic: str, queue_id: int = 0) -> list[bytes]:
+        """Return what a queue holds at the first node, in order."""
+        async with Client(self.addresses[0]) as client:
+            return [stored.record.body async for stored in client.read(topic, queue_id)]
+
+    async def polls(self, count: int = 1, *, at: int | None = None) -> None:
+        """Return when that many consumers and readers wait for a message, at one node or any."""
+        nodes = self.nodes if at is None else [self.nodes[at]]
+        await until(lambda: sum(node.gateway.load().waiting_polls for node in nodes) == count)
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000 + self.clock_skew_ms
+
+    def elect(self, number: int | None, *, serves: bool = True) -> None:
+        """Make a node the leader, one that serves or does not yet; or leave the group without."""
+        self.leader, self.serves = number, serves
+        for node in self.nodes:
+            node.engine.leader_changed()
+
+    async def commit(self, command: Command) -> object:
+        result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        if not self._batch:
+            asyncio.get_running_loop().call_soon(self._commit_batch)
+        self._batch.append((command, result))
+        outcome = await result
+        if self.lose_outcomes:
+            self.lose_outcomes -= 1
+            raise LeadershipLost("lost by the test, after it was committed")
+        return outcome
+
+    def _commit_batch(self) -> None:
+        batch, self._batch = self._batch, []
+        entry = Entry(
+            term=1,
+            index=len(self.log) + 1,
+            kind=EntryKind.DATA,
+            timestamp_ms=self.now_ms(),
+            crc32c=0,
+            data=b"".join(closed(command) for command, _ in batch),
+        )
+        self.log.append(entry)
+        answers: list[list[object]] = [node.engine.apply(entry) for node in self.nodes]
+        for (_, result), answer in zip(batch, answers[self.leader or 0], strict=True):
+            if not result.done():
+                result.set_result(answer)
+
+
+@asynccontextmanager
+async def memory_group(
+    nodes: int = 1, config: GatewayConfig | None = None, tls: tuple[bytes, bytes] | None = None
+) -> Any:
+    """Serve a group of nodes on free ports; the first one leads."""
+    group = MemoryGroup()
+    for number in range(nodes):
+        engine = MemoryEngine(group, number)
+        node = Node(engine, Gateway(engine, config or GatewayConfig()))
+        node.port = await _serve(node, node.gateway.handlers())
+        made = MadeServicer(engine).handler()
+        node.peer_port = await _serve(node, (*node.gateway.handlers(peer_port=True), made))
+        if tls is not None:
+            credentials = grpc.ssl_server_credentials([tls])
+            node.tls_port = await _serve(node, node.gateway.handlers(tls=True), credentials)
+        group.nodes.append(node)
+    group.elect(0)
+    for node in group.nodes:
+        node.gateway.start()
+    try:
+        yield group
+    finally:
+        for node in group.nodes:
+            node.gateway.drain()
+            for server in node.servers:
+                await server.stop(0.2)
+            await node.gateway.close()
+
+
+async def _serve(node: Node, handlers: Any, credentials: Any = None) -> int:
+    server = grpc.aio.server(options=OPTIONS)
+    server.add_generic_rpc_handlers(handlers)
+    if credentials is None:
+        port = server.add_insecure_port("127.0.0.1:0")
+    else:
+        port = server.add_secure_port("127.0.0.1:0", credentials)
+    await server.start()
+    node.servers.append(server)
+    return int(port)

@@ -1,0 +1,167 @@
+"""The unmodified RocketMQ Python SDK against our nodes (promise P12)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dledger.requests.config import GatewayConfig
+from dledger.server.tls import key_and_chain
+from tests.requests.memory_group import MemoryGroup, memory_group, until
+
+_PROGRAM = Path(__file__).with_name("sdk_session.py")
+_DEADLINE_S = 60
+
+
+@asynccontextmanager
+async def _session(
+    story: str, endpoints: str, home: Path, **environment: str
+) -> AsyncIterator[Any]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(_PROGRAM),
+        story,
+        endpoints,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        env=os.environ | {"HOME": str(home)} | environment,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def _tell(story: str, endpoints: str, home: Path, **environment: str) -> dict[str, Any]:
+    """Run a story of `sdk_session` to its end and return what it reports."""
+    async with (
+        asyncio.timeout(_DEADLINE_S),
+        _session(story, endpoints, home, **environment) as session,
+    ):
+        report: dict[str, Any] = json.loads(await session.stdout.read())
+        return report
+
+
+def _endpoints(group: MemoryGroup) -> str:
+    return ";".join(f"127.0.0.1:{node.port}" for node in group.nodes)
+
+
+async def test_a_simple_consumer_gets_each_message_of_its_tag_once(tmp_path: Path) -> None:
+    """Every second of 40 messages, undamaged, none left after the acks; the node is a follower."""
+    async with memory_group(3) as group:
+        group.elect(2)
+        report = await _tell("simple", f"127.0.0.1:{group.nodes[0].port}", tmp_path)
+
+    assert report == {
+        "bodies": list(range(0, 40, 2)),
+        "facts": ["even {'key'} {'name': 'value'} False"],
+        "left": 0,
+    }
+
+
+async def test_a_simple_consumer_gives_a_message_back(tmp_path: Path) -> None:
+    """ChangeInvisibleDuration through the SDK: the second delivery has attempt 2."""
+    async with memory_group() as group:
+        report = await _tell("change", _endpoints(group), tmp_path)
+
+    assert report == {"attempts": [1, 2]}
+
+
+async def test_a_push_consumer_gets_each_message_once(tmp_path: Path) -> None:
+    """Those sent before it started and after; its start does not hang on the first Settings."""
+    async with memory_group(3) as group:
+        report = await _tell("push", _endpoints(group), tmp_path)
+
+    assert report["complete"]
+    assert report["times"] == [1]
+    assert report["startup_s"] < 8
+
+
+async def test_a_push_consumer_that_fails_gets_the_message_again(tmp_path: Path) -> None:
+    """The back-off of the Settings makes it a second later."""
+    async with memory_group() as group:
+        report = await _tell("push_retry", _endpoints(group), tmp_path)
+
+    assert report["complete"]
+
+
+async def test_a_producer_does_not_notice_a_change_of_leader(
+    tmp_path: Path, pauses: list[float]
+) -> None:
+    """For a while there is none, then another: no send fails, nothing is lost or stored twice."""
+    async with (
+        memory_group(3) as group,
+        asyncio.timeout(_DEADLINE_S),
+        _session("steady", _endpoints(group), tmp_path) as session,
+    ):
+        topics = group.nodes[2].engine.state.topics
+        await session.stdout.readline()
+        await until(lambda: topics.messages("t") > 10)
+        group.elect(None)
+        group.lose_outcomes = 1
+        await until(lambda: len(pauses) > 2)
+        without_leader = topics.messages("t")
+        group.elect(1)
+        await until(lambda: topics.messages("t") > without_leader + 10)
+        session.stdin.close()
+        report = json.loads(await session.stdout.read())
+        stored = topics.messages("t")
+
+    assert report["acked"] == list(range(len(report["acked"])))
+    assert len(report["acked"]) == stored
+
+
+async def test_the_sdk_names_what_was_refused(tmp_path: Path) -> None:
+    """A producer is told that its topic does not exist."""
+    async with memory_group(config=GatewayConfig(auto_create_topics=False)) as group:
+        report = await _tell("refused", _endpoints(group), tmp_path)
+
+    assert "nowhere" in report["raised"]
+
+
+async def test_tls_clients_stay_on_tls(tmp_path: Path) -> None:
+    """The route asked through the TLS port leads to TLS ports, or sending would fail."""
+    key, chain = key_and_chain("", "", name="orders", host="127.0.0.1")
+    roots = tmp_path / "roots.pem"
+    roots.write_bytes(chain)
+    async with memory_group(2, tls=(key, chain)) as group:
+        report = await _tell(
+            "tls",
+            f"127.0.0.1:{group.nodes[1].tls_port}",
+            tmp_path,
+            GRPC_DEFAULT_SSL_ROOTS_FILE_PATH=str(roots),
+        )
+
+    assert report == {"sent": 5}
+
+
+@pytest.mark.parametrize("sdk_first", [False, True])
+async def test_a_node_loads_the_protocol_without_the_sdk(tmp_path: Path, sdk_first: bool) -> None:
+    """A node has a read-only file system, and the SDK wants to write logs as soon as it loads."""
+    home = tmp_path / "home"
+    program = (
+        ("import rocketmq;" if sdk_first else "")
+        + "import sys; from dledger.rpc.rocketmq_stubs import definition as d;"
+        + "print('rocketmq.v5' in sys.modules, d.Code.OK);"
+        + "import rocketmq; print(rocketmq.Producer.__name__)"
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        program,
+        stdout=asyncio.subprocess.PIPE,
+        env=os.environ | {"HOME": str(home), "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    output, _ = await process.communicate()
+
+    assert output.decode().split() == [str(sdk_first), "20000", "Producer"]
