@@ -19,8 +19,7 @@ from dledger.requests.forward import Caller
 from dledger.rocketmq.receiving import nothing_new
 from dledger.rpc.requests import parsed
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, service
-from dledger.rpc.status import Relayed, abort, code_name, status_of
-from dledger.services.native import bug
+from dledger.rpc.status import Relayed, abort, bug, code_name, status_of
 
 if TYPE_CHECKING:
     from dledger.server.gateway import Gateway

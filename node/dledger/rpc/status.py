@@ -137,6 +137,11 @@ _TRANSIENT = frozenset(
 )
 
 
+def bug(error: BaseException) -> DledgerError:
+    """Return what a caller is told of an error that is our own; the details are in the log."""
+    return DledgerError(f"internal error of the node ({type(error).__name__}); see its log")
+
+
 def _row(error: DledgerError) -> tuple[int, grpc.StatusCode]:
     return next(_TABLE[cls] for cls in type(error).__mro__ if cls in _TABLE)
 

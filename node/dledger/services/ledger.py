@@ -36,9 +36,9 @@ from dledger.rpc.checks import (
 )
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import parsed
-from dledger.rpc.status import grpc_code_of
+from dledger.rpc.status import bug, grpc_code_of
 from dledger.services.batches import check_client_id
-from dledger.services.native import NativeHandlers, bug
+from dledger.services.native import NativeHandlers
 from dledger.services.producing import Producing
 from dledger.services.reading import BatchReading, Stretch, encoded
 

@@ -11,7 +11,7 @@ import grpc
 from dledger.errors import DledgerError
 from dledger.requests.forward import Caller
 from dledger.rpc.requests import parsed
-from dledger.rpc.status import abort, grpc_code_of
+from dledger.rpc.status import abort, bug, grpc_code_of
 
 if TYPE_CHECKING:
     from dledger.server.gateway import Gateway
@@ -79,8 +79,3 @@ class NativeHandlers:
 def method_of(path: str) -> str:
     """Return ``Ledger/Append`` for ``/dledger.v1.Ledger/Append``."""
     return path.rpartition(".")[2]
-
-
-def bug(error: BaseException) -> DledgerError:
-    """Return what a caller is told of an error that is our own; the details are in the log."""
-    return DledgerError(f"internal error of the node ({type(error).__name__}); see its log")

@@ -33,8 +33,8 @@ from dledger.errors import (
 )
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import parsed
+from dledger.rpc.status import bug
 from dledger.services.batches import checked_batch
-from dledger.services.native import bug
 
 if TYPE_CHECKING:
     from dledger.requests.intake import Request
