@@ -20,8 +20,7 @@ from random import Random
 
 from dledger.broker.produce import ProduceFrame
 from dledger.errors import DledgerError, MessageIdConflict, MessageRejected, OutcomeUnknown
-from dledger.requests.config import GatewayConfig
-from dledger.services.producing import StreamBounds
+from dledger.requests.config import GatewayConfig, StreamBounds
 from dledger_sim.audit import audit
 from dledger_sim.checkers import ViolationError
 from dledger_sim.cluster import Cluster, S

@@ -31,14 +31,14 @@ from dledger.errors import (
     Unavailable,
 )
 from dledger.replica.proposals import Command
-from dledger.requests.config import GatewayConfig
+from dledger.requests.config import GatewayConfig, StreamBounds
 from dledger.requests.intake import Intake
 from dledger.rpc.channel import error_of
 from dledger.rpc.metadata import by_key
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.services import producing
 from dledger.services.batches import checked_batch
-from dledger.services.producing import Producing, StreamBounds
+from dledger.services.producing import Producing
 from dledger.spool.gate import BATCH_RECORDS
 from tests.requests.memory_group import MemoryGroup, memory_group, until
 

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dledger.common.limits import MADE_AT_ONCE, MADE_PER_S
-from dledger.services.producing import StreamBounds
+from dledger.common.limits import MADE_AT_ONCE, MADE_PER_S, MAX_MESSAGES_UNDER_WAY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamBounds:
+    """What may be under way on one stream; a batch that is larger by itself goes alone."""
+
+    max_bytes: int = 16 << 20
+    max_batches: int = 2_048
+    max_messages: int = MAX_MESSAGES_UNDER_WAY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

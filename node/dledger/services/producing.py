@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from dledger.broker.results import Produced
-from dledger.common.limits import MAX_MESSAGES_UNDER_WAY
 from dledger.errors import (
     DiskFull,
     DledgerError,
@@ -45,15 +44,6 @@ logger = logging.getLogger(__name__)
 _OVERLOAD_PAUSE_S: Final = 0.01
 _UNREAD_S: Final = 10.0
 """So long answers may wait for a producer that has sent more than may be unanswered."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamBounds:
-    """What may be under way on one stream; a batch that is larger by itself goes alone."""
-
-    max_bytes: int = 16 << 20
-    max_batches: int = 2_048
-    max_messages: int = MAX_MESSAGES_UNDER_WAY
 
 
 @dataclass(frozen=True, slots=True)
