@@ -24,7 +24,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from dledger.broker.dedupe import MAX_IDS_OF_CLIENT
+from dledger.common.limits import MAX_IDS_OF_CLIENT
 from e2e.bench import machine
 from e2e.bench.disk_witness import DiskWitness
 from e2e.bench.elections import Election, Made, elections, lines_between

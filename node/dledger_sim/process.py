@@ -15,8 +15,9 @@ from pathlib import Path
 from random import Random
 from typing import Final, Protocol
 
-from dledger.broker.dedupe import MAX_IDS_OF_CLIENT, DedupeWindow
+from dledger.broker.dedupe import DedupeWindow
 from dledger.broker.state import BrokerState
+from dledger.common.limits import MAX_IDS_OF_CLIENT
 from dledger.common.metrics import NodeMetrics
 from dledger.common.work_thread import Done
 from dledger.errors import NodeRemoved, StorageError

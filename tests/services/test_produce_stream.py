@@ -12,14 +12,13 @@ import grpc.aio
 import pytest
 from grpc.aio import _call
 
-from dledger.broker.dedupe import MAX_IDS_OF_CLIENT
 from dledger.broker.frames import CommandType, frame
 from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
 from dledger.broker.results import Produced
 from dledger.client import Appended, AppendStream, Client, OutcomeUnknown, Record, append_stream
 from dledger.client.produce_call import Connect
-from dledger.common.limits import MAX_MESSAGES, MAX_MESSAGES_UNDER_WAY
+from dledger.common.limits import MAX_IDS_OF_CLIENT, MAX_MESSAGES, MAX_MESSAGES_UNDER_WAY
 from dledger.errors import (
     DiskFull,
     FeatureNotReady,

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from dledger.broker.dedupe import MAX_IDS, MAX_IDS_OF_CLIENT
+from dledger.broker.dedupe import MAX_IDS
 from dledger.client import AppendStream, BatchingProducer, SpoolingProducer
 from dledger.client.produce_call import Call, GrpcConnection
+from dledger.common.limits import MAX_IDS_OF_CLIENT
 from dledger.replica.driver import Driver
 from dledger.server import node, replica
 from tests.system.live_nodes import LiveNodes, eventually

@@ -32,9 +32,9 @@ from dledger.broker.columns import Encoded, Reader, number
 from dledger.broker.editions import Edition
 from dledger.broker.id_runs import Ids, has_repeats
 from dledger.broker.ranking import Rank, Ranking
+from dledger.common.limits import MAX_IDS_OF_CLIENT
 
 MAX_IDS = 1 << 19
-MAX_IDS_OF_CLIENT = 1 << 16
 MAX_CLIENTS = 1 << 17
 """(client id, topic) pairs; some 170 MB."""
 SILENCE_MS = 3_600_000

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from dledger.broker.dedupe import MAX_IDS_OF_CLIENT
-
 MAX_BODY_BYTES: Final = 4 << 20
 MAX_REQUEST_BYTES: Final = 16 << 20
 """Bodies of one SendMessage or Append together; they become one command in one Raft entry."""
@@ -13,6 +11,8 @@ MAX_CLIENT_FRAME_BYTES: Final = MAX_REQUEST_BYTES + (4 << 20)
 """A request as it is on the wire: bodies, and what is said of each message."""
 MAX_PEER_FRAME_BYTES: Final = 64 << 20
 MAX_MESSAGES: Final = 4_096
+MAX_IDS_OF_CLIENT: Final = 1 << 16
+"""Message ids that the state remembers of a client in a topic (`broker.dedupe`)."""
 MAX_MESSAGES_UNDER_WAY: Final = MAX_IDS_OF_CLIENT // 2
 """Unanswered messages of one client: of one topic at the client, of one stream at the node.
 
