@@ -37,12 +37,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
-from dledger.types import NodeId
-
-if TYPE_CHECKING:
-    from dledger.common.records import Appended
+from dledger.types import Appended, NodeId
 
 NOTHING_DONE: Final = "; nothing was done"
 """How a sentence ends that says so: it goes where another attempt may have done something."""

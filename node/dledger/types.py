@@ -1,4 +1,4 @@
-"""The words every part of the node shares: ids, entries, roles and members.
+"""The words every part shares: ids, entries, messages, roles and members.
 
 Frozen values only; nothing here does I/O. Owned by no part, imported by all.
 """
@@ -75,6 +75,46 @@ class Entry:
 def held_bytes(entries: Sequence[Entry]) -> int:
     """Return what *entries* take in memory, about."""
     return sum([entry.held_bytes for entry in entries])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One message, as it is appended and read back.
+
+    Attributes:
+        body: 1 byte to 4 MiB.
+        message_id: Idempotency key within the client id; made up when empty.
+        tag: At most one tag, for filters.
+        keys: Any number of keys, for look-ups and compaction.
+        properties: The user's own, UTF-8.
+        born_at_ms: When the producer made it, Unix milliseconds.
+    """
+
+    body: bytes
+    message_id: str = ""
+    tag: str = ""
+    keys: tuple[str, ...] = ()
+    properties: dict[str, str] = field(default_factory=dict)
+    born_at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRecord:
+    """A committed message and where it is."""
+
+    record: Record
+    offset: int
+    index: int
+    stored_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appended:
+    """Where a batch went: queue offsets of its records in order, and its Raft index."""
+
+    queue_id: int
+    offsets: tuple[int, ...]
+    index: int
 
 
 @dataclass(frozen=True, slots=True)

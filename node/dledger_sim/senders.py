@@ -17,7 +17,6 @@ from dledger.broker.results import Produced
 from dledger.client.any_node import AnyNode
 from dledger.client.append_stream import AppendStream
 from dledger.client.batching_producer import BatchingProducer
-from dledger.common.records import Appended, Record
 from dledger.errors import (
     CorruptSpool,
     DledgerError,
@@ -28,7 +27,7 @@ from dledger.errors import (
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.services.ledger import command_of
 from dledger.spool.producer import Producer as SpoolProducer
-from dledger.types import NodeId
+from dledger.types import Appended, NodeId, Record
 from dledger_sim.cluster import MS, Cluster
 from dledger_sim.loop import ProcessLoop
 from dledger_sim.producers import TOPIC, Answer

@@ -11,7 +11,6 @@ from typing import Final
 
 from crc32c import crc32c
 
-from dledger.common.records import Record
 from dledger.errors import DledgerError, InvalidArgument
 from dledger.files import checked_json
 from dledger.files.files import Mode
@@ -26,6 +25,7 @@ from dledger.spool.format import (
 from dledger.spool.identity import SpoolIdentity
 from dledger.spool.opening import limits_of, open_spool
 from dledger.spool.spool import Spool
+from dledger.types import Record
 from tests.fuzz.mutation import NUMBERS, TEXTS, json_bytes, mutated, nested, spoil
 from tests.fuzz.target import Broken, Target
 

@@ -10,10 +10,10 @@ from dledger.broker.commands import CreateTopic
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import Produced
 from dledger.broker.state import BrokerState
-from dledger.common.records import Appended, Record
 from dledger.errors import MessageIdConflict, Unavailable
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.services.ledger import command_of
+from dledger.types import Appended, Record
 from tests.broker.log import Log
 
 TOPIC = "orders"

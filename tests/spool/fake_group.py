@@ -8,8 +8,8 @@ from random import Random
 
 from dledger.broker.body_digests import digests_of
 from dledger.broker.dedupe import DedupeWindow
-from dledger.common.records import Appended, Record
 from dledger.errors import DledgerError, Unavailable
+from dledger.types import Appended, Record
 
 
 class FakeGroup:

@@ -10,7 +10,6 @@ from typing import Any
 
 from dledger.broker.body_digests import digests_of
 from dledger.broker.dedupe import DedupeWindow
-from dledger.common.records import Record
 from dledger.files.files import Files
 from dledger.files.memory_files import MemoryFiles
 from dledger.spool.format import Message
@@ -20,6 +19,7 @@ from dledger.spool.producer import Producer
 from dledger.spool.reader import Spooled
 from dledger.spool.rejected import read_rejected
 from dledger.spool.spool import Limits, Spool
+from dledger.types import Record
 
 DIR = Path("/spool")
 CLIENT = "client-1"

@@ -11,7 +11,6 @@ from random import Random
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from dledger.common.records import Record
 from dledger.errors import (
     CorruptSpool,
     DirectoryLocked,
@@ -33,6 +32,7 @@ from dledger.spool.counters import SpoolCollector
 from dledger.spool.format import Message
 from dledger.spool.lane import SendResult
 from dledger.spool.producer import Producer
+from dledger.types import Record
 from tests.spool.fake_group import FakeGroup
 from tests.spool.spool_harness import DIR, end_by_kill
 

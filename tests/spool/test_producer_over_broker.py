@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
-from dledger.common.records import Record
 from dledger.errors import MessageIdConflict, MessageRejected
 from dledger.files.memory_files import MemoryFiles
 from dledger.spool.producer import Producer
+from dledger.types import Record
 from tests.spool.broker_group import TOPIC, BrokerGroup
 from tests.spool.spool_harness import DIR, end_by_kill
 

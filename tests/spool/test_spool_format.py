@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dledger.common.records import Record
 from dledger.errors import InvalidArgument
 from dledger.spool.format import (
     FILE_HEADER_BYTES,
@@ -26,6 +25,7 @@ from dledger.spool.format import (
     scan,
     topic_of,
 )
+from dledger.types import Record
 from tests.spool.spool_harness import STAMP, message, messages
 
 TEXT = st.text(max_size=20)

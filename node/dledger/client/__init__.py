@@ -18,7 +18,6 @@ from dledger.client.batch_reader import follow
 from dledger.client.batching_producer import BatchingProducer, Sent
 from dledger.client.ledger_client import Client, TopicInfo
 from dledger.client.stored_batch import StoredBatch
-from dledger.common.records import Appended, Record, StoredRecord
 from dledger.errors import CorruptSpool, MessageIdConflict, MessageRejected, OutcomeUnknown
 from dledger.rpc.channel import error_of, nodes_of
 from dledger.rpc.checks import check_record
@@ -27,6 +26,7 @@ from dledger.spool.counters import SpoolCollector, SpoolCounters
 from dledger.spool.format import Message
 from dledger.spool.lane import SendResult
 from dledger.spool.producer import DEFAULT_MAX_BYTES, DEFAULT_PATIENCE_S, Producer
+from dledger.types import Appended, Record, StoredRecord
 
 __all__ = [
     "AdminClient",

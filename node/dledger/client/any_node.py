@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from dledger.common.records import Appended, Record
 from dledger.errors import Unavailable
+from dledger.types import Appended, Record
 
 _RETRY_S: Final = 0.1
 

@@ -25,7 +25,6 @@ from dledger.client.message_ids import MessageIds
 from dledger.client.produce_call import Connect, GrpcConnection
 from dledger.client.unanswered import Batch, Unanswered
 from dledger.common.limits import MAX_MESSAGES_UNDER_WAY
-from dledger.common.records import Appended, Record
 from dledger.errors import (
     DiskFull,
     DledgerError,
@@ -38,6 +37,7 @@ from dledger.errors import (
 from dledger.rpc.cancelled import is_cancelled
 from dledger.rpc.channel import leader_address, nodes_of, nothing_taken, outcome_of
 from dledger.rpc.pb import dledger_pb2 as pb
+from dledger.types import Appended, Record
 
 logger = logging.getLogger(__name__)
 

@@ -18,10 +18,10 @@ from dledger.broker.topics import check_name
 from dledger.client.append_stream import AppendStream
 from dledger.client.produce_call import Connect, GrpcConnection
 from dledger.common.limits import MAX_MESSAGES, MAX_MESSAGES_UNDER_WAY
-from dledger.common.records import Appended, Record
 from dledger.common.window import Window
 from dledger.errors import DledgerError, MessageIdConflict, OutcomeUnknown
 from dledger.rpc.checks import check_record
+from dledger.types import Appended, Record
 
 _UNDER_WAY: Final = 2
 """Batches of one queue that are under way at once: one is synced while the next one travels."""

@@ -14,7 +14,6 @@ import grpc.aio
 from dledger.broker.topics import MAX_TOPICS
 from dledger.client.message_ids import MessageIds
 from dledger.client.stored_batch import StoredBatch
-from dledger.common.records import Appended, Record, StoredRecord
 from dledger.errors import (
     DiskFull,
     DledgerError,
@@ -29,6 +28,7 @@ from dledger.errors import (
 from dledger.rpc.channel import Channel, error_of, outcome_of
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
+from dledger.types import Appended, Record, StoredRecord
 
 _RETRY_S: Final = 0.1
 _NOTHING_TAKEN: Final = (NotLeader, NotJoined, Overloaded, RateLimited, DiskFull)

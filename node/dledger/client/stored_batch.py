@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dledger.broker.frames import MalformedCommandError
 from dledger.broker.produce import ProduceFrame
-from dledger.common.records import Record, StoredRecord
+from dledger.types import Record, StoredRecord
 
 logger = logging.getLogger(__name__)
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from dledger.common.records import Appended
 from dledger.common.window import Window
 from dledger.errors import DledgerError, OutcomeUnknown
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.wire import length_prefix
+from dledger.types import Appended
 
 
 @dataclass(slots=True)

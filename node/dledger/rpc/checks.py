@@ -15,10 +15,10 @@ from dledger.common.limits import (
     MAX_PROPERTIES_BYTES,
     MAX_REQUEST_BYTES,
 )
-from dledger.common.records import Record
 from dledger.errors import InvalidArgument, TopicTypeMismatch
 from dledger.rpc.rocketmq_stubs import definition
 from dledger.rpc.status import Code, Rejected
+from dledger.types import Record
 
 _MESSAGE_TYPE = definition.MessageType
 _NORMAL = frozenset((_MESSAGE_TYPE.NORMAL, _MESSAGE_TYPE.MESSAGE_TYPE_UNSPECIFIED))

@@ -8,10 +8,10 @@ from collections.abc import Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from dledger.common.records import Record
 from dledger.spool.counters import SpoolCounters
 from dledger.spool.lane import SendResult
 from dledger.spool.producer import Producer
+from dledger.types import Record
 
 _T = TypeVar("_T")
 

@@ -58,9 +58,9 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from dledger.common.records import Record
 from dledger.errors import InvalidArgument
 from dledger.files.checked_json import VersionError
+from dledger.types import Record
 
 FORMAT_VERSION: Final = 1
 FILE_HEADER_BYTES: Final = 4096

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from dledger.common.records import Appended, Record
 from dledger.errors import DledgerError, Refused, SpoolFull, UnknownTopic
 from dledger.spool.counters import Counts
 from dledger.spool.format import Message
 from dledger.spool.gate import BATCH_BYTES, BATCH_RECORDS, Gate, Route
 from dledger.spool.worker import Worker
+from dledger.types import Appended, Record
 
 
 class Upstream(Protocol):

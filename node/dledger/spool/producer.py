@@ -18,7 +18,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from dledger.common.records import Record
 from dledger.errors import CorruptSpool, Refused
 from dledger.files.files import Files, RealFiles
 from dledger.spool.counters import Counts, SpoolCounters
@@ -30,6 +29,7 @@ from dledger.spool.rejected import Rejected
 from dledger.spool.replay import Replay, Report
 from dledger.spool.spool import Spool
 from dledger.spool.worker import Worker
+from dledger.types import Record
 
 DEFAULT_MAX_BYTES: Final = 1 << 30
 DEFAULT_PATIENCE_S: Final = 2.0
