@@ -11,7 +11,8 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from dledger.broker.columns import Reader, little_endian, number, text
+from dledger.broker.columns import Reader, number, text
+from dledger.common.byte_order import little_endian
 
 MAX_ATTEMPTS_REMEMBERED = 1_024
 """Of a group, the newest; a poller needs only its own newest."""

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from crc32c import crc32c
 
-from dledger.broker.columns import from_little_endian, little_endian
+from dledger.common.byte_order import from_little_endian, little_endian
 
 Digests: TypeAlias = "array[int]"
 """An array of type ``Q``, an item a message: length << 32 | CRC32C."""

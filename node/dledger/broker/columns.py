@@ -15,15 +15,15 @@ nothing.
 from __future__ import annotations
 
 import struct
-import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, islice, pairwise
 from operator import lt
-from typing import Final, Literal, TypeVar
+from typing import Final, TypeVar
+
+from dledger.common.byte_order import TypeCode, from_little_endian, little_endian
 
 _T = TypeVar("_T")
-TypeCode = Literal["I", "Q", "q"]
 Encoded = Callable[[], Iterator[bytes]]
 """Makes the pieces of a part of the state that nobody changes any more; for any thread."""
 
@@ -84,23 +84,6 @@ def strings(items: Sequence[bytes]) -> Iterator[bytes]:
 def _sliced(values: Iterable[_T]) -> Iterator[list[_T]]:
     rest = iter(values)
     return iter(lambda: list(islice(rest, _SLICE)), [])
-
-
-def little_endian(values: array[int]) -> bytes:
-    """Return the bytes of an array's items."""
-    if sys.byteorder != "little":
-        values = values[:]
-        values.byteswap()
-    return values.tobytes()
-
-
-def from_little_endian(code: TypeCode, data: bytes | memoryview) -> array[int]:
-    """Return the items whose bytes these are."""
-    values = array(code)
-    values.frombytes(data)
-    if sys.byteorder != "little":
-        values.byteswap()
-    return values
 
 
 def gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:

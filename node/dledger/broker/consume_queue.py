@@ -16,9 +16,10 @@ from itertools import groupby, pairwise
 from operator import le
 from typing import Final
 
-from dledger.broker.columns import Reader, ascends, little_endian
+from dledger.broker.columns import Reader, ascends
 from dledger.broker.filters import tag_code
 from dledger.broker.runs import CODES, Runs, SealedRuns, opened, seal
+from dledger.common.byte_order import little_endian
 from dledger.errors import OffsetOutOfRange
 
 _SEALED: Final = 1024

@@ -16,7 +16,6 @@ from dledger.broker.filters import tag_codes
 from dledger.broker.groups import MAX_GROUPS, Group
 from dledger.broker.results import (
     Acked,
-    Backlog,
     Delivery,
     GroupCreated,
     GroupDeleted,
@@ -27,6 +26,7 @@ from dledger.broker.results import (
 )
 from dledger.broker.topic_store import TopicStore
 from dledger.broker.topics import check_name
+from dledger.common.status import Backlog
 from dledger.errors import InvalidArgument, InvalidReceiptHandle, LimitReached, UnknownGroup
 
 MAX_GAP_MS = 3_600_000

@@ -13,8 +13,9 @@ from heapq import heapify, heappop, heappush
 from itertools import takewhile
 from typing import Final, NamedTuple
 
-from dledger.broker.columns import Reader, TypeCode, ascends, column, number, text
+from dledger.broker.columns import Reader, ascends, column, number, text
 from dledger.broker.consume_queue import ConsumeQueue
+from dledger.common.byte_order import TypeCode
 
 MAX_LEASES = 16_384
 """Messages of one queue that a group may hold unacked; more are handed out as these are acked."""

@@ -1,4 +1,4 @@
-"""What applying a command answers: frozen values, one for each command of an entry; and a view."""
+"""What applying a command answers: frozen values, one for each command of an entry."""
 
 from __future__ import annotations
 
@@ -110,21 +110,6 @@ class Received:
     receive_id: int
     visible_at_ms: int
     deliveries: tuple[Delivery, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backlog:
-    """What a consumer group has before it in a topic; no answer to a command, but a view.
-
-    Attributes:
-        unread: Messages that it was never given.
-        held: Messages that it was given and has not acknowledged.
-    """
-
-    group: str
-    topic: str
-    unread: int
-    held: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,8 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
-from dledger.broker.columns import (
-    MalformedStateError,
-    Reader,
-    TypeCode,
-    from_little_endian,
-    little_endian,
-)
+from dledger.broker.columns import MalformedStateError, Reader
+from dledger.common.byte_order import TypeCode, from_little_endian, little_endian
 
 CODES: Final[tuple[TypeCode, ...]] = ("Q", "Q", "I", "I", "I", "Q")
 _FASTEST: Final = 1

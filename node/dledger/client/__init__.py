@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dledger.broker.results import Backlog
 from dledger.broker.topics import check_name
 from dledger.client.admin_client import AdminClient, GroupView, TopicView
 from dledger.client.any_node import AnyNode
@@ -18,6 +17,7 @@ from dledger.client.batch_reader import follow
 from dledger.client.batching_producer import BatchingProducer, Sent
 from dledger.client.ledger_client import Client, TopicInfo
 from dledger.client.stored_batch import StoredBatch
+from dledger.common.status import Backlog
 from dledger.errors import CorruptSpool, MessageIdConflict, MessageRejected, OutcomeUnknown
 from dledger.rpc.channel import error_of, nodes_of
 from dledger.rpc.checks import check_record

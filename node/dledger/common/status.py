@@ -63,3 +63,18 @@ class NodeStatus:
     feature_level: int = 0
     commit_waits_ms: int = 0
     told_group_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """What a consumer group has before it in a topic.
+
+    Attributes:
+        unread: Messages that it was never given.
+        held: Messages that it was given and has not acknowledged.
+    """
+
+    group: str
+    topic: str
+    unread: int
+    held: int

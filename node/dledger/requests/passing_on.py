@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
 from typing import Final
 
-from dledger.broker.columns import from_little_endian, little_endian
+from dledger.common.byte_order import from_little_endian, little_endian
 from dledger.common.limits import MAX_HELD_ANSWER_BYTES, MAX_HELD_ANSWERS_BYTES
 
 PASSED_ON_PATH: Final = "/dledger.Peers/PassedOn"

@@ -12,7 +12,8 @@ from typing import Any, Final
 import grpc
 
 from dledger.broker.commands import CreateGroup, DeleteGroup, DeleteTopic
-from dledger.broker.results import Backlog, GroupCreated, TopicDeleted
+from dledger.broker.results import GroupCreated, TopicDeleted
+from dledger.common.status import Backlog
 from dledger.errors import DledgerError, NotLeader
 from dledger.requests.engine import Engine
 from dledger.rpc.pb import dledger_pb2 as pb
