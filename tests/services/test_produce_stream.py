@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -64,16 +65,18 @@ def message(*batches: tuple[int, bytes]) -> bytes:
 @pytest.fixture
 async def group() -> AsyncIterator[MemoryGroup]:
     """Three nodes and a topic."""
-    async with memory_group(3) as group:
-        async with Client(f"127.0.0.1:{group.nodes[0].port}") as client:
-            await client.create_topic(TOPIC, queues=2)
+    async with serving() as group:
         yield group
 
 
-def bound(group: MemoryGroup, **bounds: int) -> None:
-    """Let the nodes have so little of a stream under way."""
-    for node in group.nodes:
-        node.gateway.config = GatewayConfig(streams=StreamBounds(**bounds))
+@asynccontextmanager
+async def serving(**bounds: int) -> AsyncIterator[MemoryGroup]:
+    """Serve three nodes with a topic, which let so little of a stream be under way."""
+    config = GatewayConfig(streams=StreamBounds(**bounds))
+    async with memory_group(3, config) as group:
+        async with Client(f"127.0.0.1:{group.nodes[0].port}") as client:
+            await client.create_topic(TOPIC, queues=2)
+        yield group
 
 
 async def test_a_batch_lies_in_the_log_as_it_was_encoded(group: MemoryGroup) -> None:
@@ -561,12 +564,8 @@ async def test_batches_that_wait_for_room_keep_their_order(group: MemoryGroup) -
     assert stored == [b"%03d" % number for number in range(300)]
 
 
-async def test_what_is_under_way_is_bounded_at_the_node(
-    group: MemoryGroup, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_under_way_is_bounded_at_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream that is not answered is not read on."""
-    bound(group, max_batches=4)
-    engine = group.nodes[0].engine
     submitted: list[asyncio.Future[object]] = []
     full = asyncio.Event()
 
@@ -576,8 +575,8 @@ async def test_what_is_under_way_is_bounded_at_the_node(
             full.set()
         return submitted[-1]
 
-    monkeypatch.setattr(engine, "submit", submit)
-    async with AppendStream(group.addresses) as stream:
+    async with serving(max_batches=4) as group, AppendStream(group.addresses) as stream:
+        monkeypatch.setattr(group.nodes[0].engine, "submit", submit)
         appends = [
             asyncio.ensure_future(stream.append(TOPIC, [b"a"], queue_id=0)) for _ in range(20)
         ]
@@ -591,12 +590,11 @@ async def test_what_is_under_way_is_bounded_at_the_node(
 
 async def test_what_is_under_way_is_bounded_at_the_node_by_number(group: MemoryGroup) -> None:
     """Small messages fill the dedupe window long before they are many bytes (promise P4)."""
-    bound(group, max_messages=5)
     submitted = _hold(group)
     requests = _Requests((1, batch([b"a"] * 2)), (2, batch([b"b"] * 3)), (3, batch([b"c"])))
     requests.put((4, batch([b"d"] * 9)))
 
-    async with aclosing(_answers_of(group, requests)) as answers:
+    async with aclosing(_answers_of(group, requests, max_messages=5)) as answers:
         for number, under_way in enumerate((2, 3, 3, 4)):  # one beyond the bound goes alone
             answer = asyncio.ensure_future(anext(answers))
             await _turns()
@@ -632,11 +630,10 @@ async def test_a_batch_that_waits_for_room_is_not_submitted_behind_a_lost_one(
     """Neither one that the queue did not take, nor one that has no room on the stream."""
     monkeypatch.setattr(producing, "_OVERLOAD_PAUSE_S", 0.0)
     for bounds in ({}, {"max_batches": 1}):
-        bound(group, **bounds)
         submitted = _hold(group, room_for=1)
         requests = _Requests((1, batch()), (2, batch()))
 
-        async with aclosing(_answers_of(group, requests)) as answers:
+        async with aclosing(_answers_of(group, requests, **bounds)) as answers:
             answer = asyncio.ensure_future(anext(answers))
             await _turns()
             submitted[0].set_exception(LeadershipLost("by the test"))
@@ -683,9 +680,11 @@ class _Requests:
         return await self._queue.get()
 
 
-def _answers_of(group: MemoryGroup, requests: _Requests) -> AsyncGenerator[bytes]:
-    """Return the answers of a stream at the leader, without gRPC between."""
-    stream = Producing(group.nodes[0].gateway, lambda _: None, "stream")
+def _answers_of(group: MemoryGroup, requests: _Requests, **bounds: int) -> AsyncGenerator[bytes]:
+    """Return the answers of a stream at the leader, with such bounds, without gRPC between."""
+    config = GatewayConfig(streams=StreamBounds(**bounds))
+    context = replace(group.nodes[0].gateway.context, config=config)
+    stream = Producing(context, lambda _: None, "stream")
     messages = partial(Intake().message, requests, "Produce")
     return cast("AsyncGenerator[bytes]", stream.answers(messages))
 

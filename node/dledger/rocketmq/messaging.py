@@ -10,19 +10,23 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import grpc
 
 from dledger.errors import DledgerError, NotLeader, Unavailable, Unsupported
+from dledger.requests.context import RequestContext
 from dledger.requests.forward import Caller
-from dledger.rocketmq.receiving import nothing_new
+from dledger.rocketmq.acking import Acker
+from dledger.rocketmq.clients import Clients
+from dledger.rocketmq.polls import HeldPolls
+from dledger.rocketmq.receiving import Receiver, nothing_new
+from dledger.rocketmq.routes import Router
+from dledger.rocketmq.sending import Sender
+from dledger.rocketmq.telemetry import Telemetry
 from dledger.rpc.requests import parsed
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, service
 from dledger.rpc.status import Relayed, abort, bug, code_name, status_of
-
-if TYPE_CHECKING:
-    from dledger.server.gateway import Gateway
 
 logger = logging.getLogger(__name__)
 
@@ -60,21 +64,37 @@ class _Method:
         return _parsed(self.name, raw)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessagingParts:
+    """What serves the methods: one of each for a node, shared by its ports."""
+
+    router: Router
+    clients: Clients
+    sender: Sender
+    acker: Acker
+    receiver: Receiver
+    telemetry: Telemetry
+    polls: HeldPolls
+
+
 class MessagingHandlers:
     """The service at one port of a node. It counts the answers that are made here."""
 
-    def __init__(self, gateway: Gateway, *, tls: bool, peer_port: bool) -> None:
-        self._gateway, self._tls, self._peer_port = gateway, tls, peer_port
-        self._intake = gateway.intake_of(peer_port=peer_port)
-        here = gateway.router.is_known
+    def __init__(
+        self, context: RequestContext, parts: MessagingParts, *, tls: bool, peer_port: bool
+    ) -> None:
+        self._context, self._parts = context, parts
+        self._tls, self._peer_port = tls, peer_port
+        self._intake = context.intake_of(peer_port=peer_port)
+        here = parts.router.is_known
         self._methods = (
-            _Method("QueryRoute", gateway.router.route, here),
-            _Method("QueryAssignment", gateway.router.assignment, here),
-            _Method("Heartbeat", gateway.clients.heartbeat),
-            _Method("SendMessage", gateway.sender.send),
-            _Method("AckMessage", gateway.acker.ack),
-            _Method("ChangeInvisibleDuration", gateway.acker.change_invisible),
-            _Method("NotifyClientTermination", gateway.clients.terminate),
+            _Method("QueryRoute", parts.router.route, here),
+            _Method("QueryAssignment", parts.router.assignment, here),
+            _Method("Heartbeat", parts.clients.heartbeat),
+            _Method("SendMessage", parts.sender.send),
+            _Method("AckMessage", parts.acker.ack),
+            _Method("ChangeInvisibleDuration", parts.acker.change_invisible),
+            _Method("NotifyClientTermination", parts.clients.terminate),
         )
 
     def generic_handler(self) -> grpc.GenericRpcHandler:
@@ -84,7 +104,7 @@ class MessagingHandlers:
             for method in self._methods
         }
         handlers[_RECEIVE] = grpc.stream_stream_rpc_method_handler(self._receive)
-        handlers["Telemetry"] = grpc.stream_stream_rpc_method_handler(self._gateway.telemetry.serve)
+        handlers["Telemetry"] = grpc.stream_stream_rpc_method_handler(self._parts.telemetry.serve)
         for name in _LATER_UNARY:
             handlers[name] = grpc.stream_unary_rpc_method_handler(self._later_unary(name))
         for name in _LATER_STREAM:
@@ -96,28 +116,28 @@ class MessagingHandlers:
             caller = self._caller(context)
             try:
                 async with self._intake.request(context, method.name) as raw:
-                    return await self._gateway.relay.run(
+                    return await self._context.relay.run(
                         caller, len(raw), lambda: self._unary_once(method, raw, caller)
                     )
             except DledgerError as error:
                 await self._abort_if_relayed(context, caller, error)
                 return self._failed(method.name, error)
             except Exception as error:
-                logger.exception("group %s: %s failed", self._gateway.engine.group, method.name)
+                logger.exception("group %s: %s failed", self._context.engine.group, method.name)
                 return self._failed(method.name, bug(error))
 
         return handle
 
     async def _unary_once(self, method: _Method, raw: bytes, caller: Caller) -> bytes:
-        gateway = self._gateway
-        leads = gateway.engine.is_leader()
+        context = self._context
+        leads = context.engine.is_leader()
         if leads or method.here is not None:
             request = method.parse(raw)
             if leads or (method.here is not None and method.here(request)):
-                gateway.clients.seen(caller)
-                gateway.affinity.note(caller.through)
+                self._parts.clients.seen(caller)
+                context.affinity.note(caller.through)
                 return self._answer(method.name, await method.serve(request, caller))
-        return await gateway.relay.unary(method.path, raw, caller)
+        return await context.relay.unary(method.path, raw, caller)
 
     async def _receive(self, _: Any, context: Any) -> None:
         caller = self._caller(context)
@@ -126,7 +146,7 @@ class MessagingHandlers:
             async with self._intake.request(context, _RECEIVE) as raw:
                 kept = _kept(raw)
             del raw
-            with self._gateway.polls.held(caller.connection, len(kept)):
+            with self._parts.polls.held(caller.connection, len(kept)):
                 async with aclosing(self._receive_held(kept, caller)) as responses:
                     async for response in responses:
                         started = True
@@ -135,7 +155,7 @@ class MessagingHandlers:
             await self._abort_if_relayed(context, caller, error, started=started)
             await context.write(self._failed(_RECEIVE, error))
         except Exception as error:
-            logger.exception("group %s: %s failed", self._gateway.engine.group, _RECEIVE)
+            logger.exception("group %s: %s failed", self._context.engine.group, _RECEIVE)
             await self._abort_if_relayed(context, caller, bug(error), started=started)
             await context.write(self._failed(_RECEIVE, bug(error)))
 
@@ -157,19 +177,19 @@ class MessagingHandlers:
                 in_doubt |= not isinstance(error, NotLeader)
                 if started or caller.forwarded or caller.remaining_s() <= 0:
                     raise
-                if in_doubt and self._gateway.arrivals.closed:
+                if in_doubt and self._context.arrivals.closed:
                     raise
-            if self._gateway.arrivals.closed:
+            if self._context.arrivals.closed:
                 yield self._answer(_RECEIVE, nothing_new())
                 return
-            await self._gateway.relay.pause(caller, _RETRY_S)
+            await self._context.relay.pause(caller, _RETRY_S)
 
     async def _receive_once(self, raw: bytes, caller: Caller) -> AsyncGenerator[bytes]:
-        gateway = self._gateway
-        if gateway.engine.is_leader():
-            gateway.clients.seen(caller)
-            gateway.affinity.note(caller.through)
-            answers = gateway.receiver.receive(_parsed(_RECEIVE, raw), caller)
+        context = self._context
+        if context.engine.is_leader():
+            self._parts.clients.seen(caller)
+            context.affinity.note(caller.through)
+            answers = self._parts.receiver.receive(_parsed(_RECEIVE, raw), caller)
             async with aclosing(answers) as responses:
                 async for response in responses:
                     if response.HasField("status"):
@@ -178,16 +198,16 @@ class MessagingHandlers:
                         yield bytes(response.SerializeToString())
             return
         path = f"/{SERVICE_NAME}/{_RECEIVE}"
-        async with aclosing(gateway.relay.stream(path, raw, caller)) as relayed:
+        async with aclosing(context.relay.stream(path, raw, caller)) as relayed:
             async for answer in relayed:  # the first tells whether there is anything
                 yield answer
                 break
-            async with gateway.outflow.room(caller.connection, _RELAYED_BYTES):
+            async with context.outflow.room(caller.connection, _RELAYED_BYTES):
                 async for answer in relayed:
                     yield answer
 
     def _answer(self, method: str, response: Any) -> bytes:
-        self._gateway.requests.answered(method, code_name(response.status.code))
+        self._context.requests.answered(method, code_name(response.status.code))
         return bytes(response.SerializeToString())
 
     def _failed(self, method: str, error: DledgerError) -> bytes:
@@ -212,7 +232,7 @@ class MessagingHandlers:
             context,
             tls=self._tls,
             peer_port=self._peer_port,
-            runs_telemetry=self._gateway.telemetry.runs_on,
+            runs_telemetry=self._parts.telemetry.runs_on,
         )
 
     async def _abort_if_relayed(

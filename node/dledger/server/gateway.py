@@ -18,6 +18,7 @@ from dledger.requests.arrivals import Arrivals
 from dledger.requests.broken import BrokenMessages
 from dledger.requests.catalog import Catalog
 from dledger.requests.config import GatewayConfig
+from dledger.requests.context import RequestContext
 from dledger.requests.engine import Engine
 from dledger.requests.forward import THROUGH_KEY, Relay
 from dledger.requests.intake import PEER_SHARES, Intake
@@ -26,7 +27,7 @@ from dledger.requests.passing_on import PASSED_ON_PATH, numbers_of
 from dledger.requests.production import Production
 from dledger.rocketmq.acking import Acker
 from dledger.rocketmq.clients import Clients
-from dledger.rocketmq.messaging import MessagingHandlers
+from dledger.rocketmq.messaging import MessagingHandlers, MessagingParts
 from dledger.rocketmq.polls import HeldPolls
 from dledger.rocketmq.receiving import Receiver
 from dledger.rocketmq.routes import Router
@@ -81,30 +82,47 @@ class Gateway:
         self.engine, self.config = engine, config
         self.metrics = metrics or NodeMetrics(engine.group, engine.node_id)
         self.requests = self.metrics.requests
-        self.broken = BrokenMessages(engine.group, self.metrics.broken_messages)
         self.relay = Relay(engine, dial)
-        self._intake, self._peer_intake = Intake(), Intake(shares=PEER_SHARES)
-        self.produce_intake = Intake()
-        self.production = Production()
         self.outflow = Outflow()
-        self.polls = HeldPolls()
         self.arrivals = Arrivals()
-        self.turns = Turns(engine)
-        self.catalog = Catalog(engine, config)
-        self.clients = Clients(engine)
         self.affinity = Affinity(engine.node_id)
-        self.sender = Sender(engine, self.catalog, self.metrics.message_id_conflicts)
+        self.context = RequestContext(
+            engine=engine,
+            config=config,
+            metrics=self.metrics,
+            relay=self.relay,
+            intake=Intake(),
+            peer_intake=Intake(shares=PEER_SHARES),
+            produce_intake=Intake(),
+            production=Production(),
+            outflow=self.outflow,
+            catalog=Catalog(engine, config),
+            arrivals=self.arrivals,
+            affinity=self.affinity,
+            broken=BrokenMessages(engine.group, self.metrics.broken_messages),
+        )
+        self.turns = Turns(engine)
+        self.clients = Clients(engine)
+        self.sender = Sender(engine, self.context.catalog, self.metrics.message_id_conflicts)
         self.receiver = Receiver(
             engine,
-            self.catalog,
+            self.context.catalog,
             self.turns,
             self.clients,
-            broken=self.broken,
+            broken=self.context.broken,
             outflow=self.outflow,
         )
         self.acker = Acker(engine)
-        self.router = Router(engine, self.catalog, config)
-        self.telemetry = Telemetry(self._intake, self.outflow)
+        self.telemetry = Telemetry(self.context.intake, self.outflow)
+        self._messaging = MessagingParts(
+            router=Router(engine, self.context.catalog, config),
+            clients=self.clients,
+            sender=self.sender,
+            acker=self.acker,
+            receiver=self.receiver,
+            telemetry=self.telemetry,
+            polls=HeldPolls(),
+        )
         self._tasks: list[asyncio.Task[None]] = []
         engine.on_applied(self._applied)
 
@@ -117,10 +135,11 @@ class Gateway:
             tls: The port speaks TLS: routes asked for through it name the TLS ports.
             peer_port: The port is for peers: what comes through it was forwarded.
         """
+        messaging = MessagingHandlers(self.context, self._messaging, tls=tls, peer_port=peer_port)
         handlers = (
-            MessagingHandlers(self, tls=tls, peer_port=peer_port).generic_handler(),
-            LedgerHandlers(self, tls=tls, peer_port=peer_port).generic_handler(),
-            TopicsHandlers(self, tls=tls, peer_port=peer_port).generic_handler(),
+            messaging.generic_handler(),
+            LedgerHandlers(self.context, tls=tls, peer_port=peer_port).generic_handler(),
+            TopicsHandlers(self.context, tls=tls, peer_port=peer_port).generic_handler(),
         )
         return (*handlers, self._words_of_followers()) if peer_port else handlers
 
@@ -136,10 +155,6 @@ class Gateway:
         _, service, method = PASSED_ON_PATH.split("/")
         handler = grpc.unary_unary_rpc_method_handler(passed_on)
         return grpc.method_handlers_generic_handler(service, {method: handler})
-
-    def intake_of(self, *, peer_port: bool) -> Intake:
-        """Return the room for what comes through such a port; clients cannot fill the peers'."""
-        return self._peer_intake if peer_port else self._intake
 
     def load(self) -> Load:
         """Return what clients keep busy here now."""

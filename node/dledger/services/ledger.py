@@ -14,7 +14,7 @@ from collections.abc import (
     Sequence,
 )
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import grpc
 
@@ -25,6 +25,7 @@ from dledger.broker.results import Produced
 from dledger.broker.topics import check_name
 from dledger.common.limits import MAX_ID_LENGTH, MAX_MESSAGES
 from dledger.errors import DledgerError, InvalidArgument, MessageIdConflict, NotLeader
+from dledger.requests.context import RequestContext
 from dledger.requests.forward import Caller
 from dledger.rpc.channel import LEADER_KEY, NOTHING_TAKEN_KEY
 from dledger.rpc.checks import (
@@ -42,9 +43,6 @@ from dledger.services.native import NativeHandlers
 from dledger.services.producing import Producing
 from dledger.services.reading import BatchReading, Stretch, encoded
 
-if TYPE_CHECKING:
-    from dledger.server.gateway import Gateway
-
 logger = logging.getLogger(__name__)
 
 SERVICE_NAME: Final = "dledger.v1.Ledger"
@@ -60,9 +58,9 @@ _RESPONSE_BYTES: Final = 1 << 20
 class LedgerHandlers(NativeHandlers):
     """The service at one port of a node."""
 
-    def __init__(self, gateway: Gateway, *, tls: bool, peer_port: bool) -> None:
-        super().__init__(gateway, tls=tls, peer_port=peer_port)
-        self._produce_intake = gateway.produce_intake
+    def __init__(self, context: RequestContext, *, tls: bool, peer_port: bool) -> None:
+        super().__init__(context, tls=tls, peer_port=peer_port)
+        self._produce_intake = context.produce_intake
 
     def generic_handler(self) -> grpc.GenericRpcHandler:
         """Return the handler to add to a server."""
@@ -84,20 +82,20 @@ class LedgerHandlers(NativeHandlers):
         check_name("topic", topic)
         command, request_client = command_of(request), request.client_id
         del request  # a second copy of the bodies, while the command waits
-        await self._gateway.catalog.topic(topic)
+        await self._context.catalog.topic(topic)
         line = f"client {request_client}"  # such calls take turns within their connection's room
         stored = await self._engine.submit(command, line=line, producer=request_client)
         if not isinstance(stored, Produced):
             raise TypeError(f"PRODUCE answered {stored!r}")
         if stored.conflicts:
-            self._gateway.metrics.message_id_conflicts.inc(len(stored.conflicts))
+            self._context.metrics.message_id_conflicts.inc(len(stored.conflicts))
             raise MessageIdConflict.of(stored.conflicts)
         return pb.AppendResponse(
             queue_id=stored.queue_id, offsets=stored.offsets, index=stored.index
         )
 
     async def _produce(self, _: Any, context: Any) -> AsyncIterator[bytes]:
-        producing = Producing(self._gateway, self._answered_batch, context.peer())
+        producing = Producing(self._context, self._answered_batch, context.peer())
         messages = partial(self._produce_intake.message, context, "Produce")
         try:
             await self._election_over()
@@ -114,7 +112,7 @@ class LedgerHandlers(NativeHandlers):
 
     def _answered_batch(self, error: DledgerError | None) -> None:
         if isinstance(error, MessageIdConflict):
-            self._gateway.metrics.message_id_conflicts.inc(len(error.rows))
+            self._context.metrics.message_id_conflicts.inc(len(error.rows))
         code = grpc.StatusCode.OK if error is None else grpc_code_of(error)
         self._answered(_PRODUCE, code)
 
@@ -153,12 +151,12 @@ class LedgerHandlers(NativeHandlers):
                 request = parsed(pb.ReadRequest, raw)
             if request.linearizable:
                 await self._catch_up(context)
-            reading = BatchReading(self._gateway, request)
+            reading = BatchReading(self._context, request)
             reading.check()
             while size_bytes := await reading.next_bytes():
-                if not self._gateway.outflow.has_room(size_bytes):
+                if not self._context.outflow.has_room(size_bytes):
                     reading.let_go()
-                async with self._gateway.outflow.room(connection, size_bytes):
+                async with self._context.outflow.room(connection, size_bytes):
                     await _write(context, told(request, await reading.part()))
             self._answered(method)
         except DledgerError as error:
@@ -178,10 +176,10 @@ class LedgerHandlers(NativeHandlers):
         async def ask() -> int:
             if self._engine.is_leader():
                 return await self._engine.read_index()
-            answer = await self._gateway.relay.unary(_READ_INDEX, b"", caller)
+            answer = await self._context.relay.unary(_READ_INDEX, b"", caller)
             return int(pb.ReadIndexResponse.FromString(answer).index)
 
-        index = await self._gateway.relay.run(caller, 0, ask)
+        index = await self._context.relay.run(caller, 0, ask)
         await self._engine.wait_applied(index, caller.remaining_s())
 
     def _records(self, request: pb.ReadRequest, part: Sequence[Stretch]) -> Iterator[bytes]:
@@ -198,7 +196,7 @@ class LedgerHandlers(NativeHandlers):
             try:
                 message = frame.message(stretch.first_row + number)
             except MalformedCommandError as error:
-                self._gateway.broken.note(request.topic, request.queue_id, offset, error)
+                self._context.broken.note(request.topic, request.queue_id, offset, error)
                 continue
             record = pb.Record(
                 message_id=message.message_id,

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import grpc
 
 from dledger.errors import DledgerError
+from dledger.requests.context import RequestContext
 from dledger.requests.forward import Caller
 from dledger.rpc.requests import parsed
 from dledger.rpc.status import abort, bug, grpc_code_of
-
-if TYPE_CHECKING:
-    from dledger.server.gateway import Gateway
 
 logger = logging.getLogger(__name__)
 
@@ -22,10 +20,10 @@ logger = logging.getLogger(__name__)
 class NativeHandlers:
     """Base of a dledger.v1 service at one port: raw bytes in, raw bytes out."""
 
-    def __init__(self, gateway: Gateway, *, tls: bool, peer_port: bool) -> None:
-        self._gateway, self._engine = gateway, gateway.engine
+    def __init__(self, context: RequestContext, *, tls: bool, peer_port: bool) -> None:
+        self._context, self._engine = context, context.engine
         self._tls, self._peer_port = tls, peer_port
-        self._intake = gateway.intake_of(peer_port=peer_port)
+        self._intake = context.intake_of(peer_port=peer_port)
 
     def _at_leader(
         self, path: str, request_type: Any, serve: Callable[[Any], Awaitable[Any]]
@@ -39,14 +37,14 @@ class NativeHandlers:
 
         async def once(raw: bytes, caller: Caller) -> bytes:
             if not self._engine.is_leader():
-                return await self._gateway.relay.unary(path, raw, caller)
+                return await self._context.relay.unary(path, raw, caller)
             answer = bytes((await serve(parsed(request_type, raw))).SerializeToString())
             self._answered(method)
             return answer
 
         async def admitted(context: Any, caller: Caller) -> bytes:
             async with self._intake.request(context, path.rpartition("/")[2]) as raw:
-                return await self._gateway.relay.run(caller, len(raw), lambda: once(raw, caller))
+                return await self._context.relay.run(caller, len(raw), lambda: once(raw, caller))
 
         async def handle(_: Any, context: Any) -> bytes:
             caller = Caller.of(context, tls=self._tls, peer_port=self._peer_port)
@@ -73,7 +71,7 @@ class NativeHandlers:
         await abort(context, error, *more)
 
     def _answered(self, method: str, code: grpc.StatusCode = grpc.StatusCode.OK) -> None:
-        self._gateway.requests.answered(method, code.name)
+        self._context.requests.answered(method, code.name)
 
 
 def method_of(path: str) -> str:

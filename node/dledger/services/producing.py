@@ -30,6 +30,7 @@ from dledger.errors import (
     RateLimited,
     Refused,
 )
+from dledger.requests.context import RequestContext
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import parsed
 from dledger.rpc.status import bug
@@ -37,7 +38,6 @@ from dledger.services.batches import checked_batch
 
 if TYPE_CHECKING:
     from dledger.requests.intake import Request
-    from dledger.server.gateway import Gateway
 
 logger = logging.getLogger(__name__)
 
@@ -70,20 +70,20 @@ class Producing:
     """One stream: a task that reads and proposes, and answers in order.
 
     Args:
-        gateway: The node's.
+        context: The node's.
         answered: Told of each answered batch, for the metrics: None, or why it was refused.
         connection: Whose stream it is, as gRPC names it.
     """
 
     def __init__(
         self,
-        gateway: Gateway,
+        context: RequestContext,
         answered: Callable[[DledgerError | None], None],
         connection: str,
     ) -> None:
-        self._engine, self._catalog = gateway.engine, gateway.catalog
-        self._production, self._connection = gateway.production, connection
-        self._bounds = gateway.config.streams
+        self._engine, self._catalog = context.engine, context.catalog
+        self._production, self._connection = context.production, connection
+        self._bounds = context.config.streams
         self._answered = answered
         self._under_way: deque[_Batch] = deque()
         self._bytes = self._messages = 0

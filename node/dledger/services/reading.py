@@ -7,18 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from dledger.broker.consume_queue import ConsumeQueue, Position
 from dledger.broker.produce import ProduceFrame, without_client_id
 from dledger.broker.topics import Topic
 from dledger.errors import OffsetOutOfRange, UnknownTopic
+from dledger.requests.context import RequestContext
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.wire import length_prefix
 from dledger.types import Entry
-
-if TYPE_CHECKING:
-    from dledger.server.gateway import Gateway
 
 _RESPONSE_BYTES: Final = 1 << 20
 _FOLLOW_POLL_S: Final = 5.0
@@ -61,8 +59,8 @@ class Stretch:
 class BatchReading:
     """One reader: walks a queue from payload to payload."""
 
-    def __init__(self, gateway: Gateway, request: pb.ReadRequest) -> None:
-        self._engine, self._arrivals = gateway.engine, gateway.arrivals
+    def __init__(self, context: RequestContext, request: pb.ReadRequest) -> None:
+        self._engine, self._arrivals = context.engine, context.arrivals
         self._request = request
         self._topic: Topic | None = None
         self._offset = request.start_offset

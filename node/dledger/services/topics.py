@@ -33,7 +33,7 @@ class TopicsHandlers(NativeHandlers):
         )
 
     async def _create_topic(self, request: pb.CreateTopicRequest) -> pb.CreateTopicResponse:
-        queues = request.queues or self._gateway.config.default_queues
+        queues = request.queues or self._context.config.default_queues
         command = CreateTopic(name=request.name, type=request.type or NORMAL, queues=queues)
         result = await self._engine.propose(command.encode())
         if not isinstance(result, TopicCreated):
@@ -55,5 +55,5 @@ class TopicsHandlers(NativeHandlers):
         self._answered(_LIST_TOPICS)
         answer = pb.ListTopicsResponse(topics=topics).SerializeToString()
         connection = "" if self._peer_port else context.peer()
-        async with self._gateway.outflow.room(connection, len(answer)):
+        async with self._context.outflow.room(connection, len(answer)):
             await context.write(answer)
