@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dledger.__main__ import main
 from dledger.cli.dev import found, own_status
+from dledger.cli.main import main
 from dledger.client import AdminClient
 from dledger.errors import AlreadyBootstrapped, Unavailable
 from dledger.files.files import RealFiles

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dledger import __main__ as command_line
+from dledger.cli import main as command_line
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")

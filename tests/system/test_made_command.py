@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dledger import __main__ as command_line
+from dledger.cli import main as command_line
 from dledger.errors import UnknownTopic
 from tests.requests.rocketmq_client import RocketClient, code, message
 from tests.system.live_nodes import LiveNodes, eventually

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from dledger import __main__ as command_line
+from dledger.cli import main as command_line
 from tests.system.live_nodes import GROUP_ID, LiveNodes
 
 

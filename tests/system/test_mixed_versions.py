@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from dledger.__main__ import main
 from dledger.broker import columns
 from dledger.broker import state as broker_state
 from dledger.broker.frames import split
 from dledger.broker.results import TopicCreated
 from dledger.broker.state import BrokerState
 from dledger.cli import node_command
+from dledger.cli.main import main
 from dledger.errors import (
     CorruptFile,
     FeatureNotReady,

@@ -18,7 +18,7 @@ _OURS: Final = ("dledger", "dledger_operator", "dledger_pipeline")
 
 def dledger() -> int:
     """Run ``dledger``."""
-    return _run("dledger.__main__", "dledger", extra="node")
+    return _run("dledger.cli.main", "dledger", extra="node")
 
 
 def dledger_operator() -> int:

@@ -1,0 +1,212 @@
+"""The ``dledger`` command: its subcommands, and what their errors come to."""
+
+from __future__ import annotations
+
+import dledger.common.grpc_polling  # noqa: F401 - before gRPC, which looks when it is imported
+
+# isort: split
+import argparse
+import asyncio
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
+
+from dledger.cli import dev, group_command, log_tool, member_command, node_command, topic_command
+from dledger.cli.admin_options import add_admin_arguments
+from dledger.client import AdminClient
+from dledger.common.failover import failover_line
+from dledger.common.version import VERSION
+from dledger.errors import DledgerError, Unavailable
+
+_EXIT_OK: Final = 0
+_EXIT_REFUSED: Final = 1
+_EXIT_UNAVAILABLE: Final = 4
+_WORTH_TELLING_MS: Final = 1000
+
+_EPILOG: Final = """\
+examples:
+  dledger dev --nodes 3 --data ./data            a whole group on this machine
+  dledger node --config /etc/dledger/node.toml   one node (what the container runs)
+  dledger topic create orders --queues 8 --endpoint 127.0.0.1:18281
+  dledger topic list --endpoint 127.0.0.1:18281 --json
+  dledger group list --endpoint 127.0.0.1:18281
+  dledger status --endpoint 127.0.0.1:18281
+  dledger member list --endpoint 127.0.0.1:18281
+  dledger log verify ./data/node-0
+
+--endpoint: a node's peer port (20911; `dev` prints its own as adminEndpoints) serves every command,
+its client port (8081) topic create and topic list
+exit codes: 0 done, 1 refused, 2 wrong usage or configuration, 3 the data directory is refused,
+4 the group cannot be reached, 5 a newer version of dledger is needed; of a node: 1 it ended itself
+for a fault, 4 its watchdog ended it
+"""
+
+
+_STATUS_EPILOG: Final = """\
+examples:
+  dledger status --endpoint 10.0.0.1:20911
+  dledger status --endpoint 10.0.0.1:20911 --timeout 2 --json
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    args = _parser().parse_args(argv)
+    run: Callable[[argparse.Namespace], int] = args.run
+    return run(args)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dledger",
+        description="A Raft-replicated commit log that speaks the RocketMQ 5 protocol.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"dledger {VERSION}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _command(
+        commands, "node", "run one node of a group", node_command.add_arguments, node_command.run
+    )
+    _command(commands, "dev", "run a whole group on this machine", dev.add_arguments, dev.run)
+    _add_topic(commands)
+    _add_group(commands)
+    _add_member(commands)
+    _command(commands, "status", "ask a node how it is", _add_status_arguments, _asking(_status))
+    _command(commands, "log", "read a data directory offline", log_tool.add_arguments, log_tool.run)
+    return parser
+
+
+def _command(
+    commands: Any,
+    name: str,
+    help_text: str,
+    add_arguments: Callable[[argparse.ArgumentParser], None],
+    run: Callable[[argparse.Namespace], int],
+) -> None:
+    parser = commands.add_parser(name, help=help_text, description=f"{help_text.capitalize()}.")
+    add_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_topic(commands: Any) -> None:
+    actions = _family(commands, "topic", "create, list and delete topics", topic_command.EPILOG)
+    for name, help_text, add_arguments, work in (
+        ("create", "create a topic", topic_command.add_create_arguments, topic_command.create),
+        ("list", "list topics", topic_command.add_list_arguments, topic_command.show),
+        (
+            "delete",
+            "delete a topic with its messages",
+            topic_command.add_delete_arguments,
+            topic_command.delete,
+        ),
+    ):
+        _command(actions, name, help_text, add_arguments, _asking(work))
+
+
+def _add_group(commands: Any) -> None:
+    help_text = "list, create and delete consumer groups"
+    actions = _family(commands, "group", help_text, group_command.EPILOG)
+    for name, help_text, add_arguments, work in (
+        (
+            "list",
+            "list consumer groups and what they have before them",
+            group_command.add_list_arguments,
+            group_command.show,
+        ),
+        (
+            "create",
+            "create a consumer group",
+            group_command.add_create_arguments,
+            group_command.create,
+        ),
+        (
+            "delete",
+            "delete a consumer group with its offsets",
+            group_command.add_delete_arguments,
+            group_command.delete,
+        ),
+    ):
+        _command(actions, name, help_text, add_arguments, _asking(work))
+
+
+def _family(commands: Any, name: str, help_text: str, epilog: str) -> Any:
+    family = commands.add_parser(
+        name,
+        help=help_text,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return family.add_subparsers(required=True, metavar="ACTION")
+
+
+def _add_member(commands: Any) -> None:
+    help_text = "list, add and remove members"
+    actions = _family(commands, "member", help_text, member_command.EPILOG)
+    for name, help_text, add_arguments, work in (
+        ("list", "list the members", member_command.add_list_arguments, member_command.show),
+        ("add", "add a node as learner", member_command.add_add_arguments, member_command.add),
+        (
+            "remove",
+            "remove a member for good",
+            member_command.add_remove_arguments,
+            member_command.remove,
+        ),
+    ):
+        _command(actions, name, help_text, add_arguments, _asking(work))
+
+
+def _asking(
+    work: Callable[[argparse.Namespace], Coroutine[Any, Any, int]],
+) -> Callable[[argparse.Namespace], int]:
+    """Return *work* with its errors told and turned into exit codes."""
+    return lambda args: _run_client(args, work(args))
+
+
+def _add_status_arguments(parser: argparse.ArgumentParser) -> None:
+    add_admin_arguments(parser, _STATUS_EPILOG)
+
+
+async def _status(args: argparse.Namespace) -> int:
+    async with AdminClient(args.endpoint, timeout_s=args.timeout) as admin:
+        status = await admin.status()
+    if args.json:
+        print(json.dumps(dataclasses.asdict(status)))
+        return _EXIT_OK
+    ready = "ready" if status.ready else f"not ready: {status.not_ready_reason}"
+    print(f"{status.name} ({status.node_id}) of group {status.group} {status.group_id or '-'}")
+    print(f"  {status.role}, term {status.term}, {ready}")
+    print(f"  commit {status.commit_index}, applied {status.applied_index}")
+    if status.commit_waits_ms >= _WORTH_TELLING_MS:
+        waits_s = status.commit_waits_ms / 1000
+        print(f"  no majority has acknowledged what waits in its log for {waits_s:.1f} s")
+    print(f"  version {status.version}, feature level {status.feature_level}")
+    for row in status.members:
+        # Only a leader knows how far the others are.
+        far = f" match {row.match_index} lag {row.lag}" if status.role == "leader" else ""
+        level = row.feature_level or "unknown"
+        print(f"  {row.member.name:20} {row.role:10}{far} level {level}")
+    if status.role != "leader":
+        print("  how far each member is, its leader alone knows: `dledger member list` asks it")
+    if status.last_failover is not None:
+        print(f"  {failover_line(status.last_failover)}")
+    return _EXIT_OK
+
+
+def _run_client(args: argparse.Namespace, work: Coroutine[Any, Any, int]) -> int:
+    try:
+        return asyncio.run(work)
+    except Unavailable as error:
+        return _failed(args, error, _EXIT_UNAVAILABLE)
+    except DledgerError as error:
+        return _failed(args, error, _EXIT_REFUSED)
+
+
+def _failed(args: argparse.Namespace, error: DledgerError, code: int) -> int:
+    """Say what went wrong: to people on stderr, with ``--json`` to programs on stdout, too."""
+    print(f"dledger: {error}", file=sys.stderr)
+    if args.json:
+        print(json.dumps({"error": {"type": type(error).__name__, "message": str(error)}}))
+    return code
