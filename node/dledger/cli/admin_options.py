@@ -6,7 +6,7 @@ import argparse
 from typing import Final
 
 from dledger.client import AdminClient
-from dledger.rpc.channel import MAX_ANSWER_BYTES
+from dledger.common.limits import MAX_ANSWER_BYTES
 
 _NOT_DONE: Final = 1
 PEER_PORT: Final = "any member's peer port (20911)"

@@ -10,6 +10,8 @@ MAX_REQUEST_BYTES: Final = 16 << 20
 MAX_CLIENT_FRAME_BYTES: Final = MAX_REQUEST_BYTES + (4 << 20)
 """A request as it is on the wire: bodies, and what is said of each message."""
 MAX_PEER_FRAME_BYTES: Final = 64 << 20
+MAX_ANSWER_BYTES: Final = 64 << 20
+"""An answer that a client takes, where its user does not say otherwise."""
 MAX_MESSAGES: Final = 4_096
 MAX_IDS_OF_CLIENT: Final = 1 << 16
 """Message ids that the state remembers of a client in a topic (`broker.dedupe`)."""

@@ -17,7 +17,6 @@ from typing import Any, Final, Protocol
 import grpc
 import grpc.aio
 
-from dledger.common.limits import MAX_PEER_FRAME_BYTES
 from dledger.errors import InvalidArgument, NewerCommand, Unavailable
 from dledger.peers.frame_stream import FrameStream
 from dledger.peers.hello import METADATA_KEY, Hello
@@ -31,6 +30,7 @@ from dledger.raft.messages import (
     Message,
 )
 from dledger.rpc.cancelled import is_cancelled
+from dledger.rpc.channel import PEER_OPTIONS
 from dledger.rpc.metadata import by_key
 from dledger.types import Member, NodeId
 
@@ -43,22 +43,6 @@ _MAX_FRAMES_BEFORE_OPEN: Final = 64
 """Control frames that may wait for the peer to accept the stream."""
 _RECONNECT_S: Final = 0.1
 _RECONNECT_MAX_S: Final = 1.0
-CHANNEL_OPTIONS: Final = (
-    ("grpc.max_send_message_length", MAX_PEER_FRAME_BYTES),
-    ("grpc.max_receive_message_length", MAX_PEER_FRAME_BYTES),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 2000),  # gRPC's word for how long connecting may take
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.dns_min_time_between_resolutions_ms", 500),
-    ("grpc.keepalive_time_ms", 5000),
-    ("grpc.keepalive_timeout_ms", 2000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.default_compression_algorithm", 0),
-    ("grpc.compression_enabled_algorithms_bitset", 1),
-)
 
 _REPLICATION: Final = (
     AppendRequest,
@@ -291,4 +275,4 @@ class PeerLink:
 
 
 def _dial(address: str) -> grpc.aio.Channel:
-    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+    return grpc.aio.insecure_channel(address, options=PEER_OPTIONS)

@@ -31,10 +31,9 @@ from dledger.errors import (
     RateLimited,
     Unavailable,
 )
-from dledger.peers.peer_link import CHANNEL_OPTIONS
 from dledger.requests.engine import Engine
 from dledger.requests.passing_on import PassingOn
-from dledger.rpc.channel import error_of
+from dledger.rpc.channel import PEER_OPTIONS, error_of
 from dledger.rpc.metadata import by_key
 from dledger.rpc.status import Relayed, from_rpc
 from dledger.types import Member, NodeId
@@ -384,4 +383,4 @@ def _deadline_s(context: Any) -> float:
 
 
 def _dial(address: str) -> grpc.aio.Channel:
-    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+    return grpc.aio.insecure_channel(address, options=PEER_OPTIONS)

@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 import grpc
 import grpc.aio
 
+from dledger.common.limits import MAX_ANSWER_BYTES, MAX_PEER_FRAME_BYTES
 from dledger.errors import (
     AlreadyBootstrapped,
     DiskFull,
@@ -39,7 +40,6 @@ LEADER_KEY: Final = "dledger-leader"
 """Trailing metadata: the leader's client address, where a caller has to go there by itself."""
 NOTHING_TAKEN_KEY: Final = "dledger-nothing-taken"
 """Trailing metadata: of what came with a stream of batches, nothing came into the log."""
-MAX_ANSWER_BYTES: Final = 64 << 20
 
 
 def options(max_answer_bytes: int = MAX_ANSWER_BYTES) -> tuple[tuple[str, int], ...]:
@@ -58,6 +58,23 @@ def options(max_answer_bytes: int = MAX_ANSWER_BYTES) -> tuple[tuple[str, int], 
 
 
 OPTIONS: Final = options()
+PEER_OPTIONS: Final = (
+    ("grpc.max_send_message_length", MAX_PEER_FRAME_BYTES),
+    ("grpc.max_receive_message_length", MAX_PEER_FRAME_BYTES),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 2000),  # gRPC's word for how long connecting may take
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.dns_min_time_between_resolutions_ms", 500),
+    ("grpc.keepalive_time_ms", 5000),
+    ("grpc.keepalive_timeout_ms", 2000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.default_compression_algorithm", 0),
+    ("grpc.compression_enabled_algorithms_bitset", 1),
+)
+"""Of a channel from node to node: a peer that is gone is seen, and tried again, soon."""
 
 
 def nodes_of(addresses: str | Sequence[str], *, for_what: str) -> tuple[str, ...]:
