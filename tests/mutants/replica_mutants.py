@@ -153,7 +153,7 @@ REPLICA_MUTANTS = (
     ),
     Mutant(
         name="give whole entries only from the first",
-        file="replica/refetch.py",
+        file="store/whole_entries.py",
         old="            first = damaged.stop\n",
         new="            return ()\n",
         why="two nodes with damage at the same place do not help each other with the rest",

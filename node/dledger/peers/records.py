@@ -26,9 +26,9 @@ from dledger.errors import (
 )
 from dledger.peers.peer_codec import BadFrame, decode_entries, encode_entries
 from dledger.peers.peers import Peers
-from dledger.replica.refetch import whole_entries
 from dledger.rpc.status import abort
 from dledger.store.commit_log import CommitLog
+from dledger.store.whole_entries import whole_entries
 from dledger.types import Entry, NodeId
 
 SERVICE: Final = "dledger.v1.Records"

@@ -17,8 +17,6 @@ from typing import Final, Protocol
 from dledger.common.metrics import NodeMetrics
 from dledger.errors import (
     DiskFull,
-    FaultyEntry,
-    OffsetOutOfRange,
     StorageError,
     Unavailable,
 )
@@ -188,17 +186,3 @@ def is_stuck_behind(damaged: Sequence[range], core: RaftView) -> bool:
     voters = core.membership.voter_ids
     matches = [one.match_index for peer, one in core.progress().items() if peer in voters]
     return bool(damaged and matches) and max(matches) < damaged[-1].stop - 1
-
-
-def whole_entries(log: CommitLog, first: int, last: int, max_bytes: int) -> tuple[Entry, ...]:
-    """Return what the log can give of [first, last], from the first whole entry on."""
-    first, last = max(first, log.first_index), min(last, log.last_index)
-    for damaged in log.faulty:
-        if first in damaged:
-            first = damaged.stop
-    if first > last:
-        return ()
-    try:
-        return log.read(first, last, max_bytes)
-    except (FaultyEntry, OffsetOutOfRange, StorageError):
-        return ()
