@@ -27,6 +27,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+import grpc
+
 from dledger.broker.changes import QueueKey
 from dledger.broker.commands import LeaseRef, Receive, Release, Renew
 from dledger.broker.deliveries import Lease
@@ -34,8 +36,10 @@ from dledger.broker.results import Received
 from dledger.common.limits import MAX_CLIENTS, MAX_UNCONFIRMED_ANSWERS, RENEWED_INVISIBLE_MS
 from dledger.errors import DledgerError
 from dledger.requests.engine import Engine
-from dledger.requests.forward import Caller
+from dledger.requests.forward import THROUGH_KEY, Caller
+from dledger.requests.passing_on import PASSED_ON_PATH, numbers_of
 from dledger.rocketmq.names import client_id, group_name, is_client_id
+from dledger.rpc.metadata import by_key
 from dledger.rpc.rocketmq_stubs import service
 from dledger.rpc.status import ok
 from dledger.types import NodeId
@@ -226,3 +230,17 @@ class Clients:
             if self.is_alive(lease.client_id):
                 leases[group, topic].append(LeaseRef(queue_id, offset, lease.receive_id))
         return leases
+
+
+def passed_on_handler(clients: Clients) -> grpc.GenericRpcHandler:
+    """Return what takes a follower's word for answers that it passed on; for the peers' port."""
+
+    async def passed_on(request: bytes, context: Any) -> bytes:
+        through = by_key(context.invocation_metadata()).get(THROUGH_KEY)
+        if through is not None:
+            clients.passed_on(NodeId(through), numbers_of(request))
+        return b""
+
+    _, service_name, method = PASSED_ON_PATH.split("/")
+    handler = grpc.unary_unary_rpc_method_handler(passed_on)
+    return grpc.method_handlers_generic_handler(service_name, {method: handler})

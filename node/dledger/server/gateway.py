@@ -7,7 +7,6 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import grpc
 import grpc.aio
@@ -20,13 +19,12 @@ from dledger.requests.catalog import Catalog
 from dledger.requests.config import GatewayConfig
 from dledger.requests.context import RequestContext
 from dledger.requests.engine import Engine
-from dledger.requests.forward import THROUGH_KEY, Relay
+from dledger.requests.forward import Relay
 from dledger.requests.intake import PEER_SHARES, Intake
 from dledger.requests.outflow import Outflow
-from dledger.requests.passing_on import PASSED_ON_PATH, numbers_of
 from dledger.requests.production import Production
 from dledger.rocketmq.acking import Acker
-from dledger.rocketmq.clients import Clients
+from dledger.rocketmq.clients import Clients, passed_on_handler
 from dledger.rocketmq.messaging import MessagingHandlers, MessagingParts
 from dledger.rocketmq.polls import HeldPolls
 from dledger.rocketmq.receiving import Receiver
@@ -34,10 +32,8 @@ from dledger.rocketmq.routes import Router
 from dledger.rocketmq.sending import Sender
 from dledger.rocketmq.telemetry import Telemetry
 from dledger.rocketmq.turns import Turns
-from dledger.rpc.metadata import by_key
 from dledger.services.ledger import LedgerHandlers
 from dledger.services.topics import TopicsHandlers
-from dledger.types import NodeId
 
 logger = logging.getLogger(__name__)
 
@@ -141,20 +137,7 @@ class Gateway:
             LedgerHandlers(self.context, tls=tls, peer_port=peer_port).generic_handler(),
             TopicsHandlers(self.context, tls=tls, peer_port=peer_port).generic_handler(),
         )
-        return (*handlers, self._words_of_followers()) if peer_port else handlers
-
-    def _words_of_followers(self) -> grpc.GenericRpcHandler:
-        """Return what takes a follower's word for answers that it passed on."""
-
-        async def passed_on(request: bytes, context: Any) -> bytes:
-            through = by_key(context.invocation_metadata()).get(THROUGH_KEY)
-            if through is not None:
-                self.clients.passed_on(NodeId(through), numbers_of(request))
-            return b""
-
-        _, service, method = PASSED_ON_PATH.split("/")
-        handler = grpc.unary_unary_rpc_method_handler(passed_on)
-        return grpc.method_handlers_generic_handler(service, {method: handler})
+        return (*handlers, passed_on_handler(self.clients)) if peer_port else handlers
 
     def load(self) -> Load:
         """Return what clients keep busy here now."""
