@@ -150,3 +150,24 @@ def test_there_is_no_command_for_the_spool_yet() -> None:
         command_line.main(["spool"])
 
     assert ended.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("of_help", "of_runbooks", "from_outside"),
+    [
+        ("exit codes: ", "**A command's exit code**", set[str]()),
+        ("of node: ", "**A node's exit code**", {"137"}),
+    ],
+)
+def test_exit_codes_are_the_same_in_help_and_in_the_runbooks(
+    of_help: str, of_runbooks: str, from_outside: set[str]
+) -> None:
+    """Found: 4 was another thing in each."""
+    _, _, told = command_line._EPILOG.partition(of_help)
+    told = re.split(r"\n(?:of node:|$)", told)[0]
+    _, _, table = (ROOT / "docs/runbooks.md").read_text("utf-8").partition(of_runbooks)
+    table = table.partition("\n\n**")[0]
+
+    codes = re.findall(r"^\| (\d+) \|", table, re.MULTILINE)
+
+    assert set(re.findall(r"\b(\d+) [a-z]", told)) == {*codes} - from_outside

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 from importlib.metadata import distributions
 from importlib.util import find_spec
@@ -184,3 +185,19 @@ def test_every_python_that_we_name_is_tried() -> None:
     workflow = yaml.safe_load((ROOT / ".github/workflows/python.yaml").read_text())
 
     assert workflow["jobs"]["unit"]["strategy"]["matrix"]["python"] == named
+
+
+def test_the_source_distribution_has_what_is_shipped_and_no_tests(tmp_path: Path) -> None:
+    """Found: "node" in its list took tests/node, too."""
+    command = [wheels.uv(), "build", "--quiet", "--sdist", "--out-dir", tmp_path, ROOT]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    (path,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+
+    tops = {name.partition("/")[0] for name in names}
+    assert {"node", "operator", "pipeline", "charts", "docs", "pyproject.toml"} <= tops
+    assert not tops & {"tests", "e2e", "bench", "scripts"}
+    assert not any(name.startswith("node/dledger_sim/") for name in names)
+    assert "charts/dledger-operator/crds/brokergroup.yaml" in names

@@ -140,3 +140,14 @@ def test_a_compaction_is_whole_or_an_error_names_what_is_not(
         list(part.read())
     with pytest.raises(CorruptManifest, match=str(result["manifest"])):
         compacted.load(store, GROUP_ID, ("orders",))
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_topic_without_keys_is_told(store: Store) -> None:
+    """A misspelt name would be compacted to no effect, in silence."""
+    said: list[str] = []
+
+    compact(CompactRequest(store=store.url, topics=("prices", "prizes")), said.append)
+
+    assert "topic 'prizes' has no message with a key in this backup: nothing goes" in said
+    assert not any("'prices'" in line for line in said)

@@ -38,9 +38,9 @@ examples:
 
 --endpoint: a node's peer port (20911; `dev` prints its own as adminEndpoints) serves every command,
 its client port (8081) topic create and topic list
-exit codes: 0 done, 1 refused, 2 wrong usage or configuration, 3 the data directory is refused,
-4 the group cannot be reached, 5 a newer version of dledger is needed; of a node: 1 it ended itself
-for a fault, 4 its watchdog ended it
+exit codes: 0 done, 1 refused, 2 wrong usage, 4 the group cannot be reached, 130 interrupted
+of node: 0 told to stop, 1 it ended itself for a fault, 2 wrong configuration,
+3 its disk is refused, 4 its watchdog ended it, 5 a newer version of dledger is needed
 """
 
 

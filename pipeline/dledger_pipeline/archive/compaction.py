@@ -75,6 +75,10 @@ class Winners:
         self._topics = frozenset(topics)
         self._offsets = dict(_by_queue(newest, "queue_offset"))
 
+    def without_keys(self) -> tuple[str, ...]:
+        """Return the compacted topics in which no message has a key, sorted: misspelt ones, say."""
+        return tuple(sorted(self._topics - {topic for topic, _ in self._offsets}))
+
     def filter(self, messages: pa.RecordBatch) -> pa.RecordBatch:
         """Return the messages of a batch (`MESSAGE_SCHEMA`) that stay, in their order."""
         return messages.filter(pa.array(self._stays(messages)))

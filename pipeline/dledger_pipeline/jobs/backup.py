@@ -132,7 +132,7 @@ def _run(
 ) -> list[ManifestRow]:
     first, last = plan.ranges[0].first_index, plan.ranges[-1].last_index
     progress(
-        f"entries [{first}, {last}] of group {plan.group} in {len(plan.ranges)} ranges, "
+        f"entries [{first}, {last}] of group {plan.group} in {len(plan.ranges)} range(s), "
         f"from {plan.ranges[0].addresses[0]}, by Spark on {request.master}"
     )
     tasks = [_Task(store, entries) for entries in plan.ranges]
@@ -142,7 +142,7 @@ def _run(
     rows = [ManifestRow(**json.loads(row[0])) for row in found]
     written = sum(row.object_bytes for row in rows)
     read = sum(row.record_bytes for row in rows)
-    progress(f"wrote {len(rows)} objects: {mib(written)} of {mib(read)} records")
+    progress(f"wrote {len(rows)} object(s): {mib(written)} of {mib(read)} records")
     return sorted(rows, key=lambda row: row.first_index)
 
 

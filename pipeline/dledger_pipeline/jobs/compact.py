@@ -71,7 +71,7 @@ def compact(request: CompactRequest, progress: Progress) -> Result:
     store = Store.open(request.store, request.store_endpoint, allow_http=request.allow_http)
     manifest = load(store, request.group_id)
     ranges = list(placed(archived(store, manifest)))
-    progress(f"entries up to {manifest.last_index} in {len(ranges)} ranges, placed")
+    progress(f"entries up to {manifest.last_index} in {len(ranges)} range(s), placed")
     compaction = Compaction(
         group_id=manifest.group_id,
         last_index=manifest.last_index,
@@ -80,6 +80,8 @@ def compact(request: CompactRequest, progress: Progress) -> Result:
     name = f"dledger-compact-{manifest.group}"
     with spark_session(name, request.master, request.conf) as spark, typed_errors():
         winners = _winners(spark, ranges, compaction.topics)
+        for topic in winners.without_keys():
+            progress(f"topic {topic!r} has no message with a key in this backup: nothing goes")
         tasks = [_Write(each, winners, store, compaction) for each in ranges]
         found = one_task_each(spark, tasks, _write, _FILE_SCHEMA).collect()
     files = sorted((CompactedFile(**json.loads(row[0])) for row in found), key=_first_index)
