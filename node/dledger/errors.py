@@ -7,6 +7,7 @@
     │   ├── InvalidArgument
     │   │   └── LimitReached    (the group has as many topics, queues or groups as it may)
     │   ├── Unsupported         (not implemented yet; the message names the feature)
+    │   ├── NotServed           (a client's word: nothing at that port knows the call)
     │   ├── UnknownTopic / UnknownGroup / TopicTypeMismatch
     │   ├── InvalidReceiptHandle
     │   ├── MessageIdConflict   (the id is that of a message with another body)
