@@ -137,7 +137,7 @@ def _of_one_size(count: int, size: int) -> tuple[bytes, struct.Struct]:
 class _Strings:
     """A column of byte strings inside a payload; `end` is where the next column starts."""
 
-    __slots__ = ("_bytes_at", "_count", "_data", "_offsets_at", "end")
+    __slots__ = ("_bytes_at", "_count", "_data", "_offsets_at", "end", "size_bytes")
 
     def __init__(self, data: bytes, start: int, end: int, count: int) -> None:
         self._data, self._count, self._offsets_at = data, count, start
@@ -147,10 +147,7 @@ class _Strings:
         self.end: int = self._bytes_at + _U32.unpack_from(data, self._bytes_at - 4)[0]
         if self.end > end:
             raise MalformedCommandError(f"strings at byte {self._bytes_at} end after the payload")
-
-    @property
-    def size_bytes(self) -> int:
-        return self.end - self._bytes_at
+        self.size_bytes: int = self.end - self._bytes_at
 
     def offsets(self) -> tuple[int, ...]:
         offsets = struct.unpack_from(f"<{self._count + 1}I", self._data, self._offsets_at)

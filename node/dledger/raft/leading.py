@@ -166,8 +166,9 @@ class Leadership:
 
     def appended(self, entry: Entry) -> None:
         """Take note of an entry that we appended in this term."""
-        self._unsettled.append((entry.index, entry.size_bytes))
-        self._unsettled_bytes += entry.size_bytes
+        size_bytes = entry.size_bytes
+        self._unsettled.append((entry.index, size_bytes))
+        self._unsettled_bytes += size_bytes
         self.pump_due = True
 
     # Commitment

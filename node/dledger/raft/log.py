@@ -141,7 +141,11 @@ class RaftLog:
 
     def knows(self, index: int) -> bool:
         """Whether we can tell what is at *index*: it is in our log, or right before it."""
-        return self.first_index - 1 <= index <= self.last_index
+        return index <= self.last_index and not self.has_dropped(index + 1)
+
+    def has_dropped(self, index: int) -> bool:
+        """Whether our log begins behind *index*; of what is in memory, storage is not asked."""
+        return index < self._tail_first and index < self._reader.first_index
 
     def matches(self, index: int, term: int) -> bool:
         """Whether we have the entry (index, term); (0, 0) is in every log."""
@@ -243,7 +247,7 @@ class RaftLog:
         start = first - self._tail_first
         stop = size = 0
         for stop in range(start, last - self._tail_first + 1):
-            size += self._tail[stop].size_bytes
+            size += len(self._tail[stop].data)
             if size > max_bytes and stop > start:
                 return tuple(self._tail[start:stop])
         return tuple(self._tail[start : stop + 1])

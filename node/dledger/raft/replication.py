@@ -48,9 +48,7 @@ class Replication:
 
     def gets_snapshot(self, peer: Progress) -> bool:
         """Whether the follower is sent a snapshot: our log has not what it needs next (Raft 7)."""
-        if peer.state is ProgressState.SNAPSHOT:
-            return True
-        return peer.next_index <= self._log.last_index and peer.next_index < self._log.first_index
+        return peer.state is ProgressState.SNAPSHOT or self._log.has_dropped(peer.next_index)
 
     def _send_entries(self, peer_id: NodeId, peer: Progress) -> None:
         config, last_index = self._config, self._log.last_index
@@ -65,7 +63,7 @@ class Replication:
                 peer.fetching = True
                 return
             self._send_append(peer_id, peer.next_index - 1, entries)
-            size_bytes = sum([entry.size_bytes for entry in entries])
+            size_bytes = sum([len(entry.data) for entry in entries])
             peer.sent(last_index=entries[-1].index, size_bytes=size_bytes)
             if is_committed:
                 self._pace.sent(peer_id, size_bytes)

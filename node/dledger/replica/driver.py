@@ -136,6 +136,7 @@ class Driver:
         self._log = log
         self.core.log_repaired(whole=log.is_whole)
         self._membership = self.core.membership
+        self._is_member = self._membership.get(raft.id) is not None
         self._log_clock = LogClock(clock)
         self._log_clock.applied(snapshots.now_ms if snapshots is not None else 0)
         self._proposing = Proposing(
@@ -422,7 +423,8 @@ class Driver:
 
     def _advance(self) -> None:
         while self._takes_steps():
-            self._proposing.propose(disk_idle=self._disk.idle)
+            if self._proposing.waits():
+                self._proposing.propose(disk_idle=self._disk.idle)
             if not self.core.has_ready():
                 break
             ready = self.core.ready()
@@ -576,8 +578,9 @@ class Driver:
         membership = self.core.membership
         if membership is not self._membership:
             self._membership = membership
+            self._is_member = membership.get(self._id) is not None
             self._on_membership(membership)
-        if membership.get(self._id) is not None:
+        if self._is_member:
             return
         removal_index = self.core.removal_index(self._id)
         if removal_index is not None and self._on_removed is not None:
@@ -585,6 +588,8 @@ class Driver:
             on_removed(removal_index)
 
     def _note_role(self, change: RoleChange | None) -> None:
+        if change is None and self._roles.knows_start:
+            return
         before = self._roles.changed(change)
         if before is None:
             return

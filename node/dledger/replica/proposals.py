@@ -74,6 +74,9 @@ class ProposalQueue:
 
     A line's turn comes at a number of bytes: what was taken of it since it began, which it does
     where the others are. One that was emptied is kept until they have come as far.
+
+    Attributes:
+        count: How many there are.
     """
 
     def __init__(
@@ -87,13 +90,13 @@ class ProposalQueue:
         self._lines: dict[str, _Line] = {}
         self._turns: list[tuple[int, int, _Line]] = []  # a heap; the second breaks ties, by age
         self._numbers = itertools.count()
-        self._turn = self._count = 0
+        self._turn = self.count = 0
         self._producers: dict[str, tuple[_Line, int]] = {}
         self._open: dict[OpenCommand, None] = {}
         self._fixed_bytes = 0
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     @property
     def size_bytes(self) -> int:
@@ -107,14 +110,14 @@ class ProposalQueue:
             Overloaded: The queue is full.
         """
         command, held = proposal.command, self.size_bytes
-        if self._count >= self._max_commands:
-            raise Overloaded(f"{self._count} commands are queued; back off and retry")
-        if self._count and held + len(command) > self._max_bytes:
+        if self.count >= self._max_commands:
+            raise Overloaded(f"{self.count} commands are queued; back off and retry")
+        if self.count and held + len(command) > self._max_bytes:
             raise Overloaded(
                 f"the proposal queue holds {held} of {self._max_bytes} bytes; back off and retry"
             )
         self._line_of(proposal).queue.append(proposal)
-        self._count += 1
+        self.count += 1
         if isinstance(command, bytes):
             self._fixed_bytes += len(command)
         else:
@@ -124,7 +127,7 @@ class ProposalQueue:
         """Remove and return the proposals of the next entry; those nobody awaits are dropped."""
         batch: list[Proposal] = []
         size, most = 0, self._max_entry_bytes
-        while self._count:
+        while self.count:
             turn, _, line = self._turns[0]
             if not line.queue:
                 heappop(self._turns)
@@ -140,7 +143,7 @@ class ProposalQueue:
             size += taken
             self._turn = turn
             heapreplace(self._turns, (turn + taken, next(self._numbers), line))
-        if not self._count:
+        if not self.count:
             self._forget_lines()
         return batch
 
@@ -152,7 +155,7 @@ class ProposalQueue:
         self._forget_lines()
         self._producers.clear()
         self._open.clear()
-        self._fixed_bytes = self._count = 0
+        self._fixed_bytes = self.count = 0
 
     def _line_of(self, proposal: Proposal) -> _Line:
         """Return where a command is to stand: behind those of its producer, if there are any."""
@@ -169,7 +172,7 @@ class ProposalQueue:
     def _taken(self, line: _Line) -> Proposal:
         """Remove and return the first of a line."""
         proposal = line.queue.popleft()
-        self._count -= 1
+        self.count -= 1
         if isinstance(proposal.command, bytes):
             self._fixed_bytes -= len(proposal.command)
         else:

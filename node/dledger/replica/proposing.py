@@ -72,7 +72,7 @@ class Proposing:
 
     def waits(self) -> bool:
         """Whether a command waits to become part of an entry."""
-        return bool(self._queue)
+        return self._queue.count > 0
 
     def push(
         self, command: Command, *, line: str = "", producer: str = ""
@@ -92,7 +92,7 @@ class Proposing:
         What has left the queue is in the log. A batch that was refused here would be overtaken by
         those behind it, which go as soon as there is room: one producer's batches out of order.
         """
-        while self._queue and self._may_propose(disk_idle=disk_idle):
+        while self._queue.count and self._may_propose(disk_idle=disk_idle):
             batch = self._queue.take_batch()
             if batch:
                 self._propose(batch)

@@ -19,7 +19,11 @@ logger = logging.getLogger(__name__)
 
 
 class RoleWatch:
-    """Follows role, term and leader of one core."""
+    """Follows role, term and leader of one core.
+
+    Attributes:
+        knows_start: It has been told how the core started; from then on each change has a cause.
+    """
 
     def __init__(
         self, core: Raft, *, clock: Clock, log_clock: LogClock, metrics: NodeMetrics
@@ -28,6 +32,7 @@ class RoleWatch:
         self._timer = FailoverTimer(core.id)
         self._seen: tuple[Role, int, NodeId | None] = (Role.FOLLOWER, 0, None)
         self._term_applied = 0
+        self.knows_start = False
 
     @property
     def last_failover(self) -> FailoverRecord | None:
@@ -60,6 +65,7 @@ class RoleWatch:
         Args:
             change: The core's newest word on why, if it had one since the last time.
         """
+        self.knows_start = True
         core, before = self._core, self._seen
         self._seen = (core.role, core.term, core.leader)
         if self._seen == before:

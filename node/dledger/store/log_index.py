@@ -87,9 +87,10 @@ class LogIndex:
 
     def check_range(self, first: int, last: int) -> None:
         """Raise OffsetOutOfRange unless the log holds [first, last]."""
+        oldest, newest = self.base.index + 1, self.last_index
         for index in (first, last):
-            if not self.first_index <= index <= self.last_index:
-                raise OffsetOutOfRange(index, first=self.first_index, last=self.last_index)
+            if not oldest <= index <= newest:
+                raise OffsetOutOfRange(index, first=oldest, last=newest)
 
     def segment_of(self, index: int) -> Segment:
         """Return the segment that holds *index*, which the caller knows to be in the log."""
