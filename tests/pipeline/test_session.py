@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
-from typing import NoReturn
+from pathlib import Path
+from typing import NoReturn, TypeVar
 
 import pyarrow as pa
 import pytest
@@ -13,6 +20,8 @@ from dledger.errors import CorruptRecord, DledgerError
 from dledger_pipeline.errors import ObjectMissing, SparkFailed
 from dledger_pipeline.spark.session import one_task_each, spark_session, typed_errors
 
+T = TypeVar("T")
+ROOT = Path(__file__).parents[2]
 _SCHEMA = pa.schema([pa.field("process", pa.int64(), nullable=False)])
 
 
@@ -66,3 +75,45 @@ def test_a_job_joins_the_session_that_is_there(spark: SparkSession) -> None:
         assert joined is spark
 
     assert spark.range(3).count() == 3
+
+
+@pytest.mark.slow
+@pytest.mark.found
+def test_ctrl_c_while_spark_starts_ends_its_jvm() -> None:
+    """It ignores the terminal's Ctrl-C and, half up, never ends by itself."""
+    program = "from dledger_pipeline.spark.session import spark_session as s\nwith s('x'): pass"
+    path = os.pathsep.join(str(ROOT / folder) for folder in ("node", "pipeline"))
+    starting = subprocess.Popen(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": path},
+        stderr=subprocess.DEVNULL,
+    )
+    (jvm,) = _eventually(lambda: _javas_of(starting.pid))
+
+    starting.send_signal(signal.SIGINT)
+
+    assert starting.wait() == -signal.SIGINT
+    try:
+        _eventually(lambda: not _is_java(jvm), deadline_s=20)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(jvm, signal.SIGKILL)
+
+
+def _javas_of(parent: int) -> list[int]:
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text("ascii").split()
+    return [int(pid) for pid in children if _is_java(int(pid))]
+
+
+def _is_java(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text("utf-8") == "java\n"
+    return False
+
+
+def _eventually(look: Callable[[], T], deadline_s: float = 60) -> T:
+    end_s = time.monotonic() + deadline_s
+    while not (seen := look()):
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+    return seen

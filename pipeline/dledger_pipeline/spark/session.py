@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -74,12 +75,23 @@ def _start(name: str, master: str, conf: Mapping[str, str]) -> SparkSession:
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
+    others = _children()
     try:
         return builder.getOrCreate()
+    except KeyboardInterrupt:
+        for pid in _children() - others:  # a JVM that is not up yet ignores Ctrl-C, and never ends
+            os.kill(pid, signal.SIGKILL)
+        raise
     except (PySparkException, Py4JError) as error:
         raise SparkFailed(
             f"Spark did not start with master {master}; Java's own words are above: {_line(error)}"
         ) from error
+
+
+def _children() -> set[int]:
+    """Return the pids of this process' own children."""
+    lists = Path("/proc/self/task").glob("*/children")
+    return {int(pid) for each in lists for pid in each.read_text("ascii").split()}
 
 
 def _check_java() -> None:
