@@ -12,6 +12,7 @@ async def test_a_connection_waits_for_its_own_batches_and_holds_up_nobody_else()
     production = Production(30, of_connection=10)
     first = await production.room("loud", 8)
     second = asyncio.create_task(production.room("loud", 8))
+    await asyncio.sleep(0)  # it has asked
     other = await production.room("other", 10)
     assert (second.done(), production.taken) == (False, 18)
 
