@@ -370,6 +370,14 @@ RAFT_MUTANTS = (
         checks=(_MEMBERSHIP, _SCENARIOS),
     ),
     Mutant(
+        name="nothing is left to do while somebody learns",
+        file="raft/changes.py",
+        old="if not self._rounds and self._config.id in current.voter_ids:",
+        new="if self._config.id in current.voter_ids:",
+        why="a learner that has caught up never votes",
+        checks=(_MEMBERSHIP,),
+    ),
+    Mutant(
         name="follow into any term",
         file="raft/core.py",
         old="if ahead > MAX_TERM_JUMP:",
