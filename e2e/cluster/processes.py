@@ -21,6 +21,7 @@ from e2e.cluster.shell import until
 MARK = "DLEDGER_E2E_COMPONENT"
 PROC = Path("/proc")
 DEATH_TIMEOUT_S = 20.0
+RUNTIMES = ("conmon", "containerd", "crio", "dockerd", "k3s", "kubelet")
 
 
 def spawn(layout: Layout, component: str, command: Sequence[str]) -> None:
@@ -58,6 +59,12 @@ def components(layout: Layout) -> dict[str, list[int]]:
         if component is not None:
             found.setdefault(component, []).append(pid)
     return found
+
+
+def runtimes() -> list[str]:
+    """Return the names of the kubelets and container runtimes that run here, whoever's they are."""
+    names = (_read(pid, "comm").decode(errors="replace").strip() for pid in pids())
+    return sorted({name for name in names if name.startswith(RUNTIMES)})
 
 
 def in_cgroup(cgroup_file: str, cgroup: str = CGROUP) -> bool:

@@ -84,23 +84,38 @@ def delete_what_is_left(layout: Layout, root: Path = Path("/")) -> None:
 
     That is records of our pods' networks and of containers that ran in our directories, sockets on
     which nobody listens, locks of nothing, and directories without content. All else is somebody
-    else's, and stays with its directories.
+    else's, and stays with its directories. So does everything where another kubelet or container
+    runtime runs: even an empty directory may be one of its mounts.
     """
+    if processes.runtimes():
+        return
     netns = root / "run" / "netns"
     if netns.is_dir() and not any(netns.iterdir()):
         mounts.release([netns])
     for record in _records_of_networks(root / "var" / "lib" / "cni" / "results"):
         record.unlink(missing_ok=True)
     for state in (root / "run" / "containerd" / "runc").glob("*/*/state.json"):
-        if Path(json.loads(state.read_text())["config"]["rootfs"]).is_relative_to(layout.run):
+        if _rootfs_in(state).is_relative_to(layout.run):
             state.unlink()
-    for top in (root / name for name in LEFT):
-        for directory, _, names in os.walk(top, topdown=False):
-            for name in names:
-                if _is_nobodys(Path(directory, name), alone=len(names) == 1):
-                    Path(directory, name).unlink()
-            if not any(Path(directory).iterdir()):
-                Path(directory).rmdir()
+    for name in LEFT:
+        _delete_nobodys(root / name)
+
+
+def _delete_nobodys(top: Path) -> None:
+    for directory, _, names in os.walk(top, topdown=False):
+        for name in names:
+            if _is_nobodys(Path(directory, name), alone=len(names) == 1):
+                Path(directory, name).unlink()
+        if not any(Path(directory).iterdir()):
+            Path(directory).rmdir()
+
+
+def _rootfs_in(state: Path) -> Path:
+    """Return where a container of runc had its files; nowhere if *state* is of another version."""
+    try:
+        return Path(json.loads(state.read_text())["config"]["rootfs"])
+    except (KeyError, TypeError, ValueError):
+        return Path()
 
 
 def _records_of_networks(results: Path) -> Iterator[Path]:

@@ -171,6 +171,7 @@ def test_what_kubelets_and_containerd_leave_goes_with_the_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They write these whatever their configuration says."""
+    monkeypatch.setattr(processes, "runtimes", list)
     results = tmp_path / "var/lib/cni/results"
     for name in ("etc/cni/net.d", "var/lib/cni/results", "var/lib/kubelet/pods", "run/netns"):
         (tmp_path / name).mkdir(parents=True)
@@ -188,10 +189,25 @@ def test_what_kubelets_and_containerd_leave_goes_with_the_cluster(
         assert not (tmp_path / name).exists()
 
 
+def test_nothing_is_deleted_where_another_kubelet_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pods' empty directories are in use."""
+    (tmp_path / "proc/17").mkdir(parents=True)
+    (tmp_path / "proc/17/comm").write_text("kubelet\n")
+    (tmp_path / "var/lib/kubelet/pods/a/volumes").mkdir(parents=True)
+    monkeypatch.setattr(processes, "PROC", tmp_path / "proc")
+
+    teardown.delete_what_is_left(default_layout(), tmp_path)
+
+    assert (tmp_path / "var/lib/kubelet/pods/a/volumes").exists()
+
+
 def test_what_is_somebody_elses_stays_with_its_directories(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A container runtime of the machine's own: its sockets answer, its networks have its names."""
+    monkeypatch.setattr(processes, "runtimes", list)
     results = tmp_path / "var/lib/cni/results"
     for name in ("etc/cni/net.d", "var/lib/cni/results", "var/lib/kubelet/pki"):
         (tmp_path / name).mkdir(parents=True)
@@ -202,6 +218,9 @@ def test_what_is_somebody_elses_stays_with_its_directories(
         (tmp_path / name).touch()
     monkeypatch.chdir(tmp_path)
     _container_in(Path("/var/lib/containers/5b/rootfs"))
+    other = Path("run/containerd/runc/moby/6c/state.json")
+    other.parent.mkdir(parents=True)
+    other.write_text('{"of": "another version"}')
     before = {path for path in tmp_path.rglob("*") if not path.is_dir()}
 
     with _socket_at(Path("run/containerd/containerd.sock")):
