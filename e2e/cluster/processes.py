@@ -63,7 +63,8 @@ def components(layout: Layout) -> dict[str, list[int]]:
 
 def runtimes() -> list[str]:
     """Return the names of the kubelets and container runtimes that run here, whoever's they are."""
-    names = (_read(pid, "comm").decode(errors="replace").strip() for pid in pids())
+    living = (pid for pid in pids() if _read(pid, "cmdline"))  # one that is dead has only a name
+    names = (_read(pid, "comm").decode(errors="replace").strip() for pid in living)
     return sorted({name for name in names if name.startswith(RUNTIMES)})
 
 

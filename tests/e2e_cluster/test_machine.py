@@ -189,12 +189,23 @@ def test_what_kubelets_and_containerd_leave_goes_with_the_cluster(
         assert not (tmp_path / name).exists()
 
 
+def test_a_dead_kubelet_is_none_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours are killed a moment before, and nobody may have reaped them yet."""
+    (tmp_path / "17").mkdir()
+    (tmp_path / "17/comm").write_text("kubelet\n")
+    (tmp_path / "17/cmdline").touch()
+    monkeypatch.setattr(processes, "PROC", tmp_path)
+
+    assert processes.runtimes() == []
+
+
 def test_nothing_is_deleted_where_another_kubelet_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its pods' empty directories are in use."""
     (tmp_path / "proc/17").mkdir(parents=True)
     (tmp_path / "proc/17/comm").write_text("kubelet\n")
+    (tmp_path / "proc/17/cmdline").write_text("kubelet\0")
     (tmp_path / "var/lib/kubelet/pods/a/volumes").mkdir(parents=True)
     monkeypatch.setattr(processes, "PROC", tmp_path / "proc")
 
