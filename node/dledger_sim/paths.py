@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType, SimpleNamespace
+from types import FrameType
 from typing import Any, Final, TypeAlias
 
 import dledger
@@ -34,7 +34,7 @@ from dledger.types import Entry, NodeId
 from dledger_sim.cluster import MS, Cluster, S
 from dledger_sim.options import Options
 from dledger_sim.process import Process
-from dledger_sim.wire import Wire, WireOptions
+from dledger_sim.wire import Wire, WireOptions, handler_of
 
 _TOPIC: Final = "orders"
 _GROUP: Final = "billing"
@@ -208,9 +208,7 @@ class Paths:
     # -- what is asked ---------------------------------------------------------------------------
 
     async def _call(self, method: str, request: Any) -> list[bytes]:
-        details: Any = SimpleNamespace(method=f"/{SERVICE_NAME}/{method}", invocation_metadata=())
-        found = (handler.service(details) for handler in self._handlers)
-        handler: Any = next(filter(None, found))
+        handler = handler_of(self._handlers, f"/{SERVICE_NAME}/{method}")
         call = _Call(request)
         if handler.response_streaming:
             await handler.stream_stream(None, call)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace, TracebackType
@@ -77,10 +77,8 @@ class Wire:
         return self._services[life]
 
     def _service(self, process: Process) -> Callable[[Any, Any], AsyncIterator[bytes]]:
-        details: Any = SimpleNamespace(method=_METHOD, invocation_metadata=())
-        handlers = self.gateway_of(process).handlers()
-        found = (handler.service(details) for handler in handlers)
-        return cast("Any", next(filter(None, found))).stream_stream  # type: ignore[no-any-return]
+        handler = handler_of(self.gateway_of(process).handlers(), _METHOD)
+        return handler.stream_stream  # type: ignore[no-any-return]
 
     def gateway_of(self, process: Process) -> Gateway:
         """Build what clients talk to at a running process."""
@@ -111,6 +109,12 @@ class Wire:
         """Draw how long a message is on its way."""
         longest_ms = 1 if self.cluster.calm else self.options.delay_ms
         return self.rng.randint(MS // 10, longest_ms * MS)
+
+
+def handler_of(handlers: Sequence[grpc.GenericRpcHandler], path: str) -> Any:
+    """Return what serves the method of this *path* among a port's services."""
+    details: Any = SimpleNamespace(method=path, invocation_metadata=())
+    return next(filter(None, (handler.service(details) for handler in handlers)))
 
 
 def _clients(node: NodeId) -> ClientAddress:

@@ -8,7 +8,7 @@ import json
 from typing import Final
 
 from dledger.cli.admin_options import ANY_PORT, add_admin_arguments, admin_of, exit_code, positive
-from dledger.client import AdminClient, Client, TopicView
+from dledger.client import Client, TopicView
 from dledger.errors import NotLeader
 
 EPILOG: Final = """\
@@ -63,7 +63,7 @@ async def _create(args: argparse.Namespace, endpoint: str) -> bool:
 
 async def _leader_address(args: argparse.Namespace, error: NotLeader) -> str:
     """Return the peer port of the leader that a node names. Raises the error if it names none."""
-    async with AdminClient(args.endpoint, timeout_s=args.timeout) as admin:
+    async with admin_of(args) as admin:
         members = (await admin.status()).members
     for row in members:
         if row.member.id == error.leader:

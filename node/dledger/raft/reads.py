@@ -32,7 +32,7 @@ class Reads:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._waiting: list[int] = []
-        self._batches = self.under_way = deque[_Batch]()
+        self.under_way: deque[_Batch] = deque()
         self._count = 0
 
     def ask(self, context: int) -> None:
@@ -49,19 +49,19 @@ class Reads:
     @property
     def round_due(self) -> bool:
         """Whether reads wait and no round is under way that they could follow."""
-        return bool(self._waiting) and not self._batches
+        return bool(self._waiting) and not self.under_way
 
     def round_begins(self, number: int, commit_index: int) -> None:
         """Let a round of heartbeats carry all that waits."""
         if self._waiting:
-            self._batches.append(_Batch(number, commit_index, tuple(self._waiting)))
+            self.under_way.append(_Batch(number, commit_index, tuple(self._waiting)))
             self._waiting.clear()
 
     def round_confirmed(self, number: int) -> list[ConfirmedRead]:
         """Return the reads that a quorum's answers to round *number* confirm, oldest first."""
         confirmed: list[ConfirmedRead] = []
-        while self._batches and self._batches[0].round <= number:
-            batch = self._batches.popleft()
+        while self.under_way and self.under_way[0].round <= number:
+            batch = self.under_way.popleft()
             confirmed += [ConfirmedRead(context, batch.index) for context in batch.contexts]
         self._count -= len(confirmed)
         return confirmed
