@@ -182,10 +182,9 @@ class AdminClient(Channel):
         """Return the leader's answer, whichever member was asked; tried until the timeout."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self.timeout_s
-        known = await self._addresses()
-        others = itertools.cycle([*known.values(), self.address])
+        known: dict[str, str] = {}
         address = self.address
-        while True:
+        for attempt in itertools.count():
             left_s = max(deadline_s - loop.time(), _RETRY_S)
             try:
                 async with AdminClient(address, timeout_s=left_s) as node:
@@ -193,14 +192,20 @@ class AdminClient(Channel):
             except Unavailable as error:
                 if loop.time() + _RETRY_S >= deadline_s:
                     raise
-                leader = known.get(error.leader or "") if isinstance(error, NotLeader) else None
-                address = leader or next(others)
+                leader = error.leader if isinstance(error, NotLeader) else None
+                if leader not in known:  # the group may have changed, or the node just have joined
+                    known |= await self._addresses(deadline_s - loop.time())
+                others = (*known.values(), self.address)
+                address = known.get(leader or "") or others[attempt % len(others)]
             await asyncio.sleep(_RETRY_S)
+        raise AssertionError("counted to the end")
 
-    async def _addresses(self) -> dict[str, str]:
-        """Return where the asked node thinks each member is, by id; nothing if it does not say."""
+    async def _addresses(self, timeout_s: float) -> dict[str, str]:
+        """Return where the named node thinks each member is, by id; nothing if it does not say."""
         with contextlib.suppress(DledgerError):
-            return {row.member.id: row.member.address for row in (await self.status()).members}
+            async with AdminClient(self.address, timeout_s=timeout_s) as node:
+                members = (await node.status()).members
+            return {row.member.id: row.member.address for row in members}
         return {}
 
     async def snapshot(self) -> int:
