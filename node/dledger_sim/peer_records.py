@@ -18,7 +18,7 @@ _MAX_BYTES: Final = 64 << 10
 
 
 class PeerRecords:
-    """Implements `dledger.replica.refetch.Source` over the simulated network."""
+    """Implements `dledger.replica.repair.Source` over the simulated network."""
 
     def __init__(
         self, process: Process, processes: Mapping[NodeId, Process], links: Links, clock: Clock

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_DISOWNING = "tests/raft/test_disowning.py"
+_DISOWNING = "tests/raft/test_log_discard.py"
 _DAMAGED = "tests/raft/test_damaged_log.py"
 _ENDS = "tests/replica/test_discarded_end.py"
-_DISK = "tests/replica/test_disk.py"
+_DISK = "tests/replica/test_persistence.py"
 _LOG = "tests/store/test_commit_log.py"
 _FAULTY = "tests/store/test_faulty_slots.py"
 _TOOL = "tests/server/test_discard_tool.py"
@@ -15,7 +15,7 @@ _TOOL = "tests/server/test_discard_tool.py"
 DISCARD_MUTANTS = (
     Mutant(
         name="disown though a membership is unknown",
-        file="raft/disowning.py",
+        file="raft/log_discard.py",
         old="return nobody_leads and is_open and self._knows_who_decided(index)",
         new="return nobody_leads and is_open",
         why="too few are asked, and a committed entry is discarded",
@@ -23,7 +23,7 @@ DISCARD_MUTANTS = (
     ),
     Mutant(
         name="disown by the word of those who did not decide",
-        file="raft/disowning.py",
+        file="raft/log_discard.py",
         old="if asked.electorate != self._memberships.electorate_before(asked.index):",
         new="if not asked.electorate:",
         why="a repair between question and answer changes who had a say",
@@ -55,7 +55,7 @@ DISCARD_MUTANTS = (
     ),
     Mutant(
         name="let a vote leave before the cut that it rests on",
-        file="replica/disk.py",
+        file="replica/persistence.py",
         old="self._send_held(self._votes, votes_up_to if is_cut else acks_up_to)",
         new="self._send_held(self._votes, votes_up_to)",
         why="what a vote says is not in the log comes back with a restart",
@@ -63,7 +63,7 @@ DISCARD_MUTANTS = (
     ),
     Mutant(
         name="acknowledge what is about to be cut",
-        file="replica/disk.py",
+        file="replica/persistence.py",
         old="            self._withdraw_acks(ready.cut_behind + 1)\n",
         new="",
         why="a leader counts on an entry that is not there",
@@ -71,7 +71,7 @@ DISCARD_MUTANTS = (
     ),
     Mutant(
         name="cut before what was to be written first",
-        file="replica/disk.py",
+        file="replica/persistence.py",
         old="if run and (cut_behind is not None or entries[0].index != run[-1].index + 1):",
         new="if run and entries and entries[0].index != run[-1].index + 1:",
         why="what was cut is written behind it",

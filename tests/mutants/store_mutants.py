@@ -161,7 +161,7 @@ STORE_MUTANTS = (
     ),
     Mutant(
         name="treat a faulty slot as absent",
-        file="store/scan.py",
+        file="store/segment_scan.py",
         old="    result.faulty.add(identity.entry_index, identity.entry_index)\n",
         new='    raise ValueError("rot")\n',
         why="rot shortens a log, and the node votes and acks as if it had never had the entry",

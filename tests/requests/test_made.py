@@ -12,8 +12,8 @@ from zlib import crc32
 
 import pytest
 
+from dledger.broker.command_frame import CommandType, split
 from dledger.broker.commands import CreateTopic, DeleteTopic, SetSecret
-from dledger.broker.frames import CommandType, split
 from dledger.broker.results import TopicCreated, TopicDeleted
 from dledger.client import AdminClient, BatchingProducer, Client
 from dledger.errors import RateLimited, Refused, UnknownGroup, UnknownTopic

@@ -24,8 +24,8 @@ from dledger.rpc.checks import check_record
 from dledger.spool.blocking import BlockingProducer
 from dledger.spool.counters import SpoolCollector, SpoolCounters
 from dledger.spool.format import Message
-from dledger.spool.lane import SendResult
 from dledger.spool.producer import DEFAULT_MAX_BYTES, DEFAULT_PATIENCE_S, Producer
+from dledger.spool.topic_sender import SendResult
 from dledger.types import Appended, Record, StoredRecord
 
 __all__ = [

@@ -155,7 +155,7 @@ class RaftLog:
         """Whether everything up to the committed entry (index, term) is in our log."""
         return index <= self.commit_index or self.matches(index, term)
 
-    def is_behind_or_equal(self, *, last_index: int, last_term: int, last_chain: int) -> bool:
+    def is_up_to_date(self, *, last_index: int, last_term: int, last_chain: int) -> bool:
         """Whether a log ending in (last_index, last_term) is up to date for us (Raft 5.4.1).
 
         One that has our entry there, and another log before it, is not: one of the two is wrong.
@@ -164,7 +164,7 @@ class RaftLog:
             return False
         return not self.matches(last_index, last_term) or self.chain(last_index) == last_chain
 
-    def agreement(self, index: int, term: int) -> tuple[int, int]:
+    def find_conflict_by_term(self, index: int, term: int) -> tuple[int, int]:
         """Return the highest (index, term) of ours with both at most the given ones.
 
         Two logs cannot agree above it, so a whole term of disagreement costs one exchange
@@ -191,7 +191,7 @@ class RaftLog:
         self.last_term = entries[-1].term
         self.last_chain = self._tail_chains[-1]
 
-    def first_new(self, entries: Sequence[Entry]) -> int | None:
+    def find_conflict(self, entries: Sequence[Entry]) -> int | None:
         """Return the position of the first of *entries* that we do not have; None if we have all.
 
         Their index is either beyond our log or holds another term there (a conflict).

@@ -12,7 +12,7 @@ def last_words(core: Raft) -> TimeoutNow | None:
     It rests on no write of ours, and need not be granted: whoever has an older log loses. A
     follower that has everything wins; else the others' timeouts decide, as without it.
     """
-    heir = core.heir()
+    heir = core.transfer_candidate()
     if heir is None:
         return None
     return TimeoutNow(sender=core.id, recipient=heir, term=core.term)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from hashlib import blake2b
 
-from dledger.broker.frames import MalformedCommandError
+from dledger.broker.command_frame import MalformedCommandError
 from dledger.broker.message import Message
 from dledger.broker.produce import ProduceFrame
 from dledger.errors import OffsetOutOfRange

@@ -8,10 +8,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dledger.broker.command_frame import MalformedCommandError
 from dledger.broker.commands import Ack, LeaseRef, Receive
 from dledger.broker.consume_queue import Payload
 from dledger.broker.filters import parse_tags
-from dledger.broker.frames import MalformedCommandError
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import Received
 from dledger.broker.topics import Topic
@@ -31,16 +31,16 @@ from dledger.errors import (
     UnknownGroup,
     UnknownTopic,
 )
-from dledger.requests.broken import BrokenMessages
-from dledger.requests.catalog import Catalog
 from dledger.requests.engine import Engine
 from dledger.requests.forward import Caller
 from dledger.requests.outflow import Outflow
-from dledger.rocketmq.clients import Clients
+from dledger.requests.topic_resolver import TopicResolver
+from dledger.requests.unreadable import UnreadableMessages
+from dledger.rocketmq.client_registry import ClientRegistry
 from dledger.rocketmq.delivering import DeliveryForm
+from dledger.rocketmq.long_polls import ANY_QUEUE, LongPollQueue, Want
 from dledger.rocketmq.names import client_id, group_name, topic_name
 from dledger.rocketmq.receipts import Receipts
-from dledger.rocketmq.turns import ANY_QUEUE, Turns, Want
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import Code, Rejected, ok
 from dledger.types import Entry
@@ -82,14 +82,14 @@ class Receiver:
     def __init__(
         self,
         engine: Engine,
-        catalog: Catalog,
-        turns: Turns,
-        clients: Clients,
+        resolver: TopicResolver,
+        turns: LongPollQueue,
+        clients: ClientRegistry,
         *,
-        broken: BrokenMessages,
+        broken: UnreadableMessages,
         outflow: Outflow,
     ) -> None:
-        self._engine, self._catalog = engine, catalog
+        self._engine, self._resolver = engine, resolver
         self._turns, self._clients, self._broken = turns, clients, broken
         self._outflow = outflow
 
@@ -100,7 +100,7 @@ class Receiver:
         """
         poll = await self._check(request, caller)
         del request  # nothing of it is kept while the poll waits
-        secret = await self._catalog.secret()
+        secret = await self._resolver.secret()
         received = await self._poll(poll, caller)
         if received is None:
             yield nothing_new()
@@ -130,8 +130,8 @@ class Receiver:
         invisible_ms = invisible_of(request)
         if request.batch_size < 1:
             raise Rejected(Code.BAD_REQUEST, f"batch_size must be positive: {request.batch_size}")
-        topic = await self._catalog.topic(name)
-        await self._catalog.group(group)
+        topic = await self._resolver.topic(name)
+        await self._resolver.group(group)
         if request.message_queue.id >= topic.queues:
             raise Rejected(
                 Code.BAD_REQUEST,

@@ -8,18 +8,18 @@ from typing import Any, Final, NamedTuple
 
 from prometheus_client import Counter
 
-from dledger.broker.frames import CommandType
+from dledger.broker.command_frame import CommandType
 from dledger.broker.message import Columns, Encoding, Message
 from dledger.broker.produce import encode_produce
 from dledger.broker.results import Produced
 from dledger.common.limits import MAX_ID_LENGTH, MAX_MESSAGES
 from dledger.errors import MessageIdConflict
-from dledger.requests.catalog import Catalog
 from dledger.requests.engine import Engine
 from dledger.requests.forward import Caller
+from dledger.requests.topic_resolver import TopicResolver
+from dledger.rocketmq.command_batcher import CommandBatcher
 from dledger.rocketmq.identity import is_stored, scope_of
 from dledger.rocketmq.names import client_id, topic_name
-from dledger.rocketmq.shared import SharedCommands
 from dledger.rpc.checks import (
     check_body,
     check_digest,
@@ -51,10 +51,10 @@ class _Origin(NamedTuple):
 class Sender:
     """Serves SendMessage on the leader."""
 
-    def __init__(self, engine: Engine, catalog: Catalog, conflicts: Counter) -> None:
+    def __init__(self, engine: Engine, resolver: TopicResolver, conflicts: Counter) -> None:
         """*conflicts* counts messages whose ids were those of others before."""
-        self._engine, self._catalog, self._conflicts = engine, catalog, conflicts
-        self._batches: SharedCommands[_Origin, Message] = SharedCommands(
+        self._engine, self._resolver, self._conflicts = engine, resolver, conflicts
+        self._batches: CommandBatcher[_Origin, Message] = CommandBatcher(
             engine, CommandType.PRODUCE, _encoded
         )
 
@@ -65,7 +65,7 @@ class Sender:
         messages = [message_of(message) for message in request.messages]
         size_bytes = sum([len(message.body) for message in messages])
         check_total(size_bytes)
-        await self._catalog.topic(topic)
+        await self._resolver.topic(topic)
         host = request.messages[0].system_properties.born_host[:MAX_ID_LENGTH]
         origin = _Origin(sender, topic, host)
         stored, first = await self._stored(origin, messages, size_bytes, caller.line)

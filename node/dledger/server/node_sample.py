@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dledger.broker.dedupe import MAX_IDS
+from dledger.broker.deduplication import MAX_IDS
 from dledger.common.metrics import Sample
 from dledger.common.status import CAUGHT_UP_ENTRIES, NodeStatus
 from dledger.raft import quorum
@@ -64,7 +64,7 @@ def quorum_margin(core: Raft) -> int | None:
     """
     if core.role is not Role.LEADER:
         return None
-    silent = core.silent_voters()
+    silent = core.inactive_voters()
     able = {core.id} | {
         peer
         for peer, progress in core.progress().items()

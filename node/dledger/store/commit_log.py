@@ -21,13 +21,13 @@ from dledger.files.files import Files, disk_full_on_enospc
 from dledger.store.format import Base, encode_records, record_size
 from dledger.store.identity import Identity
 from dledger.store.log_index import LogIndex
+from dledger.store.log_scan import LogScan, survey
 from dledger.store.log_scrubbing import LogScrubbing
 from dledger.store.recent import RecentEntries
 from dledger.store.recovery import check, has_room_for_rows, repair, write_index
 from dledger.store.segment import Segment
 from dledger.store.segment_files import SegmentFiles
 from dledger.store.slot_repair import fitting, write_back
-from dledger.store.survey import Survey, survey
 from dledger.store.watermark import Watermark
 from dledger.types import Entry, EntryKind, Membership
 
@@ -42,7 +42,7 @@ class CommitLog(LogScrubbing):
     def __init__(
         self,
         segment_files: SegmentFiles,
-        found: Survey,
+        found: LogScan,
         watermark: Watermark,
         *,
         rows_index: int,

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from dledger.errors import CorruptRecord, FaultyEntry, StorageError
-from dledger.store.extent import Extent, RecordRange, cut, extent
+from dledger.store.export import ExportedRange, RecordRange, cut, extent
 from dledger.store.identity import Identity
 from dledger.store.log_index import LogIndex, SealedSegment
 from dledger.store.recent import RecentEntries
@@ -250,7 +250,7 @@ class LogReading:
         segment = self._index.segment_of(first)
         return span(segment, first, min(last, segment.last_index), max_bytes)
 
-    def read_extent(self, first: int, last: int, max_bytes: int) -> tuple[Extent, bytes]:
+    def read_extent(self, first: int, last: int, max_bytes: int) -> tuple[ExportedRange, bytes]:
         """Return records from *first* on as they are on disk, unchecked: one segment's.
 
         They end at *last* or before, with at most *max_bytes* but at least one record. For

@@ -14,12 +14,12 @@ from typing import NamedTuple
 from dledger.errors import CorruptRecord, StorageError
 from dledger.files.files import Mode
 from dledger.store.format import SEGMENT_HEADER_BYTES
-from dledger.store.identity_rows import encode_rows, identities
 from dledger.store.log_reading import LogReading
+from dledger.store.log_scan import load_index
 from dledger.store.recovery import header_of, write_index
-from dledger.store.scan import to_index
 from dledger.store.segment import Segment, TermRuns, span
-from dledger.store.survey import load_index
+from dledger.store.segment_scan import to_index
+from dledger.store.shadow_index import encode_rows, identities
 from dledger.store.watermark import Watermark
 
 _log = logging.getLogger(__name__)
