@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from dledger.errors import Unavailable
-from dledger.store.whole_entries import whole_entries
+from dledger.peers.records import whole_entries
 from dledger.types import Entry, NodeId
 from dledger_sim.clock import Clock
 from dledger_sim.links import Links

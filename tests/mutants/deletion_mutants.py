@@ -115,7 +115,7 @@ DELETION_MUTANTS = (
     ),
     Mutant(
         name="everything is made on demand at once",
-        file="requests/budget.py",
+        file="requests/topic_resolver.py",
         old="        if self._left < 1:\n            return False\n",
         new="",
         why="a client fills the group with topics by naming them",

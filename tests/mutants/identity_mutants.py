@@ -84,7 +84,7 @@ IDENTITY_MUTANTS = (
     ),
     Mutant(
         name="one scope for all that conflict",
-        file="rocketmq/identity.py",
+        file="rocketmq/sending.py",
         old='    return f"{client_id}#{digest.hexdigest()}"\n',
         new='    return f"{client_id}#{len(message.message_id):016x}"\n',
         why="the place where a message finds itself is taken as well",

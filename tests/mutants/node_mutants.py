@@ -289,7 +289,7 @@ NODE_MUTANTS = (
     ),
     Mutant(
         name="a disk behind since its sync began",
-        file="replica/disk_stall.py",
+        file="replica/leader_health.py",
         old="now_s - max(busy_since_s, self._behind_since_s) >=",
         new="now_s - busy_since_s >=",
         why="disks that hung together cost the group its leader when one of them comes back first",

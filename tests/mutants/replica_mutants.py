@@ -169,7 +169,7 @@ REPLICA_MUTANTS = (
     ),
     Mutant(
         name="take user data while a write waits for room",
-        file="replica/disk_space.py",
+        file="replica/persistence.py",
         old="elif self.refusal is not None and not retrying:",
         new="elif self.refusal is not None:",
         why="memory fills with what cannot be written",
@@ -185,7 +185,7 @@ REPLICA_MUTANTS = (
     ),
     Mutant(
         name="give whole entries only from the first",
-        file="store/whole_entries.py",
+        file="peers/records.py",
         old="            first = damaged.stop\n",
         new="            return ()\n",
         why="two nodes with damage at the same place do not help each other with the rest",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dledger.errors import InvalidArgument, NotLeader, Refused, Unavailable
 from dledger.raft import membership as rules
-from dledger.raft.catch_up import CatchUp
+from dledger.raft.membership_change import CatchUp
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,

@@ -14,8 +14,8 @@ from dledger.peers import outbox
 from dledger.peers.outbox import Outbox
 from dledger.raft.messages import AppendRequest, HeartbeatResponse, Message
 from dledger.raft.ready import Ready
-from dledger.replica.disk_stall import StallLimits
 from dledger.replica.driver import DriverConfig
+from dledger.replica.leader_health import StallLimits
 from dledger.replica.persistence import MAX_HELD, Persister
 from dledger.store.hard_state import HardStateFile
 from dledger.types import HardState, NodeId

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dledger.errors import DiskFull
-from dledger.replica.disk_space import DiskSpaceGuard
+from dledger.replica.persistence import DiskSpaceGuard
 
 
 def refused(room: DiskSpaceGuard) -> bool:

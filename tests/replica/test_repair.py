@@ -9,9 +9,9 @@ import pytest
 
 from dledger.common.metrics import NodeMetrics
 from dledger.errors import StorageError, Unavailable
+from dledger.peers.records import whole_entries
 from dledger.replica import repair
 from dledger.replica.repair import LogRepairer, first_needed, is_stuck_behind
-from dledger.store.whole_entries import whole_entries
 from dledger.types import Entry, NodeId
 from dledger_sim.alone import Alone
 from tests.store.harness import Disk, entries, everything

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from dledger.errors import Refused, Unavailable
-from dledger.raft.catch_up import CatchUp
 from dledger.raft.config import RaftConfig
 from dledger.raft.log import RaftLog
 from dledger.raft.membership import MembershipStack, begin_change, end_change, promoted
@@ -147,3 +146,29 @@ def _refuse_without_quorum(following: Membership, silent: Collection[NodeId]) ->
             f"{len(away)} of the {len(following.voter_ids)} voters that there would be were not "
             f"heard from: {', '.join(sorted(away))}; bring them back or replace them first"
         )
+
+
+class CatchUp:
+    """Whether a learner has caught up, so that as a voter it would not hold the group up.
+
+    Replication to it is cut into rounds: one ends when the learner has all that the leader had when
+    the round began. It has caught up when its last round took no longer than an election timeout:
+    what it lacks is then less than a group waits for anyway. Times are the leader's ticks. Source:
+    thesis 4.2.1.
+    """
+
+    def __init__(self, *, last_index: int, tick: int, limit_ticks: int) -> None:
+        self._limit = limit_ticks
+        self._target = last_index
+        self._began = tick
+        self._last_round_was_fast = False
+
+    def heard(self, *, match_index: int, last_index: int, tick: int) -> None:
+        """Take an answer of the learner, who has everything up to *match_index*."""
+        if match_index >= self._target:
+            self._last_round_was_fast = tick - self._began <= self._limit
+            self._target, self._began = last_index, tick
+
+    def is_done(self, tick: int) -> bool:
+        """Whether the last round was fast, and the one that runs can still be."""
+        return self._last_round_was_fast and tick - self._began <= self._limit

@@ -22,21 +22,16 @@ from dledger.raft.config import RaftConfig
 from dledger.raft.core import Raft
 from dledger.raft.messages import InstallSnapshotRequest, Message
 from dledger.raft.ready import Ready, RoleChange
-from dledger.replica.commit_watch import CommitWatch
-from dledger.replica.disk_space import DiskSpaceGuard
-from dledger.replica.disk_stall import StallLimits, StallWatch
 from dledger.replica.entry_cache import EntryCache
 from dledger.replica.installation import Installation
-from dledger.replica.last_words import last_words
+from dledger.replica.leader_health import CommitWatch, StallLimits, StallWatch, last_words
 from dledger.replica.log_clock import Clock, LogClock
-from dledger.replica.persistence import Persister
+from dledger.replica.persistence import DiskSpaceGuard, Persister
 from dledger.replica.proposals import Command
 from dledger.replica.proposer import EntrySizes, Proposer
 from dledger.replica.reads import AppliedWaiters, PendingReads
-from dledger.replica.refusal_log import RefusalLog
 from dledger.replica.repair import first_needed, is_stuck_behind
-from dledger.replica.role_observer import RoleObserver
-from dledger.replica.signals import ChangeSignal
+from dledger.replica.role_observer import ChangeSignal, RefusalLog, RoleObserver
 from dledger.replica.snapshots import Memberships, Snapshots
 from dledger.store.commit_log import CommitLog
 from dledger.store.hard_state import HardStateFile

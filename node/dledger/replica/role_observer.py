@@ -1,17 +1,19 @@
-"""What a node makes of its changes of role: log lines, the phases of a failover, who serves.
+"""What a node tells of its core: changes of role, phases of a failover, refused messages.
 
 Owned by the driver. It looks at the core after every step, and decides nothing.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from typing import Final
 
 from dledger.common.failover import FailoverRecord, FailoverTimer
-from dledger.common.metrics import NodeMetrics
+from dledger.common.metrics import DIVERGED, TERM_JUMP, NodeMetrics
 from dledger.raft.core import Raft
 from dledger.raft.messages import AppendRequest, HeartbeatRequest, Message, TimeoutNow
-from dledger.raft.ready import RoleChange
+from dledger.raft.ready import Divergence, RoleChange, TermJump
 from dledger.replica.log_clock import Clock, LogClock
 from dledger.types import NodeId, Role
 
@@ -94,3 +96,63 @@ class RoleObserver:
             self._metrics.elected(record)
             logger.info("failover complete: %s", record)
         return True
+
+
+class ChangeSignal:
+    """Wakes everyone who waits for the next change of role. On the event loop only."""
+
+    def __init__(self) -> None:
+        self._waiters: dict[asyncio.Future[None], None] = {}  # in order, unlike a set
+
+    async def wait(self, timeout_s: float) -> None:
+        """Return at the next change, or after *timeout_s*."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters[waiter] = None
+        try:
+            # Not wait_for: until Python 3.12 it loses a cancellation that comes with the result.
+            async with asyncio.timeout(timeout_s):
+                await waiter
+        except TimeoutError:
+            return
+        finally:
+            del self._waiters[waiter]
+
+    def notify(self) -> None:
+        """Wake all that wait now."""
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+_EVERY_S: Final = 10.0
+
+
+class RefusalLog:
+    """Counts the messages that the core refused, and logs the first of each kind in ten seconds.
+
+    Each is a fault of a member, of this node, or the work of a forger.
+    """
+
+    def __init__(self, own_id: NodeId, *, clock: Clock, metrics: NodeMetrics) -> None:
+        self._own_id, self._clock, self._metrics = own_id, clock, metrics
+        self._told_s: dict[str, float] = {}
+
+    def note(self, refused: Divergence | TermJump | None) -> None:
+        """Take note of a message that was refused, if there was one."""
+        if refused is None:
+            return
+        reason = DIVERGED if isinstance(refused, Divergence) else TERM_JUMP
+        self._metrics.refused(reason)
+        now_s = self._clock.monotonic_s()
+        if now_s - self._told_s.get(reason, -_EVERY_S) >= _EVERY_S:
+            self._told_s[reason] = now_s
+            logger.error("node %s: %s: %s", self._own_id, reason, _sentence(refused))
+
+
+def _sentence(refused: Divergence | TermJump) -> str:
+    if isinstance(refused, TermJump):
+        return f"a message of term {refused.term} from {refused.sender!r}, out of reach of ours"
+    return (
+        f"entry {refused.index} of {refused.peer!r}, or one before it, is another than here: "
+        f"chain {refused.theirs:#010x}, here {refused.ours:#010x}; nothing of it counts"
+    )

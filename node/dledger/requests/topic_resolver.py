@@ -10,7 +10,6 @@ from typing import Final
 from dledger.broker.commands import SECRET_BYTES, CreateGroup, CreateTopic, SetSecret
 from dledger.broker.topics import NORMAL, Topic, check_name
 from dledger.errors import InvalidArgument, RateLimited, UnknownTopic
-from dledger.requests.budget import Budget
 from dledger.requests.config import GatewayConfig
 from dledger.requests.engine import Engine
 
@@ -105,3 +104,26 @@ class TopicResolver:
         self._creating.pop(key, None)
         if not done.cancelled():
             done.exception()  # those who wait for it raise it; there may be none any more
+
+
+class Budget:
+    """A token bucket: it holds *at_once*, and gets *per_s* back each second.
+
+    Source: J. Turner, New directions in communications, 1986 (the leaky bucket as a meter).
+    """
+
+    def __init__(self, *, at_once: int, per_s: float) -> None:
+        self._at_once, self._per_s = at_once, per_s
+        self._left = float(at_once)
+        self._at_s = float("-inf")
+
+    def take(self, now_s: float) -> bool:
+        """Take one at *now_s*, which never goes back; False: there is none."""
+        if self._at_s > float("-inf"):
+            gained = (now_s - self._at_s) * self._per_s
+            self._left = min(self._left + gained, float(self._at_once))
+        self._at_s = now_s
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True

@@ -45,8 +45,7 @@ from dledger.server.config import Settings
 from dledger.server.engine import NodeEngine
 from dledger.server.gateway import Gateway
 from dledger.server.loop_profile import LoopProfile
-from dledger.server.node_sample import node_sample
-from dledger.server.node_status import Facts, node_status
+from dledger.server.node_report import Facts, node_sample, node_status
 from dledger.server.ports import listeners
 from dledger.server.replica import MemberDependencies, Replica
 from dledger.server.servers import Servers
