@@ -111,7 +111,7 @@ DISCARD_MUTANTS = (
     ),
     Mutant(
         name="take another group's memberships for ours",
-        file="store/log_reading.py",
+        file="store/log_reader.py",
         old="if at > self._identity.recovered_to]",
         new="]",
         why="rot in a restored log keeps a group from discarding anything",
@@ -120,7 +120,7 @@ DISCARD_MUTANTS = (
     Mutant(
         name="write no identities behind a snapshot within the old log",
         file="store/commit_log.py",
-        old="self._rows_index = index\n                dropped = self._index.restart(base)",
+        old="self._state.rows_index = index\n                dropped = self._index.restart(base)",
         new="dropped = self._index.restart(base)",
         why="M56: one rotten record later the node refuses to start",
         checks=(_FAULTY,),

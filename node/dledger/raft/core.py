@@ -18,7 +18,7 @@ from dledger.raft.config import RaftConfig
 from dledger.raft.election import Election
 from dledger.raft.follower import Follower
 from dledger.raft.leader import Leader
-from dledger.raft.log import LogReader, RaftLog
+from dledger.raft.log import LogStorage, RaftLog
 from dledger.raft.log_discard import LogDiscard
 from dledger.raft.membership import MembershipStack, memberships_in
 from dledger.raft.messages import (
@@ -52,7 +52,7 @@ MAX_TERM_JUMP: Final = 1 << 32
 every 50 ms would need seven years to get so far ahead of a node that was away, or of a restored
 disk; and who reached 2^62, one such step at a time, would have to be believed a billion times."""
 
-__all__ = ["Cause", "LogReader", "Raft", "RaftConfig", "Ready", "RoleChange"]
+__all__ = ["Cause", "LogStorage", "Raft", "RaftConfig", "Ready", "RoleChange"]
 
 
 class Raft(RaftView):
@@ -75,7 +75,7 @@ class Raft(RaftView):
         config: RaftConfig,
         *,
         hard_state: HardState,
-        log: LogReader,
+        log: LogStorage,
         memberships: Sequence[tuple[int, Membership]],
         rng: random.Random,
         applied_index: int = 0,
@@ -333,7 +333,7 @@ class Raft(RaftView):
         self._timer.rest()
 
     def entries_available(self) -> None:
-        """Ask again for entries that the LogReader did not have in memory."""
+        """Ask again for entries that the LogStorage did not have in memory."""
         self._log.apply_blocked = False
         if self._state.leading is not None:
             self._state.leading.entries_available()

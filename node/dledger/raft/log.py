@@ -18,7 +18,7 @@ from dledger.errors import OffsetOutOfRange
 from dledger.types import Entry, held_bytes
 
 
-class LogReader(Protocol):
+class LogStorage(Protocol):
     """The durable log. The core asks only below the entries that it still holds itself."""
 
     @property
@@ -81,7 +81,7 @@ class RaftLog:
     that our log has there *now*.
     """
 
-    def __init__(self, reader: LogReader, applied_index: int, *, max_unapplied_bytes: int) -> None:
+    def __init__(self, reader: LogStorage, applied_index: int, *, max_unapplied_bytes: int) -> None:
         """Begin with what is durable, of which [.., *applied_index*] is applied.
 
         *max_unapplied_bytes*: see `RaftConfig`.

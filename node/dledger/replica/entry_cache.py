@@ -26,7 +26,7 @@ _KEEP_S: Final = 2.0
 
 
 class EntryCache:
-    """Implements the core's ``LogReader`` over a `CommitLog`, plus awaitable reads."""
+    """Implements the core's ``LogStorage`` over a `CommitLog`, plus awaitable reads."""
 
     def __init__(
         self,

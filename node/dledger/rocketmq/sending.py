@@ -194,10 +194,10 @@ def _encoding(value: int) -> Encoding:
 
 
 # An SDK makes ids of its machine's address, its process, the time and a counter: who has seen some
-# can guess others, and take them before they are used. So of a message that the deduplication window
-# takes for a repetition the stored one is read and compared. One whose id is another's, there or in
-# the log, goes into the log in a scope that holds a digest of all that consumers see of it: whoever
-# sends it again finds it there, and nothing else fits in.
+# can guess others, and take them before they are used. So of a message that the deduplication
+# window takes for a repetition the stored one is read and compared. One whose id is another's,
+# there or in the log, goes into the log in a scope that holds a digest of all that consumers see
+# of it: whoever sends it again finds it there, and nothing else fits in.
 
 
 def scope_of(client_id: str, message: Message) -> str:

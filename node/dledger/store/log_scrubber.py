@@ -1,26 +1,24 @@
 """Looking for rot where nobody reads: records, and the second copies of their identities.
 
-A part of `CommitLog`, for one thread beside its readers and its writer. What is read comes from the
+`CommitLog.scrubber`, for one thread beside its readers and its writer. What is read comes from the
 disk, not from the page cache. Damaged records become faulty; damaged copies are written again.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from dataclasses import replace
 from typing import NamedTuple
 
 from dledger.errors import CorruptRecord, StorageError
 from dledger.files.files import Mode
 from dledger.store.format import SEGMENT_HEADER_BYTES
-from dledger.store.log_reading import LogReading
 from dledger.store.log_scan import load_index
+from dledger.store.log_state import LogState
 from dledger.store.recovery import header_of, write_index
 from dledger.store.segment import Segment, TermRuns, span
 from dledger.store.segment_scan import to_index
 from dledger.store.shadow_index import encode_rows, identities
-from dledger.store.watermark import Watermark
 
 _log = logging.getLogger(__name__)
 
@@ -41,12 +39,12 @@ class Scrubbed(NamedTuple):
 _OVER = Scrubbed(0, 0, 0)
 
 
-class LogScrubbing(LogReading):
-    """The part of a commit log that checks what is on the disk."""
+class LogScrubber:
+    """Checks what is on the disk of one open log."""
 
-    _watermark: Watermark
-    _writing: threading.Lock
-    _rows_index: int
+    def __init__(self, state: LogState) -> None:
+        self._state, self._index = state, state.index
+        self._disk, self._watermark, self._identity = state.disk, state.watermark, state.identity
 
     def scrub(self, index: int, max_bytes: int) -> Scrubbed:
         """Check synced records from *index* on, of one segment, and its copies if it begins there.
@@ -59,10 +57,10 @@ class LogScrubbing(LogReading):
             CorruptRecord: A segment's file is gone.
             StorageError: The log has failed, or does now.
         """
-        with self._state:
-            self._check_usable()
-            index = max(index, self.first_index)
-            if index > min(self._synced_index, self.last_index):
+        with self._state.lock:
+            self._state.check_usable()
+            index = max(index, self._index.first_index)
+            if index > min(self._state.synced_index, self._index.last_index):
                 return _OVER
             segment = self._index.segment_of(index)
         copies = self._scrub_copies(segment) if index == segment.first_index else 0
@@ -70,12 +68,13 @@ class LogScrubbing(LogReading):
         return found._replace(size_bytes=found.size_bytes + copies)
 
     def _scrub_records(self, index: int, max_bytes: int) -> Scrubbed:
-        with self._state:
-            truncations = self._truncations
+        with self._state.lock:
+            truncations = self._state.truncations
             damaged = next((each for each in self._index.faulty.ranges if index < each.stop), None)
             if damaged and index in damaged:
                 return Scrubbed(damaged.stop, 0, 0)
-            segment, last = self._index.segment_of(index), min(self._synced_index, self.last_index)
+            segment = self._index.segment_of(index)
+            last = min(self._state.synced_index, self._index.last_index)
             if index > last:
                 return _OVER
             last = min(last, damaged.start - 1) if damaged else last
@@ -86,11 +85,11 @@ class LogScrubbing(LogReading):
         except CorruptRecord as error:
             if error.index is None:
                 return self._scrub_records(index, 0)
-            if truncations == self._truncations:
-                self.mark_faulty(error.index, error.index, str(error))
+            if truncations == self._state.truncations:
+                self._state.mark_faulty(error.index, error.index, str(error))
             return Scrubbed(index, size_bytes, 1)
         except FileNotFoundError as error:
-            if truncations == self._truncations:
+            if truncations == self._state.truncations:
                 raise CorruptRecord(segment.name, 0, "the segment is missing") from error
             return Scrubbed(index, 0, 0)
         except OSError as error:
@@ -104,17 +103,17 @@ class LogScrubbing(LogReading):
         checks += [(self._index_is_good, self._write_index)] if sealed else []
         for is_good, write in checks:
             if not is_good(segment):
-                with self._writing, self._poisoning():
+                with self._state.writing, self._state.poisoning():
                     if self._is_sealed(segment) == sealed and not is_good(segment):
                         write(segment)
         if not sealed and not self._watermark_is_good(segment):
-            with self._writing, self._poisoning():
+            with self._state.writing, self._state.poisoning():
                 if not self._is_sealed(segment) and not self._watermark_is_good(segment):
                     self._renew_watermark(segment)
         return SEGMENT_HEADER_BYTES + 8 * len(segment.positions)
 
     def _is_sealed(self, segment: Segment) -> bool:
-        with self._state:
+        with self._state.lock:
             return any(each is segment for each in self._index.segments[:-1])
 
     def _header_is_good(self, segment: Segment) -> bool:
@@ -132,7 +131,7 @@ class LogScrubbing(LogReading):
         file.fdatasync()
 
     def _index_is_good(self, segment: Segment) -> bool:
-        with self._state:
+        with self._state.lock:
             expected = to_index(segment, self._index.runs, self._index.special)
         return load_index(self._disk.files, segment.index_path, Mode.COLD) == expected
 
@@ -152,8 +151,8 @@ class LogScrubbing(LogReading):
     def _durable_rows(self, segment: Segment) -> bytes:
         """Return the rows that the disk should have; the loop never waits while they are made."""
         first = segment.first_index
-        with self._state:
-            last = min(self._rows_index, segment.last_index)
+        with self._state.lock:
+            last = min(self._state.rows_index, segment.last_index)
             runs = TermRuns(self._index.runs.within(first, last))
             special = {index for index in self._index.special if index >= first}
             copy = replace(segment, positions=segment.positions[:], chains=segment.chains[:])

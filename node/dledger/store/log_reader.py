@@ -1,43 +1,29 @@
 """What may be asked of an open commit log: without I/O by the event loop, with I/O by readers.
 
-The base of `CommitLog`, which does all that changes the log. `_state` guards the metadata and is
-never held during I/O.
+`CommitLog` adds all that changes the log.
 """
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Final
 
 from dledger.errors import CorruptRecord, FaultyEntry, StorageError
 from dledger.store.export import ExportedRange, RecordRange, cut, extent
-from dledger.store.identity import Identity
-from dledger.store.log_index import LogIndex, SealedSegment
-from dledger.store.recent import RecentEntries
+from dledger.store.log_index import SealedSegment
+from dledger.store.log_state import LogState
 from dledger.store.segment import Span, span
-from dledger.store.segment_files import SegmentFiles
 from dledger.types import Entry, Membership
-
-_log = logging.getLogger(__name__)
 
 _MOST_READ_AGAIN: Final = 64
 
 
-class LogReading:
+class LogReader:
     """The part of a commit log that changes nothing on the disk."""
 
-    _disk: SegmentFiles
-    _identity: Identity
-    _index: LogIndex
-    _recent: RecentEntries
-    _state: threading.Lock
-    _synced_index: int
-    _truncations: int
-    _failure: str | None
-    needed_from = 0
+    def __init__(self, state: LogState) -> None:
+        self._state, self._index, self._recent = state, state.index, state.recent
+        self._disk, self._identity = state.disk, state.identity
 
     # What the event loop may ask.
 
@@ -54,23 +40,28 @@ class LogReading:
     @property
     def synced_index(self) -> int:
         """The newest entry that `sync` vouched for; all of them after opening."""
-        return self._synced_index
+        return self._state.synced_index
 
     @property
     def truncations(self) -> int:
         """How often entries were removed; what was read at another count may have changed since."""
-        return self._truncations
+        return self._state.truncations
 
     @property
     def size_bytes(self) -> int:
         """What the segment files take on disk, preallocated space included."""
-        with self._state:
+        with self._state.lock:
             return sum(segment.capacity_bytes for segment in self._index.segments)
+
+    @property
+    def needed_from(self) -> int:
+        """The first entry that no durable snapshot covers; see `need_from`."""
+        return self._state.needed_from
 
     @property
     def failure(self) -> str | None:
         """Why the log refuses to work (a write or sync failed), or None."""
-        return self._failure
+        return self._state.failure
 
     @property
     def faulty(self) -> tuple[range, ...]:
@@ -78,8 +69,8 @@ class LogReading:
 
         Only those that no snapshot covers: see `need_from`.
         """
-        with self._state:
-            known, first = self._index.faulty.ranges, self.needed_from
+        with self._state.lock:
+            known, first = self._index.faulty.ranges, self._state.needed_from
         return tuple(
             range(max(first, each.start), each.stop) for each in known if each.stop > first
         )
@@ -92,16 +83,16 @@ class LogReading:
     @property
     def is_whole(self) -> bool:
         """Whether no needed entry is known to be damaged."""
-        with self._state:
-            return self._index.faulty.next(self.needed_from) is None
+        with self._state.lock:
+            return self._index.faulty.next(self._state.needed_from) is None
 
     def need_from(self, index: int) -> None:
         """Say that a durable snapshot covers what is below *index*: damage there is no loss."""
-        self.needed_from = index
+        self._state.needed_from = index
 
     def is_faulty(self, index: int) -> bool:
         """Whether the entry at *index* is known to be damaged."""
-        with self._state:
+        with self._state.lock:
             return index in self._index.faulty
 
     def term(self, index: int) -> int:
@@ -110,7 +101,7 @@ class LogReading:
         Raises:
             OffsetOutOfRange: There is no such entry.
         """
-        with self._state:
+        with self._state.lock:
             return self._index.term(index)
 
     def chain(self, index: int) -> int:
@@ -121,17 +112,17 @@ class LogReading:
         Raises:
             OffsetOutOfRange: There is no such entry.
         """
-        with self._state:
+        with self._state.lock:
             return self._index.chain(index)
 
     def sealed(self) -> list[SealedSegment]:
         """Return the segments that are not written any more, oldest first."""
-        with self._state:
+        with self._state.lock:
             return self._index.sealed()
 
     def memberships(self) -> list[tuple[int, Membership]]:
         """Return (index, membership) of all MEMBERSHIP entries kept and not faulty, ascending."""
-        with self._state:
+        with self._state.lock:
             return list(self._index.memberships)
 
     def membership_indexes(self) -> list[int]:
@@ -139,7 +130,7 @@ class LogReading:
 
         Not of those before: a restored log has another group's (see `identity`).
         """
-        with self._state:
+        with self._state.lock:
             return [at for at in self._index.special if at > self._identity.recovered_to]
 
     def recent(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...] | None:
@@ -147,7 +138,7 @@ class LogReading:
 
         The answer also ends at the newest entry written. None if *first* is not in memory.
         """
-        with self._state:
+        with self._state.lock:
             return self._recent.get(first, last, max_bytes)
 
     def cut(self, first: int, last: int, target_bytes: int) -> list[RecordRange]:
@@ -156,17 +147,13 @@ class LogReading:
         Raises:
             OffsetOutOfRange: The log does not hold all of [first, last].
         """
-        with self._state:
+        with self._state.lock:
             self._index.check_range(first, last)
             return cut(self._index.segments, first, last, target_bytes)
 
     def mark_faulty(self, first: int, last: int, reason: str) -> None:
         """Take the records of [first, last] for damaged from now on, as far as they are kept."""
-        with self._state:
-            first, last = max(first, self.first_index), min(last, self.last_index)
-            if first <= last:
-                self._index.faulty.add(first, last)
-                _log.error("rot: entries [%d, %d]: %s", first, last, reason)
+        self._state.mark_faulty(first, last, reason)
 
     # What reader threads may ask.
 
@@ -203,7 +190,7 @@ class LogReading:
         """
         found: list[Entry] = []
         for index in range(first, min(last, first + _MOST_READ_AGAIN - 1) + 1):
-            with self._state:
+            with self._state.lock:
                 if index not in self._index.faulty or not self.first_index <= index:
                     continue
                 wanted = self._span(index, index, 0)
@@ -216,10 +203,10 @@ class LogReading:
     ) -> list[Entry]:
         """Return at least one entry; none if *first* is damaged and *keep_trying* is off."""
         while True:
-            with self._state:
-                self._check_usable()
+            with self._state.lock:
+                self._state.check_usable()
                 self._index.check_range(first, last)
-                truncations = self._truncations
+                truncations = self._state.truncations
                 fault = self._index.faulty.next(first)
                 if fault == first:
                     if keep_trying:
@@ -232,14 +219,14 @@ class LogReading:
             except CorruptRecord as error:
                 last = self._note_damage(error, truncations, first, last)
             except FileNotFoundError as error:
-                if truncations == self._truncations:
+                if truncations == self._state.truncations:
                     raise CorruptRecord(wanted.segment.name, 0, "the segment is missing") from error
             except OSError as error:
                 raise StorageError(f"cannot open segment {wanted.segment.name}: {error}") from error
 
     def _note_damage(self, error: CorruptRecord, truncations: int, first: int, last: int) -> int:
         """Mark the damaged record; return up to where to read next."""
-        if truncations != self._truncations:
+        if truncations != self._state.truncations:
             return last  # the records were truncated while we read; look again
         if error.index is None:
             return first  # not known which: one by one
@@ -262,8 +249,8 @@ class LogReading:
             CorruptRecord: The disk does not have them any more.
             StorageError: The log has failed.
         """
-        with self._state:
-            self._check_usable()
+        with self._state.lock:
+            self._state.check_usable()
             self._index.check_range(first, last)
             fault = self._index.faulty.next(first)
             if fault == first:
@@ -273,20 +260,6 @@ class LogReading:
         try:
             return wanted, wanted.read(self._disk.open(wanted.segment))
         except FileNotFoundError as error:
-            with self._state:
+            with self._state.lock:
                 self._index.check_range(first, last)  # it may have been dropped meanwhile
             raise CorruptRecord(wanted.segment.name, 0, "the segment is missing") from error
-
-    def _check_usable(self) -> None:
-        if self._failure:
-            raise StorageError(f"the log has failed: {self._failure}")
-
-    @contextmanager
-    def _poisoning(self) -> Iterator[None]:
-        """Turn a failed write or sync into a failure that stays."""
-        try:
-            yield
-        except OSError as error:
-            self._failure = self._failure or str(error)
-            _log.error("log of node %s failed: %s", self._identity.node_id, error)
-            raise StorageError(f"the log has failed: {error}") from error
