@@ -372,9 +372,9 @@ class Raft(RaftView):
         state = self._state
         leading = state.leading
         return (
-            self._log.has_work()
-            or (leading is not None and leading.pump_due)
+            (leading is not None and leading.pump_due)
             or state.hard_state is not state.handed
+            or self._log.has_work()
             or bool(self._out)
         )
 
@@ -490,8 +490,12 @@ class Raft(RaftView):
 
     def _on_append_response(self, message: AppendResponse) -> None:
         leading = self._state.leading
-        if leading is not None and leading.on_append_response(message):
+        if leading is None or not leading.on_append_response(message):
+            return
+        if message.match_index > self._log.commit_index:
             self._commit_by_counting(leading)
+        else:  # what a majority has, the last one's ack cannot commit
+            self._continue_change(leading)
 
     def _on_heartbeat_response(self, message: HeartbeatResponse) -> None:
         if self._state.leading is not None:

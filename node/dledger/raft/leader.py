@@ -296,7 +296,14 @@ class Leader:
         if self._reads.round_due:
             self._broadcast_heartbeat()
             self._read_round = self._round
+        last_index = self._log.last_index
         for peer_id, peer in self.progress.items():
+            if (
+                peer.next_index > last_index
+                and peer.state is ProgressState.REPLICATE
+                and not peer.probe_due
+            ):
+                continue  # it was sent everything: most calls are for a follower's ack
             again = self._replication.send(peer_id, peer)
             self.pump_due = self.pump_due or again
 

@@ -408,7 +408,7 @@ class Driver:
 
     def _wake_if_due(self) -> None:
         """Wake up behind what mostly changes nothing: a tick, a heartbeat or its answer."""
-        if self.core.has_ready() or self._proposer.waits():
+        if not self._wake_scheduled and (self.core.has_ready() or self._proposer.waits()):
             self._wake()
 
     def _run(self) -> None:

@@ -192,7 +192,7 @@ class Persister:
             return
         started_s, self.busy_since_s = self.busy_since_s, None
         self._metrics.sync_seconds.observe(self._now_s() - (started_s or 0.0))
-        self._metrics.sync_bytes.inc(sum(e.size_bytes for one in batches for e in one.entries))
+        self._metrics.sync_bytes.inc(sum([len(e.data) for one in batches for e in one.entries]))
         self._log_durable = batches[-1].sequence
         for one in batches:  # each by itself: the same entry may be among them twice
             if one.cut_behind is not None:
@@ -200,7 +200,8 @@ class Persister:
             if one.entries:
                 self._events.entries_durable(one.entries[-1].term, one.entries[-1].index)
         self._write_log()
-        self._release()
+        if self._votes or self._acks:
+            self._release()
         self._tell_drained()
 
     def _tell_drained(self) -> None:
@@ -274,9 +275,6 @@ def _write_and_sync(log: CommitLog, batches: Sequence[_Batch]) -> None:
     if run:
         log.append(run)
     log.sync()
-
-
-logger = logging.getLogger(__name__)
 
 
 class DiskSpaceGuard:
