@@ -123,7 +123,7 @@ class Replay:
         core.forget_leader()
         self._raise(core, term - 1)
         lost = self._model.first_lost(at, state.nodes[at])
-        core.do(lambda raft: raft.disown(lost + _BEHIND))
+        core.do(lambda raft: raft.ask_discard(lost + _BEHIND))
         for request in core.take(DiscardRequest):
             if request.firm:
                 continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_DISOWNING = "tests/raft/test_log_discard.py"
+_LOG_DISCARD = "tests/raft/test_log_discard.py"
 _DAMAGED = "tests/raft/test_damaged_log.py"
 _ENDS = "tests/replica/test_discarded_end.py"
 _DISK = "tests/replica/test_persistence.py"
@@ -14,28 +14,28 @@ _TOOL = "tests/server/test_discard_tool.py"
 
 DISCARD_MUTANTS = (
     Mutant(
-        name="disown though a membership is unknown",
+        name="discard though a membership is unknown",
         file="raft/log_discard.py",
         old="return nobody_leads and is_open and self._knows_who_decided(index)",
         new="return nobody_leads and is_open",
         why="too few are asked, and a committed entry is discarded",
-        checks=(_DISOWNING,),
+        checks=(_LOG_DISCARD,),
     ),
     Mutant(
-        name="disown by the word of those who did not decide",
+        name="discard by the word of those who did not decide",
         file="raft/log_discard.py",
         old="if asked.electorate != self._memberships.electorate_before(asked.index):",
         new="if not asked.electorate:",
         why="a repair between question and answer changes who had a say",
-        checks=(_DISOWNING,),
+        checks=(_LOG_DISCARD,),
     ),
     Mutant(
-        name="leave on the disk what was disowned",
+        name="leave on the disk what was discarded",
         file="raft/log.py",
         old="        self._cut_behind = first - 1\n",
         new="",
         why="a restart or a snapshot brings a dead membership back into force",
-        checks=(_DISOWNING, _ENDS),
+        checks=(_LOG_DISCARD, _ENDS),
     ),
     Mutant(
         name="take a membership beyond the log from a snapshot",

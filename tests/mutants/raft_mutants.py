@@ -11,7 +11,7 @@ _ORDER = "tests/raft/test_order_of_persistence.py"
 _SCENARIOS = "tests/raft/test_scenarios.py"
 _MEMBERSHIP = "tests/raft/test_membership.py"
 _QUORUM = "tests/raft/test_quorum.py"
-_DISOWNING = "tests/raft/test_log_discard.py"
+_LOG_DISCARD = "tests/raft/test_log_discard.py"
 _SAME_LOG = "tests/raft/test_same_log.py"
 _MANGLED = "tests/sim/test_mangled_entries.py"
 
@@ -258,28 +258,28 @@ RAFT_MUTANTS = (
         checks=(_CORE,),
     ),
     Mutant(
-        name="disown an entry by our own word",
+        name="discard an entry by our own word",
         file="raft/log_discard.py",
         old="self._answers = {self._state.id: False}",
         new="self._answers = {self._state.id: True}",
         why="we may have committed it with those who were not asked",
-        checks=(_DISOWNING,),
+        checks=(_LOG_DISCARD,),
     ),
     Mutant(
-        name="disown an entry that a leader of the term counts on",
+        name="discard an entry that a leader of the term counts on",
         file="raft/log_discard.py",
         old="unchanged and self._state.led_term < asked.term and",
         new="unchanged and",
         why="what was acknowledged in that term is discarded (5.3)",
-        checks=(_DISOWNING,),
+        checks=(_LOG_DISCARD,),
     ),
     Mutant(
-        name="disown an entry in a term that nobody has entered",
+        name="discard an entry in a term that nobody has entered",
         file="raft/log_discard.py",
         old="self._begin(asked.index, firm=True)",
         new="self._discard(asked.index)",
         why="a leader of the present term may still commit it",
-        checks=(_DISOWNING,),
+        checks=(_LOG_DISCARD,),
     ),
     Mutant(
         name="ask those whom the entry itself made voters",
@@ -295,7 +295,7 @@ RAFT_MUTANTS = (
         old="self._state.installing is not None or index < self._log.first_index",
         new="self._state.installing is not None",
         why="a committed entry is discarded because a witness has compacted it",
-        checks=(_DISOWNING,),
+        checks=(_LOG_DISCARD,),
     ),
     Mutant(
         name="take entries behind another log than the leader's",

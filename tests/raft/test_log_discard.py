@@ -55,7 +55,7 @@ def asked(node: Alone) -> list[tuple[str, int, bool]]:
 def asked_firmly(*, voters: int = 3) -> Alone:
     """Return such a node after the others would have let it."""
     node = damaged(voters=voters)
-    node.do(lambda raft: raft.disown(LOST))
+    node.do(lambda raft: raft.ask_discard(LOST))
     for peer in range(2, voters + 1):
         answer(node, str(peer), firm=False)
     assert node.raft.term == 3
@@ -66,7 +66,7 @@ def test_what_a_majority_of_the_others_lacks_is_discarded() -> None:
     """Seed 6260: first without consequences, then in a term that all have entered."""
     node = damaged()
 
-    node.do(lambda raft: raft.disown(LOST))
+    node.do(lambda raft: raft.ask_discard(LOST))
     assert asked(node) == [("2", 3, False), ("3", 3, False)]
     assert node.raft.term == 2
     answer(node, "2", firm=False)
@@ -170,7 +170,7 @@ def test_who_has_a_leader_waits_for_its_entries() -> None:
     node = damaged()
     node.hear(HeartbeatRequest, term=2, commit_index=0, round=1)
 
-    node.do(lambda raft: raft.disown(LOST))
+    node.do(lambda raft: raft.ask_discard(LOST))
 
     assert asked(node) == []
 
@@ -181,7 +181,7 @@ def test_what_is_committed_is_never_discarded() -> None:
     node.append(after=(2, 4), term=2, commit=LOST)
     node.do(lambda raft: raft.peer_disconnected(node.raft.leader or node.raft.id))
 
-    node.do(lambda raft: raft.disown(LOST))
+    node.do(lambda raft: raft.ask_discard(LOST))
 
     assert asked(node) == []
 
@@ -276,7 +276,7 @@ def test_a_membership_behind_the_entry_has_no_say_and_goes_with_it() -> None:
     node.settle()
     assert len(node.raft.membership.voters) == 5
 
-    node.do(lambda raft: raft.disown(LOST))
+    node.do(lambda raft: raft.ask_discard(LOST))
     assert asked(node) == [("2", 3, False), ("3", 3, False)]
     for firm in (False, True):
         for peer in ("2", "3"):
@@ -291,10 +291,10 @@ def test_nobody_is_asked_while_a_membership_before_the_entry_is_unknown() -> Non
     node = damaged()
     node.disk.unreadable.add(2)
 
-    node.do(lambda raft: raft.disown(LOST))
+    node.do(lambda raft: raft.ask_discard(LOST))
     assert asked(node) == []
     _repaired(node, members(5))
-    node.do(lambda raft: raft.disown(LOST))
+    node.do(lambda raft: raft.ask_discard(LOST))
 
     assert [recipient for recipient, _, _ in asked(node)] == ["2", "3", "4", "5"]
 
@@ -304,7 +304,7 @@ def test_a_damaged_membership_can_be_the_entry_itself() -> None:
     node = damaged()
     node.disk.unreadable.add(LOST)
 
-    node.do(lambda raft: raft.disown(LOST))
+    node.do(lambda raft: raft.ask_discard(LOST))
 
     assert asked(node) == [("2", 3, False), ("3", 3, False)]
 
@@ -314,7 +314,7 @@ def test_a_question_is_void_once_others_turn_out_to_have_decided(firm: bool) -> 
     """A repair brings a membership between question and answer: it is asked anew."""
     node = asked_firmly() if firm else damaged()
     if not firm:
-        node.do(lambda raft: raft.disown(LOST))
+        node.do(lambda raft: raft.ask_discard(LOST))
     node.settle()
     _repaired(node, members(5))
 

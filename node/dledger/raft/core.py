@@ -116,7 +116,7 @@ class Raft(RaftView):
             outbox=self._out,
             installing=self._installing,
         )
-        self._disowning = LogDiscard(
+        self._log_discard = LogDiscard(
             self._state,
             log=self._log,
             memberships=self._memberships,
@@ -130,8 +130,8 @@ class Raft(RaftView):
             VoteRequest: self._elections.on_vote_request,
             VoteResponse: self._elections.on_vote_response,
             TimeoutNow: self._elections.on_timeout_now,
-            DiscardRequest: self._disowning.on_request,
-            DiscardResponse: self._disowning.on_response,
+            DiscardRequest: self._log_discard.on_request,
+            DiscardResponse: self._log_discard.on_response,
             AppendRequest: self._following.on_append_request,
             AppendResponse: self._on_append_response,
             HeartbeatRequest: self._following.on_heartbeat_request,
@@ -357,7 +357,7 @@ class Raft(RaftView):
         if self.applied_index < index <= self.last_index:
             self._installing.ask(index)
 
-    def disown(self, index: int) -> None:
+    def ask_discard(self, index: int) -> None:
         """Discard our log from *index* on, if nobody leads and a majority of the others lacks that.
 
         Nobody is asked while a membership before it is damaged and unknown.
@@ -365,7 +365,7 @@ class Raft(RaftView):
         Args:
             index: The first entry that is damaged here and still to be applied.
         """
-        self._disowning.ask(index)
+        self._log_discard.ask(index)
 
     def has_ready(self) -> bool:
         """Whether `ready` would hand something over."""

@@ -517,7 +517,7 @@ class Driver:
         if self._takes_steps() and needed is not None:
             self.core.entry_lost(needed)
             if needed == first_needed(self._log.faulty, self._applied_index):
-                self.core.disown(needed)
+                self.core.ask_discard(needed)
             self._wake()
 
     def hand_over_damaged(self) -> None:
