@@ -38,16 +38,17 @@ from e2e.bench import machine
 from e2e.bench.cases import Case, interleaved
 from e2e.bench.comparison import LEAST_ROUNDS, Comparison, Verdict, compared
 from e2e.bench.contest import freeze
-from e2e.bench.groups import Group
 from e2e.bench.loads import Loaded
 from e2e.bench.markdown import with_unit
 from e2e.bench.ours import Ours
-from e2e.bench.processes import BenchError
+from e2e.bench.process_group import ProcessGroup
 from e2e.bench.results import BUILD, LOGS
 from e2e.bench.sdk import ASYNC, sdk_client
-from e2e.bench.seats import HOST, take_seats
 from e2e.bench.trees import Tree, checked_out, this_tree
 from e2e.bench.verdicts import BROKEN, UNMEASURED
+from e2e.harness.nodes import allocate
+from e2e.harness.ports import HOST
+from e2e.harness.waiting import HarnessError
 
 _OURS: Final = "ours"
 _THEIRS: Final = "theirs"
@@ -92,7 +93,7 @@ class Measure:
     figure: str = "per_s"
     unit: str = "/s"
     less_is_better: bool = False
-    load: Callable[[Group, Plan], Loaded]
+    load: Callable[[ProcessGroup, Plan], Loaded]
 
     def value(self, loaded: Loaded) -> float | None:
         """Return the figure; None if a request failed, or none was answered.
@@ -107,7 +108,7 @@ class Measure:
 def _appends(batch: int, window: int) -> Measure:
     case = Case(batch=batch, window=window)
 
-    def load(group: Group, plan: Plan) -> Loaded:
+    def load(group: ProcessGroup, plan: Plan) -> Loaded:
         leader = group.wait_whole()
         group.load.run(case, _SETTLE_S, node=leader)
         return group.load.run(case, plan.seconds, node=leader)
@@ -115,23 +116,23 @@ def _appends(batch: int, window: int) -> Measure:
     return Measure(name=f"appends, {case.name}", batch=batch, load=load)
 
 
-def _steady(group: Group, plan: Plan) -> Loaded:
+def _steady(group: ProcessGroup, plan: Plan) -> Loaded:
     case, leader = _WARM_UP_CASE, group.wait_whole()
     rate = plan.offered_per_s / case.batch
     group.load.run(case, _SETTLE_S, node=leader, rate=rate)
     return group.load.run(case, plan.seconds, node=leader, rate=rate)
 
 
-def _reads(group: Group, plan: Plan) -> Loaded:
+def _reads(group: ProcessGroup, plan: Plan) -> Loaded:
     """Read what the appends before have written, from a follower."""
     case = Case(batch=256, window=4)
-    follower = (group.wait_whole() + 1) % len(group.seats)
+    follower = (group.wait_whole() + 1) % len(group.specs)
     return group.load.run(case, plan.seconds, mode="read", node=follower)
 
 
-def _sends(group: Group, plan: Plan) -> Loaded:
+def _sends(group: ProcessGroup, plan: Plan) -> Loaded:
     group.wait_whole()
-    endpoints = ";".join(f"{HOST}:{seat.client_port}" for seat in group.seats)
+    endpoints = ";".join(f"{HOST}:{spec.client_port}" for spec in group.specs)
     client = sdk_client(endpoints, plan.logs / "sdk.log")
     try:
         case = Case(batch=1, window=ASYNC.window)
@@ -185,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 tempfile.TemporaryDirectory(dir=args.data or BUILD, prefix="beside-")
             )
             take(trees, args, Path(scratch), figures)
-    except BenchError as error:
+    except HarnessError as error:
         problem = str(error)
     except KeyboardInterrupt:
         print("bench: interrupted; groups and trees are gone", file=sys.stderr)
@@ -262,16 +263,16 @@ def take(
     """Take all figures, round after round; those taken so far are there if it breaks off.
 
     Raises:
-        BenchError: A group or a program does not do its part any more.
+        HarnessError: A group or a program does not do its part any more.
     """
     with contextlib.ExitStack() as stack:
-        groups: dict[str, Group] = {}
+        groups: dict[str, ProcessGroup] = {}
         for name, tree in trees.items():
             system = Ours(
                 python=tree.python, environment=tree.environment, tells_group=tree.tells_group
             )
             logs = LOGS / f"beside-{name}"
-            groups[name] = Group(system, take_seats(scratch / name), logs)
+            groups[name] = ProcessGroup(system, allocate(scratch / name), logs)
             stack.callback(groups[name].discard)
             print(f"starting {name} ({tree.commit}); logs: {logs}", flush=True)
             _start(groups[name])
@@ -289,13 +290,13 @@ def take(
                 print(f"{round_of}  {name:6}  {measure.name:40} {told}", flush=True)
 
 
-def _start(group: Group) -> None:
+def _start(group: ProcessGroup) -> None:
     group.start()
     group.load.run(_WARM_UP_CASE, _WARM_UP_S, node=group.wait_whole())
 
 
 def _turn(
-    group: Group, plan: Plan, measures: Sequence[Measure]
+    group: ProcessGroup, plan: Plan, measures: Sequence[Measure]
 ) -> Iterator[tuple[Measure, Loaded]]:
     """Let the group go, take every figure, freeze it again; begin anew where it wrote too much."""
     group.resume()

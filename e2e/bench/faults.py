@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from e2e.bench.disks import Disks
-from e2e.bench.groups import Group
-from e2e.bench.links import Links
+from e2e.bench.process_group import ProcessGroup
+from e2e.harness.proxy import Links
 
 _ENDS_S: Final = 30.0
 
@@ -27,8 +27,8 @@ class Fault:
     """
 
     name: str
-    make: Callable[[Group, int], None]
-    heal: Callable[[Group, int], None]
+    make: Callable[[ProcessGroup, int], None]
+    heal: Callable[[ProcessGroup, int], None]
     ends_with: Collection[int] = ()
     watch_s: float = 3.0
 
@@ -43,11 +43,11 @@ class Fault:
         return "" if exit_code in self.ends_with else f"ended with {exit_code}"
 
 
-def _signal(number: signal.Signals) -> Callable[[Group, int], None]:
+def _signal(number: signal.Signals) -> Callable[[ProcessGroup, int], None]:
     return lambda group, index: group.nodes[index].send(number)
 
 
-def _ended(group: Group, index: int) -> None:
+def _ended(group: ProcessGroup, index: int) -> None:
     """Wait for the end of a node that was told to end; one that does not is killed."""
     if not group.nodes[index].wait(_ENDS_S):
         group.nodes[index].kill()

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from e2e.bench.cases import Case
 from e2e.bench.figures import latency_figures
-from e2e.bench.processes import Child
+from e2e.harness.processes import ChildProcess
 
 _ANSWER_S: Final = 60.0
 PACE_S: Final = 0.002
@@ -54,7 +54,7 @@ class Loaded:
 class Load:
     """A running load program."""
 
-    def __init__(self, child: Child) -> None:
+    def __init__(self, child: ChildProcess) -> None:
         self.child = child
 
     def run(

@@ -26,15 +26,16 @@ from e2e.bench import machine
 from e2e.bench.cases import Case
 from e2e.bench.figures import latency_figures
 from e2e.bench.flatness import Life
-from e2e.bench.groups import Group
 from e2e.bench.loads import Load
 from e2e.bench.ours import Ours
-from e2e.bench.processes import BenchError, Child
+from e2e.bench.process_group import ProcessGroup
 from e2e.bench.results import BUILD, LOGS, home, run_of, write
 from e2e.bench.rows import OURS, Row
-from e2e.bench.seats import take_seats
+from e2e.bench.sampler import Sampler
 from e2e.bench.verdicts import BROKEN, Line, exit_code, judged, keeps
-from e2e.bench.watching import Watcher
+from e2e.harness.nodes import allocate
+from e2e.harness.processes import ChildProcess
+from e2e.harness.waiting import HarnessError
 
 OVERLOAD: Final = "overload"
 FLOOD: Final = "10x the rate"
@@ -61,7 +62,7 @@ class Overloaded(Ours):
 class Bench:
     """A running group and two programs that load it: one too much, one as ever."""
 
-    group: Group
+    group: ProcessGroup
     flood: Load
 
     def ask(self, mode: str, *, load: Load | None = None, **more: Any) -> dict[str, Any]:
@@ -100,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 judgement = said(row)
                 is_kept &= keeps(judgement, allowed=LEFT_OUT.get(row.name, ()))
                 lines += judgement
-    except BenchError as error:
+    except HarnessError as error:
         print(f"overload: cut short: {error}", file=sys.stderr)
         return BROKEN
     path = write(run_of(rows, at, facts), home(record=args.record, is_kept=is_kept and bool(rows)))
@@ -127,9 +128,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def overload_rows(names: Sequence[str], seconds: float, root: Path) -> Iterator[Row]:
-    """Yield a row for each overload; each has a group of its own. Raises BenchError."""
+    """Yield a row for each overload; each has a group of its own. Raises HarnessError."""
     if unknown := set(names) - OVERLOADS.keys():
-        raise BenchError(f"no such row: {', '.join(sorted(unknown))}")
+        raise HarnessError(f"no such row: {', '.join(sorted(unknown))}")
     for name in names:
         with _running(root / name, LOGS / OVERLOAD / name) as bench:
             yield _row(bench, name, seconds)
@@ -138,11 +139,11 @@ def overload_rows(names: Sequence[str], seconds: float, root: Path) -> Iterator[
 @contextmanager
 def _running(root: Path, logs: Path) -> Iterator[Bench]:
     system = Overloaded()
-    group = Group(system, take_seats(root), logs)
-    flood: Child | None = None
+    group = ProcessGroup(system, allocate(root), logs)
+    flood: ChildProcess | None = None
     try:
         group.start()
-        flood = Child(system.load(group.seats), logs / "flood.log")
+        flood = ChildProcess(system.load(group.specs), logs / "flood.log")
         yield Bench(group, Load(flood))
     finally:
         if flood is not None:
@@ -155,17 +156,17 @@ def _row(bench: Bench, name: str, seconds: float) -> Row:
     bench.closed(leader, _CALM_S / 2)
     calm = bench.closed(leader, _CALM_S)
     if not calm["per_s"]:
-        raise BenchError(f"{name}: nothing was acknowledged before the overload began")
+        raise HarnessError(f"{name}: nothing was acknowledged before the overload began")
     before_mb = _rss_mb(bench.group)
-    watcher = Watcher(bench.group)
-    watcher.start()
-    term = max(standing.term for standing in bench.group.standings() if standing)
+    sampler = Sampler(bench.group)
+    sampler.start()
+    term = max(state.term for state in bench.group.states() if state)
     try:
         busy = OVERLOADS[name](bench, leader, calm["per_s"], seconds)
         back_s = _back(bench, calm["per_s"] * _BACK_SHARE)
     finally:
-        watcher.stop()
-    watcher.check()
+        sampler.stop()
+    sampler.check()
     alive = [node.is_running() for node in bench.group.nodes]
     return Row(
         kind=OVERLOAD,
@@ -182,10 +183,10 @@ def _row(bench: Bench, name: str, seconds: float) -> Row:
             "expired": float(busy["expired"]),
             "pressed": float(busy["pressed"]),
             "before_mb": before_mb,
-            **under_pressure(busy, watcher.lives(), back_s),
+            **under_pressure(busy, sampler.lives(), back_s),
             "after_mb": _rss_mb(bench.group),
             "died": float(alive.count(False)),
-            "elections": float(max((t for _, t in watcher.terms()), default=term) - term),
+            "elections": float(max((t for _, t in sampler.terms()), default=term) - term),
         },
         notes=[f"{what}: {count}" for what, count in {**busy["refused"], **busy["untyped"]}.items()]
         + list(busy.get("notes", ())),
@@ -207,7 +208,7 @@ def under_pressure(
     }
 
 
-def _rss_mb(group: Group) -> float:
+def _rss_mb(group: ProcessGroup) -> float:
     return max(usage.rss_mb for usage in group.usages() if usage)
 
 

@@ -42,7 +42,8 @@ from dledger_pipeline.spark.session import spark_session
 from dledger_pipeline.spark.source import FORMAT, View, register
 from e2e.bench.machine import facts as machine_facts
 from e2e.bench.machine import synced_rate
-from e2e.harness.devgroup import DevGroup, free_port_range
+from e2e.harness.dev_group import DevGroup
+from e2e.harness.ports import free_port_range
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 REPORT: Final = ROOT / "build" / "bench-pipeline.json"

@@ -9,11 +9,11 @@ from typing import Final
 
 from e2e.bench.cases import Case
 from e2e.bench.engine import measured
-from e2e.bench.groups import Group
 from e2e.bench.loads import Load, Loaded
-from e2e.bench.processes import Child, Command
+from e2e.bench.process_group import ProcessGroup
 from e2e.bench.rows import Row
-from e2e.bench.seats import HOST
+from e2e.harness.ports import HOST
+from e2e.harness.processes import ChildProcess, Command
 
 SDK: Final = "sdk"
 _SETTLE_S: Final = 1.0
@@ -39,9 +39,9 @@ _STEPS: Final = (
 )
 
 
-def sdk_rows(group: Group, seconds: float, log: Path) -> list[Row]:
+def sdk_rows(group: ProcessGroup, seconds: float, log: Path) -> list[Row]:
     """Measure all kinds of calls, by one process of the SDK."""
-    endpoints = ";".join(f"{HOST}:{seat.client_port}" for seat in group.seats)
+    endpoints = ";".join(f"{HOST}:{spec.client_port}" for spec in group.specs)
     load = sdk_client(endpoints, log)
     try:
         return [_row(group, load, seconds, step) for step in _STEPS]
@@ -52,10 +52,10 @@ def sdk_rows(group: Group, seconds: float, log: Path) -> list[Row]:
 def sdk_client(endpoints: str, log: Path) -> Load:
     """Start a process of the SDK; *endpoints* are separated by semicolons."""
     argv = (sys.executable, "-m", "e2e.bench.sdk_load", endpoints)
-    return Load(Child(Command(argv, answers=True), log))
+    return Load(ChildProcess(Command(argv, answers=True), log))
 
 
-def _row(group: Group, load: Load, seconds: float, step: Step) -> Row:
+def _row(group: ProcessGroup, load: Load, seconds: float, step: Step) -> Row:
     case = Case(batch=1, window=step.window)
 
     def work() -> Loaded:

@@ -10,8 +10,8 @@ from typing import Final
 
 from e2e.bench.elections import Made
 from e2e.bench.faults import KILL, STOP, TERM, Fault, cut
-from e2e.bench.groups import Group
-from e2e.bench.links import Links
+from e2e.bench.process_group import ProcessGroup
+from e2e.harness.proxy import Links
 
 SETTLED_S: Final = 2.0
 """What is left of an election when every node takes part again."""
@@ -47,7 +47,7 @@ def round_of(links: Links) -> Iterator[Planned]:
     )
 
 
-def make(planned: Planned, group: Group, number: int) -> Made:
+def make(planned: Planned, group: ProcessGroup, number: int) -> Made:
     """Make one fault, hold it, take it back, wait until the group is whole.
 
     Args:
@@ -56,7 +56,7 @@ def make(planned: Planned, group: Group, number: int) -> Made:
         number: How many were made before; chooses the follower, in turn.
     """
     leader = group.wait_whole()
-    followers = [index for index in range(len(group.seats)) if index != leader]
+    followers = [index for index in range(len(group.specs)) if index != leader]
     victim = leader if planned.hits_leader else followers[number // 2 % len(followers)]
     begin_s = time.monotonic()
     try:
@@ -69,7 +69,7 @@ def make(planned: Planned, group: Group, number: int) -> Made:
         group.restart(victim)
     group.wait_whole()
     return Made(
-        name=f"{planned.name}, {group.seats[victim].name}",
+        name=f"{planned.name}, {group.specs[victim].name}",
         begin_s=begin_s,
         end_s=time.monotonic() + SETTLED_S,
         hits_leader=planned.hits_leader,

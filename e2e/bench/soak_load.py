@@ -31,7 +31,7 @@ import uvloop
 
 from dledger.client import AppendStream, BatchingProducer, Client, follow
 from dledger.errors import DledgerError
-from e2e.bench.numbered import HEAD_BYTES, Audit, numbered
+from e2e.harness.sequence import HEAD_BYTES, Audit, numbered
 
 TOPICS: Final = ("soak", "soak-singles")
 _QUEUES: Final = 8

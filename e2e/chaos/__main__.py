@@ -19,10 +19,10 @@ from typing import Final
 import uvloop
 
 from e2e.chaos.episodes import Class, Outlook
-from e2e.chaos.group import GroupError
 from e2e.chaos.run import Options, run
 from e2e.chaos.verdict import Report, table
 from e2e.chaos.volume import Volume
+from e2e.harness.waiting import HarnessError
 
 _BUILD: Final = Path(__file__).resolve().parents[2] / "build" / "chaos"
 _SHOWN: Final = 20
@@ -46,7 +46,7 @@ def main() -> int:
     print(f"seed {seed}: {' '.join(c.value for c in options.outlook.classes)}", flush=True)
     try:
         report = uvloop.run(run(options, lambda line: print(line, flush=True)))
-    except GroupError as error:
+    except HarnessError as error:
         print(f"chaos: {error}; see {options.directory}", file=sys.stderr)
         return 1
     _show(report, options)

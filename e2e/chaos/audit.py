@@ -13,17 +13,17 @@ from dledger.client import Client
 from dledger.common.status import NodeStatus
 from dledger.errors import DledgerError, UnknownTopic
 from e2e.chaos.clients import QUEUES, TOPIC, digest_of
-from e2e.chaos.group import Group
+from e2e.chaos.faulty_group import FaultyGroup
 from e2e.chaos.log_checker import LogEntry, Queues, Stored
 
 _SETTLE_S: Final = 60.0
 
 
-async def settled(group: Group) -> int:
+async def settled(group: FaultyGroup) -> int:
     """Wait until nobody writes and all nodes have applied the same; return that index.
 
     Raises:
-        GroupError: They do not come to the same.
+        HarnessError: They do not come to the same.
     """
 
     async def equal() -> Sequence[NodeStatus] | None:
@@ -41,15 +41,15 @@ async def settled(group: Group) -> int:
     return statuses[0].commit_index
 
 
-async def least_committed(group: Group) -> int:
+async def least_committed(group: FaultyGroup) -> int:
     """Return the index up to which all nodes that answer have committed; 0 if none answers."""
     return min((s.commit_index for s in (await group.statuses()).values()), default=0)
 
 
-async def read_queues(group: Group) -> dict[str, Queues]:
+async def read_queues(group: FaultyGroup) -> dict[str, Queues]:
     """Read every queue of the log's topic from every node. Raises DledgerError."""
     return {
-        name: {queue: await _read(node.endpoint, queue) for queue in range(QUEUES)}
+        name: {queue: await _read(node.spec.endpoint, queue) for queue in range(QUEUES)}
         for name, node in group.nodes.items()
     }
 
@@ -65,7 +65,7 @@ async def _read(endpoint: str, queue: int) -> Sequence[Stored]:
             return []
 
 
-async def read_logs(group: Group, commit_index: int) -> dict[str, Sequence[LogEntry]]:
+async def read_logs(group: FaultyGroup, commit_index: int) -> dict[str, Sequence[LogEntry]]:
     """Read the log of every node from its disk, up to *commit_index*. The nodes have ended.
 
     Raises:

@@ -12,10 +12,11 @@ from dledger.client import Client, Record
 from dledger.errors import DledgerError
 from e2e.chaos.availability import first_leader_s, is_able, longest_gap_s
 from e2e.chaos.episodes import Class, Episode, Shape, Target
-from e2e.chaos.group import Group, GroupError
+from e2e.chaos.faulty_group import FaultyGroup
 from e2e.chaos.history import Probe
-from e2e.chaos.proxy import Direction
 from e2e.chaos.shim import RENAME, SYNC, WRITE, Control
+from e2e.harness.proxy import Direction
+from e2e.harness.waiting import HarnessError
 
 _WHOLE_S: Final = 60.0
 _STOP_S: Final = 10.0
@@ -75,7 +76,7 @@ class _Fault:
 class Nemesis:
     """Plays episodes on one group, one at a time."""
 
-    def __init__(self, group: Group, probes: Sequence[Probe]) -> None:
+    def __init__(self, group: FaultyGroup, probes: Sequence[Probe]) -> None:
         self._group = group
         self._probes = probes
 
@@ -93,7 +94,7 @@ class Nemesis:
         if fault.settle is not None:
             try:
                 fired = await fault.settle()
-            except GroupError as error:
+            except HarnessError as error:
                 problem = str(error)
         able = fault.writable and is_able(names, fault.down, fault.cuts)
         healed_s = group.now_s()
@@ -126,7 +127,7 @@ class Nemesis:
             if fault.repair is not None:
                 await fault.repair()
             await group.wait_for("all nodes to be whole", group.whole, _WHOLE_S)
-        except GroupError as error:
+        except HarnessError as error:
             leader_s, problem = _WHOLE_S, problem or str(error)
         whole_s = group.now_s()
         return Played(
@@ -188,7 +189,7 @@ class Nemesis:
 
         async def replace() -> None:
             if before is None:
-                raise GroupError(f"{target} did not say who it was before it was wiped")
+                raise HarnessError(f"{target} did not say who it was before it was wiped")
             await self._group.replace_disk(target, before.node_id, _WHOLE_S)
 
         return _Fault([target], down=[target], repair=replace)
@@ -274,7 +275,7 @@ class Nemesis:
             undo = node.volume.empty
         else:
             node.control.set(Control(full=True))
-        writer = asyncio.create_task(self._fill(node.endpoint))
+        writer = asyncio.create_task(self._fill(node.spec.endpoint))
         before = node.control.fired()
 
         def end() -> None:
@@ -314,9 +315,9 @@ class Nemesis:
             if node.control.fired() == before:
                 return False
             await self._group.wait_ended([target], _STOP_S)
-            code = node.process.returncode if node.process else None
+            code = node.process.exit_code if node.process else None
             if code == 0:
-                raise GroupError(f"{target} ended with 0 after a failed {call}")
+                raise HarnessError(f"{target} ended with 0 after a failed {call}")
             return True
 
         if call == RENAME:

@@ -35,12 +35,13 @@ from e2e.clients.drivers import ClientFailed
 from e2e.clients.failover import failover
 from e2e.clients.judging import Figures, lines
 from e2e.clients.sdks import SDKS
-from e2e.clients.stage import CaseFailed, Running, Stage, running
+from e2e.clients.stage import CaseFailed, Stage, TlsGroup, with_tls
 from e2e.clients.table import Result, Verdict, exit_code, failover_table, table, verdict
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.layout import default_layout
-from e2e.harness.lines import Line, failed
-from e2e.harness.lines import table as table_of_lines
+from e2e.harness.checks import Line, failed
+from e2e.harness.checks import table as table_of_lines
+from e2e.harness.waiting import HarnessError
 
 _RESULTS: Final = machine.ROOT / "build" / "clients"
 _FAILOVER: Final = "failover"
@@ -70,7 +71,14 @@ async def one(name: str, case: Case, stage: Stage) -> Result:
     try:
         async with asyncio.timeout(_CASE_S):
             await case(stage)
-    except (CaseFailed, ClientFailed, AssertionError, ValueError, IndexError) as raised:
+    except (
+        CaseFailed,
+        ClientFailed,
+        HarnessError,
+        AssertionError,
+        ValueError,
+        IndexError,
+    ) as raised:
         error = str(raised) or type(raised).__name__
     except TimeoutError:
         error = f"not done in {_CASE_S:.0f} s"
@@ -82,10 +90,8 @@ async def one(name: str, case: Case, stage: Stage) -> Result:
     )  # fmt: skip
 
 
-def _stage(language: str, command: Sequence[str], at: Running, work: Path, *, tls: bool) -> Stage:
-    return Stage(
-        language=language, sdk=SDKS[language], command=command, running=at, tls=tls, work=work
-    )
+def _stage(language: str, command: Sequence[str], at: TlsGroup, work: Path, *, tls: bool) -> Stage:
+    return Stage(language=language, sdk=SDKS[language], command=command, at=at, tls=tls, work=work)
 
 
 async def _cases(
@@ -98,7 +104,7 @@ async def _cases(
         async with places:
             found.add(await one(name, CASES[name], stage))
 
-    async with running(work / "group") as at:
+    async with with_tls(work / "group") as at:
         await asyncio.gather(
             *(
                 run(name, _stage(language, command, at, work, tls=tls))
@@ -121,10 +127,10 @@ async def _failovers(
     for language, command in commands.items():
         print(f"  {language}: the leader is killed for {seconds:.0f} s", flush=True)
         try:
-            async with running(work / f"failover-{language}") as at:
+            async with with_tls(work / f"failover-{language}") as at:
                 stage = _stage(language, command, at, work, tls=False)
                 found.figures[language] = await failover(stage, seconds)
-        except (ClientFailed, CaseFailed, AssertionError) as error:
+        except (ClientFailed, CaseFailed, AssertionError, HarnessError) as error:
             found.lines.append(failed(f"{language}: failover", error))
         else:
             found.lines += lines(language, found.figures[language][0])

@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from e2e.clients.drivers import ClientFailed, Delivery, expected_body
 from e2e.clients.judging import not_once
-from e2e.clients.stage import CaseFailed, Stage, User, came_true, running
+from e2e.clients.stage import CaseFailed, Stage, User, with_tls
+from e2e.harness.waiting import came_true
 
 _ARRIVE_S: Final = 60.0
 _SETTLE_S: Final = 1.5
@@ -85,7 +86,7 @@ async def async_send(stage: Stage) -> None:
         await user.producer(topic)
         sends = (user.send(topic, text, **{"async": True}) for text in _numbered(0, 100))
         await asyncio.gather(*sends)
-    if wrong := not_once(_numbered(0, 100), await stage.running.stored(topic)):
+    if wrong := not_once(_numbered(0, 100), await stage.at.stored(topic)):
         raise CaseFailed(wrong)
 
 
@@ -151,7 +152,7 @@ async def body_over_the_limit(stage: Stage) -> None:
     async with stage.user() as user:
         await user.producer(topic)
         await _refused(user.send(topic, "seven 7", size=MOST_BYTES + 1), "size", "large", "bytes")
-    if await stage.running.stored(topic):
+    if await stage.at.stored(topic):
         raise CaseFailed("it is in the log")
 
 
@@ -276,8 +277,8 @@ async def known_topic(stage: Stage) -> None:
 async def _made_by_hand(stage: Stage) -> AsyncIterator[Stage]:
     """Yield the stage at a group, of one node, that makes no topic by itself."""
     work = Path(tempfile.mkdtemp(prefix="by-hand-", dir=stage.work))
-    async with running(work / "group", "auto_create_topics=false", nodes=1) as alone:
-        yield replace(stage, running=alone)
+    async with with_tls(work / "group", "auto_create_topics=false", nodes=1) as alone:
+        yield replace(stage, at=alone)
 
 
 async def _refused(doing: Awaitable[Any], *names: str) -> None:
@@ -311,7 +312,7 @@ async def _kind_refused(stage: Stage, kind: str, **more: Any) -> None:
     async with stage.user() as user:
         await user.producer(topic, transaction=more.get("transaction", False))
         await _refused(user.send(topic, "special", **more), kind, "type")
-    if await stage.running.stored(topic):
+    if await stage.at.stored(topic):
         raise CaseFailed("it is in the log")
 
 

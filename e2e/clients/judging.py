@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from e2e.harness.lines import Line, none_of
+from e2e.harness.checks import Line, none_of
 
 LATE_S: Final = 10.0
 IN_TIME_SHARE: Final = 0.99

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from e2e.clients.judging import Figures
-from e2e.harness.lines import Line
+from e2e.harness.checks import Line
 
 _EMPTY = ""
 

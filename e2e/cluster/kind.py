@@ -14,13 +14,7 @@ import yaml
 
 from e2e.cluster import api, lock, oci
 from e2e.cluster.errors import ClusterError, CommandFailed, MissingPrerequisite
-from e2e.cluster.layout import (
-    POD_RANGE,
-    SERVICE_RANGE,
-    STORAGE_CLASS,
-    Layout,
-    default_layout,
-)
+from e2e.cluster.layout import POD_RANGE, SERVICE_RANGE, STORAGE_CLASS, Layout, default_layout
 from e2e.cluster.render import Manifest, to_yaml
 from e2e.cluster.shell import run, until
 from e2e.cluster.steps import Steps

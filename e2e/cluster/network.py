@@ -13,14 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from e2e.cluster.errors import CommandFailed
-from e2e.cluster.layout import (
-    BRIDGE,
-    BRIDGE_ADDRESS,
-    NODE_RANGE,
-    POD_RANGE,
-    SERVICE_RANGE,
-    Node,
-)
+from e2e.cluster.layout import BRIDGE, BRIDGE_ADDRESS, NODE_RANGE, POD_RANGE, SERVICE_RANGE, Node
 from e2e.cluster.shell import run
 
 RANGES = (NODE_RANGE, POD_RANGE, SERVICE_RANGE)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from e2e.growth.cases import CASES, ROOT, Outcome, Setting
-from e2e.harness.lines import Line, failed, table
+from e2e.harness.checks import Line, failed, table
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,8 @@ from typing import Any, Final
 from e2e.cluster import Cluster, CommandFailed
 from e2e.cluster.image import SPARK, Image, build
 from e2e.harness.s3 import S3Server
-from e2e.harness.world import PYTHON, ROOT, Group, Namespace, StoryError, client_pod, eventually
+from e2e.harness.waiting import HarnessError
+from e2e.harness.world import PYTHON, ROOT, BrokerGroup, Namespace, client_pod, eventually
 
 EXECUTORS: Final = {"max": 1, "cores": 1, "memory": "1536Mi"}
 _NOTES: Final = "/tmp/notes"  # noqa: S108 - in the client's pod
@@ -79,10 +80,10 @@ class Bookkeeper:
             text = failed.output
         lines = [line for line in text.splitlines() if line.startswith("{")]
         if not lines:
-            raise StoryError(f"bookkeeper {command} said nothing of use:\n{text}")
+            raise HarnessError(f"bookkeeper {command} said nothing of use:\n{text}")
         result: dict[str, Any] = json.loads(lines[-1])
         if "error" in result:
-            raise StoryError(f"bookkeeper {command}: {result['error']}")
+            raise HarnessError(f"bookkeeper {command}: {result['error']}")
         return result
 
     def _runs(self) -> bool:
@@ -166,7 +167,7 @@ def _phase(pod: dict[str, Any]) -> str:
     return f"{pod['status'].get('phase', 'Unknown')} on {node}"
 
 
-def delete_with_volumes(group: Group, deadline_s: float = 120) -> list[str]:
+def delete_with_volumes(group: BrokerGroup, deadline_s: float = 120) -> list[str]:
     """Delete a group, then its claims and what was on their volumes; return the claims' names."""
     namespace = group.namespace
     namespace.kubectl("delete", "brokergroup", group.name, "--timeout=60s", timeout_s=70)

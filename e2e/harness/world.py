@@ -14,6 +14,8 @@ from typing import Any, Final, TypeVar
 
 from e2e.cluster import Cluster
 from e2e.cluster.image import NODE, SPARK, Image
+from e2e.harness import waiting
+from e2e.harness.waiting import HarnessError
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 OPERATOR_NAMESPACE: Final = "dledger-system"
@@ -26,26 +28,11 @@ _LOG_POLL_S: Final = 3.0
 _T = TypeVar("_T")
 
 
-class StoryError(AssertionError):
-    """Something did not happen in time; the message says what, and what was seen last."""
-
-
 def eventually(
     what: str, probe: Callable[[], _T | None], deadline_s: float, poll_s: float = _POLL_S
 ) -> _T:
-    """Return the first truthy answer of *probe*.
-
-    Raises:
-        StoryError: There was none within *deadline_s*.
-    """
-    end = time.monotonic() + deadline_s
-    while True:
-        answer = probe()
-        if answer:
-            return answer
-        if time.monotonic() > end:
-            raise StoryError(f"{what}: not within {deadline_s:.0f} s")
-        time.sleep(poll_s)
+    """Do what `waiting.eventually` does, at kubectl's pace. Raises HarnessError."""
+    return waiting.eventually(what, probe, deadline_s, poll_s)
 
 
 def install_operator(cluster: Cluster, image: Image) -> None:
@@ -146,13 +133,13 @@ class Namespace:
         found: dict[str, Any] | None = json.loads(text) if text.strip() else None
         return found
 
-    def group(self, name: str) -> Group:
+    def group(self, name: str) -> BrokerGroup:
         """Return a handle on a BrokerGroup."""
-        return Group(self, name)
+        return BrokerGroup(self, name)
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class BrokerGroup:
     """A BrokerGroup in a namespace."""
 
     namespace: Namespace
@@ -275,7 +262,7 @@ class Workload:
         def probe() -> dict[str, Any] | None:
             found = [line for line in self.lines() if line.get("summary")]
             if not found and self._phase() == "Failed":
-                raise StoryError(f"{self.name} failed:\n{self.tail()}")
+                raise HarnessError(f"{self.name} failed:\n{self.tail()}")
             return found[0] if found else None
 
         return eventually(f"{self.name} has finished", probe, deadline_s, _LOG_POLL_S)
@@ -293,12 +280,12 @@ class Workload:
             if newest != before:
                 yield newest
             elif self._phase() == "Failed":
-                raise StoryError(f"{self.name} failed:\n{self.tail()}")
+                raise HarnessError(f"{self.name} failed:\n{self.tail()}")
             if newest.get("summary"):
                 return
             before = newest
             time.sleep(_LOG_POLL_S)
-        raise StoryError(f"{self.name}: no summary within {deadline_s:.0f} s\n{self.tail()}")
+        raise HarnessError(f"{self.name}: no summary within {deadline_s:.0f} s\n{self.tail()}")
 
     def _phase(self) -> str:
         pod = self._namespace.get("pod", self.name) or {}

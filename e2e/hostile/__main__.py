@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from e2e.harness.lines import Line, table
+from e2e.harness.checks import Line, table
 from e2e.hostile.alone import ALONE
 from e2e.hostile.attacks import ATTACKS
 from e2e.hostile.judging import exit_code

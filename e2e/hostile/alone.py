@@ -33,8 +33,8 @@ from dledger_pipeline.archive.placement import Placement
 from dledger_pipeline.archive.sealed import seal
 from dledger_pipeline.log.messages import decode
 from dledger_pipeline.log.records import ENTRY_SCHEMA, RecordBytes, parse
-from e2e.harness.devgroup import free_port_range
-from e2e.harness.lines import Line, at_most
+from e2e.harness.checks import Line, at_most
+from e2e.harness.ports import free_port_range
 from e2e.hostile.judging import GROWTH_MIB, held
 from e2e.hostile.neighbours import raw_produce
 from e2e.hostile.peers import greeted

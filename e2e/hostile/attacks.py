@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from e2e.harness.lines import Line
+from e2e.harness.checks import Line
 from e2e.hostile import health, memory, neighbours, peers, wire_attacks
 from e2e.hostile.scene import Scene
 

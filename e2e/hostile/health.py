@@ -8,7 +8,7 @@ import time
 import urllib.request
 from socket import socket
 
-from e2e.harness.lines import Line
+from e2e.harness.checks import Line
 from e2e.hostile.judging import held
 from e2e.hostile.scene import Scene, connect
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from e2e.harness.lines import Line, at_most, none_of
+from e2e.harness.checks import Line, at_most, none_of
 
 GROWTH_MIB: Final = 64.0
 SHARE: Final = 0.5

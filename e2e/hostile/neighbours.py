@@ -17,7 +17,7 @@ from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.rocketmq_stubs import definition, service
-from e2e.harness.lines import Line
+from e2e.harness.checks import Line
 from e2e.hostile.judging import held
 from e2e.hostile.scene import LEDGER, ROCKET, Scene, caller
 

@@ -31,7 +31,7 @@ from dledger.raft.messages import (
 )
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.types import Entry, EntryKind, NodeId
-from e2e.harness.lines import Line
+from e2e.harness.checks import Line
 from e2e.hostile.judging import held
 from e2e.hostile.neighbours import raw_produce
 from e2e.hostile.scene import ROCKET, Scene, caller, closed, connect

@@ -13,7 +13,7 @@ from typing import Any, Final
 import grpc
 
 from dledger.rpc.rocketmq_stubs import definition, service
-from e2e.harness.lines import Line
+from e2e.harness.checks import Line
 from e2e.hostile.judging import held
 from e2e.hostile.scene import ROCKET, Scene, caller, connect, field_of, repeated
 

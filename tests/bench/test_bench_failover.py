@@ -14,8 +14,10 @@ import pytest
 from e2e.bench.catch_up import Course
 from e2e.bench.failover import Outcome, deaths, gap_figures, phase_figures
 from e2e.bench.gaps import Gap
-from e2e.bench.links import Links, socket_inode
-from e2e.bench.seats import HOST, Link, Seat, take_seats
+from e2e.harness.nodes import Link, NodeSpec, allocate
+from e2e.harness.ports import HOST
+from e2e.harness.processes import socket_inode
+from e2e.harness.proxy import Links
 
 TABLE = """\
    0: 0100007F:C383 0100007F:59D9 01 00000000:00000000 00:00000000 00000000 0 0 4711 1 0 20 4 30 10
@@ -24,14 +26,14 @@ TABLE = """\
 
 
 @pytest.fixture
-def echoing(tmp_path: Path) -> Iterator[tuple[Seat, Links]]:
-    """Two seats; the node of the second one echoes, and this process is the first one's node."""
-    seats = take_seats(tmp_path, Link.BY_PORT, count=2)
-    links = Links(seats, lambda: [os.getpid(), -1])
+def echoing(tmp_path: Path) -> Iterator[tuple[NodeSpec, Links]]:
+    """Two specs; the node of the second one echoes, and this process is the first one's node."""
+    specs = allocate(tmp_path, Link.BY_PORT, count=2)
+    links = Links(specs, lambda: [os.getpid(), -1])
     links.start()
-    with socket.create_server((HOST, seats[1].peer_port)) as server:
+    with socket.create_server((HOST, specs[1].peer_port)) as server:
         threading.Thread(target=_echo, args=(server,), daemon=True).start()
-        yield seats[1], links
+        yield specs[1], links
         links.stop()
 
 
@@ -50,10 +52,10 @@ def _echo_one(connection: socket.socket) -> None:
             connection.sendall(piece)
 
 
-def test_a_cut_link_is_silent_and_a_healed_one_delivers(echoing: tuple[Seat, Links]) -> None:
+def test_a_cut_link_is_silent_and_a_healed_one_delivers(echoing: tuple[NodeSpec, Links]) -> None:
     """As with a switch that fails: the connection stays, and TCP repeats what was lost."""
-    seat, links = echoing
-    with closing(socket.create_connection((HOST, seat.link_port), timeout=10)) as peer:
+    spec, links = echoing
+    with closing(socket.create_connection((HOST, spec.link_port), timeout=10)) as peer:
         peer.sendall(b"a")
         assert peer.recv(1) == b"a"
 
@@ -69,12 +71,12 @@ def test_a_cut_link_is_silent_and_a_healed_one_delivers(echoing: tuple[Seat, Lin
 
 
 def test_a_connection_made_during_the_cut_hangs_until_it_heals(
-    echoing: tuple[Seat, Links],
+    echoing: tuple[NodeSpec, Links],
 ) -> None:
     """A peer that dials anew gets no answer, and no refusal either."""
-    seat, links = echoing
+    spec, links = echoing
     links.cut(1)
-    with closing(socket.create_connection((HOST, seat.link_port), timeout=10)) as peer:
+    with closing(socket.create_connection((HOST, spec.link_port), timeout=10)) as peer:
         peer.sendall(b"a")
         peer.settimeout(0.2)
         with pytest.raises(TimeoutError):

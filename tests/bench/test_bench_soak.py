@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from e2e.bench.disk_witness import DiskWitness
+from e2e.bench.disk_probe import DiskProbe
 from e2e.bench.elections import Made, elections, lines_between
 from e2e.bench.flatness import Life
-from e2e.bench.numbered import Audit, Found, numbered
 from e2e.bench.soak import Course, verdict
 from e2e.bench.verdicts import Verdict
+from e2e.harness.sequence import Audit, Found, numbered
 
 
 def read(audit: Audit, *numbers: int, queue_id: int = 0) -> None:
@@ -127,30 +127,30 @@ def test_growth_compares_the_last_quarter_with_the_first_after_the_warm_up() -> 
 
 def test_a_disk_that_hung_explains_an_election(tmp_path: Path) -> None:
     """As told by a look from beside the nodes; a slow sync that is none does not."""
-    witness = DiskWitness(tmp_path / "witness")
-    witness.took(10.0, 10.3)
-    witness.took(20.0, 20.6)
+    probe = DiskProbe(tmp_path / "probe")
+    probe.took(10.0, 10.3)
+    probe.took(20.0, 20.6)
 
-    found = elections([(9.5, 1), (10.5, 2), (19.8, 2), (20.8, 3)], witness.hangs)
+    found = elections([(9.5, 1), (10.5, 2), (19.8, 2), (20.8, 3)], probe.hangs)
 
     assert [election.fault for election in found] == ["", "the machine's disk hung for 0.6 s"]
-    assert round(witness.longest_s, 3) == 0.6
+    assert round(probe.longest_s, 3) == 0.6
 
 
 def test_the_disk_is_looked_at_until_it_is_enough(tmp_path: Path) -> None:
     """Real writes and syncs, which have a length."""
-    witness = DiskWitness(tmp_path / "witness")
-    witness.start()
-    while not witness.longest_s:
+    probe = DiskProbe(tmp_path / "probe")
+    probe.start()
+    while not probe.longest_s:
         time.sleep(0.01)
-    witness.stop()
+    probe.stop()
 
-    assert (tmp_path / "witness").stat().st_size == 4096
+    assert (tmp_path / "probe").stat().st_size == 4096
 
 
 def test_a_witness_that_never_began_may_be_stopped(tmp_path: Path) -> None:
     """The group may not come up."""
-    DiskWitness(tmp_path / "witness").stop()
+    DiskProbe(tmp_path / "probe").stop()
 
 
 def test_a_run_that_was_offered_more_than_it_took_says_so() -> None:

@@ -16,11 +16,11 @@ from e2e.bench import overload, results, soak
 from e2e.bench.faults import KILL, STOP, TERM
 from e2e.bench.flatness import Life
 from e2e.bench.overload import under_pressure
-from e2e.bench.processes import BenchError
 from e2e.bench.rows import Row
+from e2e.bench.sampler import Sampler
 from e2e.bench.soak import Course, counts, memory
 from e2e.bench.verdicts import Line, Verdict, exit_code, judged, keeps
-from e2e.bench.watching import Watcher
+from e2e.harness.waiting import HarnessError
 
 KEPT, BROKEN, UNMEASURED = Verdict.KEPT, Verdict.BROKEN, Verdict.UNMEASURED
 SOAKED = {
@@ -141,18 +141,18 @@ def test_a_node_that_ends_otherwise_than_it_was_told_is_noticed() -> None:
 class _Blind:
     """A group whose nodes cannot be asked."""
 
-    seats = ("n0",)
+    specs = ("n0",)
 
 
 def test_a_watcher_that_died_fails_the_run() -> None:
     """Elections that nobody saw are not elections that were not there."""
-    watcher = Watcher(_Blind())  # type: ignore[arg-type]
+    sampler = Sampler(_Blind())  # type: ignore[arg-type]
 
-    watcher.start()
-    watcher._thread.join()  # type: ignore[union-attr]
+    sampler.start()
+    sampler._thread.join()  # type: ignore[union-attr]
 
-    with pytest.raises(BenchError, match="nobody watched the group to the end"):
-        watcher.check()
+    with pytest.raises(HarnessError, match="nobody watched the group to the end"):
+        sampler.check()
 
 
 def test_an_overload_that_did_not_come_about_is_not_judged() -> None:

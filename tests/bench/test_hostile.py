@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.harness.lines import Line
+from e2e.harness.checks import Line
 from e2e.hostile import __main__ as command
 from e2e.hostile.attacks import ATTACKS
 from e2e.hostile.judging import Seen, exit_code, held, lines

@@ -19,9 +19,10 @@ from e2e.clients.builds import SOURCES, TOOLS, MissingTool, digest_of, missing
 from e2e.clients.cases import CASES, MOST_BYTES, WITH_TLS
 from e2e.clients.drivers import ClientFailed, driver, expected_body
 from e2e.clients.sdks import SDKS, Sdk
-from e2e.clients.stage import CaseFailed, connected_ports
+from e2e.clients.stage import CaseFailed
 from e2e.clients.table import Result, Verdict, exit_code, table, verdict
-from e2e.harness.lines import none_of
+from e2e.harness.checks import none_of
+from e2e.harness.processes import connected_ports
 
 ROOT = Path(__file__).parents[2]
 

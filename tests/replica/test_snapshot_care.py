@@ -18,7 +18,7 @@ from dledger.replica import snapshot_care
 from dledger.replica.retention import RetentionPolicy
 from dledger.replica.upkeep import SnapshotPolicy, Upkeep
 from dledger.types import Member, NodeId
-from e2e.harness.devgroup import free_port_range
+from e2e.harness.ports import free_port_range
 from tests.replica.group import TestGroup, TestNode
 from tests.system.live_nodes import eventually, eventually_works
 

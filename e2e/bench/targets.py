@@ -26,7 +26,7 @@ _SYNC_BYTES: Final = {256: 256 << 10, 64: 64 << 10, 16: 64 << 10}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Goal:
+class Target:
     """One line of what must be shown.
 
     Attributes:
@@ -123,8 +123,8 @@ def worst(run: Run, names: Sequence[str], which: str) -> float | None:
     return max(known) if len(known) == len(names) else None
 
 
-def _appends(batch: int, least: float, aim: float | None = None) -> Goal:
-    return Goal(
+def _appends(batch: int, least: float, aim: float | None = None) -> Target:
+    return Target(
         line=f"native appends, 1 KiB, batch {batch}",
         least=least,
         aim=aim,
@@ -134,9 +134,9 @@ def _appends(batch: int, least: float, aim: float | None = None) -> Goal:
     )
 
 
-def _p99(line: str, load: str) -> Goal:
+def _p99(line: str, load: str) -> Target:
     """Return what is asked of the clients' latency at a load."""
-    return Goal(
+    return Target(
         line=line,
         least=15,
         aim=8,
@@ -146,9 +146,9 @@ def _p99(line: str, load: str) -> Goal:
     )
 
 
-def _p99_meanwhile(load: str) -> Goal:
+def _p99_meanwhile(load: str) -> Target:
     """Return what is asked of the clients' latency while a follower catches up."""
-    return Goal(
+    return Target(
         line=f"{P99_MEANWHILE}, at {load}",
         least=2,
         aim=None,
@@ -160,25 +160,25 @@ def _p99_meanwhile(load: str) -> Goal:
     )
 
 
-GOALS: Final = (
+TARGETS: Final = (
     _appends(256, 50_000, 75_000),
     _appends(64, 35_000),
     _appends(16, 18_000),
-    Goal(
+    Target(
         line="beside Java DLedger through its client, best window of each",
         least=3,
         aim=4,
         unit="x",
         value=lambda run: ratio(best(run, OURS), best(run, JAVA)),
     ),
-    Goal(
+    Target(
         line="beside etcd, best window of each",
         least=6,
         aim=9,
         unit="x",
         value=lambda run: ratio(best(run, OURS), best(run, Etcd.name)),
     ),
-    Goal(
+    Target(
         line="beside Java DLedger's very best, made inside its leader",
         least=1.1,
         aim=1.6,
@@ -187,21 +187,21 @@ GOALS: Final = (
     ),
     _p99("p99 at half load, batch 64", "at 50%"),
     _p99(f"p99 at {STEADY}, half of the least rate of batch 64", STEADY),
-    Goal(
+    Target(
         line="native read of committed entries",
         least=150_000,
         aim=300_000,
         unit="/s",
         value=lambda run: figure(run, READ, "batch 256", "per_s"),
     ),
-    Goal(
+    Target(
         line="Python SDK, async sends",
         least=2_000,
         aim=None,
         unit="/s",
         value=lambda run: answered(run, SDK, "async", "per_s"),
     ),
-    Goal(
+    Target(
         line="Python SDK, sync sends on one thread, p50",
         least=2.5,
         aim=None,
@@ -209,7 +209,7 @@ GOALS: Final = (
         is_most=True,
         value=lambda run: answered(run, SDK, "sync sends, 1 thread", "p50_ms"),
     ),
-    Goal(
+    Target(
         line="SIGKILL of the leader, gap, p50",
         least=600,
         aim=250,
@@ -217,7 +217,7 @@ GOALS: Final = (
         is_most=True,
         value=lambda run: figure(run, FAILOVER, "SIGKILL", "p50_ms"),
     ),
-    Goal(
+    Target(
         line="SIGKILL of the leader, gap, longest",
         least=1000,
         aim=None,
@@ -225,7 +225,7 @@ GOALS: Final = (
         is_most=True,
         value=lambda run: worst(run, ["SIGKILL"], "max_ms"),
     ),
-    Goal(
+    Target(
         line="SIGTERM, longest gap",
         least=100,
         aim=50,
@@ -233,7 +233,7 @@ GOALS: Final = (
         is_most=True,
         value=lambda run: worst(run, ["SIGTERM"], "max_ms"),
     ),
-    Goal(
+    Target(
         line="SIGSTOP or cut link, longest gap",
         least=1500,
         aim=750,
@@ -241,7 +241,7 @@ GOALS: Final = (
         is_most=True,
         value=lambda run: worst(run, ["SIGSTOP", "cut link"], "max_ms"),
     ),
-    Goal(
+    Target(
         line="stalled disk, longest gap",
         least=2000,
         aim=1000,
@@ -249,7 +249,7 @@ GOALS: Final = (
         is_most=True,
         value=lambda run: worst(run, ["stalled disk"], "max_ms"),
     ),
-    Goal(
+    Target(
         line="a lagging follower catches up",
         least=80,
         aim=None,

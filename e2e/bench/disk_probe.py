@@ -21,7 +21,7 @@ _HANG_S: Final = 0.4
 """A little less than the 0.5 s after which a leader that is behind gives way."""
 
 
-class DiskWitness:
+class DiskProbe:
     """Writes to *path* in a thread of its own, from `start` to `stop`.
 
     Attributes:

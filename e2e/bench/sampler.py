@@ -10,14 +10,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from e2e.bench.flatness import Life
-from e2e.bench.groups import Group, leader_of
-from e2e.bench.processes import BenchError, Usage
+from e2e.bench.process_group import ProcessGroup, leader_of
+from e2e.harness.processes import Usage
+from e2e.harness.waiting import HarnessError
 
 _LOOK_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class Sample:
     """The group at one moment.
 
     Attributes:
@@ -36,7 +37,7 @@ class Look:
 
 
 @dataclass(slots=True)
-class Watcher:
+class Sampler:
     """Looks at *group* in a thread of its own, from `start` to `stop`.
 
     Attributes:
@@ -45,8 +46,8 @@ class Watcher:
         problem: Why it ended by itself: what came later was not seen. "" if it did not.
     """
 
-    group: Group
-    looks: list[Look] = field(default_factory=list)
+    group: ProcessGroup
+    looks: list[Sample] = field(default_factory=list)
     problem: str = ""
     _over: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
@@ -63,26 +64,26 @@ class Watcher:
             self._thread.join()
 
     def check(self) -> None:
-        """Raise BenchError if it did not look to the end: nothing says then what happened."""
+        """Raise HarnessError if it did not look to the end: nothing says then what happened."""
         if self.problem:
-            raise BenchError(f"nobody watched the group to the end: {self.problem}")
+            raise HarnessError(f"nobody watched the group to the end: {self.problem}")
 
     def _watch(self) -> None:
         try:
-            with ThreadPoolExecutor(len(self.group.seats)) as pool:
+            with ThreadPoolExecutor(len(self.group.specs)) as pool:
                 while not self._over.wait(_LOOK_S):
                     self.looks.append(self._look(pool))
         except Exception as error:  # noqa: BLE001 - whatever it was, the run has to say so
             self.problem = repr(error)
 
-    def _look(self, pool: ThreadPoolExecutor) -> Look:
+    def _look(self, pool: ThreadPoolExecutor) -> Sample:
         group = self.group
-        standings = list(pool.map(group.system.standing, group.seats))
+        states = list(pool.map(group.system.state, group.specs))
         nodes = tuple(group.nodes)
-        leader = leader_of(standings)
-        return Look(
-            term=max((told.term for told in standings if told), default=0),
-            leader=None if leader is None else group.seats[leader].name,
+        leader = leader_of(states)
+        return Sample(
+            term=max((told.term for told in states if told), default=0),
+            leader=None if leader is None else group.specs[leader].name,
             at_s=time.monotonic(),
             pids=[node.pid for node in nodes],
             usages=[node.usage() for node in nodes],
@@ -96,7 +97,7 @@ class Watcher:
         """Return the looks as lines: seconds, leader, MB of each node; separated by tabs."""
         if not self.looks:
             return ""
-        names = [seat.name for seat in self.group.seats]
+        names = [spec.name for spec in self.group.specs]
         rows = [["seconds", "leader", *names]]
         for look in self.looks:
             sizes = [f"{usage.rss_mb:.1f}" if usage else "" for usage in look.usages]
@@ -112,7 +113,7 @@ class Watcher:
                     found.setdefault((index, pid), []).append((look.at_s, usage.rss_mb))
         return [
             Life(
-                node=self.group.seats[index].name,
+                node=self.group.specs[index].name,
                 rss_mb=[(at_s - rows[0][0], mb) for at_s, mb in rows],
             )
             for (index, _), rows in found.items()
