@@ -36,7 +36,7 @@ from typing import Any, Final
 
 from e2e.bench import machine
 from e2e.bench.cases import Case, interleaved
-from e2e.bench.comparison import LEAST_ROUNDS, Comparison, Verdict, compared
+from e2e.bench.comparison import LEAST_ROUNDS, Change, Comparison, compared
 from e2e.bench.contest import freeze
 from e2e.bench.loads import Loaded
 from e2e.bench.markdown import with_unit
@@ -45,9 +45,8 @@ from e2e.bench.process_group import ProcessGroup
 from e2e.bench.results import BUILD, LOGS
 from e2e.bench.sdk import ASYNC, sdk_client
 from e2e.bench.trees import Tree, checked_out, this_tree
-from e2e.bench.verdicts import BROKEN, UNMEASURED
+from e2e.harness import checks
 from e2e.harness.nodes import allocate
-from e2e.harness.ports import HOST
 from e2e.harness.waiting import HarnessError
 
 _OURS: Final = "ours"
@@ -61,7 +60,7 @@ _INTERRUPTED: Final = 128 + signal.SIGINT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class LoadPlan:
     """How long everything takes, and how much is offered.
 
     Attributes:
@@ -76,7 +75,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measure:
+class ComparedLine:
     """One line.
 
     Attributes:
@@ -93,7 +92,7 @@ class Measure:
     figure: str = "per_s"
     unit: str = "/s"
     less_is_better: bool = False
-    load: Callable[[ProcessGroup, Plan], Loaded]
+    load: Callable[[ProcessGroup, LoadPlan], Loaded]
 
     def value(self, loaded: Loaded) -> float | None:
         """Return the figure; None if a request failed, or none was answered.
@@ -105,48 +104,44 @@ class Measure:
         return loaded.figures(self.batch).get(self.figure)
 
 
-def _appends(batch: int, window: int) -> Measure:
+def _appends(batch: int, window: int) -> ComparedLine:
     case = Case(batch=batch, window=window)
 
-    def load(group: ProcessGroup, plan: Plan) -> Loaded:
+    def load(group: ProcessGroup, plan: LoadPlan) -> Loaded:
         leader = group.wait_whole()
         group.load.run(case, _SETTLE_S, node=leader)
         return group.load.run(case, plan.seconds, node=leader)
 
-    return Measure(name=f"appends, {case.name}", batch=batch, load=load)
+    return ComparedLine(name=f"appends, {case.name}", batch=batch, load=load)
 
 
-def _steady(group: ProcessGroup, plan: Plan) -> Loaded:
+def _steady(group: ProcessGroup, plan: LoadPlan) -> Loaded:
     case, leader = _WARM_UP_CASE, group.wait_whole()
     rate = plan.offered_per_s / case.batch
     group.load.run(case, _SETTLE_S, node=leader, rate=rate)
     return group.load.run(case, plan.seconds, node=leader, rate=rate)
 
 
-def _reads(group: ProcessGroup, plan: Plan) -> Loaded:
+def _reads(group: ProcessGroup, plan: LoadPlan) -> Loaded:
     """Read what the appends before have written, from a follower."""
     case = Case(batch=256, window=4)
     follower = (group.wait_whole() + 1) % len(group.specs)
     return group.load.run(case, plan.seconds, mode="read", node=follower)
 
 
-def _sends(group: ProcessGroup, plan: Plan) -> Loaded:
+def _sends(group: ProcessGroup, plan: LoadPlan) -> Loaded:
     group.wait_whole()
-    endpoints = ";".join(f"{HOST}:{spec.client_port}" for spec in group.specs)
-    client = sdk_client(endpoints, plan.logs / "sdk.log")
-    try:
-        case = Case(batch=1, window=ASYNC.window)
+    case = Case(batch=1, window=ASYNC.window)
+    with sdk_client([spec.endpoint for spec in group.specs], plan.logs / "sdk.log") as client:
         client.run(case, _SETTLE_S, mode=ASYNC.mode)
         return client.run(case, plan.seconds, mode=ASYNC.mode)
-    finally:
-        client.child.stop()
 
 
 MEASURES: Final = (
     _appends(256, 16),
     _appends(64, 16),
     _appends(16, 64),
-    Measure(
+    ComparedLine(
         name="p99 at a fixed load, batch 64",
         batch=_WARM_UP_CASE.batch,
         figure="p99_ms",
@@ -154,9 +149,15 @@ MEASURES: Final = (
         less_is_better=True,
         load=_steady,
     ),
-    Measure(name="reads, batch 256, 4 readers, a follower", batch=256, load=_reads),
-    Measure(name=f"SDK, {ASYNC.name}", batch=1, load=_sends),
+    ComparedLine(name="reads, batch 256, 4 readers, a follower", batch=256, load=_reads),
+    ComparedLine(name=f"SDK, {ASYNC.name}", batch=1, load=_sends),
 )
+
+_CHECKED: Final = {
+    Change.BROKEN: checks.Verdict.BROKEN,
+    Change.UNMEASURED: checks.Verdict.UNMEASURED,
+}
+"""What a line counts as; any other one is kept."""
 
 Figures = Mapping[str, Mapping[str, list[float | None]]]
 """By line, by tree: one for each round."""
@@ -238,7 +239,7 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def _some(text: str) -> tuple[Measure, ...]:
+def _some(text: str) -> tuple[ComparedLine, ...]:
     if chosen := tuple(measure for measure in MEASURES if text in measure.name):
         return chosen
     names = "; ".join(measure.name for measure in MEASURES)
@@ -279,7 +280,7 @@ def take(
             freeze(groups[name])
         for number, name in interleaved(list(trees), args.rounds):
             logs = LOGS / f"beside-{name}"
-            plan = Plan(seconds=args.seconds, offered_per_s=args.offered, logs=logs)
+            plan = LoadPlan(seconds=args.seconds, offered_per_s=args.offered, logs=logs)
             for measure, loaded in _turn(groups[name], plan, args.only):
                 value = measure.value(loaded)
                 figures[measure.name][name][number] = value
@@ -296,8 +297,8 @@ def _start(group: ProcessGroup) -> None:
 
 
 def _turn(
-    group: ProcessGroup, plan: Plan, measures: Sequence[Measure]
-) -> Iterator[tuple[Measure, Loaded]]:
+    group: ProcessGroup, plan: LoadPlan, measures: Sequence[ComparedLine]
+) -> Iterator[tuple[ComparedLine, Loaded]]:
     """Let the group go, take every figure, freeze it again; begin anew where it wrote too much."""
     group.resume()
     for measure in measures:
@@ -316,13 +317,11 @@ def exit_code(lines: Collection[Comparison], *, is_whole: bool) -> int:
         lines: All of them.
         is_whole: Whether all rounds were held.
     """
-    verdicts = {line.verdict for line in lines}
-    if Verdict.BROKEN in verdicts:
-        return BROKEN
-    return UNMEASURED if Verdict.UNMEASURED in verdicts or not verdicts or not is_whole else 0
+    verdicts = [_CHECKED.get(line.verdict, checks.Verdict.KEPT) for line in lines]
+    return checks.exit_code(verdicts if is_whole else [*verdicts, checks.Verdict.UNMEASURED])
 
 
-def table(lines: Mapping[Measure, Comparison]) -> str:
+def table(lines: Mapping[ComparedLine, Comparison]) -> str:
     """Return every line with both medians, their ratio, and both trees' own spreads."""
     rows: list[Sequence[str]] = [("", "ours", "theirs", "ratio", "spread, ours", "theirs", "")]
     for measure, line in lines.items():
@@ -331,15 +330,7 @@ def table(lines: Mapping[Measure, Comparison]) -> str:
         ratio, *spreads = ("" if math.isnan(factor) else f"{factor:.2f}" for factor in factors)
         own = [f"{spread}x" if spread else "" for spread in spreads]
         rows.append((measure.name, *figures, ratio, *own, line.verdict.value))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if column else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=False))
-        )
-        + f"  {row[-1]}"
-        for row in rows
-    )
+    return checks.columns(rows, right=range(1, len(rows[0]) - 1))
 
 
 def _write(
@@ -353,7 +344,7 @@ def _write(
     return BUILD / name
 
 
-def reported(lines: Mapping[Measure, Comparison], figures: Figures) -> list[dict[str, Any]]:
+def reported(lines: Mapping[ComparedLine, Comparison], figures: Figures) -> list[dict[str, Any]]:
     """Return the lines as they stand in the file, with every round's figure."""
     return [
         {

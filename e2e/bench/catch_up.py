@@ -33,11 +33,10 @@ _LOADS: Final[Mapping[str, Callable[[float], float]]] = {
 _STARTED_S: Final = 60.0
 _DEADLINE_S: Final = 600.0
 _ENDS_S: Final = 30.0
-_POLL_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class CatchUp:
     """How it went.
 
     Attributes:
@@ -98,7 +97,7 @@ def catch_up_rows(
 
 def _run(
     group: ProcessGroup, behind_bytes: int, seconds: float, offered: Callable[[float], float]
-) -> Course:
+) -> CatchUp:
     leader = group.wait_whole()
     follower = (leader + 1) % len(group.specs)
     closed = group.load.run(LATENCY_CASE, seconds, node=leader)
@@ -118,7 +117,7 @@ def _run(
         finally:
             over.set()
         loaded, answered_s = slices.result(), began_s + start_s
-    return Course(
+    return CatchUp(
         behind_bytes=written,
         caught_up_bytes=written * (target - first) / max(1, target - begin),
         start_s=start_s,
@@ -154,7 +153,6 @@ def _come_back(group: ProcessGroup, follower: int, target: int) -> tuple[float, 
     answered_s = time.monotonic()
 
     def reached() -> bool | None:
-        time.sleep(_POLL_S)
         state = group.system.state(spec)
         return True if state and state.last_index >= target else None
 

@@ -27,7 +27,7 @@ _MOST_DISK_BYTES: Final = 12 << 30
 """A group that wrote more begins anew, so that a long run does not fill the disk."""
 _SETTLE_S: Final = 2.0
 
-Measure = Callable[[ProcessGroup], Iterator[Row]]
+Measurements = Callable[[ProcessGroup], Iterator[Row]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Contestant:
     """A system and its rows."""
 
     make: Callable[[], System]
-    measure: Measure
+    measure: Measurements
 
 
 def contestants(turns: Turns, logs: Path) -> Mapping[str, Contestant]:
@@ -132,7 +132,7 @@ def _start(group: ProcessGroup, turns: Turns) -> None:
         Load(group.nodes[leader]).run(_INSIDE_CASES[0], seconds)
 
 
-def _turn(group: ProcessGroup, measure: Measure, turns: Turns) -> Iterator[Row]:
+def _turn(group: ProcessGroup, measure: Measurements, turns: Turns) -> Iterator[Row]:
     """Let the group go, yield its rows, freeze it again; begin anew where it wrote too much."""
     group.resume()
     group.load.run(_WARM_UP_CASE, _SETTLE_S, node=group.wait_whole())

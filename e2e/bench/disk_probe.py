@@ -7,13 +7,13 @@ ours. Whether the disk did hang then is not for the nodes to say.
 from __future__ import annotations
 
 import os
-import threading
 import time
 from pathlib import Path
 from typing import Final
 
 from e2e.bench.elections import Made
-from e2e.bench.soak_faults import SETTLED_S
+from e2e.bench.faults import SETTLED_S
+from e2e.bench.sampler import Background
 
 _BYTES: Final = 4096
 _EVERY_S: Final = 0.05
@@ -21,7 +21,7 @@ _HANG_S: Final = 0.4
 """A little less than the 0.5 s after which a leader that is behind gives way."""
 
 
-class DiskProbe:
+class DiskProbe(Background):
     """Writes to *path* in a thread of its own, from `start` to `stop`.
 
     Attributes:
@@ -31,21 +31,10 @@ class DiskProbe:
     """
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self._path = path
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
         self.hangs: list[Made] = []
         self.longest_s: float | None = None
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End, and wait for the last sync."""
-        self._over.set()
-        if self._thread.is_alive():
-            self._thread.join()
 
     def _watch(self) -> None:
         data = os.urandom(_BYTES)

@@ -43,7 +43,7 @@ class Trials:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TrialOutcome:
     """One trial.
 
     Attributes:
@@ -134,7 +134,7 @@ def _row(group: ProcessGroup, fault: Fault, trials: Trials, rng: random.Random) 
     )
 
 
-def _trial(group: ProcessGroup, fault: Fault, rng: random.Random) -> Outcome:
+def _trial(group: ProcessGroup, fault: Fault, rng: random.Random) -> TrialOutcome:
     """Make the fault under a steady writer, watch, take it back, and wait for all nodes."""
     victim = group.wait_whole()
     group.load.start_steady(node=(victim + 1) % len(group.specs))
@@ -154,7 +154,7 @@ def _trial(group: ProcessGroup, fault: Fault, rng: random.Random) -> Outcome:
     if not group.nodes[victim].is_running():
         group.restart(victim)
     gap = longest_gap(acks_s, fault_s=fault_s, end_s=end_s, recent_s=_RECENT_S)
-    return Outcome(gap, successor is not None, successor.phases if successor else {}, amiss)
+    return TrialOutcome(gap, successor is not None, successor.phases if successor else {}, amiss)
 
 
 def _until_steady(
@@ -179,13 +179,13 @@ def _successor(group: ProcessGroup, victim: int) -> NodeState | None:
     return None if leader is None or leader == victim else group.states()[leader]
 
 
-def deaths(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+def deaths(outcomes: Sequence[TrialOutcome]) -> tuple[str, ...]:
     """Return how often the victim ended by itself, and how: who reads the gaps has to know."""
     ends = Counter(outcome.amiss for outcome in outcomes if outcome.amiss)
     return tuple(f"{count} of {len(outcomes)} {amiss}" for amiss, count in sorted(ends.items()))
 
 
-def moved(outcomes: Sequence[Outcome]) -> dict[str, float]:
+def moved(outcomes: Sequence[TrialOutcome]) -> dict[str, float]:
     """Return how often leadership went to another node: a fault may be survived without that."""
     return {"moved": float(sum(outcome.has_moved for outcome in outcomes))}
 

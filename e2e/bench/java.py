@@ -95,7 +95,7 @@ def ensure_built(layout: Layout) -> str:
     Raises:
         HarnessError: A jar is not the one that was pinned.
     """
-    built = layout.cache / f"java-peer-{_key()}"
+    built = layout.cache / f"java-peer-{digest_of(_SOURCES)}"
     if not built.exists():
         steps = Steps()
         packages.ensure(layout, _PACKAGES, steps)
@@ -104,24 +104,36 @@ def ensure_built(layout: Layout) -> str:
     return f"{built / 'classes'}:{built / 'lib' / '*'}"
 
 
-def _key() -> str:
+def digest_of(folder: Path) -> str:
+    """Return 12 hex digits that change when a file of the folder does."""
     digest = hashlib.sha256()
-    for path in sorted(_SOURCES.iterdir()):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    for path in sorted(each for each in folder.rglob("*") if each.is_file()):
+        digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
 
 
 def _build(built: Path) -> None:
     partial = built.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    (partial / "classes").mkdir(parents=True)
-    lib = partial / "lib"
-    fetch = ("mvn", "-B", "-q", "-f", _SOURCES / "pom.xml", _COPY, f"-DoutputDirectory={lib}")
-    run(*fetch, "-DincludeScope=runtime", timeout_s=_FETCH_S)
-    check_jars(lib, (_SOURCES / "jars.sha256").read_text("ascii"))
-    sources = sorted(_SOURCES.glob("*.java"))
-    run("javac", "-d", partial / "classes", "-cp", f"{lib}/*", *sources, timeout_s=_FETCH_S)
+    partial.mkdir(parents=True)
+    compile_java(_SOURCES, partial)
     partial.rename(built)
+
+
+def compile_java(sources: Path, folder: Path, log: Path | None = None) -> None:
+    """Fetch the jars of a folder of sources, check them, and compile it into ``classes``.
+
+    Raises:
+        HarnessError: A jar is not the one that was pinned.
+        CommandFailed: Maven or the compiler failed.
+    """
+    lib, classes = folder / "lib", folder / "classes"
+    fetch = ("mvn", "-B", "-q", "-f", sources / "pom.xml", _COPY, f"-DoutputDirectory={lib}")
+    run(*fetch, "-DincludeScope=runtime", log=log, timeout_s=_FETCH_S)
+    check_jars(lib, (sources / "jars.sha256").read_text("ascii"))
+    classes.mkdir()
+    files = sorted(sources.glob("*.java"))
+    run("javac", "-d", classes, "-cp", f"{lib}/*", *files, log=log, timeout_s=_FETCH_S)
 
 
 def check_jars(lib: Path, pinned: str) -> None:

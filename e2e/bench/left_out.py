@@ -14,7 +14,7 @@ from e2e.bench import overload, soak
 from e2e.bench.markdown import table, with_unit
 from e2e.bench.rows import Run
 from e2e.bench.targets import P99_MEANWHILE, TARGETS, Target
-from e2e.bench.verdicts import Line, Verdict
+from e2e.harness.checks import Bound, Verdict
 
 _ABOUT: Final = (
     "Lines that are not kept on this machine, and are not worked on: how far they are missed is "
@@ -104,14 +104,14 @@ def _of_goal(target: Target, bench: Run | None) -> Limit:
     )
 
 
-def _of_line(line: Line, cause: str, *, row: str = "") -> Limit:
+def _of_line(line: Bound, cause: str, *, row: str = "") -> Limit:
     what = f"{row}: {line.what}" if row else line.what
     return Limit(line=what, most=line.most, here=line.value, unit="", cause=cause)
 
 
 def _newest(
-    runs: Sequence[Run], kind: str, verdict: Callable[[Mapping[str, float]], Sequence[Line]]
-) -> list[tuple[str, Line]]:
+    runs: Sequence[Run], kind: str, verdict: Callable[[Mapping[str, float]], Sequence[Bound]]
+) -> list[tuple[str, Bound]]:
     """Return the lines of the newest run of a kind, each with its row."""
     found = [[row for row in run.rows if row.kind == kind] for run in runs]
     rows = next((rows for rows in reversed(found) if rows), [])

@@ -25,6 +25,7 @@ from e2e.bench.figures import latency_figures
 from e2e.harness.processes import ChildProcess
 
 _ANSWER_S: Final = 60.0
+_STEADY_BYTES: Final = 128
 PACE_S: Final = 0.002
 """Between an acknowledgement and the steady writer's next request: how fine a gap can be seen."""
 
@@ -73,9 +74,9 @@ class Load:
         )
         return Loaded(**answer)
 
-    def start_steady(self, *, node: int, size_bytes: int = 128) -> None:
+    def start_steady(self, *, node: int) -> None:
         """Start the steady writer, through *node* if the system's client lets one choose."""
-        self._ask(mode="steady", node=node, size_bytes=size_bytes, pace_s=PACE_S)
+        self._ask(mode="steady", node=node, size_bytes=_STEADY_BYTES, pace_s=PACE_S)
 
     def acks_s(self) -> list[float]:
         """Return when the steady writer had acknowledgements, since the last question."""

@@ -25,14 +25,13 @@ from typing import Any, Final
 from e2e.bench import machine
 from e2e.bench.cases import Case
 from e2e.bench.figures import latency_figures
-from e2e.bench.flatness import Life
 from e2e.bench.loads import Load
 from e2e.bench.ours import Ours
 from e2e.bench.process_group import ProcessGroup
-from e2e.bench.results import BUILD, LOGS, home, run_of, write
+from e2e.bench.results import BUILD, LOGS, add_arguments, home, keep, names
 from e2e.bench.rows import OURS, Row
-from e2e.bench.sampler import Sampler
-from e2e.bench.verdicts import BROKEN, Line, exit_code, judged, keeps
+from e2e.bench.sampler import Life, Sampler
+from e2e.harness.checks import BROKEN, Bound, exit_code, judged, keeps
 from e2e.harness.nodes import allocate
 from e2e.harness.processes import ChildProcess
 from e2e.harness.waiting import HarnessError
@@ -70,6 +69,16 @@ class Bench:
         timeout_s = _ANSWER_S + more.get("seconds", 0)
         return (load or self.group.load).child.ask({"mode": mode, **more}, timeout_s=timeout_s)
 
+    def flooded(
+        self, node: int, rate: float, seconds: float, *, batch: int = CASE.batch,
+        size_bytes: int = CASE.size_bytes, load: Load | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Return what came of requests at fixed times, by default of the program as ever."""
+        return self.ask(
+            "flood", load=load, node=node, rate=rate, batch=batch, size_bytes=size_bytes,
+            seconds=seconds,
+        )  # fmt: skip
+
     def closed(self, node: int, seconds: float) -> dict[str, Any]:
         """Return what came of the closed loop."""
         return self.ask(
@@ -92,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     LOGS.mkdir(parents=True, exist_ok=True)
     at, facts = time.gmtime(), machine.facts()
     rows: list[Row] = []
-    lines: list[Line] = []
+    lines: list[Bound] = []
     is_kept = True
     try:
         with tempfile.TemporaryDirectory(dir=args.data or BUILD, prefix="overload-") as scratch:
@@ -104,8 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except HarnessError as error:
         print(f"overload: cut short: {error}", file=sys.stderr)
         return BROKEN
-    path = write(run_of(rows, at, facts), home(record=args.record, is_kept=is_kept and bool(rows)))
-    print(f"\nas JSON: {path.relative_to(machine.ROOT)}")
+    keep(rows, at, facts, into=home(record=args.record, is_kept=is_kept and bool(rows)))
     return exit_code([line.verdict for line in lines])
 
 
@@ -114,16 +122,10 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="make overload", description=__doc__)
     made.add_argument("--seconds", type=float, default=20, help="length of an overload (20)")
     made.add_argument(
-        "--only",
-        type=lambda text: text.split(","),
-        default=list(OVERLOADS),
-        metavar="ROW,…",
+        "--only", type=names, default=list(OVERLOADS), metavar="ROW,…",
         help=f"of {', '.join(OVERLOADS)}",
-    )
-    made.add_argument("--data", type=Path, help="where the nodes' disks are (build/bench)")
-    made.add_argument(
-        "--record", action="store_true", help="write to bench/results, the history, if it passed"
-    )
+    )  # fmt: skip
+    add_arguments(made)
     return made
 
 
@@ -230,15 +232,7 @@ def _too_many(bench: Bench, leader: int, per_s: float, seconds: float) -> Mappin
 
     def flood() -> list[dict[str, Any]]:
         rate = 10 * per_s
-        done = bench.ask(
-            "flood",
-            load=bench.flood,
-            node=leader,
-            rate=rate,
-            batch=CASE.batch,
-            size_bytes=CASE.size_bytes,
-            seconds=seconds,
-        )
+        done = bench.flooded(leader, rate, seconds, load=bench.flood)
         note = f"{done['sent']} sent of {rate * seconds:.0f} offered"
         return [done | {"pressed": done["sent"], "notes": [note]}]
 
@@ -251,14 +245,13 @@ def _too_large(bench: Bench, leader: int, per_s: float, seconds: float) -> Mappi
     def large() -> list[dict[str, Any]]:
         rates = {_LARGE: 60.0, _LARGE + 1: 20.0}
         floods = [
-            bench.ask(
-                "flood",
-                load=bench.flood,
-                node=leader,
-                rate=rate,
+            bench.flooded(
+                leader,
+                rate,
+                seconds / len(rates),
                 batch=1,
                 size_bytes=size_bytes,
-                seconds=seconds / len(rates),
+                load=bench.flood,
             )
             for size_bytes, rate in rates.items()
         ]
@@ -309,14 +302,7 @@ def _beside(
     """Write at a rate that sustains while *overload* runs; latencies are those of the writers."""
     with ThreadPoolExecutor(1) as pool:
         under_way = pool.submit(overload)
-        written = bench.ask(
-            "flood",
-            node=leader,
-            rate=per_s,
-            batch=CASE.batch,
-            size_bytes=CASE.size_bytes,
-            seconds=seconds,
-        )
+        written = bench.flooded(leader, per_s, seconds)
         others = under_way.result()
     joined = {
         kind: _summed(each.get(kind, {}) for each in (written, *others))
@@ -344,7 +330,7 @@ OVERLOADS: Final[Mapping[str, Overload]] = {
 }
 
 
-def said(row: Row) -> list[Line]:
+def said(row: Row) -> list[Bound]:
     """Print a row; return the lines it has to keep."""
     print(f"\n{row.name}")
     for name, value in row.figures.items():
@@ -356,7 +342,7 @@ def said(row: Row) -> list[Line]:
     return lines
 
 
-def verdict(figures: Mapping[str, float]) -> list[Line]:
+def verdict(figures: Mapping[str, float]) -> list[Bound]:
     """Return the lines that an overload has to keep."""
     return judged(
         figures,

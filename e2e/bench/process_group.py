@@ -11,7 +11,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
 from e2e.bench.loads import Load
 from e2e.harness.nodes import Link, NodeSpec
@@ -19,8 +19,6 @@ from e2e.harness.processes import ChildProcess, Command, Usage
 from e2e.harness.waiting import HarnessError, eventually
 
 _WHOLE_S: Final = 90.0
-_POLL_S: Final = 0.05
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +131,7 @@ class ProcessGroup:
         whole = all(state and state.is_ready for state in states)
         return self.leader() if whole else None
 
-    def wait_whole(self, timeout_s: float = _WHOLE_S) -> int:
+    def wait_whole(self) -> int:
         """Wait until every node takes part and one leads; return which. Raises HarnessError."""
         what = f"{self.system.name} is whole (logs: {self._logs})"
 
@@ -141,7 +139,7 @@ class ProcessGroup:
             leader = self.whole()
             return None if leader is None else (leader,)
 
-        return eventually(what, whole, timeout_s)[0]
+        return eventually(what, whole, _WHOLE_S)[0]
 
     def pause(self) -> None:
         """Freeze every process of the group."""

@@ -32,7 +32,7 @@ from e2e.bench.results import RESULTS
 from e2e.bench.rows import OURS, Row, Run, history
 from e2e.bench.sdk import SDK
 from e2e.bench.targets import TARGETS, Target, best, figure
-from e2e.bench.verdicts import Line, Verdict
+from e2e.harness.checks import Bound, Verdict
 
 PAGE: Final = machine.ROOT / "docs" / "performance.md"
 PLOTS: Final = machine.ROOT / "docs" / "performance"
@@ -168,7 +168,7 @@ def under_stress(runs: Sequence[Run]) -> str:
     return text
 
 
-def _stress(run: Run, kind: str, verdict: Callable[[Mapping[str, float]], Sequence[Line]]) -> str:
+def _stress(run: Run, kind: str, verdict: Callable[[Mapping[str, float]], Sequence[Bound]]) -> str:
     rows = [row for row in run.rows if row.kind == kind]
     lines = [(row.name, line) for row in rows for line in verdict(row.figures)]
     return f"{_when(run)}\n\n" + table(
@@ -180,7 +180,7 @@ def _stress(run: Run, kind: str, verdict: Callable[[Mapping[str, float]], Sequen
     )
 
 
-def _measured(line: Line) -> str:
+def _measured(line: Bound) -> str:
     if line.value is None or line.verdict is Verdict.UNMEASURED:
         return Verdict.UNMEASURED.value
     return number(line.value)

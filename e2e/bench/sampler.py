@@ -6,15 +6,47 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from statistics import median
 from typing import Final
 
-from e2e.bench.flatness import Life
 from e2e.bench.process_group import ProcessGroup, leader_of
 from e2e.harness.processes import Usage
 from e2e.harness.waiting import HarnessError
 
 _LOOK_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """What one process took, from its start to its end or the run's.
+
+    Attributes:
+        node: The node's name.
+        rss_mb: (seconds since its first look, memory) at each look, in order.
+    """
+
+    node: str
+    rss_mb: Sequence[tuple[float, float]]
+
+    @property
+    def peak_mb(self) -> float:
+        """The most it took at any look."""
+        return max(mb for _, mb in self.rss_mb)
+
+    def growth(self, *, warm_up_s: float, least_s: float) -> float | None:
+        """Return by which part memory grew: median of the last quarter over that of the first.
+
+        Args:
+            warm_up_s: What does not count: caches fill, and what was missed is fetched.
+            least_s: What has to be left; None is returned for a shorter life.
+        """
+        counted = [(at_s, mb) for at_s, mb in self.rss_mb if at_s >= warm_up_s]
+        if not counted or counted[-1][0] - counted[0][0] < least_s:
+            return None
+        values = [mb for _, mb in counted]
+        quarter = max(1, len(values) // 4)
+        return median(values[-quarter:]) / median(values[:quarter]) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +68,28 @@ class Sample:
     usages: Sequence[Usage | None]
 
 
-@dataclass(slots=True)
-class Sampler:
+class Background:
+    """Does `_watch` in a thread of its own, from `start` to `stop`, which sets `_over`."""
+
+    def __init__(self) -> None:
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, and wait for the last look; fine if it never began."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _watch(self) -> None:
+        raise NotImplementedError
+
+
+class Sampler(Background):
     """Looks at *group* in a thread of its own, from `start` to `stop`.
 
     Attributes:
@@ -46,22 +98,11 @@ class Sampler:
         problem: Why it ended by itself: what came later was not seen. "" if it did not.
     """
 
-    group: ProcessGroup
-    looks: list[Sample] = field(default_factory=list)
-    problem: str = ""
-    _over: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End, and wait for the last look."""
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join()
+    def __init__(self, group: ProcessGroup) -> None:
+        super().__init__()
+        self.group = group
+        self.looks: list[Sample] = []
+        self.problem = ""
 
     def check(self) -> None:
         """Raise HarnessError if it did not look to the end: nothing says then what happened."""

@@ -28,15 +28,14 @@ from dledger.common.limits import MAX_IDS_OF_CLIENT
 from e2e.bench import machine
 from e2e.bench.disk_probe import DiskProbe
 from e2e.bench.elections import Election, Made, elections, lines_between
+from e2e.bench.faults import make, round_of
 from e2e.bench.figures import latency_figures
-from e2e.bench.flatness import Life
 from e2e.bench.ours import Ours
 from e2e.bench.process_group import ProcessGroup
-from e2e.bench.results import BUILD, LOGS, home, run_of, write
+from e2e.bench.results import BUILD, LOGS, add_arguments, home, keep
 from e2e.bench.rows import OURS, Row
-from e2e.bench.sampler import Sampler, until_s
-from e2e.bench.soak_faults import make, round_of
-from e2e.bench.verdicts import BROKEN, Line, exit_code, judged, keeps
+from e2e.bench.sampler import Life, Sampler, until_s
+from e2e.harness.checks import BROKEN, Bound, exit_code, judged, keeps
 from e2e.harness.nodes import NodeSpec, allocate
 from e2e.harness.proxy import Links
 from e2e.harness.waiting import HarnessError
@@ -69,7 +68,7 @@ class Soaked(Ours):
 
 
 @dataclass(slots=True)
-class Course:
+class SoakNotes:
     """What is noted while it runs.
 
     Attributes:
@@ -125,8 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(note)
     print("\n".join(map(str, lines)))
     is_kept = keeps(lines, allowed=LEFT_OUT)
-    path = write(run_of([row], at, facts), home(record=args.record, is_kept=is_kept))
-    print(f"\nas JSON: {path.relative_to(machine.ROOT)}")
+    keep([row], at, facts, into=home(record=args.record, is_kept=is_kept))
     return exit_code([line.verdict for line in lines])
 
 
@@ -140,10 +138,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--batch", type=int, default=64, help="messages of a batch (64)")
     made.add_argument("--size", type=int, default=1024, help="bytes of a message (1024)")
     made.add_argument("--singles", type=float, default=50, help="single messages a second (50)")
-    made.add_argument("--data", type=Path, help="where the nodes' disks are (build/bench)")
-    made.add_argument(
-        "--record", action="store_true", help="write to bench/results, the history, if it passed"
-    )
+    add_arguments(made)
     return made
 
 
@@ -246,9 +241,9 @@ def _sustained(group: ProcessGroup, args: argparse.Namespace) -> float:
     return float(per_s)
 
 
-def _load(group: ProcessGroup, links: Links, args: argparse.Namespace, rate: float) -> Course:
+def _load(group: ProcessGroup, links: Links, args: argparse.Namespace, rate: float) -> SoakNotes:
     """Load the group, with a fault every so often, until time is up."""
-    course, planned = Course(per_s=rate + args.singles), round_of(links)
+    course, planned = SoakNotes(per_s=rate + args.singles), round_of(links)
     print(f"offered: {rate * args.batch:,.0f} messages a second", flush=True)
     _ask(group, "start", rate=rate, batch=args.batch, size_bytes=args.size, singles=args.singles)
     began_s = time.monotonic()
@@ -269,7 +264,7 @@ def _load(group: ProcessGroup, links: Links, args: argparse.Namespace, rate: flo
     return course
 
 
-def _say(group: ProcessGroup, course: Course, at_s: float) -> None:
+def _say(group: ProcessGroup, course: SoakNotes, at_s: float) -> None:
     told = _ask(group, "tell")
     course.heard(told)
     course.looked(at_s)
@@ -333,7 +328,7 @@ def _elected(terms: Sequence[tuple[float, int]], found: Sequence[Election]) -> d
 
 
 def _notes(
-    found: Sequence[Election], course: Course, end: Mapping[str, Any], clock: _Clock
+    found: Sequence[Election], course: SoakNotes, end: Mapping[str, Any], clock: _Clock
 ) -> list[str]:
     """Return each election with its cause, or with what the nodes' logs say of it."""
     notes = [f"{name}: {count}" for name, count in end["failures"].items()]
@@ -362,7 +357,7 @@ def _log_lines(clock: _Clock, election: Election) -> list[str]:
     ]
 
 
-def verdict(figures: Mapping[str, float]) -> list[Line]:
+def verdict(figures: Mapping[str, float]) -> list[Bound]:
     """Return the lines that a soak has to keep."""
     return judged(
         figures,

@@ -15,6 +15,8 @@ from dledger.errors import DledgerError, UnknownTopic
 from e2e.chaos.clients import QUEUES, TOPIC, digest_of
 from e2e.chaos.faulty_group import FaultyGroup
 from e2e.chaos.log_checker import LogEntry, Queues, Stored
+from e2e.cluster.errors import CommandFailed
+from e2e.cluster.shell import run
 
 _SETTLE_S: Final = 60.0
 
@@ -78,11 +80,11 @@ async def read_logs(group: FaultyGroup, commit_index: int) -> dict[str, Sequence
 
 
 async def _entries(data: Path) -> Sequence[LogEntry]:
-    await _run("verify", data)
-    return list(_parsed(await _run("dump", data)))
+    await _log("verify", data)
+    return list(_parsed(await _log("dump", data)))
 
 
-def _parsed(lines: bytes) -> Iterator[LogEntry]:
+def _parsed(lines: str) -> Iterator[LogEntry]:
     for line in lines.splitlines():
         fields = json.loads(line)
         yield LogEntry(
@@ -91,13 +93,9 @@ def _parsed(lines: bytes) -> Iterator[LogEntry]:
         )  # fmt: skip
 
 
-async def _run(action: str, data: Path) -> bytes:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "dledger", "log", action, str(data),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    out, errors = await process.communicate()
-    if process.returncode != 0:
-        raise DledgerError(f"log {action} {data}: {errors.decode('utf-8', 'replace').strip()}")
-    return out
+async def _log(action: str, data: Path) -> str:
+    command = (sys.executable, "-m", "dledger", "log", action, data)
+    try:
+        return await asyncio.to_thread(run, *command)
+    except CommandFailed as failed:
+        raise DledgerError(str(failed)) from None

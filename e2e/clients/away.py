@@ -109,11 +109,9 @@ def not_the_only_one(followers: Sequence[int], reached: Collection[int]) -> int:
 
 
 async def _arrives_while(away: Away, choice: Choice, stage: Stage) -> None:
-    topic = await stage.topic("away")
     before = [f"before-{number}" for number in range(_MESSAGES)]
     meanwhile = [f"meanwhile-{number}" for number in range(_MESSAGES)]
-    async with stage.user() as user:
-        await user.producer(topic)
+    async with stage.producing("away") as (user, topic):
         await user.listen("consumer", topic, f"g-{topic}")
         for text in before:
             await user.send(topic, text)

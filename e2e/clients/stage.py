@@ -106,6 +106,14 @@ class Stage:
             finally:
                 await user.forget()
 
+    @asynccontextmanager
+    async def producing(self, case: str, **more: Any) -> AsyncIterator[tuple[User, str]]:
+        """Start the client's process with a producer; yield it, and the topic of its own."""
+        topic = await self.topic(case)
+        async with self.user() as user:
+            await user.producer(topic, **more)
+            yield user, topic
+
 
 class User:
     """One process of the client, in the words of its users."""

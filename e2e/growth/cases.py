@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,9 +19,11 @@ from dledger.broker.produce import encode_produce
 from dledger.client import Client
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
-from e2e.growth.measures import MeasuredGroup, Probe, difference, many, measured
-from e2e.harness.checks import Line, at_most, none_of, refused
-from e2e.harness.consumer import POLLS_A_CHANNEL, Consumer, channel_to
+from e2e.cluster.shell import run
+from e2e.growth.measures import AppendProbe, MeasuredGroup, difference, many, measured
+from e2e.harness.checks import Check, at_most, none_of, refused
+from e2e.harness.command import Outcome
+from e2e.harness.rocketmq_calls import POLLS_A_CHANNEL, Consumer, channel_to
 from e2e.harness.waiting import came_true, eventually_async
 
 ROOT: Final = Path(__file__).parents[2]
@@ -35,14 +36,6 @@ _MESSAGES: Final = 60
 _POLL_S: Final = 60.0
 _LEASE_S: Final = 45.0
 _STORM_S: Final = 60.0
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What a case found."""
-
-    figures: dict[str, Any] = field(default_factory=dict)
-    lines: list[Line] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,18 +92,14 @@ async def state(setting: Setting) -> Outcome:
     return outcome
 
 
-def _at_most_a_turn(what: str, found: dict[str, Any], name: str) -> Line:
+def _at_most_a_turn(what: str, found: dict[str, Any], name: str) -> Check:
     return at_most(what, found[f"{name}_ms"], TURN_MS, "ms")
 
 
 async def _in_process(outcome: Outcome, dimension: str, size: int) -> dict[str, Any]:
-    command = [sys.executable, "-m", "e2e.growth.state", dimension, str(size)]
-    run = await asyncio.to_thread(
-        subprocess.run, command, cwd=ROOT, capture_output=True, text=True, timeout=_STATE_S
-    )
-    if run.returncode:
-        raise RuntimeError(f"{' '.join(command[1:])}: {run.stderr[-500:]}")
-    found: dict[str, Any] = json.loads(run.stdout)
+    command = (sys.executable, "-m", "e2e.growth.state", dimension, str(size))
+    told = await asyncio.to_thread(run, *command, cwd=ROOT, timeout_s=_STATE_S)
+    found: dict[str, Any] = json.loads(told)
     outcome.figures[dimension] = {"size": size} | found
     return found
 
@@ -170,7 +159,7 @@ async def queues(setting: Setting) -> Outcome:
             if said := await many(topics + 1, 8, create):
                 raise RuntimeError(said)
 
-    async def beyond(group: MeasuredGroup) -> Line:
+    async def beyond(group: MeasuredGroup) -> Check:
         async with Client(group.dev.leader_endpoint, timeout_s=60) as client:
             said = await many(1, 1, lambda _: client.create_topic("one-more", queues=1))
         return refused(f"one queue more than {size:,}", said, "queues")
@@ -204,7 +193,7 @@ async def groups(setting: Setting) -> Outcome:
         if said:
             raise RuntimeError(said)
 
-    async def beyond(group: MeasuredGroup) -> Line:
+    async def beyond(group: MeasuredGroup) -> Check:
         async with channel_to(group.dev.leader_endpoint) as channel:
             said = await many(1, 1, lambda _: read(channel, "one-more"))
         return refused(f"one group more than {size:,}", said, "groups already")
@@ -217,7 +206,7 @@ async def _snapshot(
     name: str,
     what: str,
     build: Callable[[MeasuredGroup], Awaitable[None]],
-    beyond: Callable[[MeasuredGroup], Awaitable[Line]] | None = None,
+    beyond: Callable[[MeasuredGroup], Awaitable[Check]] | None = None,
 ) -> Outcome:
     """Build something, take a snapshot of it at every node, and see whether the group bears it."""
     outcome = Outcome()
@@ -240,7 +229,7 @@ async def _snapshot(
     return outcome
 
 
-async def _snapshots_of(group: MeasuredGroup, probe: Probe) -> dict[str, Any]:
+async def _snapshots_of(group: MeasuredGroup, probe: AppendProbe) -> dict[str, Any]:
     before, since_s = await group.mark(), time.monotonic()
     said = await group.snapshots()
     await group.dev.until_whole()  # who died comes back

@@ -44,7 +44,7 @@ class Mark:
 
 
 @dataclass(slots=True)
-class Probe:
+class AppendProbe:
     """One small message every 20 ms, in an open loop: when they were acknowledged."""
 
     acked_s: list[float] = field(default_factory=list)
@@ -104,9 +104,9 @@ class MeasuredGroup:
         return [int(found) for found in re.findall(r"frozen in (\d+) ms", text)]
 
     @asynccontextmanager
-    async def probed(self) -> AsyncIterator[Probe]:
+    async def probed(self) -> AsyncIterator[AppendProbe]:
         """Append a small message every 20 ms meanwhile."""
-        probe, tasks = Probe(), set[asyncio.Task[None]]()
+        probe, tasks = AppendProbe(), set[asyncio.Task[None]]()
         async with Client(self.dev.leader_endpoint, timeout_s=30.0) as client:
             await client.create_topic(TOPIC, queues=1)
 

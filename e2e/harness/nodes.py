@@ -151,11 +151,11 @@ def member_of(status: NodeStatus, address: str) -> Member:
     return Member(id=NodeId(status.node_id), name=status.name, address=address)
 
 
-def status(address: str, *, timeout_s: float = _STATUS_S) -> NodeStatus | None:
+def status(address: str) -> NodeStatus | None:
     """Do what `status_of` does, for who has no event loop."""
 
     async def ask() -> NodeStatus | None:
-        async with AdminClient(address, timeout_s=timeout_s) as admin:
+        async with AdminClient(address, timeout_s=_STATUS_S) as admin:
             return await status_of(admin)
 
     return finished(ask())

@@ -46,6 +46,11 @@ class Usage:
     rss_mb: float
     peak_mb: float
 
+    @property
+    def rss_mib(self) -> float:
+        """Its memory now, in units of 2^20 bytes."""
+        return self.rss_mb * 1e6 / (1 << 20)
+
 
 class ChildProcess:
     """A running program; it ends with ours, whose main thread has to start it."""

@@ -23,6 +23,7 @@ OPERATOR: Final = "dledger-operator"
 PYTHON: Final = "/opt/dledger/bin/python"
 """In the node's image, and in what is built on it."""
 _POLL_S: Final = 0.5
+_USER: Final = 10001
 _LOG_POLL_S: Final = 3.0
 """A kubectl costs a tenth of a second of the processor that the group and its client share."""
 _T = TypeVar("_T")
@@ -136,6 +137,15 @@ class Namespace:
     def group(self, name: str) -> BrokerGroup:
         """Return a handle on a BrokerGroup."""
         return BrokerGroup(self, name)
+
+    def run_group(
+        self, name: str = "orders", *, deadline_s: float = 120, **spec: Any
+    ) -> BrokerGroup:
+        """Apply a small BrokerGroup, and wait until it takes writes and is whole."""
+        self.apply(group_manifest(name, **spec))
+        group = self.group(name)
+        group.wait_available(deadline_s)
+        return group
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,36 +311,44 @@ def client_pod(name: str, image: str, command: Sequence[str]) -> dict[str, Any]:
     container = {
         "name": "workload",
         "image": image,
-        "imagePullPolicy": "IfNotPresent",
         "command": list(command),
         "env": [{"name": "HOME", "value": "/tmp"}],  # noqa: S108 - the pod's own emptyDir
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
         "volumeMounts": [
             {"name": "program", "mountPath": "/workload"},
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108
         ],
     }
+    volumes = [{"name": "program", "configMap": {"name": name}}, {"name": "tmp", "emptyDir": {}}]
+    return restricted_pod(name, container, volumes, restartPolicy="Never")
+
+
+def restricted_pod(
+    name: str, container: dict[str, Any], volumes: Sequence[dict[str, Any]], **spec: Any
+) -> dict[str, Any]:
+    """Return a pod of one container as restricted Pod Security wants it; *spec* is added."""
+    secured = {
+        "imagePullPolicy": "IfNotPresent",
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name},
+        "metadata": {"name": name, "labels": {"app": name}},
         "spec": {
-            "restartPolicy": "Never",
             "terminationGracePeriodSeconds": 1,
             "automountServiceAccountToken": False,
             "securityContext": {
                 "runAsNonRoot": True,
-                "runAsUser": 10001,
+                "runAsUser": _USER,
+                "fsGroup": _USER,
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
-            "containers": [container],
-            "volumes": [
-                {"name": "program", "configMap": {"name": name}},
-                {"name": "tmp", "emptyDir": {}},
-            ],
+            "containers": [container | secured],
+            "volumes": list(volumes),
+            **spec,
         },
     }

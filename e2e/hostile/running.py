@@ -15,7 +15,8 @@ from typing import Final
 
 from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
-from e2e.harness.checks import Line
+from e2e.cluster.shell import run
+from e2e.harness.checks import Check
 from e2e.harness.dev_group import DevGroup, running
 from e2e.harness.waiting import came_true
 from e2e.hostile.attacks import ATTACKS
@@ -61,7 +62,7 @@ class Memory:
         return [None if first is None else round(high - first, 1) for first, high in pairs]
 
 
-async def attacked(name: str, data: Path) -> list[Line]:
+async def attacked(name: str, data: Path) -> list[Check]:
     """Make an attack on a new group; return its lines and those of the promise."""
     async with running(data, ["leader_follows_clients=false"]) as group:
         state = await group.until_whole()
@@ -77,7 +78,7 @@ async def attacked(name: str, data: Path) -> list[Line]:
             return await _around(name, scene, victim, group)
 
 
-async def _around(name: str, scene: Scene, victim: Victim, group: DevGroup) -> list[Line]:
+async def _around(name: str, scene: Scene, victim: Victim, group: DevGroup) -> list[Check]:
     await asyncio.to_thread(_fill_caches, scene)
     calm_s = time.monotonic() + 1
     await asyncio.sleep(1 + CALM_S)
@@ -132,21 +133,11 @@ async def _sampled(memory: Memory) -> AsyncIterator[None]:
         task.cancel()
 
 
-async def _made(name: str, scene: Scene) -> list[Line]:
+async def _made(name: str, scene: Scene) -> list[Check]:
     """Run the attack in a process of its own, so that it takes no time of the victim's loop."""
     command = (sys.executable, "-m", "e2e.hostile.attacks", name, scene.encode())
-    process = await asyncio.create_subprocess_exec(
-        *command, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    try:
-        out, errors = await asyncio.wait_for(process.communicate(), _LONGEST_S)
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-        raise
-    if process.returncode:
-        raise RuntimeError(errors.decode("utf-8", "replace")[-600:])
-    return [Line(**row) for row in json.loads(out)]
+    told = await asyncio.to_thread(run, *command, cwd=ROOT, timeout_s=_LONGEST_S)
+    return [Check(**row) for row in json.loads(told)]
 
 
 async def _new_client(scene: Scene, group: DevGroup) -> str:

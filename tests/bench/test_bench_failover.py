@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.bench.catch_up import Course
-from e2e.bench.failover import Outcome, deaths, gap_figures, phase_figures
+from e2e.bench.catch_up import CatchUp
+from e2e.bench.failover import TrialOutcome, deaths, gap_figures, phase_figures
 from e2e.bench.gaps import Gap
 from e2e.harness.nodes import Link, NodeSpec, allocate
 from e2e.harness.ports import HOST
@@ -111,11 +111,11 @@ def test_a_victim_that_died_of_a_cut_link_is_told_of() -> None:
     gap = Gap(from_s=0, to_s=1, is_over=True)
     ends = ("", "ended with 4", "", "ended with 4", "ended with -11")
 
-    assert deaths([Outcome(gap, True, {}, amiss) for amiss in ends]) == (
+    assert deaths([TrialOutcome(gap, True, {}, amiss) for amiss in ends]) == (
         "1 of 5 ended with -11",
         "2 of 5 ended with 4",
     )
-    assert deaths([Outcome(gap, True, {})]) == ()
+    assert deaths([TrialOutcome(gap, True, {})]) == ()
 
 
 def test_phases_are_medians_of_the_trials_that_have_them() -> None:
@@ -125,7 +125,7 @@ def test_phases_are_medians_of_the_trials_that_have_them() -> None:
 
 def test_a_course_without_load_meanwhile_has_no_p99() -> None:
     """A follower may be back before a single request was answered."""
-    course = Course(
+    course = CatchUp(
         behind_bytes=80_000_000,
         caught_up_bytes=50_000_000,
         start_s=1,

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from e2e.bench.__main__ import line, write
+from e2e.bench.__main__ import line
 from e2e.bench.engine import usage_figures
 from e2e.bench.etcd import parse_status
 from e2e.bench.java import check_jars
 from e2e.bench.process_group import NodeState
+from e2e.bench.results import write
 from e2e.bench.rows import Row, Run, from_json
 from e2e.harness.nodes import Link, allocate
 from e2e.harness.processes import ChildProcess, Command, Usage, parse_usage
