@@ -16,8 +16,7 @@ from e2e.bench import disks as frozen
 from e2e.bench.cases import Case
 from e2e.bench.disks import Disks
 from e2e.bench.faults import KILL, STOP, TERM, Fault, cut, stall
-from e2e.bench.figures import quantile
-from e2e.bench.gaps import Gap, has_resumed, longest_gap
+from e2e.bench.figures import Gap, has_resumed, longest_gap, quantile
 from e2e.bench.process_group import NodeState, ProcessGroup, System
 from e2e.bench.rows import Row
 from e2e.harness.nodes import allocate

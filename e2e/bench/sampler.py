@@ -1,20 +1,28 @@
-"""A group watched from beside: memory, processor and term of each node, every second."""
+"""A group watched from beside: memory, processor and term of each node, and the disk they share."""
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Final
 
+from e2e.bench.elections import Made
+from e2e.bench.faults import SETTLED_S
 from e2e.bench.process_group import ProcessGroup, leader_of
 from e2e.harness.processes import Usage
 from e2e.harness.waiting import HarnessError
 
 _LOOK_S: Final = 1.0
+_BYTES: Final = 4096
+_EVERY_S: Final = 0.05
+_HANG_S: Final = 0.4
+"""A little less than the 0.5 s after which a leader that is behind gives way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +167,50 @@ class Sampler(Background):
             )
             for (index, _), rows in found.items()
         ]
+
+
+class DiskProbe(Background):
+    """Writes a little to *path* and syncs, over and over: whether the disk hangs, seen from beside.
+
+    A leader whose disk hangs gives way, which is what it should do, and an election without a fault
+    of ours. Whether the disk did hang then is not for the nodes to say.
+
+    Attributes:
+        hangs: Each write and sync that took 0.4 s or more, as what was done to the group: it hits
+            the leader as well, since all share the disk.
+        longest_s: The longest one of all; None before the first has ended.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+        self.hangs: list[Made] = []
+        self.longest_s: float | None = None
+
+    def _watch(self) -> None:
+        data = os.urandom(_BYTES)
+        fd = os.open(self._path, os.O_CREAT | os.O_RDWR)
+        try:
+            while not self._over.wait(_EVERY_S):
+                begin_s = time.monotonic()
+                os.pwrite(fd, data, 0)
+                os.fdatasync(fd)
+                self.took(begin_s, time.monotonic())
+        finally:
+            os.close(fd)
+
+    def took(self, begin_s: float, end_s: float) -> None:
+        """Note one write and sync, by the monotonic clock."""
+        self.longest_s = max(self.longest_s or 0.0, end_s - begin_s)
+        if end_s - begin_s >= _HANG_S:
+            self.hangs.append(
+                Made(
+                    name=f"the machine's disk hung for {end_s - begin_s:.1f} s",
+                    begin_s=begin_s,
+                    end_s=end_s + SETTLED_S,
+                    hits_leader=True,
+                )
+            )
 
 
 def until_s(at_s: float, step: Callable[[], None], *, every_s: float) -> None:

@@ -26,7 +26,6 @@ from typing import Any, Final
 
 from dledger.common.limits import MAX_IDS_OF_CLIENT
 from e2e.bench import machine
-from e2e.bench.disk_probe import DiskProbe
 from e2e.bench.elections import Election, Made, elections, lines_between
 from e2e.bench.faults import make, round_of
 from e2e.bench.figures import latency_figures
@@ -34,7 +33,7 @@ from e2e.bench.ours import Ours
 from e2e.bench.process_group import ProcessGroup
 from e2e.bench.results import BUILD, LOGS, add_arguments, home, keep
 from e2e.bench.rows import OURS, Row
-from e2e.bench.sampler import Life, Sampler, until_s
+from e2e.bench.sampler import DiskProbe, Life, Sampler, until_s
 from e2e.harness.checks import BROKEN, Bound, exit_code, judged, keeps
 from e2e.harness.nodes import NodeSpec, allocate
 from e2e.harness.proxy import Links

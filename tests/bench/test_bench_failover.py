@@ -13,7 +13,7 @@ import pytest
 
 from e2e.bench.catch_up import CatchUp
 from e2e.bench.failover import TrialOutcome, deaths, gap_figures, phase_figures
-from e2e.bench.gaps import Gap
+from e2e.bench.figures import Gap
 from e2e.harness.nodes import Link, NodeSpec, allocate
 from e2e.harness.ports import HOST
 from e2e.harness.processes import socket_inode

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.bench.disk_probe import DiskProbe
 from e2e.bench.elections import Made, elections, lines_between
-from e2e.bench.sampler import Life
+from e2e.bench.sampler import DiskProbe, Life
 from e2e.bench.soak import SoakNotes, verdict
 from e2e.harness.checks import Verdict
 from e2e.harness.sequence import SequenceAudit, SequenceFindings, numbered
