@@ -62,32 +62,28 @@ class Load:
         self, case: Case, seconds: float, *, mode: str = "append", node: int = 0, rate: float = 0
     ) -> Loaded:
         """Load the group; *rate* is in requests a second, 0 for a closed loop."""
-        answer = self._ask(
-            mode=mode,
-            node=node,
-            size_bytes=case.size_bytes,
-            batch=case.batch,
-            window=case.window,
-            seconds=seconds,
-            rate=rate,
-            timeout_s=seconds + _ANSWER_S,
-        )
+        answer = self.ask(
+            mode, node=node, size_bytes=case.size_bytes, batch=case.batch, window=case.window,
+            seconds=seconds, rate=rate,
+        )  # fmt: skip
         return Loaded(**answer)
 
     def start_steady(self, *, node: int) -> None:
         """Start the steady writer, through *node* if the system's client lets one choose."""
-        self._ask(mode="steady", node=node, size_bytes=_STEADY_BYTES, pace_s=PACE_S)
+        self.ask("steady", node=node, size_bytes=_STEADY_BYTES, pace_s=PACE_S)
 
     def acks_s(self) -> list[float]:
         """Return when the steady writer had acknowledgements, since the last question."""
-        return _seconds(self._ask(mode="acks"))
+        return _seconds(self.ask("acks"))
 
     def stop_steady(self) -> list[float]:
         """End the steady writer; return the acknowledgements since the last question."""
-        return _seconds(self._ask(mode="stop"))
+        return _seconds(self.ask("stop"))
 
-    def _ask(self, *, timeout_s: float = _ANSWER_S, **request: Any) -> dict[str, Any]:
-        return self.child.ask(request, timeout_s=timeout_s)
+    def ask(self, mode: str, *, answer_s: float = _ANSWER_S, **more: Any) -> dict[str, Any]:
+        """Ask the program for one thing; it answers *answer_s* after the ``seconds`` it takes."""
+        timeout_s = answer_s + more.get("seconds", 0)
+        return self.child.ask({"mode": mode, **more}, timeout_s=timeout_s)
 
 
 def _seconds(answer: dict[str, Any]) -> list[float]:

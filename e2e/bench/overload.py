@@ -48,7 +48,6 @@ _SLICE_S: Final = 1.0
 _BACK_SHARE: Final = 0.8
 _GIVE_UP_S: Final = 30.0
 _CALM_S: Final = 4.0
-_ANSWER_S: Final = 60.0
 
 
 class Overloaded(Ours):
@@ -66,8 +65,7 @@ class Bench:
 
     def ask(self, mode: str, *, load: Load | None = None, **more: Any) -> dict[str, Any]:
         """Ask one of them, by default the one as ever."""
-        timeout_s = _ANSWER_S + more.get("seconds", 0)
-        return (load or self.group.load).child.ask({"mode": mode, **more}, timeout_s=timeout_s)
+        return (load or self.group.load).ask(mode, **more)
 
     def flooded(
         self, node: int, rate: float, seconds: float, *, batch: int = CASE.batch,

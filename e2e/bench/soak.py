@@ -278,8 +278,7 @@ def _say(group: ProcessGroup, course: SoakNotes, at_s: float) -> None:
 
 
 def _ask(group: ProcessGroup, mode: str, **more: Any) -> dict[str, Any]:
-    timeout_s = _ANSWER_S + more.get("seconds", 0)
-    return group.load.child.ask({"mode": mode, **more}, timeout_s=timeout_s)
+    return group.load.ask(mode, answer_s=_ANSWER_S, **more)
 
 
 def _ended(group: ProcessGroup) -> list[NodeSpec]:
