@@ -11,7 +11,7 @@ from e2e.cluster import Cluster, CommandFailed
 from e2e.cluster.image import SPARK, Image, build
 from e2e.harness.s3 import S3Server
 from e2e.harness.waiting import HarnessError
-from e2e.harness.world import PYTHON, ROOT, BrokerGroup, Namespace, client_pod, eventually
+from e2e.harness.world import PYTHON, BrokerGroup, Namespace, eventually
 
 EXECUTORS: Final = {"max": 1, "cores": 1, "memory": "1536Mi"}
 _NOTES: Final = "/tmp/notes"  # noqa: S108 - in the client's pod
@@ -48,17 +48,13 @@ class Bookkeeper:
 
     def start(self, deadline_s: float = 60) -> None:
         """Create the pod, which waits for commands."""
-        program = (ROOT / "e2e/harness/bookkeeper.py").read_text("utf-8")
-        self._namespace.apply(
-            {
-                "apiVersion": "v1",
-                "kind": "ConfigMap",
-                "metadata": {"name": self.name},
-                "data": {"bookkeeper.py": program},
-            },
-            client_pod(self.name, self._image, ["sleep", "infinity"]),
+        command = ["sleep", "infinity"]
+        self._namespace.start_program("bookkeeper.py", self.name, self._image, command)
+        eventually(
+            f"pod {self.name} runs",
+            lambda: self._namespace.phase(self.name) == "Running",
+            deadline_s,
         )
-        eventually(f"pod {self.name} runs", self._runs, deadline_s)
 
     def write(self, topic: str, messages: int) -> dict[str, Any]:
         """Write messages of 1 KiB, then note all that the group stores."""
@@ -85,10 +81,6 @@ class Bookkeeper:
         if "error" in result:
             raise HarnessError(f"bookkeeper {command}: {result['error']}")
         return result
-
-    def _runs(self) -> bool:
-        pod = self._namespace.get("pod", self.name) or {}
-        return bool(pod.get("status", {}).get("phase") == "Running")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -134,6 +134,29 @@ class Namespace:
         found: dict[str, Any] | None = json.loads(text) if text.strip() else None
         return found
 
+    def phase(self, pod: str) -> str:
+        """Return a pod's phase; "" if there is no such pod."""
+        found = self.get("pod", pod) or {}
+        return str(found.get("status", {}).get("phase", ""))
+
+    def start_program(
+        self,
+        program: str,
+        name: str,
+        image: str,
+        command: Sequence[str],
+        files: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a pod that runs *command*; *program*, a file beside this one, is at /workload."""
+        text = (ROOT / "e2e/harness" / program).read_text("utf-8")
+        config_map = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": name},
+            "data": {program: text, **(files or {})},
+        }
+        self.apply(config_map, client_pod(name, image, command))
+
     def group(self, name: str) -> BrokerGroup:
         """Return a handle on a BrokerGroup."""
         return BrokerGroup(self, name)
@@ -228,16 +251,8 @@ class Workload:
 
     def start(self) -> None:
         """Create the pod and the ConfigMap with its program."""
-        program = (ROOT / "e2e/harness/workload.py").read_text("utf-8")
-        self._namespace.apply(
-            {
-                "apiVersion": "v1",
-                "kind": "ConfigMap",
-                "metadata": {"name": self.name},
-                "data": {"workload.py": program, **self._files},
-            },
-            client_pod(self.name, self._image, [PYTHON, "/workload/workload.py", *self._args]),
-        )
+        command = [PYTHON, "/workload/workload.py", *self._args]
+        self._namespace.start_program("workload.py", self.name, self._image, command, self._files)
 
     def lines(self) -> list[dict[str, Any]]:
         """Return what it has printed so far."""
@@ -271,7 +286,7 @@ class Workload:
 
         def probe() -> dict[str, Any] | None:
             found = [line for line in self.lines() if line.get("summary")]
-            if not found and self._phase() == "Failed":
+            if not found and self._namespace.phase(self.name) == "Failed":
                 raise HarnessError(f"{self.name} failed:\n{self.tail()}")
             return found[0] if found else None
 
@@ -289,18 +304,13 @@ class Workload:
             newest: dict[str, Any] = next(reversed(self.lines()), {})
             if newest != before:
                 yield newest
-            elif self._phase() == "Failed":
+            elif self._namespace.phase(self.name) == "Failed":
                 raise HarnessError(f"{self.name} failed:\n{self.tail()}")
             if newest.get("summary"):
                 return
             before = newest
             time.sleep(_LOG_POLL_S)
         raise HarnessError(f"{self.name}: no summary within {deadline_s:.0f} s\n{self.tail()}")
-
-    def _phase(self) -> str:
-        pod = self._namespace.get("pod", self.name) or {}
-        phase: str = pod.get("status", {}).get("phase", "")
-        return phase
 
 
 def client_pod(name: str, image: str, command: Sequence[str]) -> dict[str, Any]:
