@@ -20,7 +20,7 @@ from dledger_pipeline.errors import (
 )
 from dledger_pipeline.log.exporting import Exporter, choose
 from dledger_pipeline.log.records import RecordBytes, parse
-from e2e.harness.devgroup import eventually
+from e2e.harness.waiting import eventually
 from tests.pipeline.export_server import export_server
 from tests.pipeline.logs import GROUP_ID, data_directory, entries, entry
 

@@ -1,4 +1,4 @@
-"""Child processes of the bench, and what they cost. Each is ended by its own pid."""
+"""ChildProcess processes of the bench, and what they cost. Each is ended by its own pid."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from e2e.harness.waiting import HarnessError
+
 _STOP_S: Final = 20.0
 _ENDS_WITH_PARENT: Final = ("setpriv", "--pdeathsig", "KILL")
-"""A bench that is killed leaves nothing behind, frozen processes included."""
+"""A run that is killed leaves nothing behind, frozen processes included."""
+_ESTABLISHED: Final = "01"
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
-
-
-class BenchError(Exception):
-    """The bench cannot go on; the message says what happened and where to look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +46,14 @@ class Usage:
     rss_mb: float
     peak_mb: float
 
+    @property
+    def rss_mib(self) -> float:
+        """Its memory now, in units of 2^20 bytes."""
+        return self.rss_mb * 1e6 / (1 << 20)
 
-class Child:
-    """A running program; it ends with the bench, whose main thread has to start it."""
+
+class ChildProcess:
+    """A running program; it ends with ours, whose main thread has to start it."""
 
     def __init__(self, command: Command, log: Path) -> None:
         self.log = log
@@ -88,15 +92,15 @@ class Child:
             self._process.send_signal(number)
 
     def ask(self, request: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
-        """Send one line of JSON and return the one in answer. Raises BenchError."""
+        """Send one line of JSON and return the one in answer. Raises HarnessError."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             answer = json.loads(self._line(time.monotonic() + timeout_s))
         except (OSError, ValueError) as error:
-            raise BenchError(f"{self._says()}: {error}") from error
+            raise HarnessError(f"{self._says()}: {error}") from error
         if "error" in answer:
-            raise BenchError(f"{self._says()}: {answer['error']}")
+            raise HarnessError(f"{self._says()}: {answer['error']}")
         return dict(answer)
 
     def _line(self, deadline_s: float) -> bytes:
@@ -172,3 +176,42 @@ def parse_usage(stat: str, status: str) -> Usage | None:
         rss_mb=kib["VmRSS"] * 1024 / 1e6,
         peak_mb=kib["VmHWM"] * 1024 / 1e6,
     )
+
+
+def sockets_of(pid: int) -> set[str]:
+    """Return the inodes of a process's sockets; none if it is gone."""
+    links = set[str]()
+    with contextlib.suppress(OSError):
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):  # it was closed meanwhile
+                links.add(str(descriptor.readlink()))
+    return {link[8:-1] for link in links if link.startswith("socket:[")}
+
+
+def tcp_table(pid: int | str = "self") -> list[str]:
+    """Return the lines of the kernel's tables of TCP sockets, as a process sees them."""
+    tables = [Path(f"/proc/{pid}/net/{name}") for name in ("tcp", "tcp6")]  # Java's are IPv6
+    return [
+        line
+        for table in tables
+        if table.exists()
+        for line in table.read_text("ascii").splitlines()[1:]
+    ]
+
+
+def socket_inode(table: Iterable[str], port: int, remote_port: int) -> str | None:
+    """Return the inode of the socket between two ports, from lines of ``/proc/net/tcp``."""
+    ends = f":{port:04X}", f":{remote_port:04X}"
+    rows = (line.split() for line in table)
+    return next((row[9] for row in rows if (row[1][-5:], row[2][-5:]) == ends), None)
+
+
+def connected_ports(pid: int) -> set[int]:
+    """Return the remote ports of a process's established TCP connections."""
+    inodes = sockets_of(pid)
+    rows = (line.split() for line in tcp_table(pid))
+    return {
+        int(row[2].rpartition(":")[2], 16)
+        for row in rows
+        if row[3] == _ESTABLISHED and row[9] in inodes
+    }

@@ -1,4 +1,4 @@
-"""Messages that say which they are, and what became of them: the soak's proof of no loss. Pure.
+"""Messages that can be told apart, and what became of them: lost, doubled, out of order. Pure.
 
 A body begins with its batch's number, its row there, and the batch's length; the rest fills it up.
 """
@@ -6,7 +6,7 @@ A body begins with its batch's number, its row there, and the batch's length; th
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,20 +16,30 @@ _ACKED: Final = 1
 _SEEN: Final = 2
 
 
+def lost(acked: Iterable[str], *places: Collection[str]) -> list[str]:
+    """Return the acknowledged messages that one of *places* does not have."""
+    return sorted(key for key in acked if not all(key in place for place in places))
+
+
+def stored_twice(copies: Mapping[str, int]) -> list[str]:
+    """Return the messages that are in the log more than once, by how often each is."""
+    return sorted(key for key, count in copies.items() if count > 1)
+
+
 def numbered(number: int, rows: int, filler: bytes) -> list[bytes]:
     """Return the bodies of batch *number*: each a head of 12 bytes, then *filler*."""
     return [_HEAD.pack(number, row, rows) + filler for row in range(rows)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SequenceFindings:
     """What the audit says; batches, but for *messages*.
 
     Attributes:
         acked: Acknowledged ones.
         lost: Acknowledged, and not found.
-        duplicates: Found more than once.
-        out_of_order: Found behind a later one of the same queue, or with rows amiss.
+        duplicates: SequenceFindings more than once.
+        out_of_order: SequenceFindings behind a later one of the same queue, or with rows amiss.
         messages: How many were read.
     """
 
@@ -40,7 +50,7 @@ class Found:
     messages: int
 
 
-class Audit:
+class SequenceAudit:
     """Batches of one topic, as they are acknowledged and as they are read; a byte for each.
 
     Batches to one queue are numbered in the order in which they were given to the producer.
@@ -86,10 +96,10 @@ class Audit:
         """How many acknowledged batches were not read yet."""
         return self._states.count(_ACKED)
 
-    def found(self) -> Found:
+    def found(self) -> SequenceFindings:
         """Return the verdict on what was acknowledged and read so far."""
         lost = self.missing
-        return Found(
+        return SequenceFindings(
             acked=lost + self._states.count(_ACKED | _SEEN),
             lost=lost,
             duplicates=self._duplicates,

@@ -16,7 +16,7 @@ from e2e.bench.java import NAME as JAVA
 from e2e.bench.machine import DISK
 from e2e.bench.rows import OURS, Row, Run
 from e2e.bench.sdk import SDK
-from e2e.bench.verdicts import Verdict
+from e2e.harness.checks import Verdict
 
 P99_MEANWHILE: Final = "the leader's p99 meanwhile, times the p99 before"
 _KIB: Final = 1024
@@ -26,7 +26,7 @@ _SYNC_BYTES: Final = {256: 256 << 10, 64: 64 << 10, 16: 64 << 10}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Goal:
+class Target:
     """One line of what must be shown.
 
     Attributes:
@@ -123,8 +123,8 @@ def worst(run: Run, names: Sequence[str], which: str) -> float | None:
     return max(known) if len(known) == len(names) else None
 
 
-def _appends(batch: int, least: float, aim: float | None = None) -> Goal:
-    return Goal(
+def _appends(batch: int, least: float, aim: float | None = None) -> Target:
+    return Target(
         line=f"native appends, 1 KiB, batch {batch}",
         least=least,
         aim=aim,
@@ -134,9 +134,9 @@ def _appends(batch: int, least: float, aim: float | None = None) -> Goal:
     )
 
 
-def _p99(line: str, load: str) -> Goal:
+def _p99(line: str, load: str) -> Target:
     """Return what is asked of the clients' latency at a load."""
-    return Goal(
+    return Target(
         line=line,
         least=15,
         aim=8,
@@ -146,9 +146,9 @@ def _p99(line: str, load: str) -> Goal:
     )
 
 
-def _p99_meanwhile(load: str) -> Goal:
+def _p99_meanwhile(load: str) -> Target:
     """Return what is asked of the clients' latency while a follower catches up."""
-    return Goal(
+    return Target(
         line=f"{P99_MEANWHILE}, at {load}",
         least=2,
         aim=None,
@@ -160,102 +160,58 @@ def _p99_meanwhile(load: str) -> Goal:
     )
 
 
-GOALS: Final = (
+def _times(line: str, least: float, aim: float, other: Callable[[Run], float | None]) -> Target:
+    """Return what is asked of our best rate beside another system's."""
+    return Target(
+        line=line, least=least, aim=aim, unit="x",
+        value=lambda run: ratio(best(run, OURS), other(run)),
+    )  # fmt: skip
+
+
+def _gap(line: str, most: float, aim: float | None, *faults: str, which: str = "max_ms") -> Target:
+    """Return what is asked of the time without an acknowledgement when a leader is lost."""
+    return Target(
+        line=line, least=most, aim=aim, unit="ms", is_most=True,
+        value=lambda run: worst(run, faults, which),
+    )  # fmt: skip
+
+
+TARGETS: Final = (
     _appends(256, 50_000, 75_000),
     _appends(64, 35_000),
     _appends(16, 18_000),
-    Goal(
-        line="beside Java DLedger through its client, best window of each",
-        least=3,
-        aim=4,
-        unit="x",
-        value=lambda run: ratio(best(run, OURS), best(run, JAVA)),
+    _times(
+        "beside Java DLedger through its client, best window of each",
+        3, 4, lambda run: best(run, JAVA),
     ),
-    Goal(
-        line="beside etcd, best window of each",
-        least=6,
-        aim=9,
-        unit="x",
-        value=lambda run: ratio(best(run, OURS), best(run, Etcd.name)),
-    ),
-    Goal(
-        line="beside Java DLedger's very best, made inside its leader",
-        least=1.1,
-        aim=1.6,
-        unit="x",
-        value=lambda run: ratio(best(run, OURS), best(run, JAVA, inside=True)),
+    _times("beside etcd, best window of each", 6, 9, lambda run: best(run, Etcd.name)),
+    _times(
+        "beside Java DLedger's very best, made inside its leader",
+        1.1, 1.6, lambda run: best(run, JAVA, inside=True),
     ),
     _p99("p99 at half load, batch 64", "at 50%"),
     _p99(f"p99 at {STEADY}, half of the least rate of batch 64", STEADY),
-    Goal(
-        line="native read of committed entries",
-        least=150_000,
-        aim=300_000,
-        unit="/s",
+    Target(
+        line="native read of committed entries", least=150_000, aim=300_000, unit="/s",
         value=lambda run: figure(run, READ, "batch 256", "per_s"),
     ),
-    Goal(
-        line="Python SDK, async sends",
-        least=2_000,
-        aim=None,
-        unit="/s",
+    Target(
+        line="Python SDK, async sends", least=2_000, aim=None, unit="/s",
         value=lambda run: answered(run, SDK, "async", "per_s"),
     ),
-    Goal(
-        line="Python SDK, sync sends on one thread, p50",
-        least=2.5,
-        aim=None,
-        unit="ms",
-        is_most=True,
-        value=lambda run: answered(run, SDK, "sync sends, 1 thread", "p50_ms"),
+    Target(
+        line="Python SDK, sync sends on one thread, p50", least=2.5, aim=None, unit="ms",
+        is_most=True, value=lambda run: answered(run, SDK, "sync sends, 1 thread", "p50_ms"),
     ),
-    Goal(
-        line="SIGKILL of the leader, gap, p50",
-        least=600,
-        aim=250,
-        unit="ms",
-        is_most=True,
-        value=lambda run: figure(run, FAILOVER, "SIGKILL", "p50_ms"),
-    ),
-    Goal(
-        line="SIGKILL of the leader, gap, longest",
-        least=1000,
-        aim=None,
-        unit="ms",
-        is_most=True,
-        value=lambda run: worst(run, ["SIGKILL"], "max_ms"),
-    ),
-    Goal(
-        line="SIGTERM, longest gap",
-        least=100,
-        aim=50,
-        unit="ms",
-        is_most=True,
-        value=lambda run: worst(run, ["SIGTERM"], "max_ms"),
-    ),
-    Goal(
-        line="SIGSTOP or cut link, longest gap",
-        least=1500,
-        aim=750,
-        unit="ms",
-        is_most=True,
-        value=lambda run: worst(run, ["SIGSTOP", "cut link"], "max_ms"),
-    ),
-    Goal(
-        line="stalled disk, longest gap",
-        least=2000,
-        aim=1000,
-        unit="ms",
-        is_most=True,
-        value=lambda run: worst(run, ["stalled disk"], "max_ms"),
-    ),
-    Goal(
-        line="a lagging follower catches up",
-        least=80,
-        aim=None,
-        unit="MB/s",
+    _gap("SIGKILL of the leader, gap, p50", 600, 250, "SIGKILL", which="p50_ms"),
+    _gap("SIGKILL of the leader, gap, longest", 1000, None, "SIGKILL"),
+    _gap("SIGTERM, longest gap", 100, 50, "SIGTERM"),
+    _gap("SIGSTOP or cut link, longest gap", 1500, 750, "SIGSTOP", "cut link"),
+    _gap("stalled disk, longest gap", 2000, 1000, "stalled disk"),
+    Target(
+        line="a lagging follower catches up", least=80, aim=None, unit="MB/s",
         value=lambda run: figure(run, CATCH_UP, "", "mb_s"),
     ),
     _p99_meanwhile(HALF_LOAD),
     _p99_meanwhile(STEADY),
-)
+)  # fmt: skip

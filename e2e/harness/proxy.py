@@ -1,4 +1,7 @@
-"""The network between nodes: TCP proxies for each ordered pair, steered by direction.
+"""The network between nodes: TCP proxies whose connections are steered by direction.
+
+A connection's direction is who dialled whom: `Network.start` gives each ordered pair proxies of its
+own; `Links` has one for all peers of a node, and asks the kernel whose a connection is.
 
 A node dials each of a peer's ports through the proxy of (itself, peer) to it, and its messages
 travel in that direction only; what comes back on the same connection acknowledges. A direction that
@@ -14,15 +17,21 @@ import contextlib
 import random
 import socket
 import struct
-from collections.abc import Coroutine, Mapping, Sequence
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeAlias
+
+from e2e.harness.nodes import NodeSpec
+from e2e.harness.ports import HOST
+from e2e.harness.processes import socket_inode, sockets_of, tcp_table
 
 Direction: TypeAlias = tuple[str, str]
 
-_HOST: Final = "127.0.0.1"
 _CHUNK_BYTES: Final = 64 << 10
 _CHUNKS: Final = 64
+_START_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +71,7 @@ class Network:
         self._conditions: dict[Direction, Condition] = {}
         self._changed = asyncio.Event()
         self._servers: list[asyncio.Server] = []
-        self._connections: dict[Direction, set[asyncio.StreamWriter]] = {}
+        self._connections: dict[Direction | None, set[asyncio.StreamWriter]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._proxies: dict[Direction, dict[int, int]] = {
             (dialler, listener): {}
@@ -74,8 +83,12 @@ class Network:
     async def start(self) -> None:
         """Listen for every ordered pair, and each of the listener's ports."""
         for direction in self._proxies:
-            for port in self._listens[direction[1]]:
-                await self._listen(direction, port)
+            await self._listen(direction)
+
+    async def _listen(self, direction: Direction) -> None:
+        for port in self._listens[direction[1]]:
+            proxy = await self.listen((HOST, 0), port, lambda _: direction)
+            self._proxies[direction][port] = proxy
 
     async def close(self) -> None:
         """Break everything."""
@@ -118,38 +131,51 @@ class Network:
             self.hits += len(self._connections.get(direction, ()))
             self._break(direction)
 
-    def _break(self, direction: Direction) -> None:
+    def _condition(self, direction: Direction | None) -> Condition:
+        return GOOD if direction is None else self._conditions.get(direction, GOOD)
+
+    def _break(self, direction: Direction | None) -> None:
         for writer in tuple(self._connections.get(direction, ())):
             _reset(writer)
 
     # -- connections ----------------------------------------------------------------------------
 
-    async def _listen(self, direction: Direction, port: int) -> None:
+    async def listen(
+        self,
+        address: tuple[str, int],
+        port: int,
+        direction_of: Callable[[asyncio.StreamWriter], Direction | None],
+    ) -> int:
+        """Lead connections that come to *address* on to *port*; return the port listened on.
+
+        A connection without a direction, a client's, always passes.
+        """
+
         def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.get_running_loop().create_task(
-                self._carry(direction, port, reader, writer)
+                self._carry(direction_of(writer), port, reader, writer)
             )
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-        server = await asyncio.start_server(accept, _HOST, 0, limit=_CHUNK_BYTES)
+        server = await asyncio.start_server(accept, *address, limit=_CHUNK_BYTES)
         self._servers.append(server)
-        self._proxies[direction][port] = server.sockets[0].getsockname()[1]
+        return int(server.sockets[0].getsockname()[1])
 
     async def _carry(
         self,
-        direction: Direction,
+        direction: Direction | None,
         port: int,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
         """Join one accepted connection with one to the listener until either ends."""
-        condition = self._conditions.get(direction, GOOD)
+        condition = self._condition(direction)
         try:
             if condition.cut and condition.reset:
                 self.hits += 1
                 raise ConnectionResetError
-            upstream, out = await asyncio.open_connection(_HOST, port, limit=_CHUNK_BYTES)
+            upstream, out = await asyncio.open_connection(HOST, port, limit=_CHUNK_BYTES)
         except OSError:
             _reset(writer)
             return
@@ -159,7 +185,7 @@ class Network:
         try:
             await self._both(
                 self._pump(reader, out, direction, acknowledges=False),
-                self._pump(upstream, writer, direction[::-1], acknowledges=True),
+                self._pump(upstream, writer, direction and direction[::-1], acknowledges=True),
             )
         finally:
             connections -= pair
@@ -180,7 +206,7 @@ class Network:
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        direction: Direction,
+        direction: Direction | None,
         *,
         acknowledges: bool,
     ) -> None:
@@ -208,7 +234,7 @@ class Network:
         self,
         reader: asyncio.StreamReader,
         waiting: asyncio.Queue[tuple[float, bytes]],
-        direction: Direction,
+        direction: Direction | None,
     ) -> None:
         """Read pieces, with the time at which each is due; an empty one is the end."""
         loop = asyncio.get_running_loop()
@@ -218,14 +244,14 @@ class Network:
                 data = await reader.read(_CHUNK_BYTES)
             except OSError:
                 data = b""
-            condition = self._conditions.get(direction, GOOD)
+            condition = self._condition(direction)
             delay_s = condition.delay_s + self._rng.uniform(0, condition.jitter_s)
             self.hits += bool(data and delay_s)
             await waiting.put((loop.time() + delay_s, data))
 
-    async def _passable(self, direction: Direction, *, acknowledges: bool) -> None:
+    async def _passable(self, direction: Direction | None, *, acknowledges: bool) -> None:
         while True:
-            condition = self._conditions.get(direction, GOOD)
+            condition = self._condition(direction)
             if not condition.cut or (acknowledges and not condition.both_layers):
                 return
             self.hits += 1
@@ -238,3 +264,62 @@ def _reset(writer: asyncio.StreamWriter) -> None:
     with contextlib.suppress(OSError):
         socket_.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
+
+
+class Links:
+    """One proxy for all peers of each node, in a thread of its own, for nodes of any system.
+
+    A cut is silence, as from a switch that fails: no byte and no end of a connection passes in
+    either direction, and new connections hang. Which node a connection comes from is read from the
+    kernel's table of sockets. A connection from elsewhere, a client's, is never cut.
+
+    Args:
+        specs: The nodes; peers connect to ``link_address``.
+        pids: Returns the present process id of each node.
+    """
+
+    def __init__(self, specs: Sequence[NodeSpec], pids: Callable[[], Sequence[int]]) -> None:
+        self._specs = specs
+        self._pids = pids
+        self._loop = asyncio.new_event_loop()
+        self._network = Network({}, random.Random())
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    def start(self) -> None:
+        """Listen at every node's link ports."""
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(_START_S)
+
+    async def _listen(self) -> None:
+        for spec in self._specs:
+            for link_port, port in spec.linked_ports:
+                direction_of = partial(self._direction, spec, link_port)
+                await self._network.listen((spec.link_host, link_port), port, direction_of)
+
+    def cut(self, index: int) -> None:
+        """Let nothing pass from and to one node until `heal`."""
+        name = self._specs[index].name
+        others = [spec.name for spec in self._specs if spec.index != index]
+        directions = [pair for other in others for pair in ((name, other), (other, name))]
+        cut = partial(self._network.cut, directions, both_layers=True)
+        self._loop.call_soon_threadsafe(cut)
+
+    def heal(self) -> None:
+        """Let everything pass; what was sent meanwhile arrives now."""
+        self._loop.call_soon_threadsafe(self._network.heal)
+
+    def stop(self) -> None:
+        """End all connections and the thread."""
+        asyncio.run_coroutine_threadsafe(self._network.close(), self._loop).result(_START_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _direction(
+        self, target: NodeSpec, link_port: int, writer: asyncio.StreamWriter
+    ) -> Direction | None:
+        inode = socket_inode(tcp_table(), writer.get_extra_info("peername")[1], link_port)
+        for spec, pid in zip(self._specs, self._pids(), strict=False):
+            if inode is not None and inode in sockets_of(pid):
+                return spec.name, target.name
+        return None

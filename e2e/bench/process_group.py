@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import shutil
 import signal
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
 from e2e.bench.loads import Load
-from e2e.bench.processes import BenchError, Child, Command, Usage
-from e2e.bench.seats import Link, Seat
+from e2e.harness.nodes import Link, NodeSpec
+from e2e.harness.processes import ChildProcess, Command, Usage
+from e2e.harness.waiting import HarnessError, eventually
 
 _WHOLE_S: Final = 90.0
-_POLL_S: Final = 0.05
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class NodeState:
     """What a node says of itself.
 
     Attributes:
@@ -42,9 +40,9 @@ class Standing:
     phases: Mapping[str, float] = field(default_factory=dict)
 
 
-def leader_of(standings: Sequence[Standing | None]) -> int | None:
+def leader_of(states: Sequence[NodeState | None]) -> int | None:
     """Return the index of who leads in the newest term; None: nobody says so."""
-    leading = [(told.term, at) for at, told in enumerate(standings) if told and told.leads]
+    leading = [(told.term, at) for at, told in enumerate(states) if told and told.leads]
     return max(leading)[1] if leading else None
 
 
@@ -63,31 +61,31 @@ class System(Protocol):
     def link(self) -> Link:
         """How its peers can be led to a link."""
 
-    def node(self, seat: Seat, seats: Sequence[Seat]) -> Command:
-        """Return how the node of *seat* is started."""
+    def node(self, spec: NodeSpec, specs: Sequence[NodeSpec]) -> Command:
+        """Return how the node of *spec* is started."""
 
-    def load(self, seats: Sequence[Seat]) -> Command:
+    def load(self, specs: Sequence[NodeSpec]) -> Command:
         """Return the program that loads the group."""
 
-    def found(self, seats: Sequence[Seat]) -> None:
+    def found(self, specs: Sequence[NodeSpec]) -> None:
         """Make a group of nodes that run for the first time, if that takes an act."""
 
-    def standing(self, seat: Seat) -> Standing | None:
-        """Ask the node of *seat*; None when it does not answer."""
+    def state(self, spec: NodeSpec) -> NodeState | None:
+        """Ask the node of *spec*; None when it does not answer."""
 
 
-class Group:
+class ProcessGroup:
     """Three running nodes of a system and the program that loads them."""
 
-    def __init__(self, system: System, seats: Sequence[Seat], logs: Path) -> None:
+    def __init__(self, system: System, specs: Sequence[NodeSpec], logs: Path) -> None:
         self.system = system
-        self.seats = seats
+        self.specs = specs
         self._logs = logs
-        self._nodes: list[Child] = []
+        self._nodes: list[ChildProcess] = []
         self._load: Load | None = None
 
     @property
-    def nodes(self) -> Sequence[Child]:
+    def nodes(self) -> Sequence[ChildProcess]:
         """The nodes' processes, by index."""
         return self._nodes
 
@@ -100,43 +98,48 @@ class Group:
     def start(self) -> None:
         """Start all nodes, found the group, wait for a leader, start the load program."""
         self._logs.mkdir(parents=True, exist_ok=True)
-        self._nodes = [self._spawn(seat) for seat in self.seats]
-        self.system.found(self.seats)
+        self._nodes = [self._spawn(spec) for spec in self.specs]
+        self.system.found(self.specs)
         self.wait_whole()
-        command = self.system.load(self.seats)
-        self._load = Load(Child(command, self._logs / "load.log"))
+        command = self.system.load(self.specs)
+        self._load = Load(ChildProcess(command, self._logs / "load.log"))
 
-    def _spawn(self, seat: Seat) -> Child:
-        seat.directory.mkdir(parents=True, exist_ok=True)
-        return Child(self.system.node(seat, self.seats), self._logs / f"{seat.name}.log")
+    def _spawn(self, spec: NodeSpec) -> ChildProcess:
+        spec.directory.mkdir(parents=True, exist_ok=True)
+        return ChildProcess(self.system.node(spec, self.specs), self._logs / f"{spec.name}.log")
 
     def restart(self, index: int) -> None:
         """Start a node that has ended again, on what it left."""
         if self._nodes[index].is_running():
-            raise BenchError(f"{self.system.name} node {index} still runs")
-        self._nodes[index] = self._spawn(self.seats[index])
+            raise HarnessError(f"{self.system.name} node {index} still runs")
+        self._nodes[index] = self._spawn(self.specs[index])
 
-    def standings(self) -> list[Standing | None]:
+    def states(self) -> list[NodeState | None]:
         """Ask every node that runs."""
         return [
-            self.system.standing(seat) if node.is_running() else None
-            for seat, node in zip(self.seats, self._nodes, strict=True)
+            self.system.state(spec) if node.is_running() else None
+            for spec, node in zip(self.specs, self._nodes, strict=True)
         ]
 
     def leader(self) -> int | None:
         """Return the index of the node that leads in the newest term."""
-        return leader_of(self.standings())
+        return leader_of(self.states())
 
     def whole(self) -> int | None:
         """Return the leader when every node takes part, else None."""
-        standings = self.standings()
-        whole = all(standing and standing.is_ready for standing in standings)
+        states = self.states()
+        whole = all(state and state.is_ready for state in states)
         return self.leader() if whole else None
 
-    def wait_whole(self, timeout_s: float = _WHOLE_S) -> int:
-        """Wait until every node takes part and one leads; return which. Raises BenchError."""
+    def wait_whole(self) -> int:
+        """Wait until every node takes part and one leads; return which. Raises HarnessError."""
         what = f"{self.system.name} is whole (logs: {self._logs})"
-        return until(what, self.whole, timeout_s)
+
+        def whole() -> tuple[int] | None:
+            leader = self.whole()
+            return None if leader is None else (leader,)
+
+        return eventually(what, whole, _WHOLE_S)[0]
 
     def pause(self) -> None:
         """Freeze every process of the group."""
@@ -149,7 +152,7 @@ class Group:
             child.send(signal.SIGCONT)
         self.wait_whole()
 
-    def _children(self) -> list[Child]:
+    def _children(self) -> list[ChildProcess]:
         return [*self._nodes, *([self._load.child] if self._load else [])]
 
     def usages(self) -> list[Usage | None]:
@@ -158,7 +161,7 @@ class Group:
 
     def disk_bytes(self) -> int:
         """Return what the nodes' directories take on the disk."""
-        files = (path for seat in self.seats for path in seat.directory.rglob("*"))
+        files = (path for spec in self.specs for path in spec.directory.rglob("*"))
         return sum(path.stat().st_blocks * 512 for path in files if path.is_file())
 
     def stop(self) -> None:
@@ -170,19 +173,8 @@ class Group:
     def discard(self) -> None:
         """End every process and remove what they wrote, mount points excepted."""
         self.stop()
-        for path in (path for seat in self.seats for path in seat.directory.glob("*")):
+        for path in (path for spec in self.specs for path in spec.directory.glob("*")):
             if path.is_dir():
                 shutil.rmtree(path)
             else:
                 path.unlink()
-
-
-def until(what: str, probe: Callable[[], _T | None], timeout_s: float) -> _T:
-    """Return the first answer of *probe* that is not None. Raises BenchError."""
-    deadline_s = time.monotonic() + timeout_s
-    while time.monotonic() < deadline_s:
-        answer = probe()
-        if answer is not None:
-            return answer
-        time.sleep(_POLL_S)
-    raise BenchError(f"{what}: not within {timeout_s:g} s")

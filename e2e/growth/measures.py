@@ -1,9 +1,8 @@
-"""A ``dledger dev`` group of real nodes: what its loops, processes and elections say."""
+"""What the loops, processes and elections of a ``dledger dev`` group say between two marks."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import time
 import urllib.request
@@ -19,15 +18,16 @@ from prometheus_client.samples import Sample
 
 from dledger.client import AdminClient, Client
 from dledger.errors import DledgerError
-from e2e.harness.devgroup import DevGroup, free_port_range
-from e2e.harness.lines import longest_turn_s
+from e2e.harness.dev_group import DevGroup, running
+from e2e.harness.nodes import status_of
+from e2e.harness.processes import usage_of
 
-_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _HTTP: Final = 300
 """The metrics' ports, behind the client ports of `dledger dev`."""
 _PROBE_S: Final = 0.02
-_WHOLE_S: Final = 180.0
+_STATUS_S: Final = 5.0
 _SNAPSHOT_S: Final = 120.0
+_MIB: Final = 1 << 20
 TOPIC: Final = "probe"
 
 Buckets = dict[float, float]
@@ -44,7 +44,7 @@ class Mark:
 
 
 @dataclass(slots=True)
-class Probe:
+class AppendProbe:
     """One small message every 20 ms, in an open loop: when they were acknowledged."""
 
     acked_s: list[float] = field(default_factory=list)
@@ -56,46 +56,26 @@ class Probe:
         return round(1000 * max(late - early for early, late in pairwise(seen)))
 
 
-class LiveGroup:
-    """A running group; ends with `running`."""
+class MeasuredGroup:
+    """A running group, and the most memory that a node of it has taken so far."""
 
-    def __init__(self, group: DevGroup, nodes: int) -> None:
-        self._group, self.nodes = group, nodes
-        announced = group.announced()
-        self.endpoints: list[str] = announced["endpoints"]
-        self.admins: list[str] = announced["adminEndpoints"]
+    def __init__(self, group: DevGroup) -> None:
+        self.dev = group
         self.peak_mb = 0.0
-
-    @property
-    def leader(self) -> int:
-        """Who led when last looked at."""
-        return int(self._group.state()["leader"] or 0)
-
-    @property
-    def leader_endpoint(self) -> str:
-        """Where clients reach that node."""
-        return self.endpoints[self.leader]
-
-    async def whole(self) -> None:
-        """Wait until all nodes run and one leads. Raises TimeoutError."""
-        await until(lambda: self._group.whole() is not None, _WHOLE_S)
 
     async def mark(self) -> Mark:
         """Return how it is now."""
-        terms = await asyncio.gather(*(self._term(address) for address in self.admins))
-        turns = await asyncio.gather(
-            *(asyncio.to_thread(self._turns, number) for number in range(self.nodes))
+        terms = await asyncio.gather(*map(_term, self.dev.admins))
+        numbers = range(len(self.dev.admins))
+        turns = await asyncio.gather(*(asyncio.to_thread(self._turns, n) for n in numbers))
+        usages = [pid and usage_of(pid) for pid in self.dev.state()["pids"]]
+        self.peak_mb = max(self.peak_mb, *(u.peak_mb * 1e6 / _MIB if u else 0.0 for u in usages))
+        return Mark(
+            turns=tuple(turns),
+            terms=tuple(terms),
+            deaths=self.dev.deaths(),
+            cpu_s=tuple(usage.cpu_s if usage else 0.0 for usage in usages),
         )
-        cpu_s, peaks_mb = zip(*map(_process, self._group.state()["pids"]), strict=True)
-        self.peak_mb = max(self.peak_mb, *peaks_mb)
-        return Mark(turns=tuple(turns), terms=tuple(terms), deaths=self._deaths(), cpu_s=cpu_s)
-
-    async def _term(self, address: str) -> int:
-        async with AdminClient(address, timeout_s=5.0) as admin:
-            try:
-                return (await admin.status()).term
-            except DledgerError:
-                return 0
 
     def _turns(self, number: int) -> Buckets:
         found = self._samples(number, "dledger_loop_turn_cpu_seconds_bucket")
@@ -103,12 +83,12 @@ class LiveGroup:
 
     def waiting_polls(self) -> int:
         """Return how many polls wait at the leader, as it published within the last second."""
-        found = self._samples(self.leader, "dledger_waiting_polls")
+        found = self._samples(self.dev.leader, "dledger_waiting_polls")
         return int(found[0].value) if found else 0
 
     def _samples(self, number: int, name: str) -> list[Sample]:
         """Return the samples of a metric; none if the node does not answer."""
-        url = f"http://127.0.0.1:{self._group.client_port + _HTTP + number}/metrics"
+        url = f"http://127.0.0.1:{self.dev.client_port + _HTTP + number}/metrics"
         try:
             with urllib.request.urlopen(url, timeout=5) as answer:
                 text = answer.read().decode()
@@ -117,20 +97,17 @@ class LiveGroup:
         families = text_string_to_metric_families(text)
         return [found for family in families for found in family.samples if found.name == name]
 
-    def _deaths(self) -> int:
-        return self._group.data.with_suffix(".err").read_text("utf-8").count("died")
-
     def frozen_ms(self) -> list[int]:
         """Return how long each snapshot's state took the loop, by the nodes' own logs."""
-        logs = [self._group.data / f"node-{number}.log" for number in range(self.nodes)]
+        logs = [self.dev.data / f"node-{number}.log" for number in range(len(self.dev.admins))]
         text = "".join(path.read_text("utf-8", "replace") for path in logs)
         return [int(found) for found in re.findall(r"frozen in (\d+) ms", text)]
 
     @asynccontextmanager
-    async def probed(self) -> AsyncIterator[Probe]:
+    async def probed(self) -> AsyncIterator[AppendProbe]:
         """Append a small message every 20 ms meanwhile."""
-        probe, tasks = Probe(), set[asyncio.Task[None]]()
-        async with Client(self.leader_endpoint, timeout_s=30.0) as client:
+        probe, tasks = AppendProbe(), set[asyncio.Task[None]]()
+        async with Client(self.dev.leader_endpoint, timeout_s=30.0) as client:
             await client.create_topic(TOPIC, queues=1)
 
             async def one() -> None:
@@ -147,20 +124,19 @@ class LiveGroup:
                     task.add_done_callback(tasks.discard)
                     await asyncio.sleep(_PROBE_S)
 
-            running = asyncio.create_task(run())
+            writing = asyncio.create_task(run())
             try:
                 yield probe
             finally:
-                running.cancel()
+                writing.cancel()
                 if tasks:
                     await asyncio.wait(tasks, timeout=35)
 
     async def snapshots(self) -> list[str]:
         """Take a snapshot at every node, the leader first; return what was refused."""
-        said = []
-        leader = self.leader
-        for number in sorted(range(self.nodes), key=lambda number: number != leader):
-            async with AdminClient(self.admins[number], timeout_s=_SNAPSHOT_S) as admin:
+        said, leader = [], self.dev.leader
+        for number in sorted(range(len(self.dev.admins)), key=lambda number: number != leader):
+            async with AdminClient(self.dev.admins[number], timeout_s=_SNAPSHOT_S) as admin:
                 try:
                     await admin.snapshot()
                 except DledgerError as error:
@@ -168,19 +144,18 @@ class LiveGroup:
         return said
 
 
+async def _term(address: str) -> int:
+    async with AdminClient(address, timeout_s=_STATUS_S) as admin:
+        status = await status_of(admin)
+        return status.term if status else 0
+
+
 @asynccontextmanager
-async def running(data: Path, *settings: str, nodes: int = 3) -> AsyncIterator[LiveGroup]:
-    """Run a group with its data below *data*, which must not be there yet."""
-    data.parent.mkdir(parents=True, exist_ok=True)
-    group = DevGroup(
-        data, free_port_range(), "leader_follows_clients=false", *settings, nodes=nodes
-    )
-    try:
-        live = await asyncio.to_thread(LiveGroup, group, nodes)
-        await live.whole()
-        yield live
-    finally:
-        await asyncio.to_thread(group.stop)
+async def measured(data: Path) -> AsyncIterator[MeasuredGroup]:
+    """Run a group whose leader stays where it is."""
+    async with running(data, ["leader_follows_clients=false"]) as group:
+        await group.until_whole()
+        yield MeasuredGroup(group)
 
 
 def difference(before: Mark, after: Mark) -> dict[str, Any]:
@@ -197,13 +172,25 @@ def difference(before: Mark, after: Mark) -> dict[str, Any]:
     }
 
 
-async def until(holds: Callable[[], bool], deadline_s: float) -> None:
-    """Return once *holds*, which may block for a moment. Raises TimeoutError."""
-    end_s = time.monotonic() + deadline_s
-    while not await asyncio.to_thread(holds):
-        if time.monotonic() > end_s:
-            raise TimeoutError(f"not within {deadline_s:.0f} s")
-        await asyncio.sleep(0.1)
+def longest_turn_s(before: dict[float, float], after: dict[float, float]) -> float | None:
+    """Return the upper bound of the highest bucket of a histogram that has grown.
+
+    Args:
+        before: Bucket by its upper bound, cumulative, as a scrape gives them; empty: from nothing.
+        after: The same later. Where it counts less than *before*, the process was started anew.
+
+    Returns:
+        None without any observation in between.
+    """
+    last = max(after, default=0.0)
+    restarted = bool(after) and after[last] < before.get(last, 0)
+    longest, below = None, 0.0
+    for bound in sorted(after):
+        seen = after[bound] - (0 if restarted else before.get(bound, 0))
+        if seen > below:
+            longest = bound
+        below = seen
+    return longest
 
 
 async def many(count: int, under_way: int, one: Callable[[int], Awaitable[object]]) -> str:
@@ -222,14 +209,3 @@ async def many(count: int, under_way: int, one: Callable[[int], Awaitable[object
 
     await asyncio.gather(*(worker() for _ in range(under_way)))
     return said[0] if said else ""
-
-
-def _process(pid: int | None) -> tuple[float, float]:
-    """Return the CPU seconds and the peak memory (MB) of a process so far; zero if it is gone."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()
-        status = Path(f"/proc/{pid}/status").read_text("ascii", "replace")
-    except OSError:
-        return 0.0, 0.0
-    peak = re.search(r"VmHWM:\s+(\d+)", status)
-    return (int(stat[11]) + int(stat[12])) / _TICKS_PER_S, int(peak[1]) / 1024 if peak else 0.0

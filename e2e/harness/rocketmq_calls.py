@@ -24,6 +24,47 @@ def channel_to(endpoint: str) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(endpoint, options=_OPTIONS)
 
 
+def send_request(topic: str, message_id: str, body: bytes) -> Any:
+    """Return the request that sends one message."""
+    message = definition.Message(
+        topic=definition.Resource(name=topic),
+        body=body,
+        system_properties=definition.SystemProperties(message_id=message_id),
+    )
+    return service.SendMessageRequest(messages=[message])
+
+
+def receive_request(
+    topic: str,
+    group: str,
+    *,
+    queue_id: int = -1,
+    limit: int = 32,
+    wait_s: float = 0.0,
+    invisible_s: float = 0.0,
+    **more: Any,
+) -> Any:
+    """Return the request that polls once; *more* are fields of it."""
+    request = service.ReceiveMessageRequest(
+        group=definition.Resource(name=group),
+        message_queue=definition.MessageQueue(topic=definition.Resource(name=topic), id=queue_id),
+        filter_expression=definition.FilterExpression(
+            type=definition.FilterType.TAG, expression="*"
+        ),
+        batch_size=limit,
+        **more,
+    )
+    request.long_polling_timeout.FromMilliseconds(int(wait_s * 1000))
+    if invisible_s:
+        request.invisible_duration.FromMilliseconds(int(invisible_s * 1000))
+    return request
+
+
+def code_name(answer: Any) -> str:
+    """Return "OK", or the name of the code that an answer has instead."""
+    return str(definition.Code.Name(answer.status.code))
+
+
 class Consumer:
     """One client id on a channel, which others may share."""
 
@@ -61,17 +102,15 @@ class Consumer:
             RuntimeError: The broker refused; the message says what.
             grpc.aio.AioRpcError: No answer in time.
         """
-        request = service.ReceiveMessageRequest(
-            group=self._group,
-            message_queue=definition.MessageQueue(topic=self._topic, id=queue_id),
-            filter_expression=definition.FilterExpression(
-                type=definition.FilterType.TAG, expression="*"
-            ),
-            batch_size=limit,
+        request = receive_request(
+            self._topic.name,
+            self._group.name,
+            queue_id=queue_id,
+            limit=limit,
+            wait_s=wait_s,
+            invisible_s=invisible_s,
             attempt_id=f"{self._client_id}-{next(self._numbers)}",
         )
-        request.invisible_duration.FromMilliseconds(int(invisible_s * 1000))
-        request.long_polling_timeout.FromMilliseconds(int(wait_s * 1000))
         found: list[Any] = []
         metadata = self._metadata()
         async for answer in self._receive(request, metadata=metadata, timeout=wait_s + 30):

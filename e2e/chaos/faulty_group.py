@@ -8,12 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import random
 import shutil
 import signal
-import socket
-import sys
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -24,16 +21,15 @@ from typing import Final, TypeVar
 from dledger.client import AdminClient
 from dledger.common.status import NodeStatus
 from dledger.errors import DledgerError
-from dledger.types import Member, NodeId
-from e2e.chaos.proxy import Network
 from e2e.chaos.shim import Control, ControlFile
 from e2e.chaos.volume import Volume
+from e2e.harness.nodes import NodeSpec, allocate, member_of, node_command, status_of
+from e2e.harness.processes import ChildProcess
+from e2e.harness.proxy import Network
+from e2e.harness.waiting import HarnessError, eventually_async
 
 _T = TypeVar("_T")
 
-_HOST: Final = "127.0.0.1"
-_PORTS: Final = (10_000, 32_000)
-_PORTS_PER_NODE: Final = 4
 _RESTART_S: Final = 0.2
 _POLL_S: Final = 0.05
 _END_S: Final = 30.0
@@ -41,21 +37,15 @@ _START_S: Final = 60.0
 _STATUS_S: Final = 1.0
 _NEAR_ENTRIES: Final = 100
 _REFUSES_TO_START: Final = frozenset({2, 3})
+_ARGUMENTS: Final = ("-m", "e2e.chaos.node", "--exit-with-parent")
 _SETTINGS: Final = {
     "group": "chaos",
-    "advertise_host": _HOST,
-    "listen_host": _HOST,
-    "client_tls_port": "0",
-    "segment_bytes": str(1 << 20),
-    "snapshot_bytes": str(1 << 20),
-    "retention_hours": "0",  # what goes by policy would look like a loss
-    "disk_watermark_percent": "0",
-    "shutdown_grace_s": "10",
+    "segment_bytes": 1 << 20,
+    "snapshot_bytes": 1 << 20,
+    "retention_hours": 0,  # what goes by policy would look like a loss
+    "disk_watermark_percent": 0,
+    "shutdown_grace_s": 10,
 }
-
-
-class GroupError(Exception):
-    """The group is not as it must be; the message says what was waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,32 +57,26 @@ class Exit:
     code: int
 
 
-class Node:
+class FaultyNode:
     """One replica: where it is, its faults, and its process while there is one."""
 
-    def __init__(self, directory: Path, name: str, first_port: int, *, own_volume: bool) -> None:
-        self.name = name
-        ports = range(first_port, first_port + _PORTS_PER_NODE)
-        self.client_port, self.peer_port, self.http_port, self.replication_port = ports
-        self.data = directory / name
-        self.log_path = directory / f"{name}.log"
-        self.control_path = directory / f"{name}.control.json"
+    def __init__(self, spec: NodeSpec, *, own_volume: bool) -> None:
+        self.spec = spec
+        self.name = spec.name
+        self.data = spec.directory
+        self.log_path = spec.directory.with_suffix(".log")
+        self.control_path = spec.directory.with_suffix(".control.json")
         self.control = ControlFile(self.control_path)
         self.volume = Volume(self.data) if own_volume else None
-        self.admin = AdminClient(f"{_HOST}:{self.peer_port}", timeout_s=_STATUS_S)
-        self.process: asyncio.subprocess.Process | None = None
+        self.admin = AdminClient(spec.own_address, timeout_s=_STATUS_S)
+        self.process: ChildProcess | None = None
         self.may_run = asyncio.Event()
         self.may_run.set()
 
     @property
-    def endpoint(self) -> str:
-        """Where clients reach it."""
-        return f"{_HOST}:{self.client_port}"
-
-    @property
     def runs(self) -> bool:
         """Whether there is a process, paused or not."""
-        return self.process is not None and self.process.returncode is None
+        return self.process is not None and self.process.is_running()
 
     def wipe(self) -> None:
         """Remove all its data; it must have ended. A directory that is a mount stays."""
@@ -118,39 +102,28 @@ class Node:
             offset -= size_bytes
         return False
 
-    def signal(self, number: int) -> None:
+    def signal(self, number: signal.Signals) -> None:
         """Send a signal, if there is a process."""
-        if self.process is not None and self.process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self.process.send_signal(number)
+        if self.process is not None:
+            self.process.send(number)
 
     async def status(self) -> NodeStatus | None:
         """Return what it says of itself; None if it does not answer within a second."""
-        if not self.runs:
-            return None
-        with contextlib.suppress(DledgerError):
-            return await self.admin.status()
-        return None
+        return await status_of(self.admin) if self.runs else None
 
 
-class Group:
+class FaultyGroup:
     """All replicas, kept running."""
 
     def __init__(self, directory: Path, *, count: int, own_volume: bool, seed: int) -> None:
         rng = random.Random(seed)
         self.directory = directory
         self.group_id = str(uuid.uuid4())
-        first = _free_ports(_PORTS_PER_NODE * count)
+        specs = allocate(directory, count=count, prefix="node-")
         self.nodes = {
-            name: Node(
-                directory,
-                name,
-                first + _PORTS_PER_NODE * index,
-                own_volume=own_volume and index == 0,
-            )
-            for index, name in enumerate(f"node-{index}" for index in range(count))
+            spec.name: FaultyNode(spec, own_volume=own_volume and spec.index == 0) for spec in specs
         }
-        listens = {n.name: (n.peer_port, n.replication_port) for n in self.nodes.values()}
+        listens = {spec.name: (spec.peer_port, spec.replication_port) for spec in specs}
         self.network = Network(listens, rng)
         self.exits: list[Exit] = []
         self.ends: list[Exit] = []
@@ -167,7 +140,7 @@ class Group:
     # -- life -----------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start all nodes and found the group. Raises GroupError."""
+        """Start all nodes and found the group. Raises HarnessError."""
         await self.network.start()
         for node in self.nodes.values():
             if node.volume is not None:
@@ -175,8 +148,8 @@ class Group:
             self._keepers.append(asyncio.create_task(self._keep(node)))
         statuses = await self.wait_for("all nodes to answer", self._all_statuses, _START_S)
         members = [
-            Member(id=NodeId(s.node_id), name=s.name, address=f"{_HOST}:{node.peer_port}")
-            for s, node in zip(statuses, self.nodes.values(), strict=True)
+            member_of(status, node.spec.own_address)
+            for status, node in zip(statuses, self.nodes.values(), strict=True)
         ]
         await next(iter(self.nodes.values())).admin.bootstrap(self.group_id, members)
         await self.wait_for("the first leader", self.whole, _START_S)
@@ -188,7 +161,7 @@ class Group:
             node.may_run.set()
             node.signal(signal.SIGCONT)
             node.signal(signal.SIGTERM)
-        with contextlib.suppress(GroupError):
+        with contextlib.suppress(HarnessError):
             await self.wait_for("all nodes to end", self._none_runs, _END_S)
         for node in self.nodes.values():
             node.signal(signal.SIGKILL)
@@ -202,13 +175,13 @@ class Group:
             if node.volume is not None:
                 node.volume.unmount()
 
-    async def _keep(self, node: Node) -> None:
+    async def _keep(self, node: FaultyNode) -> None:
         while True:
             await node.may_run.wait()
             if self._is_stopping():
                 return
-            node.process = await self._spawn(node)
-            code = await node.process.wait()
+            node.process = self._spawn(node)
+            code = await self._ended(node.process)
             if self._is_stopping():
                 if code != 0:
                     self.ends.append(Exit(self.now_s(), node.name, code))
@@ -220,34 +193,23 @@ class Group:
                 node.may_run.clear()
             await asyncio.sleep(_RESTART_S)
 
+    async def _ended(self, process: ChildProcess) -> int:
+        while True:
+            if (code := process.exit_code) is not None:
+                return code
+            await asyncio.sleep(_POLL_S)
+
     def _is_stopping(self) -> bool:
         return self._stopping
 
-    async def _spawn(self, node: Node) -> asyncio.subprocess.Process:
-        settings = {
-            **_SETTINGS,
-            "name": node.name,
-            "group_id": self.group_id,
-            "data_dir": str(node.data),
-            "client_port": str(node.client_port),
-            "peer_port": str(node.peer_port),
-            "http_port": str(node.http_port),
-            "replication_port": str(node.replication_port),
-        }
-        own = {key: value for key, value in os.environ.items() if not key.startswith("DLEDGER_")}
+    def _spawn(self, node: FaultyNode) -> ChildProcess:
         chaos = {
             "CHAOS_CONTROL": str(node.control_path),
             "CHAOS_ROUTES": json.dumps(self.network.routes(node.name)),
         }
-        with node.log_path.open("ab") as log:
-            return await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "e2e.chaos.node", "--exit-with-parent",
-                env=own | chaos | {f"DLEDGER_{key.upper()}": v for key, v in settings.items()},
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )  # fmt: skip
+        settings = {**_SETTINGS, "group_id": self.group_id, "data_dir": node.data}
+        command = node_command(node.spec, settings, arguments=_ARGUMENTS, environment=chaos)
+        return ChildProcess(command, node.log_path)
 
     # -- faults of processes --------------------------------------------------------------------
 
@@ -264,7 +226,7 @@ class Group:
         self.nodes[name].signal(signal.SIGSTOP)
 
     async def wait_ended(self, names: Collection[str], deadline_s: float) -> None:
-        """Return when none of these has a process. Raises GroupError."""
+        """Return when none of these has a process. Raises HarnessError."""
 
         async def ended() -> bool:
             return not any(self.nodes[name].runs for name in names)
@@ -308,7 +270,7 @@ class Group:
         return statuses if set(present) == {len(self.nodes)} else None
 
     async def replace_disk(self, name: str, old_id: str, deadline_s: float) -> None:
-        """Make the wiped node *name* a member again, in place of *old_id*. Raises GroupError."""
+        """Make the wiped node *name* a member again, in place of *old_id*. Raises HarnessError."""
         node = self.nodes[name]
 
         async def is_empty() -> NodeStatus | None:
@@ -316,13 +278,13 @@ class Group:
             return status if status is not None and status.role == "unjoined" else None
 
         status = await self.wait_for(f"{name} to wait for its group", is_empty, deadline_s)
-        member = Member(id=NodeId(status.node_id), name=name, address=f"{_HOST}:{node.peer_port}")
+        member = member_of(status, node.spec.own_address)
         asked = next(other for other in self.nodes.values() if other is not node)
-        async with AdminClient(f"{_HOST}:{asked.peer_port}", timeout_s=deadline_s) as admin:
+        async with AdminClient(asked.spec.own_address, timeout_s=deadline_s) as admin:
             try:
                 await admin.change_members(add=[member], remove=[old_id])
             except DledgerError as error:
-                raise GroupError(f"{name} could not be replaced: {error}") from error
+                raise HarnessError(f"{name} could not be replaced: {error}") from error
 
     async def majority_answers(self) -> bool:
         """Whether a majority of the nodes runs and answers."""
@@ -331,15 +293,14 @@ class Group:
     async def wait_for(
         self, what: str, probe: Callable[[], Awaitable[_T | None]], deadline_s: float
     ) -> _T:
-        """Return the first truthy answer. Raises GroupError."""
-        end_s = time.monotonic() + deadline_s
-        while time.monotonic() < end_s:
-            if answer := await probe():
-                return answer
-            if self.refusals:
-                raise GroupError("; ".join(self.refusals))
-            await asyncio.sleep(_POLL_S)
-        raise GroupError(f"waited {deadline_s:.0f} s for {what}")
+        """Return the first truthy answer. Raises HarnessError."""
+
+        async def probe_unless_refused() -> _T | None:
+            if not (answer := await probe()) and self.refusals:
+                raise HarnessError("; ".join(self.refusals))
+            return answer
+
+        return await eventually_async(what, probe_unless_refused, deadline_s)
 
     async def _all_statuses(self) -> Sequence[NodeStatus] | None:
         statuses = await self.statuses()
@@ -356,22 +317,3 @@ def flip_bit(path: Path, offset: int) -> None:
         byte = file.read(1)[0]
         file.seek(offset)
         file.write(bytes([byte ^ 1]))
-
-
-def _free_ports(count: int) -> int:
-    """Return the first of *count* free ports below those that outgoing connections take."""
-    low, high = _PORTS
-    for _ in range(1000):
-        first = random.randrange(low, high - count)
-        if all(_is_free(port) for port in range(first, first + count)):
-            return first
-    raise GroupError(f"no {count} free ports in a row between {low} and {high}")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind((_HOST, port))
-        except OSError:
-            return False
-    return True
