@@ -428,9 +428,9 @@ async def test_who_took_the_room_is_named_when_messages_go_early(
     await _upkeep(leader, percent=85).run(_FULL)
     await _upkeep(leader, hours=1, percent=85).run(_ROOMY)
 
-    lines = [line for line in caplog.messages if "went before their time" in line]
+    lines = [line for line in caplog.messages if "were dropped before their" in line]
     assert len(lines) == 1
-    assert "most of the room went to topic t: 0 MiB" in lines[0]
+    assert "topic t used most of the space, 0 MiB" in lines[0]
     dropped = _state(leader).topics.queue("t", 0).first + 1
     assert _state(leader).topics.queue("quiet", 0).first == 1
     assert _METRICS.registry.get_sample_value(counter, labels) == before + dropped

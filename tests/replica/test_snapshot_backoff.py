@@ -221,6 +221,6 @@ async def test_a_watchdogs_death_in_a_snapshot_does_not_repeat_itself(tmp_path: 
     log = node.log.read_text("utf-8")
     assert (died, left) == (EXIT_STUCK, ["taking"])
     assert "while it was to freeze the state at entry" in log
-    assert "ended in the middle of taking a snapshot, 1 times in a row" in log
+    assert "died while taking a snapshot, 1 times in a row" in log
     assert status.applied_index > 0
     assert lives

@@ -1,9 +1,9 @@
-"""The one recorded act that founds a group: what Bootstrap wrote down before it acted.
+"""The bootstrap record: what Admin.Bootstrap writes to disk before it creates a group.
 
-Written before the identity names the group, so that a founding that was cut short is finished at
-the next start. The founding entry is the same bytes whoever writes it: the members sorted by name,
-no clock. It is the first entry of an empty log; behind a restored one it is the next entry, in the
-next term.
+The record is written before the node's identity names the group, so that a bootstrap interrupted by
+a crash is completed at the next start. Every node writes the bootstrap entry with the same bytes:
+the members are sorted by name, and it holds no clock reading. It is the first entry of an empty
+log; in a restored log it is the next entry, in the next term.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class BootstrapRecord:
     membership: Membership
 
     def entry(self, *, last_index: int = 0, last_term: int = 0) -> Entry:
-        """Return the group's founding entry, behind what was restored (nothing, as a rule)."""
+        """Return the group's bootstrap entry, which follows the restored log (usually empty)."""
         data = self.membership.encode()
         return Entry(
             term=last_term + 1,
@@ -65,7 +65,7 @@ class BootstrapRecord:
 def check_bootstrap(
     group_id: str, members: tuple[Member, ...], *, own_id: NodeId
 ) -> BootstrapRecord:
-    """Check a Bootstrap request against the node that was asked.
+    """Check a Bootstrap request against the node that received it.
 
     Raises:
         InvalidArgument: The group id or a member is malformed, or the members are not an odd number
@@ -89,17 +89,17 @@ def check_bootstrap(
 
 
 class BootstrapFile:
-    """``founding.json`` in the data directory: what Bootstrap is about to do, or did."""
+    """``founding.json`` in the data directory: the bootstrap in progress, or the completed one."""
 
     def __init__(self, files: Files, directory: Path) -> None:
         self._files = files
         self._path = directory / FILE_NAME
 
     def load(self) -> BootstrapRecord | None:
-        """Return the recorded founding, if this node ever was asked for one. Raises CorruptFile."""
+        """Return the record, or None if this node never received Bootstrap. Raises CorruptFile."""
         data = load_file(self._files, self._path)
         return BootstrapRecord.decode(data) if data is not None else None
 
     def save(self, founding: BootstrapRecord) -> None:
-        """Record a founding durably. Raises DiskFull, StorageError."""
+        """Write the record durably. Raises DiskFull, StorageError."""
         replace_file(self._files, self._path, founding.encode())

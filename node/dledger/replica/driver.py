@@ -1,7 +1,8 @@
-"""The loop of one node: the only place that orders disk, network and apply.
+"""The event loop of one replica: the only place that orders disk, network and apply.
 
-The Raft core says what must happen (`Ready`); the driver makes it happen in the order that the
-promises need: persist before you speak (`disk`), apply only what is committed.
+The Raft core decides what must happen (`Ready`). The driver carries it out in the order that Raft
+requires: it persists before it sends (`persistence`), and applies only committed entries. The
+server creates one driver for each replica; the services reach it through `server.engine`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from dledger.raft.messages import InstallSnapshotRequest, Message
 from dledger.raft.ready import Ready, RoleChange
 from dledger.replica.entry_cache import EntryCache
 from dledger.replica.installation import Installation
-from dledger.replica.leader_health import CommitWatch, StallLimits, StallWatch, last_words
+from dledger.replica.leader_health import CommitWatch, StallLimits, StallWatch, final_timeout_now
 from dledger.replica.log_clock import Clock, LogClock
 from dledger.replica.persistence import DiskSpaceGuard, Persister
 from dledger.replica.proposals import Command
@@ -53,12 +54,12 @@ class StateMachine(Protocol):
     """What committed entries mean; see `broker.state.BrokerState`."""
 
     def apply(self, entry: Entry) -> Sequence[object]:
-        """Apply one DATA entry; return one result a command, errors as values."""
+        """Apply one DATA entry; return one result per command, with errors as values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverConfig:
-    """Timings and bounds of one node's loop."""
+    """Timings and limits of one driver."""
 
     tick_s: float = 0.05
     stall: StallLimits = field(default_factory=StallLimits)
@@ -70,9 +71,9 @@ class DriverConfig:
 class Driver:
     """Runs one Raft core on one commit log.
 
-    It calls *on_fatal* when nothing it says can be trusted any more, and *on_removed*, once and
-    with the entry's index, when a committed change has removed this node from its group. *admit*
-    raises FeatureNotReady for a command that a member of the group would not know.
+    It calls *on_fatal* when nothing that this node sends can be trusted any more, and
+    *on_removed*, once and with the entry's index, when a committed change has removed this node
+    from its group. *admit* raises FeatureNotReady for a command that some member does not support.
     """
 
     def __init__(
@@ -183,8 +184,9 @@ class Driver:
     def start(self) -> None:
         """Start ticking; call on the event loop.
 
-        The first tick comes at a random part of one: nodes that start in the same instant, as when
-        power returns, would else split their votes whenever they draw the same timeout.
+        The first tick comes after a random fraction of a tick. Otherwise nodes that start at the
+        same instant, as after a power failure, would split the vote whenever they draw the same
+        timeout.
         """
         self._running = True
         self._on_membership(self._membership)
@@ -192,7 +194,7 @@ class Driver:
         self._wake()
 
     async def stop(self) -> None:
-        """Stop ticking, let the running writes end, fail those who wait."""
+        """Stop ticking, wait for running writes to finish, and fail all waiting callers."""
         self._running = False
         if self._tick_handle is not None:
             self._tick_handle.cancel()
@@ -203,11 +205,11 @@ class Driver:
             await self._installation.close()
         await asyncio.to_thread(self._readers.shutdown)
 
-    # -- what the servicers see ------------------------------------------------------------------
+    # -- calls from the services -----------------------------------------------------------------
 
     @property
     def is_running(self) -> bool:
-        """Whether this node speaks: it was started, not stopped, and its disk has not failed."""
+        """Whether this node takes part: started, not stopped, and its disk has not failed."""
         return self._running
 
     @property
@@ -222,16 +224,19 @@ class Driver:
 
     @property
     def writes_refused(self) -> DiskFull | None:
-        """Why this node takes no user data; None: it does, when it leads."""
+        """Why this node refuses user data; None if it accepts it (while it leads)."""
         return self._disk_space.refusal
 
     def sync_running_s(self) -> float:
-        """Return how long the write and sync under way has taken so far; 0 if none is."""
+        """Return how long the current write and sync has taken so far; 0 if there is none."""
         since_s = self._persister.busy_since_s
         return 0.0 if since_s is None else self._clock.monotonic_s() - since_s
 
     def commit_waits_s(self) -> float:
-        """Return for how long no majority took what waits in this leader's log; 0 if none waits."""
+        """Return for how long this leader's log has had uncommitted entries without progress.
+
+        0 if every entry is committed, or if this node does not lead.
+        """
         return self._commits.waited_s(self._clock.monotonic_s())
 
     @property
@@ -253,24 +258,24 @@ class Driver:
     def submit(
         self, command: Command, *, grows: bool, line: str = "", producer: str = ""
     ) -> asyncio.Future[object]:
-        """Queue one framed command; the future gives what applying it gave.
+        """Queue one framed command; the future returns the result of applying it.
 
         Commands of one line, and those of one producer, enter the log in the order of submission;
-        lines take turns. The future may also raise NotLeader (it
-        did not enter the log, nor did any that was submitted behind it by then), LeadershipLost
-        (outcome unknown; retry with the same idempotency key), and what applying it refused.
+        lines are served in turn. The future may also raise NotLeader (neither this command nor any
+        submitted after it has entered the log), LeadershipLost (the outcome is unknown; retry with
+        the same idempotency key), and any error from applying the command.
 
         Args:
-            command: A framed command (`broker.commands`), or one that is open until its turn.
+            command: A framed command (`broker.commands`), or one that stays open until it is taken.
             grows: Whether it stores user data; such commands are refused while the disk is full.
-            line: Whose turn it takes, the name of a connection; empty: the node's own.
-            producer: Whose command it is, on whichever connection; empty: nobody's.
+            line: The queue it waits in, named after a connection; empty: the node's own.
+            producer: The producer, on whichever connection; empty: none.
 
         Raises:
             NotLeader: This node does not lead.
             Overloaded: A bounded queue is full.
             DiskFull: The disk has no room for more user data.
-            FeatureNotReady: Not every member knows such a command yet.
+            FeatureNotReady: Not every member supports this command yet.
         """
         self.check(grows=grows)
         self._admit(command, self.core.membership)
@@ -279,23 +284,23 @@ class Driver:
         return result
 
     def check(self, *, grows: bool) -> None:
-        """Raise NotLeader or DiskFull where `submit` would."""
+        """Raise NotLeader or DiskFull if `submit` would."""
         if not self.is_serving_leader():
             raise NotLeader(self.core.leader)
         if grows:
             self._disk_space.check()
 
     async def propose(self, command: bytes, *, grows: bool) -> object:
-        """Commit one framed command and return what applying it gave; raises as `submit` does."""
+        """Commit one framed command and return the result of applying it; raises like `submit`."""
         return await self.submit(command, grows=grows)
 
     async def read_index(self) -> int:
-        """Return an index at which a read is linearizable: it covers all acknowledged so far.
+        """Return an index at which a read is linearizable: it covers all acknowledged writes.
 
         Raises:
-            NotLeader: This node does not lead, or does no more.
+            NotLeader: This node does not lead, or has just stepped down.
             Unavailable: The leader is too new to know what is committed.
-            Overloaded: Too many reads wait.
+            Overloaded: Too many reads are waiting.
         """
         if not self._running:
             raise NotLeader(None)
@@ -308,12 +313,12 @@ class Driver:
             self._reads.end(context)
 
     async def wait_applied(self, index: int, timeout_s: float) -> None:
-        """Return when *index* is applied here. Raises Unavailable after *timeout_s*, Overloaded."""
+        """Wait until *index* is applied here. Raises Unavailable after *timeout_s*, Overloaded."""
         if self._applied_index < index:
             await self._applied.wait(index, timeout_s)
 
     def receive(self, message: Message) -> None:
-        """Take one message from a peer."""
+        """Handle one message from a peer."""
         if not self._takes_steps():
             return
         if type(message) is InstallSnapshotRequest and self._is_backlogged():
@@ -327,11 +332,11 @@ class Driver:
         return self._running and not installing
 
     def _is_backlogged(self) -> bool:
-        """Whether a piece of a snapshot comes faster than the disk takes it; it comes again."""
+        """Whether a snapshot chunk arrives faster than the disk writes; the leader resends it."""
         return self._snapshots is not None and self._snapshots.is_backlogged
 
     def peer_disconnected(self, peer: NodeId) -> None:
-        """Pass on that a peer's connection broke; if it leads, an election starts early."""
+        """Report that a peer's connection broke; if it is the leader, an election starts early."""
         if not self._running:
             return
         if peer == self.core.leader:
@@ -340,7 +345,7 @@ class Driver:
         self._wake()
 
     def campaign(self) -> None:
-        """Start an election now: the group was just founded here."""
+        """Start an election now: the group was just bootstrapped on this node."""
         self._roles.leader_lost("Bootstrap")
         self.core.campaign()
         self._wake()
@@ -354,7 +359,7 @@ class Driver:
     def change_membership(
         self, *, voters: Collection[Member], learners: Collection[Member]
     ) -> tuple[int, int]:
-        """Begin a change of members; see `Raft.change_membership`, also for what it raises."""
+        """Begin a membership change; see `Raft.change_membership` for the errors it raises."""
         begun = self.core.change_membership(voters=voters, learners=learners)
         self._wake()
         return begun
@@ -368,7 +373,7 @@ class Driver:
         self._applied_listeners.append(listener)
 
     def set_free_bytes(self, free_bytes: int) -> None:
-        """Refuse or take user data, by the room that is left on the disk."""
+        """Accept or refuse user data, depending on the free space on the disk."""
         self._disk_space.measured(free_bytes, retrying=self._persister.retrying)
 
     # -- the loop --------------------------------------------------------------------------------
@@ -407,7 +412,7 @@ class Driver:
             asyncio.get_running_loop().call_soon(self._run)
 
     def _wake_if_due(self) -> None:
-        """Wake up behind what mostly changes nothing: a tick, a heartbeat or its answer."""
+        """Wake up only if needed after a tick, a heartbeat or its response: most change nothing."""
         if not self._wake_scheduled and (self.core.has_ready() or self._proposer.waits()):
             self._wake()
 
@@ -418,8 +423,8 @@ class Driver:
         except NewerCommand as error:
             self.outdated(error)
         except Exception as error:
-            logger.critical("a fault of this program", exc_info=error)
-            self._fail("cannot go on behind a step that was half done", error)
+            logger.critical("internal error (a bug in this program)", exc_info=error)
+            self._fail("cannot continue after a step that failed halfway", error)
 
     def _advance(self) -> None:
         while self._takes_steps():
@@ -430,7 +435,7 @@ class Driver:
             ready = self.core.ready()
             self._handle(ready)
             if ready.committed:
-                self._wake()  # however much there is to apply, votes and heartbeats come between
+                self._wake()  # votes and heartbeats get their turn, however much there is to apply
                 break
 
     def _handle(self, ready: Ready) -> None:
@@ -447,60 +452,60 @@ class Driver:
         if ready.refused is not None:
             self._refusals.note(ready.refused)
 
-    # -- what the disk says ----------------------------------------------------------------------
+    # -- reports from the disk -------------------------------------------------------------------
 
     def hard_state_durable(self, hard_state: HardState) -> None:
-        """Count our own vote, if it waited for this."""
+        """Count this node's own vote, if it was waiting for this write."""
         self.core.hard_state_persisted(hard_state)
         self._wake()
 
     def entries_durable(self, term: int, index: int) -> None:
-        """Count ourselves towards the majority of these entries."""
+        """Count this node towards the majority for these entries."""
         self._disk_space.write_succeeded(retrying=self._persister.retrying)
         self.core.persisted(term=term, index=index)
         self._wake()
 
     def cut_durable(self) -> None:
-        """Look whether the log is whole, without what the core let go of; then we may campaign."""
+        """Check whether the log is whole after the truncation; if so, this node may campaign."""
         self.log_repaired(())
 
     def disk_full(self, error: DiskFull) -> None:
-        """Refuse writes; what waits is written when there is room.
+        """Refuse writes; pending entries are written once there is room.
 
-        Whoever waits for an entry is told that its outcome is unknown; asking again, it is told
-        why. A voter that has everything on disk has room, and is asked to lead instead.
+        Callers waiting for an entry get LeadershipLost (outcome unknown); when they retry they get
+        DiskFull. A voter with every entry on disk has room, and is asked to lead instead.
         """
         self._disk_space.write_refused(error)
         self._proposer.outcome_lost()
-        heir = self.core.transfer_candidate()
-        if heir is not None and self.core.progress()[heir].match_index >= self.core.last_index:
-            self.transfer_leadership(heir)
+        target = self.core.transfer_candidate()
+        if target is not None and self.core.progress()[target].match_index >= self.core.last_index:
+            self.transfer_leadership(target)
 
     def disk_failed(self, error: BaseException) -> None:
-        """Stop speaking: after a failed write or sync nothing this node says can be trusted.
+        """Stop sending: after a failed write or sync nothing this node says can be trusted.
 
-        Except that another should lead, which rests on no disk.
+        The one exception is TimeoutNow to another voter, which depends on no write.
         """
         self._fail("storage failed", error)
 
     def outdated(self, error: NewerCommand) -> None:
-        """Stop: the group's log holds what this version does not know. Nothing is skipped."""
+        """Stop: the group's log has an entry that this version does not know. None is skipped."""
         self._fail("this version is too old for its group", error)
 
     def _fail(self, why: str, error: BaseException) -> None:
         if self._running:
             self._running = False
             self._persister.stop()
-            logger.critical("%s, this node stops: %s", why, error)
-            farewell = last_words(self.core)
-            if farewell is not None:
-                self._send(farewell)
+            logger.critical("%s; stopping this node: %s", why, error)
+            timeout_now = final_timeout_now(self.core)
+            if timeout_now is not None:
+                self._send(timeout_now)
             self._proposer.refuse(NotLeader(None))
             self._reads.fail_all(NotLeader(None))
             self._on_fatal(error)
 
     def log_repaired(self, entries: Sequence[Entry]) -> None:
-        """Note entries that can be read again, and look whether the log is whole."""
+        """Note entries that can be read again, and check whether the log is whole."""
         if self._installation is not None and self._installation.replaces_log:
             asyncio.get_running_loop().call_later(self._config.tick_s, self.log_repaired, entries)
         elif self._running:
@@ -509,9 +514,9 @@ class Driver:
             self._wake()
 
     def entries_lost(self, damaged: Sequence[range]) -> None:
-        """Ask the leader for a snapshot, if it has dropped an entry of these that we wait for.
+        """Ask the leader for a snapshot if it has dropped a damaged entry that this node needs.
 
-        Without a leader, ask whether the first one was ever committed.
+        Without a leader, ask the other members whether the first of them was ever committed.
         """
         needed = first_needed(damaged, self._applied_index)
         if self._takes_steps() and needed is not None:
@@ -521,18 +526,18 @@ class Driver:
             self._wake()
 
     def hand_over_damaged(self) -> None:
-        """Give leadership away, if there is anyone: our log stays damaged."""
+        """Transfer leadership if a candidate exists, because this log stays damaged."""
         if not self._running or self.core.role is not Role.LEADER:
             return
         if is_stuck_behind(self._log.faulty, self.core):
-            logger.warning("no follower can get what is damaged here: stepping down")
+            logger.warning("no follower can get the damaged entries from here: stepping down")
             self.core.step_down()
             self._wake()
         elif self.core.transfer_target is None:
             try:
                 self.transfer_leadership(None)
             except DledgerError as error:
-                logger.warning("the log is damaged, but leadership stays: %s", error)
+                logger.warning("the log is damaged, but leadership cannot move: %s", error)
 
     # -- apply -----------------------------------------------------------------------------------
 
@@ -556,7 +561,7 @@ class Driver:
             self._changes.notify()
 
     def _snapshot_finished(self, info: SnapshotInfo, memberships: Memberships | None) -> None:
-        """The log begins anew behind *info*; the state may be ahead of it (`snapshots`)."""
+        """Restart the log after *info*; the state may be ahead of it (`snapshots`)."""
         if memberships is not None and self._snapshots is not None:
             self._applied_index = info.last_index
             self._applied.applied(info.last_index)

@@ -1,8 +1,8 @@
-"""The durable log as the Raft core and readers see it: never waits, loads in the background.
+"""The durable log as the Raft core and readers see it: never blocks, loads in the background.
 
-The newest entries are in the commit log's memory. Older ones are read in a thread, in chunks, the
-next one ahead, and kept for a moment: a lagging follower or a replay neither stalls the event loop
-nor leaves memory behind.
+The newest entries are in the commit log's memory. Older ones are read in a thread, in chunks, one
+chunk ahead, and cached briefly: a lagging follower or a replay neither blocks the event loop nor
+keeps memory. Owned by the driver.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from dledger.types import Entry
 _CHUNKS: Final = 8
 _CHUNK_BYTES: Final = 4 << 20
 _READ_BYTES: Final = 256 << 10
-"""For one entry: a reader of one queue skips most of what is beside it, unless it is small."""
+"""Read for a single entry: a reader of one queue has no use for most of its neighbours, unless
+they are small."""
 _KEEP_S: Final = 2.0
-"""A chunk that nobody used for so long goes, or twice as long at most."""
+"""A chunk is evicted after it was unused for this long (twice this long at most)."""
 
 
 class EntryCache:
@@ -48,12 +49,12 @@ class EntryCache:
 
     @property
     def first_index(self) -> int:
-        """The oldest index that is kept: what a snapshot covers, a thread may drop any moment."""
+        """The oldest index kept; a thread may drop entries covered by a snapshot at any time."""
         return max(self._log.first_index, self._log.needed_from)
 
     @property
     def last_index(self) -> int:
-        """The newest index that was written."""
+        """The newest index written."""
         return self._log.last_index
 
     def term(self, index: int) -> int:
@@ -65,13 +66,13 @@ class EntryCache:
         return self._log.chain(index)
 
     def membership_indexes(self) -> Collection[int]:
-        """Return where the log has memberships of the group, those too that are damaged."""
+        """Return the indexes of the log's membership entries, damaged ones included."""
         return self._log.membership_indexes()
 
     def entries(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...] | None:
         """Return entries of [first, last] from memory, or None and start loading them.
 
-        A damaged entry is not loaded: it comes with its repair.
+        A damaged entry is not loaded: it becomes available once it is repaired.
         """
         recent = self._log.recent(first, last, max_bytes)
         if recent is not None:
@@ -85,7 +86,7 @@ class EntryCache:
         return _cut(chunk, first, last, max_bytes)
 
     def _load_behind(self, chunk: tuple[Entry, ...], last: int) -> None:
-        """Load what comes next while *chunk* is on its way, unless it is in memory or damaged."""
+        """Read ahead the chunk after *chunk*, unless it is in memory or damaged."""
         following = chunk[-1].index + 1
         if (
             following <= last
@@ -98,10 +99,10 @@ class EntryCache:
     async def entry(self, index: int) -> Entry:
         """Return one entry, from memory or disk.
 
-        To a reader that came here from the entries before, the log is on its way by chunks.
+        For a reader that has read the preceding entries, the log is read ahead in chunks.
 
         Raises:
-            OffsetOutOfRange: It is not in the log.
+            OffsetOutOfRange: The entry is not in the log.
             FaultyEntry: It is damaged, and being fetched from a peer.
             CorruptRecord: It cannot be read back.
         """
@@ -116,7 +117,7 @@ class EntryCache:
         return chunk[index - chunk[0].index]
 
     def _cached(self, index: int) -> tuple[Entry, ...] | None:
-        """Return the chunk with *index*; none that was read before the log's last truncation."""
+        """Return the chunk with *index*, unless it was read before the log's last truncation."""
         if self._truncations != self._log.truncations:
             self._truncations = self._log.truncations
             self._chunks.clear()
@@ -132,7 +133,7 @@ class EntryCache:
         return next((start for start, chunk in chunks if start <= index <= chunk[-1].index), None)
 
     def _sweep(self) -> None:
-        """Let go of the chunks that nobody used since the last time."""
+        """Evict the chunks that were not used since the last sweep."""
         for start in self._chunks.keys() - self._used:
             del self._chunks[start]
         self._used.clear()
@@ -163,11 +164,11 @@ class EntryCache:
         self._loading.pop(first, None)
         error = done.exception()
         if truncations != self._log.truncations:
-            self._on_loaded()  # perhaps read before a truncation: it may be no longer the log
+            self._on_loaded()  # read before a truncation, perhaps: it may differ from the log now
             return
         if isinstance(error, FaultyEntry):
             if not self._log.is_faulty(first):
-                self._on_loaded()  # its repair came before we heard that it was needed
+                self._on_loaded()  # repaired before this read reported the damage
             return
         if isinstance(error, OffsetOutOfRange):
             self._on_loaded()  # dropped, or replaced by a snapshot, before it was read

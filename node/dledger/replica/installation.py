@@ -1,8 +1,9 @@
-"""Taking in the snapshot that a leader sends in place of entries: duty 8 of `Ready`.
+"""Installs the snapshot that a leader sends in place of entries: duty 8 of `Ready`.
 
-Owned by the driver. The pieces are written aside as they come. When all are there, the running
-writes end first, that of the hard state too: after a restart no leader of an earlier term may
-append where the snapshot says what is committed. Then it is checked, and replaces log and state.
+Owned by the driver. Chunks are written to a temporary file as they arrive. Once the snapshot is
+complete, running writes finish first, including the hard state: after a restart no leader of an
+earlier term may append where the snapshot has committed entries. Then the snapshot is checked and
+replaces the log and the state.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ logger = logging.getLogger(__name__)
 
 
 class Installation:
-    """One node's installations, one after the other.
+    """The snapshot installations of one node, one at a time.
 
     Args:
-        finished: Called with the memberships of an installed snapshot; None: it was not usable.
-        failed: Called when the disk failed.
+        finished: Called with the memberships of the installed snapshot; None if it was unusable.
+        failed: Called when the disk fails.
 
     Attributes:
-        replaces_log: While it is set nobody may ask the log anything, and the core does not step:
-            messages are lost, which is no harm, for the few writes that it takes.
+        replaces_log: While set, nothing may read the log and the core does not step. Messages that
+            arrive during these few writes are lost, which Raft tolerates.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Installation:
         self.replaces_log = False
 
     def take(self, ready: Ready) -> None:
-        """Keep the pieces; begin to install when they are complete."""
+        """Store the chunks; start the installation when they are complete."""
         for chunk in ready.chunks:
             self._snapshots.receive(chunk)
         if ready.install is not None:
@@ -67,7 +68,7 @@ class Installation:
     async def _replace(self, info: SnapshotInfo) -> Memberships | None:
         received = await self._snapshots.received(info)
         if received is None:
-            logger.error("the snapshot behind entry %d arrived damaged", info.last_index)
+            logger.error("the snapshot at entry %d arrived damaged", info.last_index)
             return None
         self.replaces_log = True
         try:
@@ -76,7 +77,7 @@ class Installation:
             self.replaces_log = False
 
     async def close(self) -> None:
-        """Let a running installation end."""
+        """Wait for a running installation to finish."""
         if self._task is not None:
             await asyncio.wait([self._task])
         await self._snapshots.close()

@@ -1,6 +1,7 @@
-"""When a leader should let another lead, and what it says last. Pure decisions, for the driver.
+"""When a leader should step down, and its final message. Pure decisions, called by the driver.
 
-Its disk may be too slow, a majority may have stopped acknowledging, or its disk may have failed.
+The reasons are a disk that is too slow, a majority that no longer acknowledges entries, and a disk
+that has failed.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from dledger.raft.messages import TimeoutNow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StallLimits:
-    """How long one write and sync of a leader may take.
+    """How long a single write and sync of a leader may take.
 
     Attributes:
-        stall_s: In any case. When all disks are slow, as on one machine, nobody is behind and a
-            change would not help: it comes only after this time.
-        behind_s: Once the group has committed what is being written: the others' disks were
-            faster, and what we answer waits for ours.
+        stall_s: The limit in any case. When all disks are slow, as on a single machine, another
+            leader would not help, so this limit is the longer one.
+        behind_s: The limit once the group has committed what is being written: the other disks
+            were faster, and this leader's responses wait for its own.
     """
 
     stall_s: float = 1.0
@@ -27,17 +28,17 @@ class StallLimits:
 
 
 class StallWatch:
-    """Looks at a leader's disk at every tick, and says when it is a reason to step down."""
+    """Checks a leader's disk at every tick, and decides when to step down because of it."""
 
     def __init__(self, limits: StallLimits) -> None:
         self._limits = limits
         self._behind_since_s: float | None = None
 
     def exceeded(self, now_s: float, *, busy_since_s: float | None, is_behind: bool) -> bool:
-        """Whether the sync under way since *busy_since_s*, if any, takes too long.
+        """Whether the sync running since *busy_since_s*, if any, takes too long.
 
-        Time before the others were faster is not time behind: disks that hung together come back
-        one after the other.
+        Time before the group committed the entries does not count towards *behind_s*: disks that
+        stalled together recover one after the other.
         """
         if busy_since_s is None or not is_behind:
             self._behind_since_s = None
@@ -53,11 +54,11 @@ class StallWatch:
 
 
 class CommitWatch:
-    """Looks at every tick whether entries wait, and since when the commit index stands still.
+    """Checks at every tick whether entries wait, and since when the commit index is unchanged.
 
-    A leader that hears no quorum at all steps down within an election timeout (thesis 6.2). But
-    followers may answer heartbeats, which have a connection of their own, and acknowledge no entry:
-    then nothing is committed, under a leader that seems well.
+    A leader that hears from no quorum steps down within an election timeout (thesis 6.2). But
+    followers may answer heartbeats, which use a separate connection, and yet acknowledge no entry:
+    then nothing is committed although the leader seems healthy.
     """
 
     def __init__(self) -> None:
@@ -65,11 +66,11 @@ class CommitWatch:
         self._commit_index = 0
 
     def look(self, now_s: float, *, waits: bool, commit_index: int) -> None:
-        """Take note of how it is.
+        """Record the state at this tick.
 
         Args:
-            now_s: The time.
-            waits: Whether this node leads, and an entry of its log is not committed.
+            now_s: The current time, monotonic seconds.
+            waits: Whether this node leads and its log has an uncommitted entry.
             commit_index: The commit index.
         """
         if not waits:
@@ -83,11 +84,12 @@ class CommitWatch:
         return 0.0 if self._since_s is None else now_s - self._since_s
 
 
-def last_words(core: Raft) -> TimeoutNow | None:
-    """Return the request to the best follower to campaign at once; None without one.
+def final_timeout_now(core: Raft) -> TimeoutNow | None:
+    """Return a TimeoutNow to the best follower, to campaign at once; None if there is none.
 
-    It rests on no write of ours, and need not be granted: whoever has an older log loses. A
-    follower that has everything wins; else the others' timeouts decide, as without it.
+    This is the last message of a leader whose disk has failed. It depends on no write of this node.
+    A candidate with an older log loses the election (Raft 5.4.1), so it is safe; a follower with
+    every entry wins, otherwise the election timeouts decide, as they would without it.
     """
     best = core.transfer_candidate()
     if best is None:

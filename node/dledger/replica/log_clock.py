@@ -1,4 +1,4 @@
-"""Clocks, and the time that a leader writes into its entries. Owned by the driver."""
+"""Clocks, and the timestamp that a leader writes into its entries. Owned by the driver."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Time as a node needs it."""
+    """The two clocks that a node needs."""
 
     def monotonic_s(self) -> float:
         """Return seconds that never go back."""
 
     def unix_ms(self) -> int:
-        """Return the wall clock, Unix milliseconds; may jump."""
+        """Return the wall clock in Unix milliseconds; it may jump."""
 
 
 class RealClock:
@@ -29,9 +29,9 @@ class RealClock:
 
 
 class LogClock:
-    """Unix milliseconds that never go back, not even with the next leader.
+    """Unix milliseconds that never go back, not even after a change of leader.
 
-    The wall clock is read when leadership starts; from then on monotonic time is added.
+    The wall clock is read when leadership starts; monotonic time is added from then on.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -40,11 +40,11 @@ class LogClock:
         self._base = (clock.monotonic_s(), clock.unix_ms())
 
     def lead(self) -> None:
-        """Leadership starts: read the wall clock, but not behind what the log has."""
+        """Start leadership: read the wall clock, but return no time before the log's newest."""
         self._base = (self._clock.monotonic_s(), max(self._clock.unix_ms(), self._newest_ms))
 
     def applied(self, timestamp_ms: int) -> None:
-        """Take note of an entry's time."""
+        """Record the timestamp of an applied entry."""
         self._newest_ms = max(self._newest_ms, timestamp_ms)
 
     def now_ms(self) -> int:

@@ -1,8 +1,8 @@
-"""What a node does for its disk now and then: snapshots by policy, retention, unused groups.
+"""A node's periodic maintenance: snapshots by policy, retention, and expiry of unused groups.
 
-Owned by the node, which calls `run` every second. Retention has three steps, with a crash possible
-behind each: the leader commits RETAIN, so that all states forget the same messages; each node takes
-a snapshot that does not need them any more; then its log drops the segments.
+Owned by the node, which calls `run` every second. Retention has three steps, and a crash may follow
+each of them: the leader commits RETAIN, so that every node's state forgets the same messages; each
+node takes a snapshot that no longer needs them; then its log drops the segments.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from dledger.store.log_index import SealedSegment
 logger = logging.getLogger(__name__)
 
 _ROUNDS_BETWEEN_LOOKS: Final = 60
-"""At all groups, for those that nobody uses; a round is a second."""
+"""How often all consumer groups are checked for unused ones; a round is a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotPolicy:
-    """When a snapshot is due: both this much log and this many entries since the last one.
+    """When a snapshot is due: after both this many bytes and this many entries since the last one.
 
     Attributes:
-        size_bytes: How much log.
-        entries: How many entries.
-        rest_rounds: Rounds of maintenance, of a second each, between two snapshots which only the
-            segments ask for that retention lets go: there may be one for each of them.
+        size_bytes: Bytes of log.
+        entries: Number of entries.
+        rest_rounds: Least rounds of maintenance (a second each) between two snapshots that are
+            taken only so that retention can drop segments; otherwise each segment would cause one.
     """
 
     size_bytes: int
@@ -53,7 +53,7 @@ class SnapshotPolicy:
 
 
 class Maintenance:
-    """The maintenance of one node's disk."""
+    """Runs the maintenance of one node's disk."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Maintenance:
         self._newest_ms: dict[int, int] = {}
 
     async def run(self, usage: DiskUsage) -> None:
-        """Do what is due."""
+        """Run one round: do what is due."""
         self._rounds += 1
         try:
             await self._propose_retention(usage)
@@ -98,11 +98,11 @@ class Maintenance:
                 await self.take_snapshot()
             await self._drop()
         except StorageError:
-            return  # the driver knows, and ends the node
+            return  # the driver was told, and stops the node
         except DiskFull as error:
             logger.warning("no snapshot: %s", error)
         except DledgerError as error:
-            logger.info("retention is put off: %s", error)
+            logger.info("retention is postponed: %s", error)
 
     async def take_snapshot(self) -> int:
         """Take a snapshot now; see `Snapshots.take`."""
@@ -112,13 +112,13 @@ class Maintenance:
         return index
 
     def _should_wait(self) -> bool:
-        """Whether a snapshot is put off because this node ended in the middle of the last ones."""
+        """Whether a snapshot is postponed because this node died while it took the last ones."""
         if not self._snapshots.unfinished:
             return False
         return self._now_s() < self._not_before_s or self._hands_over()
 
     def _hands_over(self) -> bool:
-        """Let another lead before the loop may stand still; False when nobody takes over."""
+        """Transfer leadership before the loop may block; False if there is no candidate."""
         if (
             not self._driver.is_serving_leader()
             or self._transfers == snapshot_backoff.MOST_TRANSFERS
@@ -126,11 +126,11 @@ class Maintenance:
             return False
         self._transfers += 1
         try:
-            heir = self._driver.transfer_leadership(None)
+            target = self._driver.transfer_leadership(None)
         except DledgerError as error:
-            logger.info("a snapshot is taken while leading: %s", error)
+            logger.info("taking a snapshot while leading: %s", error)
             return False
-        logger.info("handing leadership to %s before a snapshot, in which this node has died", heir)
+        logger.info("transferring leadership to %s before a snapshot: the last one failed", target)
         return True
 
     def _is_snapshot_due(self) -> bool:
@@ -157,20 +157,20 @@ class Maintenance:
         index, of_age = decided
         if index <= self._state.first_index:
             return
-        logger.info("messages in entries below %d are not kept any longer", index)
+        logger.info("retention: messages in entries below %d are dropped", index)
         grown = self._state.topics.grown_bytes
         retained = await self._driver.propose(Retain(before_index=index).encode(), grows=False)
         if index > of_age and isinstance(retained, Retained):
             self._went_early(retained.dropped, grown)
 
     def _went_early(self, dropped: int, grown: dict[str, int]) -> None:
-        """Say whose messages took the room for which others go before their time."""
+        """Log which topic used most of the space for which messages were dropped early."""
         self._metrics.early_dropped_messages.inc(dropped)
         topic = max(grown, key=lambda each: (grown[each], each), default="")
         logger.warning(
-            "the disk is fuller than it may be: %d messages went before their time, of all topics; "
-            "most of the room went to topic %s: %d MiB since this was last said, or since this "
-            "node started",
+            "the disk is above its watermark: %d messages of all topics were dropped before their "
+            "retention time; topic %s used most of the space, %d MiB since this was last logged or "
+            "since this node started",
             dropped,
             topic,
             grown.get(topic, 0) >> 20,
@@ -178,18 +178,18 @@ class Maintenance:
         grown.clear()
 
     async def _propose_expiry(self) -> None:
-        """Every minute on the leader: let go the groups that nobody used for long."""
+        """Every minute, on the leader: delete the groups that have been unused for too long."""
         if self._rounds_until_look > 0 or not self._driver.is_serving_leader():
             self._rounds_until_look -= 1
             return
         self._rounds_until_look = _ROUNDS_BETWEEN_LOOKS
         before_ms = self._retention.unused_before_ms(self._state.groups.active_ms)
         if before_ms and self._state.groups.any_unused(before_ms):
-            logger.info("consumer groups that were used last before %d are let go", before_ms)
+            logger.info("deleting consumer groups last used before %d (Unix ms)", before_ms)
             await self._driver.propose(ExpireGroups(before_ms=before_ms).encode(), grows=False)
 
     def _keep_from(self, usage: DiskUsage, now_ms: int) -> tuple[int, int]:
-        """Return from which index on messages are kept; and from which if there were more room."""
+        """Return the first index whose messages are kept, and what it would be with more space."""
         used_bytes = usage.total_bytes - usage.free_bytes
         excess_bytes = self._retention.excess_bytes(
             used_bytes=used_bytes, total_bytes=usage.total_bytes
@@ -206,7 +206,7 @@ class Maintenance:
         return (decide(excess_bytes=excess_bytes) if excess_bytes else of_age), of_age
 
     def _newest(self, segment: SealedSegment) -> int:
-        """Return the newest time in a segment; the core's own entries at its end have none."""
+        """Return the newest timestamp in a segment; Raft's own entries have none."""
         found = self._newest_ms.get(segment.first_index)
         if found is None:
             found = self._read_newest(segment)

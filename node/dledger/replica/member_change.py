@@ -1,7 +1,8 @@
-"""Changing who belongs to the group, as an administrator asks for it.
+"""Membership changes as an administrator requests them.
 
-`plan` turns a request into the membership that the Raft core is asked for; `carry_out` asks it and
-waits. New members come in as learners; the core makes voters of them once they have caught up.
+Called by the Admin service. `plan` turns a request into the membership to propose; `carry_out`
+proposes it to the Raft core and waits. New members join as learners, and the core promotes them to
+voters once they have caught up.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ _WATCH_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberChange:
-    """Who is to come, as learners, and who is to go, by id."""
+    """The members to add as learners, and the ids to remove."""
 
     add: tuple[Member, ...] = ()
     remove: tuple[NodeId, ...] = ()
 
     def is_done(self, membership: Membership) -> bool:
-        """Whether a membership is final and what was asked for."""
+        """Whether a membership is final (not joint) and matches this request."""
         present = {member.id for member in membership.members}
         there = all(member.id in present for member in self.add)
         return there and present.isdisjoint(self.remove) and not membership.is_joint
@@ -39,7 +40,7 @@ class MemberChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The voters and learners that a change is to lead to."""
+    """The target voters and learners of a change."""
 
     voters: tuple[Member, ...]
     learners: tuple[Member, ...]
@@ -47,7 +48,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """The membership that a change led to, and the index of its entry."""
+    """The resulting membership of a change, and the index of its entry."""
 
     membership: Membership
     index: int
@@ -56,15 +57,15 @@ class Changed:
 def plan(
     current: Membership, change: MemberChange, *, was_member: Callable[[NodeId], bool]
 ) -> Wanted:
-    """Return what a change leads to from the present members.
+    """Return the members that a change of the current ones results in.
 
-    A name and an address belong to one member: a wiped disk comes back under its old name with
-    another id, and that needs the old id removed in the same change.
+    A name and an address each belong to one member. A node whose disk was replaced returns under
+    its old name with a new id, so the old id must be removed in the same change.
 
     Raises:
-        InvalidArgument: The request is empty or malformed, or names a node to remove that never was
-            a member.
-        Refused: A name or an address is another member's, or there would be too many members.
+        InvalidArgument: The request is empty or malformed, or it removes a node that was never a
+            member.
+        Refused: A name or an address belongs to another member, or the group would be too large.
     """
     _check_shape(change)
     for node_id in change.remove:
@@ -93,7 +94,7 @@ def _check_shape(change: MemberChange) -> None:
 
 
 def _refuse_shared(staying: Collection[Member], asked: Collection[Member]) -> None:
-    """Refuse a name or an address that belongs to another member, or to two of those asked for."""
+    """Refuse a name or an address of another member, or one that two requested members share."""
     for member in asked:
         for other in (*staying, *asked):
             if other.id == member.id:
@@ -108,12 +109,12 @@ def _refuse_shared(staying: Collection[Member], asked: Collection[Member]) -> No
 
 
 async def carry_out(driver: Driver, change: MemberChange, *, timeout_s: float) -> Changed:
-    """Change the members; returns once that is committed. Repeating it is harmless.
+    """Change the members; returns once the change is committed. Idempotent.
 
     Raises:
-        NotLeader: Another node leads, or none; nothing happened.
-        Unavailable: Another change is under way, or this one was not committed within the time;
-            then it goes on by itself.
+        NotLeader: This node does not lead; nothing happened.
+        Unavailable: Another change is in progress, or this one was not committed in time; it then
+            continues in the background.
         LeadershipLost: Leadership ended before the outcome was known.
         InvalidArgument, Refused: See `plan` and `Raft.change_membership`.
     """

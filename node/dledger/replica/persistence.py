@@ -1,8 +1,8 @@
-"""What a node has to write, in order, and what it may only say once that is durable.
+"""Writes a node's log and hard state, and sends messages only once what they rest on is durable.
 
-One thread writes and syncs the log, one the hard state, so that a vote never waits behind data.
-While a sync runs, what arrives is gathered and goes down with the next one (group commit).
-Owned by the driver; everything but the writes themselves happens on the event loop.
+One thread writes and syncs the log, another the hard state, so that a vote never waits behind data.
+Entries that arrive during a sync are written with the next one (group commit). Owned by the driver;
+everything but the writes themselves runs on the event loop.
 """
 
 from __future__ import annotations
@@ -27,31 +27,32 @@ logger = logging.getLogger(__name__)
 
 _RETRY_S: Final = 0.5
 MAX_HELD: Final = 1024
-"""Answers that wait for a write, by Ready; beyond it the oldest are lost, as messages may be."""
+"""Sets of messages (one per Ready) that may wait for a write. The oldest are dropped beyond that:
+Raft tolerates lost messages."""
 _M = TypeVar("_M", bound=Message)
 
 
 class PersisterEvents(Protocol):
-    """What the disk reports to the driver, on the event loop."""
+    """What the persister reports to the driver, on the event loop."""
 
     def hard_state_durable(self, hard_state: HardState) -> None:
-        """Note that a hard state is on disk."""
+        """Called when a hard state is on disk."""
 
     def entries_durable(self, term: int, index: int) -> None:
-        """Note that all entries written up to this one are on disk."""
+        """Called when all entries written up to this one are on disk."""
 
     def cut_durable(self) -> None:
-        """Note that the disk has let go of what the core let go of."""
+        """Called when the log on disk is truncated as far as the core's."""
 
     def disk_full(self, error: DiskFull) -> None:
-        """Note that entries wait for room; the write is tried again by itself."""
+        """Called when entries wait for free space; the write is retried automatically."""
 
     def disk_failed(self, error: BaseException) -> None:
-        """Stop: what the disk holds is unknown."""
+        """Called when a write failed; the node must stop, since what the disk holds is unknown."""
 
 
 class _Batch(NamedTuple):
-    """What one Ready asks of the log: behind which index to cut it, if at all, and what to add."""
+    """What one Ready asks of the log: the index to truncate after, if any, and what to append."""
 
     sequence: int
     cut_behind: int | None
@@ -59,7 +60,7 @@ class _Batch(NamedTuple):
 
 
 class Persister:
-    """Makes each Ready durable and sends what rested on it. Persist before you speak."""
+    """Makes each Ready durable, then sends its messages: persist before you send."""
 
     def __init__(
         self,
@@ -95,11 +96,11 @@ class Persister:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing of the log is being written or waits to be."""
+        """Whether no log write is running or waiting."""
         return self.busy_since_s is None and not self._batches
 
     async def drained(self) -> bool:
-        """Return True once nothing is being written nor waits to be; False if we stop before."""
+        """Return True once no write is running or waiting; False if stopped before that."""
         while self._open:
             if self.idle and not self._hard_state_busy and not self._hard_states:
                 return True
@@ -108,7 +109,7 @@ class Persister:
         return False
 
     def submit(self, ready: Ready) -> None:
-        """Take one Ready; its messages leave in the order and at the times it asks for."""
+        """Take one Ready; its messages leave in the order and at the time it requires."""
         self._sequence += 1
         if ready.hard_state is not None:
             self._hard_states.append((self._sequence, ready.hard_state))
@@ -131,7 +132,7 @@ class Persister:
             self._release()
 
     def stop(self) -> None:
-        """Start no more writes and say nothing more; the running ones end."""
+        """Start no more writes and send nothing more; running writes finish."""
         self._open = False
         self._tell_drained()
 
@@ -194,7 +195,7 @@ class Persister:
         self._metrics.sync_seconds.observe(self._now_s() - (started_s or 0.0))
         self._metrics.sync_bytes.inc(sum([len(e.data) for one in batches for e in one.entries]))
         self._log_durable = batches[-1].sequence
-        for one in batches:  # each by itself: the same entry may be among them twice
+        for one in batches:  # one at a time: the same entry may be in two of them
             if one.cut_behind is not None:
                 self._events.cut_durable()
             if one.entries:
@@ -210,7 +211,7 @@ class Persister:
             done.set_result(None)
 
     def _keep_for_retry(self, error: DiskFull, batches: list[_Batch]) -> None:
-        """Nothing of it counts; all of it is tried again until there is room."""
+        """Count none of the batches as written; retry all of them until there is room."""
         self._batches[:0] = batches
         self.retrying = True
         self._events.disk_full(error)
@@ -221,13 +222,13 @@ class Persister:
         self.busy_since_s = None
         self._write_log()
 
-    # -- speaking -------------------------------------------------------------------------------
+    # -- sending --------------------------------------------------------------------------------
 
     def _release(self) -> None:
-        """Send what rests on writes that are durable by now.
+        """Send the messages whose writes are durable by now.
 
-        A vote rests on the hard state alone; but behind a cut it is one of a log without what was
-        cut, which must not come back.
+        A vote depends on the hard state alone. But a vote given after a truncation was given for
+        the truncated log, so it waits until the removed entries cannot come back.
         """
         votes_up_to = self._durable_up_to(
             clean=not self._hard_state_busy and not self._hard_states,
@@ -243,9 +244,9 @@ class Persister:
         return self._sequence if clean else durable
 
     def _withdraw_acks(self, first: int) -> None:
-        """Drop acks for entries at *first* and above, which are replaced now or go.
+        """Drop acks for entries at *first* and above, which are being replaced or removed.
 
-        They may go down in one sync with what replaces them, and so never be on disk themselves.
+        They may be written in the same sync as their replacements, and so never be on disk.
         """
         if any(ack.match_index >= first for _, acks in self._acks for ack in acks):
             kept = ((n, [a for a in acks if a.match_index < first]) for n, acks in self._acks)
@@ -263,7 +264,7 @@ class Persister:
 
 
 def _write_and_sync(log: CommitLog, batches: Sequence[_Batch]) -> None:
-    """Write what follows on in one go, cuts and overlaps one by one, then sync once."""
+    """Write consecutive batches at once, truncations and overlaps one by one; then sync once."""
     run: list[Entry] = []
     for _, cut_behind, entries in batches:
         if run and (cut_behind is not None or entries[0].index != run[-1].index + 1):
@@ -278,16 +279,17 @@ def _write_and_sync(log: CommitLog, batches: Sequence[_Batch]) -> None:
 
 
 class DiskSpaceGuard:
-    """The room on one node's disk, as the leader's answers depend on it.
+    """Decides whether the leader accepts user data, by the free space on its disk.
 
     Args:
-        min_free_bytes: What user data leaves free, for hard state, segments under way and acks.
+        min_free_bytes: Space that user data may not use: it is kept for the hard state, segments
+            being written, and acks.
     """
 
     def __init__(self, min_free_bytes: int) -> None:
         self._min_free_bytes = min_free_bytes
         self.refusal: DiskFull | None = None
-        """Why user data is refused; None: it is taken."""
+        """Why user data is refused; None if it is accepted."""
 
     def check(self) -> None:
         """Raise DiskFull if user data is refused."""
@@ -295,7 +297,7 @@ class DiskSpaceGuard:
             raise DiskFull(str(self.refusal))
 
     def measured(self, free_bytes: int, *, retrying: bool) -> None:
-        """Take what is free now; *retrying*: a write waits for room, so there is not enough yet."""
+        """Record the free space; *retrying*: a write still waits for space, so it is too little."""
         if free_bytes < self._min_free_bytes:
             if self.refusal is None:
                 logger.warning(
@@ -311,12 +313,12 @@ class DiskSpaceGuard:
             self.refusal = None
 
     def write_refused(self, error: DiskFull) -> None:
-        """Take a write that found no room."""
+        """Record a write that found no space."""
         if self.refusal is None:
             logger.error("disk full while writing the log: %s", error)
         self.refusal = error
 
     def write_succeeded(self, *, retrying: bool) -> None:
-        """Take a write that found room."""
+        """Record a write that succeeded."""
         if not retrying:
             self.refusal = None

@@ -1,12 +1,12 @@
-"""Commands on their way into the log: a bounded queue before, waiters after.
+"""Commands on their way into the log: a bounded queue before it, and waiters after it.
 
-Owned by the driver. Concurrent commands are joined into one entry, so that a disk sync and a
-round to the followers are shared by all of them (`proposing` says when it is their turn).
+Owned by the driver. Concurrent commands are combined into one entry, so that they share a disk sync
+and a round trip to the followers (`proposer` decides when).
 
-Each stands in a line, its connection's, and the lines are served in turn, alike in bytes: a small
-command waits for one of each other line at most, whatever a flood has queued. Source: Goyal, Vin,
-Cheng, "Start-time Fair Queuing", 1996. Commands of one producer are never apart in two lines, or
-what it sent again on a new connection could overtake what stands in the line of the old one.
+Each connection has a line of its own, and the lines share the log fairly by bytes: a small command
+waits for at most one command of each other line, however much another client has queued. Source:
+Goyal, Vin, Cheng, "Start-time Fair Queuing", 1996. The commands of one producer are never split
+over two lines; otherwise a batch resent on a new connection could overtake one queued on the old.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ MAX_QUEUED_COMMANDS: Final = 1 << 16
 
 
 class OpenCommand(Protocol):
-    """A command that takes in more requests while it waits; see `rocketmq.command_batcher`."""
+    """A command that can take more requests while it waits; see `rocketmq.command_batcher`."""
 
     @property
     def kind(self) -> int:
-        """The type byte of its frame."""
+        """The type byte of the command's frame."""
 
     def __len__(self) -> int:
-        """About how many bytes it would have now."""
+        """Its approximate size in bytes."""
 
     def close(self) -> bytes:
-        """Return the framed command: it becomes part of an entry and takes nothing in any more."""
+        """Return the framed command, which becomes part of an entry and takes no more requests."""
 
 
 Command: TypeAlias = bytes | OpenCommand
@@ -48,8 +48,8 @@ class Proposal:
     """A framed command, the future of its result, and when it was proposed (monotonic seconds).
 
     Attributes:
-        line: In whose it stands; empty: the node's own, which is that of small commands.
-        producer: Whose commands keep their order whatever their lines; empty: nobody's.
+        line: The line it waits in; empty: the node's own, for small commands.
+        producer: The producer, whose commands keep their order across lines; empty: none.
     """
 
     command: Command
@@ -60,7 +60,7 @@ class Proposal:
 
 
 class _Line:
-    """Commands that are served one behind the other."""
+    """Commands that are served in order."""
 
     __slots__ = ("name", "queue")
 
@@ -70,13 +70,14 @@ class _Line:
 
 
 class ProposalQueue:
-    """Commands that wait to become part of an entry; bounded in bytes and in number.
+    """Commands waiting to become part of an entry; bounded in bytes and in number.
 
-    A line's turn comes at a number of bytes: what was taken of it since it began, which it does
-    where the others are. One that was emptied is kept until they have come as far.
+    Each line has a virtual time, in bytes: it starts at that of the other lines and grows by what
+    is taken from the line; the lowest is served next. An emptied line is kept until the others
+    have caught up with it, so that it gains nothing by emptying.
 
     Attributes:
-        count: How many there are.
+        count: The number of queued commands.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class ProposalQueue:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the queued commands, with what open ones have taken in."""
+        """Bytes of the queued commands, open ones at their current size."""
         return self._fixed_bytes + sum(map(len, self._open))
 
     def push(self, proposal: Proposal) -> None:
@@ -124,7 +125,7 @@ class ProposalQueue:
             self._open[command] = None
 
     def take_batch(self) -> list[Proposal]:
-        """Remove and return the proposals of the next entry; those nobody awaits are dropped."""
+        """Remove and return the proposals for the next entry, without cancelled ones."""
         batch: list[Proposal] = []
         size, most = 0, self._max_entry_bytes
         while self.count:
@@ -158,7 +159,7 @@ class ProposalQueue:
         self._fixed_bytes = self.count = 0
 
     def _line_of(self, proposal: Proposal) -> _Line:
-        """Return where a command is to stand: behind those of its producer, if there are any."""
+        """Return the line for a command: that of its producer's queued commands, if any."""
         producer = proposal.producer
         standing = self._producers.get(producer) if producer else None
         line = standing[0] if standing is not None else self._lines.get(proposal.line)
@@ -170,7 +171,7 @@ class ProposalQueue:
         return line
 
     def _taken(self, line: _Line) -> Proposal:
-        """Remove and return the first of a line."""
+        """Remove and return the first proposal of a line."""
         proposal = line.queue.popleft()
         self.count -= 1
         if isinstance(proposal.command, bytes):
@@ -184,21 +185,21 @@ class ProposalQueue:
         return proposal
 
     def _forget_lines(self) -> None:
-        """Begin anew: nobody waits, so nobody was served more than another."""
+        """Reset the virtual times: the queue is empty, so no line is owed anything."""
         self._lines.clear()
         self._turns.clear()
         self._turn = 0
 
 
 def closed(command: Command) -> bytes:
-    """Return the bytes of a command whose turn it is."""
+    """Return the bytes of a command, closing it if it is open."""
     return command if isinstance(command, bytes) else command.close()
 
 
 class Waiters:
-    """Who waits for which entry to be applied.
+    """The callers that wait for an entry to be applied.
 
-    *on_applied* is told when each applied command had been proposed.
+    *on_applied* is called, for each applied command, with the time at which it was proposed.
     """
 
     def __init__(self, on_applied: Callable[[float], None] = lambda _: None) -> None:
@@ -209,11 +210,11 @@ class Waiters:
         return len(self._by_index)
 
     def add(self, term: int, index: int, proposals: Sequence[Proposal]) -> None:
-        """Remember whose commands entry (term, index) carries."""
+        """Record the proposals that entry (term, index) carries."""
         self._by_index[index] = (term, proposals)
 
     def applied(self, term: int, index: int, results: Sequence[object]) -> None:
-        """Hand out an applied entry's results, one a command."""
+        """Deliver an applied entry's results, one per command."""
         proposed_term, proposals = self._by_index.pop(index, (term, ()))
         if proposed_term != term:
             for proposal in proposals:
@@ -224,7 +225,7 @@ class Waiters:
             self._on_applied(proposal.proposed_s)
 
     def fail_all(self) -> None:
-        """Tell everyone that leadership ended before the outcome was known."""
+        """Fail all waiters with LeadershipLost: leadership ended before the outcome was known."""
         for index, (_, proposals) in self._by_index.items():
             for proposal in proposals:
                 _fail(proposal, _lost(index))

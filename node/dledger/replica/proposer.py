@@ -1,9 +1,9 @@
-"""How commands become entries: queued, joined while an entry is on its way, answered when applied.
+"""How commands become entries: queued, combined while an entry is in flight, answered when applied.
 
-Owned by the driver, on the event loop. Send at once when idle. A small entry, which costs each of
-three nodes a millisecond as well, waits until the one before is applied, and takes in what comes
-meanwhile. One that is worth it leaves when the previous sync has ended; a full one goes early, a
-few of them beside each other.
+Owned by the driver, on the event loop. An idle leader proposes at once. Otherwise a small entry,
+which costs each of three nodes a millisecond whatever its size, waits until the previous entry is
+applied, and collects commands meanwhile. A large one leaves when the previous sync has finished;
+a full one does not wait for that, and a few may be in flight together.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ _PIPELINE_ENTRIES: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntrySizes:
-    """How large an entry becomes.
+    """The entry sizes at which a proposal stops waiting.
 
     Attributes:
-        worth_bytes: From here on one costs by its bytes, below by being one.
-        early_bytes: One that has so much does not wait for the sync before it.
-        max_bytes: Nothing is joined to one beyond this; a larger command goes alone.
+        worth_bytes: From this size on an entry's cost is that of its bytes; below, the fixed cost
+            of an entry dominates, so it waits for more commands.
+        early_bytes: An entry of this size does not wait for the previous sync.
+        max_bytes: Commands are combined up to this size; a larger command makes its own entry.
     """
 
     worth_bytes: int = 64 << 10
@@ -48,7 +49,7 @@ class EntrySizes:
 
 
 class Proposer:
-    """What one node was asked to commit and has not answered yet."""
+    """The commands that one node was asked to commit and has not answered yet."""
 
     def __init__(
         self,
@@ -67,17 +68,17 @@ class Proposer:
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes of commands that wait to become part of an entry."""
+        """Bytes of commands waiting to become part of an entry."""
         return self._queue.size_bytes
 
     def waits(self) -> bool:
-        """Whether a command waits to become part of an entry."""
+        """Whether a command is waiting to become part of an entry."""
         return self._queue.count > 0
 
     def push(
         self, command: Command, *, line: str = "", producer: str = ""
     ) -> asyncio.Future[object]:
-        """Queue one framed command in a line; the future gives what applying it gave.
+        """Queue one framed command in a line; the future returns the result of applying it.
 
         Raises:
             Overloaded: The queue is full.
@@ -87,10 +88,10 @@ class Proposer:
         return result
 
     def propose(self, *, disk_idle: bool) -> None:
-        """Make entries of what is queued, as far as it is their turn and there is room for them.
+        """Make entries of the queued commands, as far as sizes and limits allow.
 
-        What has left the queue is in the log. A batch that was refused here would be overtaken by
-        those behind it, which go as soon as there is room: one producer's batches out of order.
+        A command leaves the queue only if it enters the log. If a batch were refused here, later
+        ones could go in once there is room, and one producer's batches would be out of order.
         """
         while self._queue.count and self._may_propose(disk_idle=disk_idle):
             batch = self._queue.take_batch()
@@ -110,7 +111,7 @@ class Proposer:
 
     def _may_propose(self, *, disk_idle: bool) -> bool:
         if not self._core.has_room:
-            return False  # a commit, a sync, or the end of a hand-over or of our lead: all wake us
+            return False  # a commit, a sync, or the end of a transfer or of our term wakes us
         size_bytes, ahead = self._queue.size_bytes, len(self._waiters)
         if disk_idle:
             return (
@@ -119,17 +120,17 @@ class Proposer:
         return size_bytes >= self._sizes.early_bytes and ahead < _PIPELINE_ENTRIES
 
     def applied(self, term: int, index: int, results: Sequence[object]) -> None:
-        """Hand out an applied entry's results, one a command."""
+        """Deliver an applied entry's results, one per command."""
         self._waiters.applied(term, index, results)
 
     def _answered(self, proposed_s: float) -> None:
         self._metrics.append_seconds.observe(self._clock.monotonic_s() - proposed_s)
 
     def outcome_lost(self) -> None:
-        """Tell those whose command is in an entry that nobody here will know what became of it."""
+        """Fail callers whose command is in an entry: this node will not learn its outcome."""
         self._waiters.fail_all()
 
     def refuse(self, error: DledgerError) -> None:
-        """End all of it: refuse what is queued with *error*; the rest has an unknown outcome."""
+        """Refuse the queued commands with *error*; those in an entry have an unknown outcome."""
         self._queue.fail_all(error)
         self._waiters.fail_all()

@@ -1,7 +1,7 @@
-"""Linearizable reads under way at one node. Owned by the driver; on the event loop only.
+"""Linearizable reads in progress at one node. Owned by the driver; on the event loop only.
 
 A read asks the leader's core for an index (thesis 6.4) and waits until the node that serves it has
-applied that index. Both waits are bounded in number; how long, is for the caller to say.
+applied that index. Both kinds of wait are bounded in number; the caller chooses the timeout.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_WAITING_READS: Final = 4096
 
 
 class PendingReads:
-    """Reads that wait for a quorum to confirm that we lead."""
+    """Reads that wait for a quorum to confirm this node's leadership."""
 
     def __init__(self) -> None:
         self._contexts = itertools.count(1)
@@ -33,25 +33,25 @@ class PendingReads:
         return context, future
 
     def end(self, context: int) -> None:
-        """Forget a read, whatever became of it."""
+        """Remove a read, whether or not it was confirmed."""
         self._by_context.pop(context, None)
 
     def confirmed(self, reads: Iterable[ConfirmedRead]) -> None:
-        """Hand out the indexes that a quorum has confirmed; nobody may await them any more."""
+        """Deliver the indexes that a quorum has confirmed; a read may have been cancelled."""
         for read in reads:
             future = self._by_context.get(read.context)
             if future is not None and not future.done():
                 future.set_result(read.index)
 
     def fail_all(self, error: DledgerError) -> None:
-        """Refuse all that wait: leadership ended, so none will be confirmed."""
+        """Fail all waiting reads: leadership ended, so none will be confirmed."""
         for future in self._by_context.values():
             if not future.done():
                 future.set_exception(error)
 
 
 class AppliedWaiters:
-    """Who waits for an index to be applied; at most `MAX_WAITING_READS`."""
+    """Callers waiting for an index to be applied; at most `MAX_WAITING_READS`."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
@@ -61,11 +61,11 @@ class AppliedWaiters:
         """Return when *index* is applied.
 
         Raises:
-            Overloaded: Too many wait already.
-            Unavailable: It was not applied within the time.
+            Overloaded: Too many callers are waiting already.
+            Unavailable: It was not applied in time.
         """
         if self._full:
-            self._forget_given_up()
+            self._forget_cancelled()
         if self._full:
             raise Overloaded(f"{len(self._heap)} reads wait to be served; back off and retry")
         applied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -77,13 +77,13 @@ class AppliedWaiters:
             raise Unavailable(f"this node has not applied entry {index} in time") from None
 
     def applied(self, index: int) -> None:
-        """Wake who waits for *index* or one below."""
+        """Wake the callers that wait for *index* or below."""
         while self._heap and self._heap[0][0] <= index:
             waiter = heapq.heappop(self._heap)[2]
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _forget_given_up(self) -> None:
+    def _forget_cancelled(self) -> None:
         self._heap = [item for item in self._heap if not item[2].done()]
         heapq.heapify(self._heap)
 

@@ -1,10 +1,10 @@
-"""Making a damaged log whole while the node runs: from memory, else from any peer that has it.
+"""Repairs a damaged log while the node runs: from memory, else from any peer with the entries.
 
-Else from its own disk after all: a read may fail but once, and a group of one has no peers.
-
-What all have dropped comes as the state of a snapshot, if it is still to be applied.
-Owned by the node, beside its driver. What arrives is checked against the identities that the log
-kept (`CommitLog.repair`), so it does not matter who sends it.
+As a last resort the node reads its own disk again: a read may fail once and succeed later, and a
+group of one has no peers.
+Entries that every member has dropped arrive as a snapshot, if this node has not applied them yet.
+Owned by the node, beside its driver. Entries are checked against the identities that the log has
+kept (`CommitLog.repair`), so any peer may send them.
 """
 
 from __future__ import annotations
@@ -31,37 +31,37 @@ _MAX_WAIT_S: Final = 4.0
 _BATCH_BYTES: Final = 4 << 20
 _MAX_RANGES: Final = 64
 PATIENCE_S: Final = 5.0
-"""A leader that could not mend its log for so long hands over."""
+"""A leader that could not repair its log for this long transfers leadership."""
 
 
 class Source(Protocol):
     """The peers, as `peers.records.RecordsClient` reaches them."""
 
     def peers(self) -> Sequence[NodeId]:
-        """Return who can be asked now."""
+        """Return the peers that can be asked now."""
 
     def fetch(self, peer: NodeId, first: int, last: int) -> Awaitable[tuple[Entry, ...]]:
-        """Return entries of [first, last], perhaps not all. Raises Unavailable."""
+        """Return entries of [first, last], possibly not all of them. Raises Unavailable."""
 
 
 class RepairEvents(Protocol):
-    """What the driver is told, on the event loop."""
+    """What the repairer reports to the driver, on the event loop."""
 
     def log_repaired(self, entries: Sequence[Entry]) -> None:
-        """Note entries that can be read again, and look whether the log is whole."""
+        """Note entries that can be read again, and check whether the log is whole."""
 
     def entries_lost(self, damaged: Sequence[range]) -> None:
-        """Ask for a snapshot, if any of these is needed: no peer gives them now."""
+        """Ask for a snapshot if any of these entries is needed: no peer can send them now."""
 
     def hand_over_damaged(self) -> None:
-        """Give leadership away, if this node has it: its log stays damaged."""
+        """Transfer leadership, if this node leads: its log stays damaged."""
 
     def disk_failed(self, error: BaseException) -> None:
-        """Stop: what the disk holds is unknown."""
+        """Stop the node: what the disk holds is unknown."""
 
 
 class LogRepairer:
-    """Watches for faulty entries, and fetches them, one peer after the other."""
+    """Watches for faulty entries and fetches them, trying one peer after another."""
 
     def __init__(
         self,
@@ -95,9 +95,9 @@ class LogRepairer:
             await self._pause(wait_s)
 
     async def _pause(self, wait_s: float) -> None:
-        """Wait so long, or until the log is whole without us: what was damaged may be dropped.
+        """Wait *wait_s*, or until the damaged entries are dropped and the log is whole that way.
 
-        Who cannot campaign before it hears of that would be missed by a group that waits for it.
+        A node may not campaign before it notices that, and its group may need it as leader.
         """
         while True:
             await asyncio.sleep(min(wait_s, _POLL_S))
@@ -106,23 +106,23 @@ class LogRepairer:
                 return
 
     async def _round(self, wait_s: float) -> float:
-        """Try some damaged ranges once, each; return when to look again."""
+        """Try some damaged ranges once each; return after how many seconds to check again."""
         if self._log.is_whole:
             if self._damaged_since_s is not None:
                 self._note_whole()
             return _POLL_S
         self._note_damage()
-        mended = 0
+        repaired_count = 0
         damages = self._next_damages()
         for damaged in damages:
-            mended += await self._mend(damaged.start, damaged.stop - 1)
-        if damages and not mended:
+            repaired_count += await self._repair_range(damaged.start, damaged.stop - 1)
+        if damages and not repaired_count:
             self._tried_up_to = damages[-1].stop
             self._events.entries_lost(damages)
-        return 0.0 if mended else min(max(wait_s, _POLL_S) * 2, _MAX_WAIT_S)
+        return 0.0 if repaired_count else min(max(wait_s, _POLL_S) * 2, _MAX_WAIT_S)
 
     def _next_damages(self) -> Sequence[range]:
-        """Return what is tried now: so many of a time, behind those that were tried in vain."""
+        """Return the ranges to try now: a few at a time, after those that were tried last."""
         damages = self._log.faulty
         behind = [damaged for damaged in damages if damaged.start >= self._tried_up_to]
         if not behind:
@@ -143,16 +143,16 @@ class LogRepairer:
         logger.warning("the log is whole again")
         self._events.log_repaired(())
 
-    async def _mend(self, first: int, last: int) -> int:
-        """Repair what memory, or else the next peer that helps, gives of [first, last]."""
+    async def _repair_range(self, first: int, last: int) -> int:
+        """Repair [first, last] as far as memory, or the next peer that answers, has it."""
         remembered = self._log.recent(first, last, _BATCH_BYTES)
         if remembered is not None:
             return await self._repair(remembered)
         peers = self._source.peers()
         for number in range(len(peers)):
             entries = await self._ask(peers[(self._turn + number) % len(peers)], first, last)
-            if mended := await self._repair(entries):
-                return mended
+            if repaired_count := await self._repair(entries):
+                return repaired_count
         self._turn += 1
         return await self._repair(await asyncio.to_thread(self._log.reread, first, last))
 
@@ -173,15 +173,16 @@ class LogRepairer:
 
 
 def first_needed(damaged: Sequence[range], applied_index: int) -> int | None:
-    """Return the first of these entries that is still to be applied; None: all are applied."""
+    """Return the first of these entries that is not applied yet; None if all are."""
     ahead = (each for each in damaged if each.stop > applied_index + 1)
     return next((max(each.start, applied_index + 1) for each in ahead), None)
 
 
 def is_stuck_behind(damaged: Sequence[range], core: RaftView) -> bool:
-    """Whether all other voters wait, or will, for what is damaged here: none can get all of it.
+    """Whether every other voter needs entries that are damaged here, now or later.
 
-    Then nothing more is committed under it, and a hand-over would never come about.
+    Then this leader can commit nothing more, and a leadership transfer would never complete, since
+    no candidate can catch up.
     """
     voters = core.membership.voter_ids
     matches = [one.match_index for peer, one in core.progress().items() if peer in voters]

@@ -1,7 +1,7 @@
-"""When old messages go: decided here by pure functions, by whole segments, oldest first.
+"""Decides when old messages are dropped: pure functions, whole segments, oldest first.
 
-The leader proposes what is decided as a RETAIN command; each node drops its segments once a
-snapshot of its own makes them dispensable. Called by `maintenance`.
+The leader proposes the decision as a RETAIN command; each node drops its segments once a snapshot
+of its own no longer needs them. Called by `maintenance`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ _HOUR_MS: Final = 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionPolicy:
-    """How long messages are kept, and consumer groups.
+    """How long messages and consumer groups are kept.
 
     Attributes:
-        hours: Age at which messages go; 0: never.
-        disk_watermark_percent: How full the disk may be before they go early; 0: no such limit.
-        group_hours: How long a group is kept that nobody uses; 0: for ever.
+        hours: Age at which messages are dropped; 0: never.
+        disk_watermark_percent: How full the disk may be before messages are dropped earlier; 0: no
+            such limit.
+        group_hours: How long an unused consumer group is kept; 0: for ever.
     """
 
     hours: int
@@ -31,11 +32,11 @@ class RetentionPolicy:
     group_hours: int = 0
 
     def unused_before_ms(self, active_ms: int) -> int:
-        """Return when a group that goes was used last at the latest; 0: none goes."""
+        """Return the time (Unix ms) before which a group's last use expires it; 0: none expires."""
         return max(0, active_ms - self.group_hours * _HOUR_MS) if self.group_hours else 0
 
     def excess_bytes(self, *, used_bytes: int, total_bytes: int) -> int:
-        """Return by how much the disk is fuller than it may be; 0 if it is not."""
+        """Return the bytes by which the disk exceeds its watermark; 0 if it does not."""
         if not self.disk_watermark_percent:
             return 0
         return max(0, used_bytes - total_bytes * self.disk_watermark_percent // 100)
@@ -50,16 +51,16 @@ def keep_from(
     now_ms: int,
     newest_ms: Callable[[SealedSegment], int],
 ) -> int:
-    """Return the oldest index whose messages are to be kept; 0: there is nothing to drop.
+    """Return the oldest index whose messages are kept; 0 if there is nothing to drop.
 
     Args:
-        segments: The sealed ones, oldest first; the one that is written never goes.
+        segments: The sealed segments, oldest first; the active one is never dropped.
         policy: How long messages are kept.
-        applied_index: Everything up to it is committed; nothing above it goes.
-        excess_bytes: What should be freed whatever its age; segments that are to go count.
+        applied_index: Everything up to it is committed; nothing above it is dropped.
+        excess_bytes: Bytes to free whatever their age; segments dropped by age count towards them.
         now_ms: The log's time, Unix milliseconds.
-        newest_ms: Returns the time of the newest message in a segment; 0 if it has none. Asked
-            only where it matters.
+        newest_ms: Returns the time of the newest message in a segment; 0 if it has none. Called
+            only where the result matters, since it may read the disk.
     """
     index = 0
     for segment in segments:
@@ -82,9 +83,9 @@ def _is_old(
 
 
 def first_index_without(segments: Sequence[SealedSegment], index: int) -> int:
-    """Return the first index of the log if all whole *segments* below *index* were gone.
+    """Return the log's first index if all *segments* entirely below *index* were dropped.
 
-    0 if none is.
+    0 if there is no such segment.
     """
     gone = bisect_right(segments, index - 1, key=lambda segment: segment.last_index)
     return segments[gone - 1].last_index + 1 if gone else 0

@@ -1,6 +1,6 @@
-"""What a node tells of its core: changes of role, phases of a failover, refused messages.
+"""Reports on the Raft core: role changes, phases of a failover, refused messages.
 
-Owned by the driver. It looks at the core after every step, and decides nothing.
+Owned by the driver. It reads the core after every step, and decides nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class RoleObserver:
     """Follows role, term and leader of one core.
 
     Attributes:
-        knows_start: It has been told how the core started; from then on each change has a cause.
+        knows_start: Whether the core's initial role was recorded; later changes have a cause.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class RoleObserver:
         return self._core.role is Role.LEADER and self._term_applied == self._core.term
 
     def receiving(self, message: Message) -> None:
-        """Take a message that the core will step: a sign of the leader's life, or of its end."""
+        """Record a message before the core steps it: a sign that the leader is alive or gone."""
         alive = isinstance(message, AppendRequest | HeartbeatRequest)
         if alive and message.term >= self._core.term:
             self._timer.heard_from_leader(message.sender, self._clock.monotonic_s())
@@ -58,14 +58,14 @@ class RoleObserver:
             self.leader_lost("Transfer")
 
     def leader_lost(self, cause: str) -> None:
-        """Note the first sign that the leader is gone; *cause* is one of `failover.CAUSES`."""
+        """Record the first sign that the leader is gone; *cause* is one of `failover.CAUSES`."""
         self._timer.leader_lost(cause, self._clock.monotonic_s())
 
     def changed(self, change: RoleChange | None) -> Role | None:
-        """Note role, term and leader; return the role before if any of them is new.
+        """Record role, term and leader; return the previous role if any of them has changed.
 
         Args:
-            change: The core's newest word on why, if it had one since the last time.
+            change: The newest reason that the core gave since the last call, if any.
         """
         self.knows_start = True
         core, before = self._core, self._seen
@@ -85,7 +85,7 @@ class RoleObserver:
         return before[0]
 
     def applied(self, term: int) -> bool:
-        """Note the term of an applied entry; return whether this node serves from now on."""
+        """Record the term of an applied entry; return whether this node starts serving now."""
         if term != self._core.term or term == self._term_applied:
             return False
         self._term_applied = term
@@ -99,17 +99,17 @@ class RoleObserver:
 
 
 class ChangeSignal:
-    """Wakes everyone who waits for the next change of role. On the event loop only."""
+    """Wakes all callers that wait for the next role change. On the event loop only."""
 
     def __init__(self) -> None:
-        self._waiters: dict[asyncio.Future[None], None] = {}  # in order, unlike a set
+        self._waiters: dict[asyncio.Future[None], None] = {}  # ordered, unlike a set
 
     async def wait(self, timeout_s: float) -> None:
         """Return at the next change, or after *timeout_s*."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters[waiter] = None
         try:
-            # Not wait_for: until Python 3.12 it loses a cancellation that comes with the result.
+            # Not wait_for: before Python 3.12 it loses a cancellation that arrives with the result.
             async with asyncio.timeout(timeout_s):
                 await waiter
         except TimeoutError:
@@ -118,7 +118,7 @@ class ChangeSignal:
             del self._waiters[waiter]
 
     def notify(self) -> None:
-        """Wake all that wait now."""
+        """Wake all current waiters."""
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -130,7 +130,7 @@ _EVERY_S: Final = 10.0
 class RefusalLog:
     """Counts the messages that the core refused, and logs the first of each kind in ten seconds.
 
-    Each is a fault of a member, of this node, or the work of a forger.
+    Each points to a faulty member, a fault of this node, or a forged message.
     """
 
     def __init__(self, own_id: NodeId, *, clock: Clock, metrics: NodeMetrics) -> None:
@@ -138,7 +138,7 @@ class RefusalLog:
         self._told_s: dict[str, float] = {}
 
     def note(self, refused: Divergence | TermJump | None) -> None:
-        """Take note of a message that was refused, if there was one."""
+        """Record a refused message, if there was one."""
         if refused is None:
             return
         reason = DIVERGED if isinstance(refused, Divergence) else TERM_JUMP

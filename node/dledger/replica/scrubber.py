@@ -1,6 +1,6 @@
-"""Reading the whole log in turn, slowly, to find rot while there are still peers to mend it.
+"""Slowly rereads the whole log, to find bit rot while there are still peers to repair it from.
 
-Owned by the node, beside its driver; what it finds is repaired by `refetch`.
+Owned by the node, beside its driver; `repair` repairs what it finds.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ logger = logging.getLogger(__name__)
 
 _STEP_BYTES: Final = 256 << 10
 _RECORDS_PER_S: Final = 5000
-"""A bound besides the bytes: small records cost time, not bandwidth."""
+"""A limit beside the byte rate: small records cost CPU time rather than bandwidth."""
 _PAUSE_S: Final = 10.0
-"""Between two rounds, and while the log is empty."""
+"""The pause between two passes, and while the log is empty."""
 
 
 class Scrubber:
-    """Goes round and round the log.
+    """Reads the log from start to end, again and again.
 
     Args:
-        bytes_per_s: How much may be read; at least 1.
-        on_failed: Called when the disk fails, once.
+        bytes_per_s: The read rate; at least 1.
+        on_failed: Called once, when the disk fails.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Whom a leader waits for before it drops what they need.
+"""The slow followers that a leader waits for before it drops entries they need.
 
-A snapshot that takes long to send would give way to a newer one, or the log behind it be dropped,
-before the follower has both; then the next one is sent, and so on for ever. So taking snapshots
-and dropping the log wait while such a follower gets on. Owned by `maintenance`.
+A snapshot that takes long to send would be replaced by a newer one, or the log after it dropped,
+before the follower has both; the leader would then send the next one, and so on for ever. So
+snapshots and log truncation wait while such a follower makes progress. Owned by `maintenance`.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from dledger.raft.progress import Progress, ProgressState
 from dledger.types import NodeId
 
 MAX_ROUNDS: Final = 600
-"""For how many rounds in a row, of a second each, others wait: the disk must not fill up."""
+"""The most rounds in a row, a second each, that maintenance waits: the disk must not fill up."""
 
 
 class SlowFollowers:
-    """The followers of one leader that lack what retention has let go."""
+    """The followers of one leader that lack entries which retention has dropped."""
 
     def __init__(self) -> None:
         self._places: dict[NodeId, tuple[int, int]] = {}
         self._rounds = 0
 
     def get_on(self, progress: Mapping[NodeId, Progress], first_index: int) -> bool:
-        """Whether one of them has moved since the last call, when it lagged as well.
+        """Whether a follower that was slow at the last call, and still is, has made progress since.
 
         Args:
             progress: The leader's view of each follower; empty when not leading.

@@ -1,11 +1,12 @@
-"""How a node takes its next snapshot after it ended in the middle of one. Pure.
+"""How a node takes its next snapshot after it died during the last one. Pure.
 
-A process that dies while it takes a snapshot, because that takes longer than its watchdog waits or
-more memory than there is, would find the snapshot still due when it is started again: for ever, and
-all nodes of a group at about the same entry. So a try leaves a mark on the disk, and the next one
-waits, ever longer and each node by a time of its own, while the log grows; the watchdog has more
-patience with it; and a leader hands its lead over before. Each try is likelier to end well than the
-one before. If none does, the log grows until the disk has no room, and writes are refused by name.
+Taking a snapshot may kill the process, because it takes longer than the watchdog allows or more
+memory than there is. The snapshot would still be due after the restart, and so on for ever, on all
+nodes of the group at about the same entry. Therefore each attempt leaves a marker on the disk, and
+after a crash the next attempt waits, longer each time and for a random time on each node, while the
+log grows; the watchdog allows it more time; and a leader first transfers leadership. Each attempt
+is more likely to succeed than the last. If none does, the log grows until the disk is full, and
+writes are refused with DiskFull. Called by `maintenance` and `snapshots`.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from dledger.common.watchdog import LOOKS
 FIRST_WAIT_S: Final = 60.0
 MOST_WAIT_S: Final = 3_600.0
 MOST_TRANSFERS: Final = 3
-"""So often a leader tries to hand its lead over before a snapshot; then it takes it itself."""
+"""How often a leader tries to transfer leadership before a snapshot; then it takes it anyway."""
 _FIRST_LOOKS: Final = 3 * LOOKS
-"""Freezing the state is known work that ends: a loop that does it is not stuck yet."""
+"""Freezing the state is bounded work, so an event loop that does it is not stuck yet."""
 _MOST_LOOKS: Final = 60 * LOOKS
 
 
 def wait_s(unfinished: int, spread: float) -> float:
-    """Return how long after its start a node takes no snapshot by policy.
+    """Return for how many seconds after its start a node takes no snapshot by policy.
 
     Args:
-        unfinished: Tries in a row in whose middle the process ended.
-        spread: Random, in [0, 1): other nodes wait for another time.
+        unfinished: Consecutive attempts during which the process died.
+        spread: Random, in [0, 1), so that the nodes of a group wait for different times.
     """
     if not unfinished:
         return 0.0
@@ -36,5 +37,5 @@ def wait_s(unfinished: int, spread: float) -> float:
 
 
 def looks(unfinished: int) -> int:
-    """Return for how many looks in vain the watchdog bears with freezing the state."""
+    """Return after how many failed checks the watchdog gives up on freezing the state."""
     return min(_FIRST_LOOKS << min(unfinished, 30), _MOST_LOOKS)

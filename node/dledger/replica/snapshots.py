@@ -1,10 +1,10 @@
-"""A node's snapshots while it runs: taken, sent to who needs them, received and installed.
+"""A running node's snapshots: taken, sent to followers that need them, received and installed.
 
-The state at a snapshot is ahead of the log that goes with it: that begins behind the snapshot's
-*base*, the newest entry of which no message is kept. A node that installs one gets the log from
-there by ordinary replication, with every message in it, and passes over the entries that its state
-has already. So a new replica holds as much as the others, and a node needs no older snapshots than
-its newest to help one. Owned by the driver; all I/O is in one thread.
+A snapshot's state is ahead of the log that goes with it, which begins after the snapshot's *base*:
+the newest entry of which no message is kept. A node that installs a snapshot gets the log from the
+base on by ordinary replication, with every message in it, and skips the entries that its state
+already contains. So a new replica holds as much as the others, and a node needs only its newest
+snapshot to help one. Owned by the driver; all I/O runs in one thread.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Memberships = Sequence[tuple[int, Membership]]
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A whole snapshot from a leader, and the state in it."""
+    """A complete snapshot from a leader, and its decoded state."""
 
     info: SnapshotInfo
     snapshot: Snapshot
@@ -53,7 +53,7 @@ class Snapshots:
     """Implements the core's `SnapshotReader`.
 
     Attributes:
-        index: The last entry that the state got from a snapshot; later ones are to be applied.
+        index: The last entry that the state got from a snapshot; later ones are yet to be applied.
         first_index: The oldest entry that the newest durable snapshot needs; 0 without one.
     """
 
@@ -66,7 +66,7 @@ class Snapshots:
         state: BrokerState,
         watchdog: Watchdog | None = None,
     ) -> None:
-        """Take what `load` recovers into *state*; call that before anything else."""
+        """Recover into *state*, which `load` does; call `load` before anything else."""
         self._files = files
         self._group_id = group_id
         self._log = log
@@ -93,30 +93,30 @@ class Snapshots:
         on_loaded: Callable[[], None],
         on_error: Callable[[BaseException], None],
     ) -> None:
-        """Say how far the state is, and whom to tell that a piece was read or the disk failed.
+        """Set how to read the applied index, and the callbacks for a read chunk and a failed disk.
 
         All three are called on the event loop.
         """
         self._applied_index, self._on_loaded, self._on_error = applied_index, on_loaded, on_error
 
     async def close(self) -> None:
-        """Let what runs end."""
+        """Wait for running work to finish."""
         await asyncio.to_thread(self._thread.shutdown)
 
     # -- at start --------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Give the state what the newest usable snapshot holds; finish an installation. Blocks.
+        """Load the newest usable snapshot into the state; finish an installation. Blocks.
 
         Raises:
-            CorruptFile: No whole snapshot reaches the beginning of the log, or one contradicts it.
+            CorruptFile: No intact snapshot reaches the start of the log, or one contradicts it.
             StorageError: The disk failed.
         """
         found = self._files.load(self._group_id)
         if self.unfinished:
             logger.warning(
-                "this node ended in the middle of taking a snapshot, %d times in a row: the next "
-                "one waits, is a follower's if it can be, and has more time",
+                "this node died while taking a snapshot, %d times in a row: the next one is "
+                "delayed, is taken as a follower if possible, and is given more time",
                 self.unfinished,
             )
         if found:
@@ -150,7 +150,7 @@ class Snapshots:
             raise CorruptFile("snapshots", f"of entry {snapshot.applied.index}: {error}") from error
 
     def _continues(self, place: Base) -> bool:
-        """Whether the log has the very entry *place*, or begins behind it."""
+        """Whether the log has exactly the entry *place*, or begins after it."""
         if place.index < self._log.first_index - 1:
             return True
         return place.index <= self._log.last_index and self._log.chain(place.index) == place.chain
@@ -172,16 +172,16 @@ class Snapshots:
         )
 
     def _covers(self, snapshot: Snapshot) -> None:
-        """Rely on a durable snapshot from now on."""
+        """Use a durable snapshot from now on."""
         self._covered = replace(snapshot, body=b"")
         self.index, self.first_index = snapshot.applied.index, snapshot.base.index + 1
         self._log.need_from(self.first_index)
 
     def memberships(self) -> list[tuple[int, Membership]]:
-        """Return all memberships of the log that are known, as (index, membership), oldest first.
+        """Return all known memberships of the log as (index, membership), oldest first.
 
-        A snapshot has them all, those too that are damaged in the log. But what of it our log has
-        still to get, or has something else in place of, is not in force here.
+        A snapshot has all of them, including those damaged in the log. But memberships that this
+        log does not have yet, or has other entries in place of, are not in force here.
         """
         logged = self.logged_index
         known = {index: one for index, one in self._covered.memberships if index <= logged}
@@ -191,8 +191,9 @@ class Snapshots:
     def logged_index(self) -> int:
         """The newest entry of the log that the snapshot shows to be committed.
 
-        The one that it is of, if the log has that very entry. If not, the log has still to get
-        it, or ends in entries of a leader that was overruled; what is sure is the base then.
+        That is the snapshot's own last entry, if the log has exactly that entry. If not, the log
+        does not have it yet, or ends in uncommitted entries of a deposed leader; only the base is
+        certain then.
         """
         applied, base = self._covered.applied, self._covered.base
         has_applied = applied.index <= self._log.last_index and self._continues(applied)
@@ -200,7 +201,7 @@ class Snapshots:
 
     @property
     def unfinished(self) -> int:
-        """In the middle of how many snapshots in a row this node has ended."""
+        """The number of consecutive snapshots during which this node died."""
         return self._files.unfinished
 
     @property
@@ -211,10 +212,10 @@ class Snapshots:
     # -- taking ----------------------------------------------------------------------------------
 
     async def take(self) -> int:
-        """Write a snapshot of the state, unless there is one already; return its last index.
+        """Write a snapshot of the state, unless one exists for it; return its last index.
 
         Raises:
-            DiskFull: There is no room; the one before stays.
+            DiskFull: There is no space; the previous snapshot stays.
             StorageError: The disk failed.
         """
         async with self._busy:
@@ -263,9 +264,9 @@ class Snapshots:
         return self._files.save(snapshot, state.pieces(in_short_turns))
 
     def forget_before(self, index: int) -> None:
-        """Let the messages in entries below *index* go, in the newest snapshot too. Blocks.
+        """Drop the messages in entries below *index*, in the newest snapshot too. Blocks.
 
-        For a stopped node: while it runs, this is what a RETAIN in the log does, on all nodes.
+        For a stopped node: on running nodes a RETAIN command in the log does this.
 
         Raises:
             DiskFull: There is no room.
@@ -280,7 +281,7 @@ class Snapshots:
     # -- sending ---------------------------------------------------------------------------------
 
     def newest(self) -> SnapshotInfo | None:
-        """Return the newest snapshot; None while the log still has everything."""
+        """Return the newest snapshot; None while the log still has every entry."""
         found = self._files.newest
         return found if found is not None and found.last_index > 0 else None
 
@@ -318,11 +319,11 @@ class Snapshots:
 
     @property
     def is_backlogged(self) -> bool:
-        """Whether so much waits to be written aside that the leader must send it again later."""
+        """Whether too many chunks wait to be written; the leader must resend further ones later."""
         return self._backlog_bytes > _MAX_BACKLOG_BYTES
 
     def receive(self, chunk: SnapshotChunk) -> None:
-        """Keep a piece aside; if there is no room, its snapshot will be found incomplete."""
+        """Store a chunk; without space for it, the snapshot is later found incomplete."""
         self._backlog_bytes += len(chunk.data)
         future = asyncio.get_running_loop().run_in_executor(
             self._thread, self._files.receive, chunk.info, chunk.offset, chunk.data
@@ -338,7 +339,7 @@ class Snapshots:
             self._on_error(error)
 
     async def received(self, info: SnapshotInfo) -> Received | None:
-        """Return what was received, if it is whole and of this group; else forget it.
+        """Return the received snapshot if it is intact and of this group; else delete it.
 
         Raises:
             StorageError: The disk failed.
@@ -351,17 +352,17 @@ class Snapshots:
             if snapshot is not None and snapshot.group_id == self._group_id:
                 return Received(info, snapshot, self._decoded(snapshot))
         except CorruptFile as error:
-            logger.error("the leader's snapshot is refused: %s", error)
+            logger.error("refusing the leader's snapshot: %s", error)
         self._files.discard()
         return None
 
     async def install(self, received: Received) -> Memberships:
-        """Replace log and state by what was received; return the memberships known then.
+        """Replace log and state by the received snapshot; return the memberships known then.
 
-        A log that has the very entry in which the snapshot ends stays as it is; but if another
-        entry than the committed one is where the state is, it ends before that.
+        A log that has exactly the snapshot's last entry stays as it is. If the log conflicts with
+        the committed entry at the state's index, it is truncated before that.
 
-        No write of the log may be under way, and nobody may ask it until this returns.
+        No log write may be in progress, and nothing may read the log until this returns.
 
         Raises:
             StorageError: The disk failed.
@@ -373,9 +374,10 @@ class Snapshots:
             return self.memberships()
 
     def _install(self, received: Received) -> None:
-        """In this order: the snapshot is durable, then the log begins behind its base.
+        """Make the snapshot durable first, then restart the log after its base.
 
-        What it overrules goes before: a start takes a log that contradicts its snapshot for damage.
+        Conflicting entries are removed before either: at start, a log that contradicts its
+        snapshot is treated as damage.
         """
         snapshot = received.snapshot
         applied, is_kept = snapshot.applied, self._continues(snapshot.base)
