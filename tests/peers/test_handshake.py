@@ -114,7 +114,7 @@ def test_a_word_of_another_type_or_length_is_refused(field: str, value: object) 
     """It went into routes, sets and log lines as it was (found: S8)."""
     said = json.loads(HELLO.encode()) | {field: value}
 
-    with pytest.raises(InvalidArgument, match=f"not a peer greeting.*{field}"):
+    with pytest.raises(InvalidArgument, match=f"not a peer handshake.*{field}"):
         Handshake.decode(json.dumps(said))
 
 
@@ -136,7 +136,7 @@ def test_a_host_that_is_no_address_is_refused(value: object) -> None:
     said = json.loads(HELLO.encode())
     said["endpoint"]["host"] = value
 
-    with pytest.raises(InvalidArgument, match="not a peer greeting"):
+    with pytest.raises(InvalidArgument, match="not a peer handshake"):
         Handshake.decode(json.dumps(said))
 
 

@@ -165,7 +165,7 @@ def test_an_entry_whose_data_changed_on_the_way_is_refused() -> None:
 
 def test_entries_that_do_not_follow_each_other_are_refused() -> None:
     """The core may rely on their order."""
-    with pytest.raises(BadFrame, match="entry 5 where 1 belongs"):
+    with pytest.raises(BadFrame, match="expected entry 1, got entry 5"):
         decode(
             encode(
                 AppendRequest(

@@ -135,7 +135,7 @@ async def test_a_stranger_that_says_nothing_is_not_waited_for(
     listening: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half a token is nothing, too."""
-    monkeypatch.setattr(replication_port, "_GREETS_WITHIN_S", 0.05)
+    monkeypatch.setattr(replication_port, "_TOKEN_WITHIN_S", 0.05)
     reader, writer = await asyncio.open_connection(HOST, listening.port.number)
     writer.write(b"half")
 
@@ -147,8 +147,8 @@ async def test_strangers_are_bounded(
     listening: Listening, stream: FrameStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest goes before a newer one, so that they keep no member out (found: S10)."""
-    monkeypatch.setattr(replication_port, "_MAX_STRANGERS", 2)
-    monkeypatch.setattr(replication_port, "_GREETS_WITHIN_S", 3600.0)
+    monkeypatch.setattr(replication_port, "_MAX_UNAUTHENTICATED", 2)
+    monkeypatch.setattr(replication_port, "_TOKEN_WITHIN_S", 3600.0)
     (oldest, first), *others = [
         await asyncio.open_connection(HOST, listening.port.number) for _ in range(3)
     ]
@@ -167,8 +167,8 @@ async def test_a_crowd_from_one_address_costs_no_other_address_its_place(
     listening: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest of the crowd goes, though another stranger waits longer."""
-    monkeypatch.setattr(replication_port, "_MAX_STRANGERS", 2)
-    monkeypatch.setattr(replication_port, "_GREETS_WITHIN_S", 3600.0)
+    monkeypatch.setattr(replication_port, "_MAX_UNAUTHENTICATED", 2)
+    monkeypatch.setattr(replication_port, "_TOKEN_WITHIN_S", 3600.0)
     port, other = listening.port.number, ("127.0.0.2", 0)
     alone, writer = await asyncio.open_connection(HOST, port, local_addr=other)
     crowd = [await asyncio.open_connection(HOST, port) for _ in range(3)]

@@ -1,1 +1,1 @@
-"""Between nodes: greetings, streams of frames, refetched entries."""
+"""Connections between nodes: handshakes, frame streams, entries for repair. Used by the server."""

@@ -1,6 +1,7 @@
-"""The way to a peer's replication port: a connection, opened again while its token is good.
+"""The connection to a peer's replication port, reopened for as long as its token is valid.
 
-What does not leave is dropped, and so is what a broken connection held: Raft sends it again.
+Frames that cannot be sent are dropped, as are those that a broken connection held: Raft resends
+them. Owned by `peer_link`.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ _CONNECT_S: Final = 2.0
 _RETRY_S: Final = 0.1
 _RETRY_MAX_S: Final = 1.0
 _SILENT_MS: Final = 7_000
-"""So long the peer's kernel may acknowledge nothing, until the connection counts as broken: as long
-as gRPC gives the greeted stream."""
+"""A connection counts as broken after the peer's kernel has acknowledged nothing for this long: the
+limit that gRPC keepalive gives the control stream."""
 _WRITE_BUFFER_BYTES: Final = 1 << 20
-"""What waits behind a full socket before frames wait in the outbox, which is bounded."""
+"""Bytes that may wait for a full socket; further frames wait in the outbox, which is bounded."""
 
 
 class FrameStream:
-    """Sends frames to one peer, from when it is opened until it is closed.
+    """Sends frames to one peer from `open` until `close`.
 
     Args:
-        what: What travels here, and to whom, for the log.
+        what: What this stream carries, and to which peer, for the log.
     """
 
     def __init__(self, what: str) -> None:
@@ -45,7 +46,7 @@ class FrameStream:
         return self._sender is not None and self._sender.connected
 
     def open(self, host: str, connect_token: ConnectToken) -> None:
-        """Connect, and again whenever the connection breaks."""
+        """Connect, and reconnect whenever the connection breaks."""
         self.close()
         self._task = asyncio.get_running_loop().create_task(self._run(host, connect_token))
 
@@ -80,12 +81,12 @@ class FrameStream:
 
     def _note(self, error: str) -> None:
         if error != self._last_error:
-            logger.warning("no %s at %s", self._what, error)
+            logger.warning("cannot connect for %s: %s", self._what, error)
             self._last_error = error
 
 
 class _Sender(asyncio.Protocol):
-    """One connection's end: writes at once while the socket takes it, else from the outbox."""
+    """One connection's sending end: writes directly while the socket accepts, else queues."""
 
     def __init__(self, token: bytes) -> None:
         self._token = token
@@ -104,7 +105,7 @@ class _Sender(asyncio.Protocol):
         if self._paused:
             self._outbox.put(frame)
         else:
-            # Not writelines: asyncio's of 3.12 and 3.13.0 never pauses, and queues without bound.
+            # Not writelines: in Python 3.12 and 3.13.0 it never pauses, and buffers without bound.
             self._transport.write(prefix(frame))
             self._transport.write(frame)
 

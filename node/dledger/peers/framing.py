@@ -7,28 +7,29 @@ from typing import Final
 
 _LENGTH_BYTES: Final = 4
 _FIRST_BYTES: Final = 16 << 10
-"""What a connection takes before anything has come."""
+"""Buffer of a connection that has received nothing yet."""
 _BUFFER_BYTES: Final = 512 << 10
-"""What one read takes where much comes; a larger frame gets more, for as long as it is read."""
+"""Buffer of a busy connection; a larger frame gets a larger buffer while it is being read."""
 
 
 class BadFraming(ValueError):
-    """The peer sent a length that no frame has; the connection is closed."""
+    """The peer sent a frame length above the limit; the connection is closed."""
 
 
 def prefix(frame: bytes) -> bytes:
-    """Return what goes before *frame*."""
+    """Return the length prefix of *frame*."""
     return len(frame).to_bytes(_LENGTH_BYTES, "little")
 
 
 class FrameReader:
-    """Cuts what is read into a buffer of its own into frames.
+    """Splits the bytes read into its buffer into frames.
 
-    The buffer grows twofold as it is filled, never because a length says that much will come.
+    The buffer doubles as it fills, and never grows because of an announced length alone: a peer
+    must send the bytes for which this node takes memory.
 
     Args:
-        take: Told of each frame; the view is good for that call only.
-        max_frame_bytes: Longer frames are refused by their length alone.
+        take: Called with each frame; the view is valid during that call only.
+        max_frame_bytes: Longer frames are refused as soon as their length is known.
     """
 
     def __init__(self, take: Callable[[memoryview], None], *, max_frame_bytes: int) -> None:
@@ -38,18 +39,18 @@ class FrameReader:
         self._filled = 0
 
     def close(self) -> None:
-        """Give the buffer back; nothing is read any more."""
+        """Release the buffer; nothing may be read afterwards."""
         self._buffer, self._filled = memoryview(b""), 0
 
     def space(self) -> memoryview:
-        """Return where the next bytes go; never empty."""
+        """Return the buffer for the next bytes; never empty."""
         return self._buffer[self._filled :]
 
     def filled(self, count: int) -> None:
-        """Take note that *count* bytes were put there, and hand on the frames that are whole.
+        """Note that *count* bytes were read into `space`, and pass on the complete frames.
 
         Raises:
-            BadFraming: A frame is longer than any may be.
+            BadFraming: A frame is longer than *max_frame_bytes*.
         """
         self._filled += count
         start, needed = 0, _LENGTH_BYTES
@@ -66,12 +67,12 @@ class FrameReader:
         self._keep_rest(start, self._wanted(needed))
 
     def _wanted(self, needed: int) -> int:
-        """Return how large the buffer is to be, for a frame of *needed* bytes that has begun."""
+        """Return the buffer size for a frame of *needed* bytes that has begun to arrive."""
         most, size = max(needed, _BUFFER_BYTES), len(self._buffer)
         return min(2 * size if self._filled == size else size, most)
 
     def _keep_rest(self, start: int, size: int) -> None:
-        """Move what is left to the front of a buffer of *size* bytes."""
+        """Move the remaining bytes to the front of a buffer of *size* bytes."""
         rest = self._buffer[start : self._filled]
         if size != len(self._buffer):
             self._buffer = memoryview(bytearray(size))

@@ -1,10 +1,11 @@
-"""The greeting that opens every peer stream, and the rules for accepting one.
+"""The handshake that opens every peer stream, and the rules for accepting one.
 
-A stream is for two disks of one group, named by their UUIDs: a node whose disk was replaced
-has another UUID and is refused until it is added to the group. Pure values and decisions.
+A stream connects two disks of one group, named by their UUIDs: a node whose disk was replaced has
+another UUID and is refused until it is added to the group. Pure values and decisions, called by the
+server.
 
-Where a member is, its membership says, not its greeting: anyone can greet. What a greeting says of
-its sender's address is used only by a node that knows no member yet, to answer.
+A member's address comes from the group's membership, never from a handshake, since anyone can send
+one. The address in a handshake is used only by a node that knows no member yet, to reply.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ from dledger.types import Membership, NodeId
 METADATA_KEY = "dledger-hello"
 _MAX_CHARS: Final = 8192
 MAX_LEVEL: Final = 1 << 16
-"""No version comes to such a feature level."""
+"""An upper bound for feature levels, far above that of any version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientAddress:
-    """Where clients reach a node: an IPv4 address, the plain port, and the TLS port or 0."""
+    """Where clients reach a node: an IPv4 address, the plaintext port, and the TLS port or 0."""
 
     host: str
     port: int
@@ -49,7 +50,7 @@ class ClientAddress:
 
     @classmethod
     def checked(cls, *, host: object, port: object, tls_port: object) -> ClientAddress:
-        """Return what a peer says of itself. Raises InvalidArgument."""
+        """Return the address that a peer reports, checked. Raises InvalidArgument."""
         return cls(
             host=check_ipv4("host", host),
             port=check_port("the clients' port", port),
@@ -59,25 +60,25 @@ class ClientAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerAddress:
-    """Where a node says that its peers reach it: an IPv4 address and the port."""
+    """The address at which a node says peers can reach it: an IPv4 address and a port."""
 
     host: str
     port: int
 
     @classmethod
     def checked(cls, *, host: object, port: object) -> PeerAddress:
-        """Return what a peer says of itself. Raises InvalidArgument."""
+        """Return the address that a peer reports, checked. Raises InvalidArgument."""
         return cls(host=check_ipv4("host", host), port=check_port("the peers' port", port))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handshake:
-    """Who calls whom, for which group.
+    """The caller, the intended recipient, and their group.
 
-    A greeting may have more fields than these: those of a newer version, which this one ignores.
+    A handshake may have more fields than these, from a newer version; this one ignores them.
 
     Attributes:
-        feature_level: What the caller knows (`features`); who does not say it is of the lowest.
+        feature_level: The caller's feature level (`features`); the lowest if it sends none.
     """
 
     group_id: str
@@ -96,21 +97,21 @@ class Handshake:
         """Parse a metadata value.
 
         Raises:
-            InvalidArgument: It is not a greeting, or a field of it is of another type or too long.
+            InvalidArgument: It is not a handshake, or a field has the wrong type or is too long.
         """
         try:
             if len(text) > _MAX_CHARS:
-                raise InvalidArgument(f"it has {len(text)} characters")
+                raise InvalidArgument(f"{len(text)} characters are too many")
             return _checked(json.loads(text))
         except (ValueError, TypeError, KeyError, RecursionError, InvalidArgument) as error:
             reason = f"{type(error).__name__}: {error!s:.200}"
-            raise InvalidArgument(f"not a peer greeting ({reason}): {text[:120]!r}") from error
+            raise InvalidArgument(f"not a peer handshake ({reason}): {text[:120]!r}") from error
 
 
 def _checked(said: Mapping[str, Any]) -> Handshake:
     where, level = said["endpoint"], said.get("feature_level", LOWEST_LEVEL)
     if type(level) is not int or not LOWEST_LEVEL <= level <= MAX_LEVEL:
-        raise InvalidArgument(f"feature level {level!r:.120}")
+        raise InvalidArgument(f"invalid feature level {level!r:.120}")
     return Handshake(
         group_id=check_word("group_id", said["group_id"], most=MAX_GROUP_ID_BYTES, empty=True),
         sender_id=NodeId(check_word("sender_id", said["sender_id"], most=MAX_ID_BYTES)),
@@ -130,24 +131,24 @@ def check(
     membership: Membership,
     removal_index: int | None = None,
 ) -> bool:
-    """Decide on a greeting; return whether an Unjoined node joins the caller's group by it.
+    """Accept or refuse a handshake; return whether an Unjoined node joins the group by it.
 
     Args:
-        handshake: What the caller said.
+        handshake: The caller's handshake.
         node_id: This node's UUID.
         group_id: This node's group, empty while Unjoined.
-        told_group: The one that an Unjoined node was told to join; empty if none.
-        membership: The members, if this node leads; empty otherwise: a follower that lags may not
-            know a member that was added since (Raft 6).
-        removal_index: The committed entry that removed the sender, if one did: removed is for good,
-            and even a follower that lags knows that.
+        told_group: The group that an Unjoined node is configured to join; empty if none.
+        membership: The members, if this node leads; empty otherwise, since a lagging follower may
+            not know a member added since (Raft 6).
+        removal_index: The committed entry that removed the sender, if any. Removal is permanent, so
+            a lagging follower may rely on it too.
 
     Raises:
-        Refused: It means another disk.
-        NotMember: The sender is no member.
-        MemberRemoved: The sender was one.
-        WrongGroup: It comes from another group.
-        NotTheGroup: This node is Unjoined, and was told to join another group, or none.
+        Refused: The handshake is for another disk.
+        NotMember: The sender is not a member.
+        MemberRemoved: The sender was removed from the group.
+        WrongGroup: The sender belongs to another group.
+        NotTheGroup: This node is Unjoined, and is configured to join another group, or none.
     """
     if handshake.recipient_id != node_id:
         raise Refused(

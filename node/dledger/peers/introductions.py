@@ -1,8 +1,9 @@
-"""Who a member is that this node does not know yet: it asks the members that it does know.
+"""Looks up a member that this node does not know yet, by asking the members that it knows.
 
-A node that lags, or was away, may be greeted by a member that an entry added which it does not have
-yet. It must hear it, or a group that needs this node stands still; but not on the sender's word. So
-each member that this node knows is asked, at its own address, who else is one.
+A node that lags may get a handshake from a member whose membership entry it does not have yet. It
+must accept that member, or a group that needs this node cannot commit, but it cannot trust the
+sender's claim. So it asks each member that it knows, at that member's own address, for the list of
+members. Called by the server for each handshake of an unknown sender.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ logger = logging.getLogger(__name__)
 _METHOD: Final = "/dledger.v1.Admin/Status"
 _TIMEOUT_S: Final = 1.0
 _EVERY_S: Final = 0.5
-"""Members are asked no more often, however many strangers greet."""
+"""The least interval between two lookups, however many unauthenticated handshakes arrive."""
 _MAX_ANSWER_BYTES: Final = 256 << 10
 _MAX_MEMBERS: Final = 64
 
 
 class Introductions:
-    """What the members say of who is one, kept for a moment.
+    """The members' answers to who belongs to the group, cached briefly.
 
     Args:
         ask: Calls a method of a member's peer port: (member, method, request, timeout in seconds).
@@ -49,7 +50,7 @@ class Introductions:
         self._found: dict[NodeId, Member] = {}
 
     async def find(self, node_id: NodeId, members: Collection[NodeId]) -> Member | None:
-        """Return *node_id* as one of these *members* knows it; None if none of them does."""
+        """Return the member *node_id* as one of *members* knows it; None if none of them does."""
         async with self._lock:
             now_s = asyncio.get_running_loop().time()
             if now_s - self._asked_s >= _EVERY_S:
@@ -59,20 +60,22 @@ class Introductions:
             return self._found.get(node_id)
 
     async def _members_of(self, asked: NodeId) -> list[Member]:
-        """Return whom one member takes for members; nobody if it does not answer."""
+        """Return the members according to one member; empty if it does not answer."""
         try:
             answer = await self._ask(asked, _METHOD, b"", _TIMEOUT_S)
             return self._read(asked, answer)
         except (Unavailable, InvalidArgument, DecodeError) as error:
-            logger.info("no word of %s on who is a member: %r", asked, str(error))
+            logger.info("cannot get the list of members from %s: %r", asked, str(error))
             return []
 
     def _read(self, asked: NodeId, answer: bytes) -> list[Member]:
         if len(answer) > _MAX_ANSWER_BYTES:
-            raise InvalidArgument(f"an answer of {len(answer)} bytes")
+            raise InvalidArgument(f"the answer is too large: {len(answer)} bytes")
         status = pb.StatusResponse.FromString(answer)
         if (status.node_id, status.group_id) != (asked, self._group_id()):
-            raise InvalidArgument("another node, or one of another group, answers at its address")
+            raise InvalidArgument(
+                "another node, or a node of another group, answers at its address"
+            )
         rows = (row.member for row in status.members[:_MAX_MEMBERS])
         members = [Member(id=NodeId(one.id), name=one.name, address=one.address) for one in rows]
         for member in members:

@@ -1,4 +1,4 @@
-"""Frames that wait to leave for a peer: bounded, and what is beyond is dropped."""
+"""A bounded queue of frames for one peer; frames beyond the bound are dropped."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Final
 
 MAX_QUEUED_FRAMES: Final = 1024
 MAX_QUEUED_BYTES: Final = 16 << 20
-"""Twice what a leader has under way to one follower (`RaftConfig.max_inflight_bytes`)."""
+"""Twice what a leader has in flight to one follower (`RaftConfig.max_inflight_bytes`)."""
 
 
 class Outbox:
-    """The frames of one stream: taken one by one, or iterated by gRPC until closed.
+    """The frames of one stream: taken one at a time, or iterated by gRPC until closed.
 
-    Bounded by number and bytes; what is beyond is dropped, and an empty one takes any frame.
+    Bounded in number and bytes; frames beyond that are dropped. An empty outbox takes any frame.
     """
 
     def __init__(self) -> None:
@@ -29,11 +29,11 @@ class Outbox:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the frames that wait."""
+        """Bytes of the queued frames."""
         return self._size_bytes
 
     def put(self, frame: bytes) -> None:
-        """Queue a frame, or drop it: Raft sends again what matters."""
+        """Queue a frame, or drop it if the outbox is full: Raft resends what matters."""
         size_bytes = self._size_bytes + len(frame)
         if self._frames and (
             len(self._frames) >= MAX_QUEUED_FRAMES or size_bytes > MAX_QUEUED_BYTES
@@ -55,7 +55,7 @@ class Outbox:
         self._arrived.set()
 
     async def frames(self) -> AsyncIterator[bytes]:
-        """Yield frames as they come, until closed."""
+        """Yield frames as they arrive, until closed."""
         while not self._closed:
             while self._frames and not self._closed:
                 yield self.take()

@@ -1,4 +1,4 @@
-"""Raft messages as bytes, little-endian, one frame a message.
+"""Raft messages as bytes, little-endian, one frame per message.
 
 ::
 
@@ -9,15 +9,15 @@
                 | offset u64 | data
     entry      := term u64 | index u64 | timestamp_ms i64 | crc32c u32 | kind u8 | length u32 | data
 
-Terms, indexes and other counts are below 2^62 (`types.MAX_NUMBER`): what is not was not said by a
-member that works, and one more than that would not fit any more.
+Terms, indexes and other counts are below 2^62 (`types.MAX_NUMBER`): no working member sends a
+larger one, and a number above it could overflow its field once incremented.
 
-A type's layout is fixed for good: what a newer version adds is a type of its own, which an older
-one drops as if it were lost on the way; Raft can do without any message. Entries are another
-matter: one that consensus here does not know stops the node (`features`).
+A type's layout never changes. A newer version adds a new type, which an older one drops as if it
+were lost in transit: Raft tolerates the loss of any message. Entries are different: an entry kind
+that this version's consensus does not know stops the node (`features`).
 
-Sender and recipient are not in the frame: the stream's greeting names them once. Entry data is
-passed through as it was proposed; its CRC is checked once here, on the way in.
+Sender and recipient are not in the frame: the stream's handshake names them once. Entry data is
+passed through as it was proposed; its CRC is checked once, here, on receipt.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class BadFrame(ValueError):
 
 
 class UnknownMessage(ValueError):
-    """A peer of a newer version sent a message of a type that is not known; it is dropped.
+    """A peer of a newer version sent a message of an unknown type; it is dropped.
 
     Attributes:
         number: Its type.
@@ -113,9 +113,9 @@ def encode(message: Message) -> bytes:
 
 
 class Encoder:
-    """Encodes messages; an append that goes to several followers is encoded once.
+    """Encodes messages; an append for several followers is encoded once.
 
-    It keeps the newest frame with entries, so that much memory.
+    It keeps the newest frame with entries in memory.
     """
 
     def __init__(self) -> None:
@@ -145,12 +145,12 @@ def _says_the_same(one: AppendRequest, other: AppendRequest) -> bool:
 
 
 def decode(frame: bytes | memoryview, *, sender: NodeId, recipient: NodeId) -> Message:
-    """Parse one frame; nothing of the message refers to it.
+    """Parse one frame; the message keeps no reference to it.
 
     Raises:
-        BadFrame: It is truncated, has a number that is out of range, or an entry fails its CRC.
-        UnknownMessage: A newer version has such a message.
-        NewerCommand: An entry is one that consensus here does not know; this node must stop.
+        BadFrame: It is truncated, a number is out of range, or an entry fails its CRC.
+        UnknownMessage: The type is that of a newer version.
+        NewerCommand: An entry's kind is unknown to this version's consensus; this node must stop.
     """
     try:
         number, term = _HEAD.unpack_from(frame)
@@ -162,7 +162,7 @@ def decode(frame: bytes | memoryview, *, sender: NodeId, recipient: NodeId) -> M
             raise UnknownMessage(number)
         cls, form, names = _BY_TYPE[number]
         if len(frame) != _HEAD.size + form.size:
-            raise BadFrame(f"{cls.__name__} of {len(frame)} bytes")
+            raise BadFrame(f"{cls.__name__} has the wrong size: {len(frame)} bytes")
         found = form.unpack_from(frame, _HEAD.size)
         _check_range(term, *found)
         values = dict(zip(names, found, strict=True))
@@ -206,7 +206,7 @@ def _encode_install(message: InstallSnapshotRequest) -> bytes:
 def _decode_install(
     frame: bytes | memoryview, term: int, sender: NodeId, recipient: NodeId
 ) -> InstallSnapshotRequest:
-    """Parse a piece of a snapshot; the whole is checked by its CRC before it is installed."""
+    """Parse a snapshot chunk; the whole snapshot is checked by its CRC before installation."""
     index, last_term, chain, size_bytes, crc, offset = _INSTALL.unpack_from(frame, _HEAD.size)
     _check_range(term, index, last_term, size_bytes, offset)
     return InstallSnapshotRequest(
@@ -234,17 +234,17 @@ def encode_entries(entries: Sequence[Entry]) -> bytes:
 
 
 def decode_entries(frame: bytes) -> tuple[Entry, ...]:
-    """Parse what `encode_entries` made, checking each entry's CRC.
+    """Parse the result of `encode_entries`, checking each entry's CRC.
 
     Raises:
-        BadFrame: It is cut short or damaged.
-        NewerCommand: An entry is one that consensus here does not know.
+        BadFrame: It is truncated or damaged.
+        NewerCommand: An entry's kind is unknown to this version's consensus.
     """
     try:
         (count,) = _COUNT.unpack_from(frame)
         return tuple(_decode_entries(frame, _COUNT.size, count))
     except struct.error as error:
-        raise BadFrame(f"entries are cut short: {error}") from error
+        raise BadFrame(f"entries are truncated: {error}") from error
 
 
 def _entry_header(entry: Entry) -> bytes:
@@ -299,7 +299,7 @@ def _decode_entries(frame: bytes | memoryview, start: int, count: int) -> Iterab
             data=data,
         )
     if start != len(frame):
-        raise BadFrame(f"{len(frame) - start} bytes too many")
+        raise BadFrame(f"{len(frame) - start} trailing bytes after the last entry")
 
 
 def _check_range(*numbers: int) -> None:
@@ -310,4 +310,4 @@ def _check_range(*numbers: int) -> None:
 def _check_sequence(entries: tuple[Entry, ...], previous_index: int) -> None:
     for position, entry in enumerate(entries, start=previous_index + 1):
         if entry.index != position:
-            raise BadFrame(f"entry {entry.index} where {position} belongs")
+            raise BadFrame(f"expected entry {position}, got entry {entry.index}")

@@ -1,9 +1,10 @@
-"""The way to one other member: a gRPC stream that is greeted, and two of frames on plain TCP.
+"""The link to one other member: a gRPC control stream, and two TCP streams of frames.
 
-Replication (entries, snapshots, and what acknowledges them) and control (everything else) travel
-apart, so that no heartbeat and no vote waits behind a batch, not in a socket's buffer either. The
-answer to the greeting says where both go; until they are there, and whenever the connection is
-away, control takes the gRPC stream. What breaks loses what was in it: Raft repairs that.
+Replication (entries, snapshots and their acks) and control (everything else) use separate
+connections, so that no heartbeat or vote waits behind a batch, not even in a socket's buffer. The
+response to the handshake carries the connect token for both; until they are open, and whenever the
+control connection is down, control messages use the gRPC stream. A broken stream loses the messages
+in it, which Raft tolerates. Owned by `peers`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 SERVICE: Final = "dledger.v1.Peer"
 REMOVED_KEY: Final = "dledger-removed-by"
-"""Trailing metadata of a refusal: the index of the entry that removed the caller."""
+"""Trailing metadata of a refused handshake: the index of the entry that removed the caller."""
 _MAX_FRAMES_BEFORE_OPEN: Final = 64
 """Control frames that may wait for the peer to accept the stream."""
 _RECONNECT_S: Final = 0.1
@@ -53,42 +54,42 @@ _REPLICATION: Final = (
 
 
 class PeerEvents(Protocol):
-    """What the streams tell the node."""
+    """What the streams report to the node."""
 
     def handshake_to(self, member: Member) -> Handshake:
-        """Return the greeting for a stream to *member*."""
+        """Return the handshake for a stream to *member*."""
 
     async def handshake_from(self, handshake: Handshake) -> Member | None:
-        """Accept a greeting, joining its group if this node is Unjoined; or raise.
+        """Accept a handshake, joining its group if this node is Unjoined; or raise.
 
-        Returns the sender as a member; None: this node knows no member yet.
+        Returns the sender as a member; None if this node knows no member yet.
         """
 
     def receive(self, message: Message) -> None:
-        """Take a message."""
+        """Handle a message."""
 
     def peer_disconnected(self, peer: NodeId) -> None:
-        """Note that the peer's stream to this node broke."""
+        """Called when the peer's stream to this node broke."""
 
     def check_sender(self, sender: NodeId) -> None:
-        """Raise MemberRemoved or NotMember if the sender is no member any more."""
+        """Raise MemberRemoved or NotMember if the sender is not a member any more."""
 
     def removed(self, index: int) -> None:
-        """Note that a peer refuses us: committed entry *index* removed this node."""
+        """Called when a peer refuses this node because committed entry *index* removed it."""
 
     def outdated(self, error: NewerCommand) -> None:
-        """Stop this node: a peer sent what consensus must know and this version does not."""
+        """Stop this node: a peer sent an entry kind that this version's consensus does not know."""
 
 
 class _ControlStream:
-    """The gRPC stream by which a peer takes us in; reopened until the link is closed.
+    """The gRPC stream that carries the handshake; reopened until the link is closed.
 
     Args:
         open_call: Opens the gRPC stream over an iterator of frames.
-        peer: Who is at the other end, for the log.
-        on_open: Called with what the peer's acceptance brought.
-        on_broken: Called when that is of no use any more.
-        on_removed: Called with the entry's index when the peer says that we were removed.
+        peer: The peer's name and address, for the log.
+        on_open: Called with the connect token when the peer has accepted the handshake.
+        on_broken: Called when that token is not valid any more.
+        on_removed: Called with the entry's index when the peer says that this node was removed.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class _ControlStream:
             await asyncio.sleep(wait_s)
 
     async def _run_once(self) -> bool:
-        """Hold one stream until it breaks; return whether the peer had accepted it."""
+        """Run one stream until it breaks; return whether the peer had accepted it."""
         call = self._open_call(self._outbox.frames())
         try:
             answer = await call.initial_metadata()
@@ -171,15 +172,15 @@ class _ControlStream:
 
 
 class PeerLink:
-    """The streams to one member, and the gRPC channel for questions beside them.
+    """The streams to one member, and a gRPC channel for unary calls.
 
     Args:
-        member: Who it is.
-        address: Where it is called, ``HOST:PORT``.
+        member: The member.
+        address: Its peer address, ``HOST:PORT``.
         events: The node.
-        encode: Makes a message a frame.
-        replication_address: By (address, port of a connect_token), the host and port to connect to.
-        told: Told of each connect_token that came from *address*.
+        encode: Encodes a message as a frame.
+        replication_address: Maps (address, port of a connect token) to the host and port to use.
+        on_token: Called with each connect token received from *address*.
 
     Attributes:
         connect_token: The newest one.
@@ -193,9 +194,9 @@ class PeerLink:
         encode: Callable[[Message], bytes],
         replication_address: Callable[[str, int], tuple[str, int]],
         *,
-        told: Callable[[PeerLink, ConnectToken], None],
+        on_token: Callable[[PeerLink, ConnectToken], None],
     ) -> None:
-        self._told = told
+        self._on_token = on_token
         self.connect_token: ConnectToken | None = None
         self.member = member
         self.address = address
@@ -216,16 +217,16 @@ class PeerLink:
 
     @property
     def connected(self) -> bool:
-        """Whether messages of both kinds can leave now."""
+        """Whether messages of both kinds can be sent now."""
         return self._admission.connected and self._replication.connected
 
     @property
     def backs_off(self) -> bool:
-        """Whether the peer could not be reached, and is tried again only after a while."""
+        """Whether the peer was unreachable and the next attempt waits for its backoff."""
         return self._admission.backs_off
 
     def send(self, message: Message) -> None:
-        """Send a message, or drop it while the peer is away."""
+        """Send a message, or drop it while the peer is unreachable."""
         frame = self._encode(message)
         if isinstance(message, _REPLICATION):
             self._replication.send(frame)
@@ -235,10 +236,10 @@ class PeerLink:
             self._admission.send(frame)
 
     async def ask(self, method: str, request: bytes, timeout_s: float) -> bytes:
-        """Call a unary method of the peer's port.
+        """Call a unary method on the peer's port.
 
         Raises:
-            Unavailable: There was no answer.
+            Unavailable: The peer did not answer.
         """
         call = self._question_channel.unary_unary(method)
         try:
@@ -255,7 +256,7 @@ class PeerLink:
 
     def _accepted(self, connect_token: ConnectToken) -> None:
         self.connect_token = connect_token
-        self._told(self, connect_token)
+        self._on_token(self, connect_token)
         host, port = self._replication_address(self.address, connect_token.port)
         for stream in (self._replication, self._control):
             stream.open(host, ConnectToken(port, connect_token.token))
@@ -268,8 +269,8 @@ class PeerLink:
         call = self._admission_channel.stream_stream(f"/{SERVICE}/Control")
 
         def open_call(frames: AsyncIterator[bytes]) -> Any:
-            greeting = self._events.handshake_to(self.member).encode()
-            return call(frames, metadata=((METADATA_KEY, greeting),))
+            handshake = self._events.handshake_to(self.member).encode()
+            return call(frames, metadata=((METADATA_KEY, handshake),))
 
         return open_call
 

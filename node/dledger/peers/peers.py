@@ -1,9 +1,10 @@
-"""Peer streams: a link to each other member, and the ports that take theirs.
+"""Peer streams: a link to each other member, and the ports that accept theirs.
 
-A member is called where its membership says that it is, and what it tells of itself, such as where
-clients reach it, counts as its answer to that call. Whoever calls us may say anything.
+A member is called at the address in the group's membership. What it reports about itself, such as
+its client address, is trusted only as the response to such a call: an incoming call may come from
+anyone. Owned by the server's node.
 
-Frames are `peer_codec` bytes; neither gRPC nor the replication port looks into them.
+Frames are `peer_codec` bytes; neither gRPC nor the replication port parses them.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from dledger.types import Member, Membership, NodeId
 
 logger = logging.getLogger(__name__)
 
-_FAREWELL_S: Final = 10.0
-"""A former member hears from us so much longer, so that it learns that it is one."""
+_FORMER_S: Final = 10.0
+"""A link to a removed member is kept for this long, so that it learns of its removal."""
 _MAX_LINKS: Final = 64
-"""Members, former ones, and senders that this node does not know yet; no group has so many."""
+"""Members, removed members, and senders not known yet; more than any group has."""
 
 
 class Peers:
-    """All links of a node, and the two ends that take the other nodes' streams."""
+    """All links of a node, and the two endpoints that accept other nodes' streams."""
 
     def __init__(
         self,
@@ -46,12 +47,12 @@ class Peers:
         *,
         clients: ClientAddress | None = None,
     ) -> None:
-        """Connect to nobody yet.
+        """Open no connection yet.
 
         Args:
             node_id: This node.
-            events: What it is told.
-            levels: What peers say of their feature level.
+            events: Receives messages and events.
+            levels: Where the peers' feature levels are recorded.
             clients: Where clients reach this node.
         """
         self._node_id = node_id
@@ -73,12 +74,12 @@ class Peers:
         )
 
     def connect(self, membership: Membership) -> None:
-        """Keep a link to each member but this node; to former members for a moment longer."""
+        """Keep a link to each other member, and to removed members for `_FORMER_S` longer."""
         others = {m.id: m for m in membership.members if m.id != self._node_id}
         self._members = others
         for node_id in self._links.keys() - others.keys() - self._farewells.keys():
             self._farewells[node_id] = asyncio.get_running_loop().call_later(
-                _FAREWELL_S, self._drop, node_id
+                _FORMER_S, self._drop, node_id
             )
         for node_id in self._farewells.keys() & others.keys():
             self._farewells.pop(node_id).cancel()
@@ -102,7 +103,7 @@ class Peers:
         return sorted(node_id for node_id in self._links if self.connected(node_id))
 
     async def ask(self, node_id: NodeId, method: str, request: bytes, timeout_s: float) -> bytes:
-        """Call a unary method of a peer's port, beside the streams.
+        """Call a unary method on a peer's port, beside the streams.
 
         Raises:
             Unavailable: There is no link, or no answer.
@@ -113,11 +114,11 @@ class Peers:
         return await link.ask(method, request, timeout_s)
 
     def address(self, member: Member) -> str:
-        """Return where a member is called: where its membership says that it is."""
+        """Return the address to call a member at: the one in its membership."""
         return member.address
 
     def replication_address(self, address: str, port: int) -> tuple[str, int]:
-        """Return where a peer called at *address* takes replication: its host, *port*."""
+        """Return the replication host and port of a peer called at *address*: its host, *port*."""
         return address.rpartition(":")[0].strip("[]"), port
 
     async def close(self) -> None:
@@ -133,10 +134,10 @@ class Peers:
         return grpc.method_handlers_generic_handler(SERVICE, {"Control": handler})
 
     def _link(self, member: Member, *, is_here: bool = False) -> None:
-        """Keep a link to *member*; begin anew where its address changed.
+        """Keep a link to *member*; replace it if the address has changed.
 
-        Also where it *is here*, while we wait before we try it again: what its name means may have
-        changed with it.
+        Also replace it if the member has just connected (*is_here*) while the link waits for its
+        backoff: its name may resolve to a new address.
         """
         address = self.address(member)
         current = self._links.get(member.id)
@@ -150,11 +151,11 @@ class Peers:
             self._events,
             self._encoder.encode,
             self.replication_address,
-            told=self._told,
+            on_token=self._on_token,
         )
 
-    def _told(self, link: PeerLink, connect_token: ConnectToken) -> None:
-        """Take what a node says of itself, where a member answers at its own address."""
+    def _on_token(self, link: PeerLink, connect_token: ConnectToken) -> None:
+        """Record what a node reports about itself, if it answered at a member's address."""
         self.levels.told(link.member.id, connect_token.feature_level)
         self._note_clients(link)
 
@@ -176,8 +177,8 @@ class Peers:
     async def _exchange(
         self, frames: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]
     ) -> None:
-        """Take one inbound greeted stream until it breaks; only a connect token ever flows back."""
-        handshake, sender = await self._greet(context)
+        """Serve one inbound control stream until it breaks; only a connect token is sent back."""
+        handshake, sender = await self._handshake(context)
         self.levels.told(handshake.sender_id, handshake.feature_level)
         with self.replication.admitted(handshake) as connect_token:
             await context.send_initial_metadata(((CONNECT_TOKEN_KEY, connect_token.encode()),))
@@ -194,23 +195,23 @@ class Peers:
             finally:
                 self._lost(handshake)
                 self._streams[handshake.sender_id] -= 1
-                self._streams += Counter()  # which lets go of who has none
+                self._streams += Counter()  # drops the zero counts
 
     def _lost(self, handshake: Handshake) -> None:
-        """Tell that a connection of a node broke, unless it has another stream here.
+        """Report that a connection of a node broke, unless it has another stream here.
 
-        Then it came back before this was noticed; or the other stream is a stranger's, whose coming
-        and going in a member's name says nothing.
+        In that case the node reconnected before this was noticed, or one of the two streams is an
+        impostor's, which shows nothing about the member.
         """
         if self._streams[handshake.sender_id] <= 1:
             self._events.peer_disconnected(handshake.sender_id)
 
     def _take(self, handshake: Handshake, frame: bytes | memoryview) -> None:
-        """Take a frame of either stream.
+        """Handle a frame of either stream.
 
         Raises:
-            BadFrame: It is no message.
-            MemberRemoved, NotMember: The sender is no member any more.
+            BadFrame: It is not a message.
+            MemberRemoved, NotMember: The sender is not a member any more.
             NewerCommand: This node must stop.
         """
         sender = handshake.sender_id
@@ -227,16 +228,16 @@ class Peers:
             self._events.receive(message)
 
     def _drop_unknown(self, handshake: Handshake, error: peer_codec.UnknownMessage) -> None:
-        """Pass over what only a newer version says; told once a sender and type."""
+        """Drop a message of a newer version; logged once per sender and type."""
         key = (handshake.sender_id, error.number)
         if key not in self._not_known and len(self._not_known) < _MAX_LINKS:
             self._not_known.add(key)
             logger.warning("%r sends %s: dropped", handshake.sender_name, error)
 
-    async def _greet(
+    async def _handshake(
         self, context: grpc.aio.ServicerContext[bytes, bytes]
     ) -> tuple[Handshake, Member | None]:
-        """Return the greeting, and its sender as far as it is known by other than its own word."""
+        """Return the handshake, and its sender as a member if others confirm that it is one."""
         metadata = by_key(context.invocation_metadata())
         try:
             handshake = Handshake.decode(str(metadata.get(METADATA_KEY, "")))
@@ -246,23 +247,23 @@ class Peers:
         return handshake, sender
 
     def _heard_from(self, handshake: Handshake, sender: Member | None) -> None:
-        """Answer whoever greeted, where it is known to be.
+        """Open a link to the sender of a handshake, at its known address.
 
-        A node that knows no member yet answers where the greeting says, until it does.
+        A node that knows no member yet uses the address in the handshake until it does.
         """
         current = self._links.get(handshake.sender_id)
         if current is None and len(self._links) >= _MAX_LINKS:
-            logger.warning("no link to %r: there are %d", handshake.sender_name, len(self._links))
+            logger.warning("no link to %r: too many (%d)", handshake.sender_name, len(self._links))
         elif sender is not None:
             self._link(sender, is_here=True)
         elif current is None or not current.connected:
             address = f"{handshake.endpoint.host}:{handshake.endpoint.port}"
-            told = Member(id=handshake.sender_id, name=handshake.sender_name, address=address)
-            self._link(told, is_here=True)
+            caller = Member(id=handshake.sender_id, name=handshake.sender_name, address=address)
+            self._link(caller, is_here=True)
 
 
 async def _refuse(context: grpc.aio.ServicerContext[bytes, bytes], error: DledgerError) -> NoReturn:
-    """End a stream; a former member is told by which entry it was removed."""
+    """End a stream; a removed member gets the index of the entry that removed it."""
     metadata = ((REMOVED_KEY, str(error.index)),) if isinstance(error, MemberRemoved) else ()
     await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error), metadata)
     raise AssertionError("abort returned")

@@ -1,10 +1,10 @@
-"""Entries that a peer's damaged log needs, by index: asked of any member, on the peer port.
+"""Entries for a peer's damaged log, by index: served by any member on its peer port.
 
-Committed or not, leader or not: the asker knows each entry's identity and takes no other. One unary
-call, with frames of its own::
+They may be uncommitted, and the server need not lead: the caller knows each entry's identity and
+accepts no other. Used by `replica.repair`. One unary call, with its own frames::
 
     request  := first u64 | last u64 | max_bytes u32 | group id, UTF-8
-    response := as `peer_codec.encode_entries`: those of [first, last] that are whole there
+    response := as `peer_codec.encode_entries`: those of [first, last] that are intact there
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from dledger.types import Entry, NodeId
 
 SERVICE: Final = "dledger.v1.Records"
 MAX_BYTES: Final = 4 << 20
-"""Entry data in one answer; a larger entry comes alone."""
+"""Entry data in one response; a larger entry is sent alone."""
 _METHOD: Final = "Read"
 _TIMEOUT_S: Final = 5.0
 _REQUEST: Final = struct.Struct("<QQI")
 
 
 class RecordsServicer:
-    """Answers from this node's log.
+    """Serves entries from this node's log.
 
     Args:
         log: Returns the group's id and the open log; raises NotJoined.
@@ -60,7 +60,7 @@ class RecordsServicer:
         try:
             return encode_entries(await self._entries(request))
         except struct.error as error:
-            return await abort(context, InvalidArgument(f"request is cut short: {error}"))
+            return await abort(context, InvalidArgument(f"request is truncated: {error}"))
         except DledgerError as error:
             return await abort(context, error)
 
@@ -74,32 +74,32 @@ class RecordsServicer:
 
 
 class RecordsClient:
-    """Asks peers for entries."""
+    """Fetches entries from peers."""
 
     def __init__(self, peers: Peers, group_id: str) -> None:
         self._peers = peers
         self._group_id = group_id
 
     def peers(self) -> list[NodeId]:
-        """Return who can be asked now."""
+        """Return the peers that can be asked now."""
         return self._peers.connected_ids()
 
     async def fetch(self, peer: NodeId, first: int, last: int) -> tuple[Entry, ...]:
-        """Return entries of [first, last], as far as the peer has them.
+        """Return the entries of [first, last] that the peer has.
 
         Raises:
-            Unavailable: The peer did not answer, or not well.
+            Unavailable: The peer did not answer, or sent an invalid response.
         """
         request = _REQUEST.pack(first, last, MAX_BYTES) + self._group_id.encode()
         answer = await self._peers.ask(peer, f"/{SERVICE}/{_METHOD}", request, _TIMEOUT_S)
         try:
             return decode_entries(answer)
         except (BadFrame, NewerCommand) as error:
-            raise Unavailable(f"{peer} sent entries that are of no use: {error}") from error
+            raise Unavailable(f"{peer} sent invalid entries: {error}") from error
 
 
 def whole_entries(log: CommitLog, first: int, last: int, max_bytes: int) -> tuple[Entry, ...]:
-    """Return what the log can give of [first, last], from the first whole entry on."""
+    """Return intact entries of [first, last], from the first intact one on."""
     first, last = max(first, log.first_index), min(last, log.last_index)
     for damaged in log.faulty:
         if first in damaged:

@@ -1,16 +1,16 @@
-"""Where Raft's messages come in: frames on plain TCP.
+"""The port that receives Raft messages as frames on plain TCP.
 
-A gRPC message costs 150 to 200 us of CPU and several changes of thread at either end, and each
-entry needs two to a follower and back: most of what an entry cost (ADR 13). So these have
-connections of the event loop's own, one for entries and one for votes and heartbeats::
+A gRPC message costs 150 to 200 us of CPU and several thread switches at either end, and each entry
+needs two per follower: that was most of an entry's cost (ADR 13). So each member has two plain
+connections on the event loop, one for entries and one for votes and heartbeats::
 
     connection := token (16 bytes) | (length u32 | `peer_codec` frame)*
 
-Who may open one was decided by the greeting of a gRPC stream, which is answered with this port and
-a token. That is good for as long as the stream.
+The handshake on a gRPC stream decides who may connect: its response has this port and a connect
+token, which is valid for as long as that stream.
 
-Anyone can connect. Who has shown no token within a second goes, and where there are too many of
-them, the oldest goes before a newer one: a member shows its token at once.
+Anyone can open a connection. One that sends no token within a second is closed; if there are too
+many of them, the oldest is closed first, because a member sends its token at once.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ from dledger.peers.peer_codec import BadFrame
 logger = logging.getLogger(__name__)
 
 CONNECT_TOKEN_KEY: Final = "dledger-replication"  # noqa: S105, the name of a header
-"""Initial metadata of an accepted greeting: the connect token."""
+"""Initial metadata of an accepted handshake: the connect token."""
 TOKEN_BYTES: Final = 16
-_GREETS_WITHIN_S: Final = 1.0
-_MAX_STRANGERS: Final = 64
-"""Connections that have not shown a token yet; where there are more, the oldest goes, of those
-from the address with the most."""
+_TOKEN_WITHIN_S: Final = 1.0
+_MAX_UNAUTHENTICATED: Final = 64
+"""Connections that have not sent a token yet. Beyond that, the oldest one from the address with the
+most of them is closed."""
 _MAX_OF_TOKEN: Final = 4
-"""Connections with one token: a member has two, and may open them anew before this node knows that
-the old ones broke. Where there are more, the oldest goes."""
+"""Connections with one token: a member has two, and may reopen them before this node notices that
+the old ones broke. Beyond that, the oldest is closed."""
 _MAX_CONNECT_TOKEN_CHARS: Final = 256
 _PARTS_WITHOUT_CLIENTS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectToken:
-    """The port to connect to, at the host that was called, and what to show there.
+    """The port to connect to, on the host that was called, and the token to send there.
 
-    A token may have more than these parts: those of a newer version, which are ignored.
+    A token may have more parts than these, from a newer version; they are ignored.
 
     Attributes:
-        feature_level: What the node that gave it knows; who does not say it is of the lowest.
-        clients: Where clients reach that node; None if it did not say.
+        feature_level: The feature level of the node that issued it; the lowest if it sends none.
+        clients: Where clients reach that node; None if it sends none.
     """
 
     port: int
@@ -94,11 +94,11 @@ class ReplicationPort:
     """The listening end.
 
     Args:
-        take: Takes one frame of the node that greeted so; the view is good for that call only.
-            BadFrame, MemberRemoved and NewerCommand, raised by it, end the connection.
-        lost: Told when a connection of that node ended while its greeted stream lasts.
-        feature_level: This node's, which its tickets say.
-        clients: Where clients reach this node, which they say, too.
+        take: Handles one frame of the node with that handshake; the view is valid during the call
+            only. If it raises BadFrame, MemberRemoved or NewerCommand, the connection is closed.
+        lost: Called when a connection of that node ended while its control stream lasts.
+        feature_level: This node's feature level, sent in its connect tokens.
+        clients: Where clients reach this node, sent in its connect tokens.
     """
 
     def __init__(
@@ -118,11 +118,11 @@ class ReplicationPort:
 
     @property
     def number(self) -> int:
-        """The port that was bound."""
+        """The number of the bound port."""
         return int(self._bound().getsockname()[1])
 
     def bind(self, host: str, port: int) -> None:
-        """Take the port; 0: any that is free. Raises OSError naming the address."""
+        """Bind the port; 0 binds any free one. Raises OSError naming the address."""
         try:
             self._socket = socket.create_server((host, port))
         except OSError as error:
@@ -134,7 +134,7 @@ class ReplicationPort:
         self._server = await loop.create_server(lambda: _Connection(self), sock=self._bound())
 
     def close(self) -> None:
-        """Accept no more, and end all."""
+        """Stop accepting, and close all connections."""
         if self._server is not None:
             self._server.close()
         elif self._socket is not None:
@@ -144,7 +144,7 @@ class ReplicationPort:
 
     @contextlib.contextmanager
     def admitted(self, handshake: Handshake) -> Iterator[ConnectToken]:
-        """Let the node that greeted so connect while this lasts; then its connections end."""
+        """Let the node with that handshake connect inside the block; then close its connections."""
         token = secrets.token_bytes(TOKEN_BYTES)
         self._handshakes[token] = handshake
         try:
@@ -160,19 +160,19 @@ class ReplicationPort:
             raise RuntimeError("the replication port is not bound")
         return self._socket
 
-    # -- what connections tell -------------------------------------------------------------------
+    # -- calls from connections ------------------------------------------------------------------
 
     def opened(self, connection: _Connection) -> None:
-        """Count a connection; where there are too many strangers, an old one is ended."""
+        """Count a connection; if too many are unauthenticated, close an old one."""
         self._connections[connection] = None
-        strangers = [each for each in self._connections if each.is_unauthenticated]
-        if len(strangers) > _MAX_STRANGERS:
-            crowds = Counter(each.host for each in strangers)
-            most = max(crowds.values())
-            next(each for each in strangers if crowds[each.host] == most).give_way()
+        waiting = [each for each in self._connections if each.is_unauthenticated]
+        if len(waiting) > _MAX_UNAUTHENTICATED:
+            by_host = Counter(each.host for each in waiting)
+            most = max(by_host.values())
+            next(each for each in waiting if by_host[each.host] == most).give_way()
 
-    def greeted(self, token: bytes) -> Handshake | None:
-        """Return whose token this is; None: nobody's. Of too many with it, the oldest goes."""
+    def authenticated(self, token: bytes) -> Handshake | None:
+        """Return the handshake of a token; None if unknown. Closes the oldest of too many."""
         handshake = self._handshakes.get(token)
         if handshake is not None:
             same = [c for c in self._connections if c.token == token and not c.is_superseded]
@@ -181,11 +181,11 @@ class ReplicationPort:
         return handshake
 
     def received(self, handshake: Handshake, frame: memoryview) -> None:
-        """Pass on a frame."""
+        """Pass on a frame from an authenticated connection."""
         self._take(handshake, frame)
 
     def closed(self, connection: _Connection) -> None:
-        """Forget a connection; while its token is good, the node at its other end is lost."""
+        """Remove a connection; if its token is still valid, report its node as lost."""
         self._connections.pop(connection, None)
         handshake = self._handshakes.get(connection.token)
         if handshake is not None and not connection.is_superseded:
@@ -193,7 +193,7 @@ class ReplicationPort:
 
 
 class _Connection(asyncio.BufferedProtocol):
-    """One connection: a stranger's, until it has shown a token."""
+    """One connection: unauthenticated until it has sent a token."""
 
     def __init__(self, port: ReplicationPort) -> None:
         self.token = b""
@@ -201,18 +201,18 @@ class _Connection(asyncio.BufferedProtocol):
         self.is_superseded = self.is_unauthenticated = False
         self._port = port
         self._transport: asyncio.Transport | None = None
-        self._greeting = memoryview(bytearray(TOKEN_BYTES))
+        self._token_space = memoryview(bytearray(TOKEN_BYTES))
         self._frames: FrameReader | None = None
-        self._name = "a stranger"
+        self._name = "an unauthenticated connection"
         self._patience: asyncio.TimerHandle | None = None
 
     def give_way(self) -> None:
-        """Close it, for newer strangers."""
+        """Close it, to make room for newer unauthenticated ones."""
         self.is_unauthenticated = False
         self.end()
 
     def supersede(self) -> None:
-        """Close it, for newer ones of the same node: that is no loss."""
+        """Close it for a newer one of the same node; this does not count as a loss."""
         self.is_superseded = True
         self.end()
 
@@ -225,7 +225,9 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         self.host = str((transport.get_extra_info("peername") or ("",))[0])
         self.is_unauthenticated = True
-        self._patience = asyncio.get_running_loop().call_later(_GREETS_WITHIN_S, self._impatient)
+        self._patience = asyncio.get_running_loop().call_later(
+            _TOKEN_WITHIN_S, self._token_timed_out
+        )
         self._port.opened(self)
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - asyncio's
@@ -233,15 +235,15 @@ class _Connection(asyncio.BufferedProtocol):
             self._patience.cancel()
         self._transport = None
         if self._frames is not None:
-            self._frames.close()  # now: what it holds is a ring that the collector finds late
+            self._frames.close()  # frees the buffer now, not when the collector breaks the cycle
         self._port.closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's
-        return self._greeting if self._frames is None else self._frames.space()
+        return self._token_space if self._frames is None else self._frames.space()
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._frames is None:
-            self._greeted(nbytes)
+            self._read_token(nbytes)
             return
         try:
             self._frames.filled(nbytes)
@@ -249,14 +251,14 @@ class _Connection(asyncio.BufferedProtocol):
             logger.error("replication from %r: %s", self._name, error)
             self.end()
         except (MemberRemoved, NotMember, NewerCommand):
-            self.end()  # its greeted stream is told so, or this node stops
+            self.end()  # the control stream reports the reason, or this node stops
 
-    def _greeted(self, count: int) -> None:
-        self.token += self._greeting[:count]
-        self._greeting = self._greeting[count:]
-        if self._greeting:
+    def _read_token(self, count: int) -> None:
+        self.token += self._token_space[:count]
+        self._token_space = self._token_space[count:]
+        if self._token_space:
             return
-        handshake = self._port.greeted(self.token)
+        handshake = self._port.authenticated(self.token)
         if handshake is None:
             self.end()
             return
@@ -268,6 +270,6 @@ class _Connection(asyncio.BufferedProtocol):
         self._name, self.is_unauthenticated = handshake.sender_name, False
         self._frames = FrameReader(received, max_frame_bytes=MAX_PEER_FRAME_BYTES)
 
-    def _impatient(self) -> None:
+    def _token_timed_out(self) -> None:
         if self.is_unauthenticated:
             self.end()
