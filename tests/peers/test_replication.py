@@ -349,7 +349,7 @@ async def test_a_port_that_is_shut_is_told_once(
     assert not stream.connected
     told = [r.message for r in caplog.records if r.levelname == "WARNING"]
     assert len(told) == 1
-    assert f"no replication to orders-1 at {HOST}:{ticket.port}" in told[0]
+    assert f"cannot connect for replication to orders-1: {HOST}:{ticket.port}" in told[0]
 
 
 @pytest.mark.parametrize("text", ["", "x", "0:" + "00" * 16, "70000:" + "00" * 16, "1:00", "1:zz"])

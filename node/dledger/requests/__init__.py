@@ -1,1 +1,1 @@
-"""What every client request passes, whichever protocol: admission, resolver, forwarding."""
+"""What every client request passes, in either protocol: admission, topic lookup, forwarding."""

@@ -1,12 +1,13 @@
-"""What a node lets in: requests are read when there is room for them, not when they come.
+"""Admission control: a request is read when there is room for it, not when it arrives.
 
-A request that is not read yet waits at its client, held back by HTTP/2. gRPC does not say how large
-it will be, so room is taken for one as large as its connection's last ones were, and what is left
-over given back once it is here. Room is held until the answer.
+An unread request waits at its client, held back by HTTP/2 flow control. gRPC does not announce its
+size, so room is reserved for one as large as the connection's recent requests, and the excess is
+released once it has arrived. Room is held until the response. Used by every client service.
 
-One connection has a share of the room at most, and takes its turn with the others: what it holds up
-is its own. A request that does not come in one go leaves its room to others, for one of a few
-places among the slow ones; when these run out, who has most of them loses the oldest.
+Each connection has at most one share of the room, and connections are admitted in turn, so that a
+connection can delay only itself. A request that does not arrive promptly gives up its room and
+takes one of a few slots for slow requests; when these run out, the connection that holds most of
+them loses its oldest.
 """
 
 from __future__ import annotations
@@ -22,35 +23,37 @@ from dledger.errors import InvalidArgument, Overloaded, Unavailable
 from dledger.rpc.requests import SMALL_BYTES, check_size, limit_of
 
 MAX_BYTES: Final = 32 << 20
-"""Requests under way at one node; each is in memory two or three times while it is served."""
+"""Requests in progress at one node; each is in memory two or three times while it is served."""
 SHARES: Final = 8
-"""A connection has one of so many shares; a request that is larger by itself goes alone."""
+"""The room is divided into this many shares, one per connection; a request larger than a share is
+served alone."""
 PEER_SHARES: Final = 2
-"""Likewise of what other nodes send on: each sends all that its clients ask over one connection."""
+"""The same for forwarded requests: another node sends those of all its clients over one
+connection."""
 MAX_ARRIVING: Final = 32
-"""Requests that are read at once; gRPC keeps what there is of each, 20 MiB at most."""
+"""Requests being read at a time; gRPC buffers what has arrived of each, 20 MiB at most."""
 MAX_SLOW: Final = 32
-"""Likewise of those that take longer than it takes to come in one go."""
+"""The same for slow requests, which have not arrived within `_PROMPT_S`."""
 MAX_WAITING: Final = 2_048
-"""Requests that wait for room; of those on one connection, HTTP/2 holds 64 KiB together."""
+"""Requests waiting for room; HTTP/2 buffers 64 KiB for those of one connection together."""
 _PATIENCE_S: Final = 1.0
-"""How long one waits for room; then its client is told to come later."""
+"""How long a request waits for room before it is refused with Overloaded."""
 _PROMPT_S: Final = 0.1
-"""What was sent in one go has come by then."""
+"""A request that was sent without pause has arrived by then."""
 _BEARABLE_S: Final = 1.0
-"""So long a slow one may take although others want its place."""
+"""How long a slow request may take while others wait for its slot."""
 _ARRIVES_S: Final = 10.0
 _SMALL_ARRIVES_S: Final = 3.0
-"""How long one may take that may be large, and one that may not, though nobody wants its place."""
+"""How long a large and a small request may take to arrive even if nothing waits for its slot."""
 _LEAST_BYTES: Final = 8 << 10
-"""What a small request counts: its call, its tasks and its answer take memory, too."""
+"""The least that a request counts: its call, tasks and response take memory, too."""
 _FIRST_BYTES: Final = 1 << 20
 _NEXT_BYTES: Final = 256 << 10
-"""What is expected of a connection that has nothing under way, and what at least of others."""
+"""The size expected of an idle connection's next request, and the least expected of others."""
 
 
 class _Connection:
-    """What one connection has under way and waiting; forgotten with the last of its requests."""
+    """One connection's requests, in progress and waiting; removed with the last of them."""
 
     __slots__ = ("expected_bytes", "name", "requests", "taken", "waiting")
 
@@ -65,8 +68,8 @@ class AdmissionControl:
     """The room for requests at one node.
 
     Args:
-        max_bytes: All of it.
-        shares: One of so many equal parts is the most that one connection has.
+        max_bytes: All of the room.
+        shares: The number of equal shares; one share is the most that a connection may hold.
     """
 
     def __init__(self, max_bytes: int = MAX_BYTES, *, shares: int = SHARES) -> None:
@@ -83,20 +86,20 @@ class AdmissionControl:
         return Request(self, context, method)
 
     def message(self, context: Any, method: str, before_bytes: int | None = None) -> Request:
-        """Return the next message of a stream, which may be long in coming: it keeps no room then.
+        """Return the next message of a stream; while the stream is idle it holds no room.
 
-        Where the client has ended the stream, entering it returns no bytes, and it is `ended`.
+        If the client has ended the stream, entering it returns no bytes, and it is `ended`.
 
         Args:
             context: The call.
-            method: Its name.
-            before_bytes: The size of the message before; after a small one no room is taken until
-                the next is here. None: there was none.
+            method: The method's name.
+            before_bytes: The size of the previous message; after a small one no room is reserved
+                until the next has arrived. None: this is the first.
         """
         return Request(self, context, method, patient=True, before_bytes=before_bytes)
 
     async def enter(self, request: Request, name: str) -> None:
-        """Take room for *request* of the connection *name*, in its turn. Raises Overloaded."""
+        """Reserve room for *request* of the connection *name*, in turn. Raises Overloaded."""
         mine = self._connections.get(name)
         if mine is None:
             mine = self._connections[name] = _Connection(name)
@@ -114,7 +117,7 @@ class AdmissionControl:
             raise Overloaded(f"{self.waiting} requests wait for room; back off and retry")
 
     def arrived(self, request: Request, size_bytes: int) -> None:
-        """Take note that *request* is here: it counts what it is, whether that fits or not."""
+        """Note that *request* has arrived: its real size counts now, whether or not it fits."""
         mine = request.connection
         mine.expected_bytes = max(size_bytes, mine.expected_bytes // 2, _NEXT_BYTES)
         self._keep(request, size_bytes)
@@ -122,7 +125,7 @@ class AdmissionControl:
         self._admit()
 
     def leave(self, request: Request) -> None:
-        """Give back what *request* has taken: it is answered, or has not arrived."""
+        """Release the room of *request*: it was answered, or did not arrive."""
         self._keep(request, 0)
         self._is_read(request)
         self._forget(request)
@@ -155,14 +158,14 @@ class AdmissionControl:
             raise
 
     def _admit(self) -> None:
-        """Let in who is next: one of each connection in turn, while there is room."""
+        """Admit waiting requests, one of each connection in turn, while there is room."""
         progress = bool(self._lines)
         while progress:
             progress = False
             for line in tuple(self._lines.values()):
                 request = line.waiting[0]
                 if request.turn.cancelled() or not self._fits_share(request):
-                    continue  # one that was cancelled leaves the line by itself, and asks again
+                    continue  # a cancelled request leaves the queue by itself, and calls this again
                 if not self._fits(request):
                     return
                 line.waiting.popleft()
@@ -190,7 +193,7 @@ class AdmissionControl:
         return not taken or taken + request.room <= self._share
 
     def _is_awaited(self) -> bool:
-        """Whether somebody waits for more than his connection's own share."""
+        """Whether a request waits for room other than its own connection's share."""
         return any(self._fits_share(line.waiting[0]) for line in self._lines.values())
 
     def _left_line(self, mine: _Connection) -> None:
@@ -204,10 +207,10 @@ class AdmissionControl:
         if not mine.requests:
             del self._connections[mine.name]
 
-    # -- what comes in --------------------------------------------------------------------------
+    # -- reading --------------------------------------------------------------------------------
 
     def _keep(self, request: Request, size_bytes: int) -> None:
-        """Let *request* count so much from now on; a slow one counted for its connection only."""
+        """Set what *request* counts from now on; a slow one counted for its connection only."""
         self.taken += size_bytes - (0 if request in self._slow else request.room)
         request.connection.taken += size_bytes - request.room
         request.room = size_bytes
@@ -217,10 +220,10 @@ class AdmissionControl:
         self._slow.pop(request, None)
 
     def _look_for_slow(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Part what does not come in one go from the rest; come again while anything arrives."""
+        """Move requests that do not arrive promptly to the slow ones; repeat while any arrive."""
         due_s, now_s = self._look.when() if self._look is not None else 0.0, loop.time()
         self._look = None
-        if now_s - due_s < _PROMPT_S / 2:  # else nothing was read meanwhile, though it has come
+        if now_s - due_s < _PROMPT_S / 2:  # else this loop was late, and has not read what came
             self._part_slow(now_s)
         if self._arriving:
             self._look = loop.call_at(now_s + _PROMPT_S, self._look_for_slow, loop)
@@ -245,13 +248,13 @@ class AdmissionControl:
 
 
 class Request:
-    """A request that is let in while its ``async with`` lasts; entering it returns its bytes.
+    """A request that is admitted inside its ``async with``; entering it returns its bytes.
 
     Raises:
-        Overloaded: There is no room, and too many wait for some already, or there was none in time.
-        Unavailable: It did not arrive in time.
-        InvalidArgument: The call carries none.
-        Rejected: It is larger than any request of its method.
+        Overloaded: No room became free in time, or too many requests wait for it already.
+        Unavailable: The request did not arrive in time.
+        InvalidArgument: The call carries no request.
+        Rejected: The request is larger than its method allows.
     """
 
     __slots__ = (
@@ -322,6 +325,6 @@ class Request:
         return bytes(raw)
 
     def give_up(self) -> None:
-        """Wait no longer for what has not arrived."""
+        """Stop waiting for a request that has not arrived."""
         if self._patience is not None:
             self._patience.reschedule(asyncio.get_running_loop().time())

@@ -1,4 +1,4 @@
-"""What the services of a node share of it, whichever protocol they speak."""
+"""What all client services of a node share, whichever protocol they speak."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from dledger.requests.unreadable import UnreadableMessages
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
-    """One per node, shared by all services of its ports.
+    """One per node, created by the gateway and passed to every service of its ports.
 
     Attributes:
         engine: The node.
         config: Settings of the client protocol.
         metrics: Where answers are counted.
-        relay: The way to the leader.
-        admission: The room for requests of clients.
-        peer_intake: The room for what other nodes send on; clients cannot fill it.
+        relay: Forwards requests to the leader.
+        admission: The room for client requests.
+        peer_intake: The room for requests forwarded by other nodes; clients cannot exhaust it.
         produce_intake: The room for messages of producers' streams.
         production: The room for their batches that are not in the log yet.
-        outflow: The room for what is written to clients.
-        resolver: Topics and groups by name; made where clients may make them.
-        queue_followers: Who waits for entries of a queue.
-        locality: Through which nodes requests come.
-        broken: Messages that cannot be told.
+        outflow: The room for responses being written to clients.
+        resolver: Finds topics and groups by name, and creates them where clients may.
+        queue_followers: The readers that wait for messages of a queue.
+        locality: Counts through which nodes requests arrive.
+        broken: Counts messages that cannot be delivered.
     """
 
     engine: Engine
@@ -57,5 +57,5 @@ class RequestContext:
         return self.metrics.requests
 
     def intake_of(self, *, peer_port: bool) -> AdmissionControl:
-        """Return the room for what comes through such a port."""
+        """Return the admission control for requests through a peer port or a client port."""
         return self.peer_intake if peer_port else self.admission

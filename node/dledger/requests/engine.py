@@ -1,6 +1,6 @@
-"""The node as its servicers see it: propose a command, ask the state, read an entry.
+"""The node as its services see it: propose a command, query the state, read an entry.
 
-The driver is behind it in a node, a small in-memory one in tests.
+`server.engine` implements it over the driver; tests use a small in-memory one.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ class ClientEndpoint:
     """Where clients reach one node.
 
     Attributes:
-        host: An IPv4 address: routes name many nodes, and the SDKs allow that for addresses only.
-        port: The plain gRPC port.
-        tls_port: The gRPC port with TLS; 0 when it is turned off.
-        heard: Whether the node that says so hears it now, as far as it can tell.
+        host: An IPv4 address: a route names several nodes, and the SDKs allow that only for
+            addresses, not for host names.
+        port: The plaintext gRPC port.
+        tls_port: The gRPC port with TLS; 0 if it is turned off.
+        heard: Whether the reporting node can reach that node now, as far as it knows.
     """
 
     node_id: NodeId
@@ -35,7 +36,7 @@ class ClientEndpoint:
 
 
 class Engine(Protocol):
-    """What a servicer may ask of its node. Called on the event loop only."""
+    """What a service may ask of its node. Called on the event loop only."""
 
     @property
     def group(self) -> str:
@@ -70,10 +71,10 @@ class Engine(Protocol):
     def submit(
         self, command: Command, *, line: str = "", producer: str = ""
     ) -> asyncio.Future[object]:
-        """Queue a framed or open command; the future as `propose`.
+        """Queue a framed or open command; the future behaves like `propose`.
 
-        It stands behind those that were submitted before of its *producer*, and of its *line*;
-        lines, which are connections, take turns. What names neither is small.
+        It is ordered after earlier commands of the same *producer* and of the same *line*. Lines
+        (connections) are served in turn. Commands that name neither are small ones.
 
         Raises:
             NotLeader: This node does not lead; nothing happened.
@@ -82,24 +83,24 @@ class Engine(Protocol):
         """
 
     def check(self, kind: int) -> None:
-        """Raise NotLeader or DiskFull where `submit` would for a command of this type byte."""
+        """Raise NotLeader or DiskFull if `submit` would for a command with this type byte."""
 
     async def propose(self, command: bytes) -> object:
-        """Commit one framed command and return what applying it gave.
+        """Commit one framed command and return the result of applying it.
 
         Raises:
             NotLeader: This node does not lead; nothing happened.
             LeadershipLost: Outcome unknown; safe to repeat with the same idempotency key.
             Overloaded: A bounded queue is full; nothing happened.
             DiskFull: No room for user data; nothing happened.
-            DledgerError: What applying the command refused.
+            DledgerError: Applying the command failed with this error.
         """
 
     async def read_entry(self, index: int) -> Entry:
         """Return a committed entry."""
 
     async def read_index(self) -> int:
-        """Return an index at which a read is linearizable, once a quorum says that we lead.
+        """Return an index at which a read is linearizable, once a quorum confirms leadership.
 
         Raises:
             NotLeader: This node does not lead.
@@ -108,18 +109,18 @@ class Engine(Protocol):
         """
 
     async def wait_applied(self, index: int, timeout_s: float) -> None:
-        """Return when the state has entry *index*.
+        """Wait until the state has applied entry *index*.
 
         Raises:
-            Unavailable: Not within *timeout_s*.
-            Overloaded: Too many wait already.
+            Unavailable: It was not applied within *timeout_s*.
+            Overloaded: Too many callers are waiting already.
         """
 
     async def wait_leader_change(self, timeout_s: float) -> None:
         """Return when role, term, leader or readiness to lead changes, or after the timeout."""
 
     def hand_over(self, target: NodeId) -> bool:
-        """Start handing leadership to a follower; False if it is not close behind, or not now."""
+        """Start a leadership transfer; False if the target lags or a transfer is not possible."""
 
     def now_ms(self) -> int:
         """The leader's log clock, Unix milliseconds; never goes back."""

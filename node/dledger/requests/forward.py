@@ -1,10 +1,10 @@
-"""How a request reaches the leader, whichever node it came to, and waits when there is none.
+"""Forwards requests to the leader, and holds them while there is none.
 
-A follower does not look into a request: it sends the same bytes to the same method on the leader's
-peer port, with the caller's ``x-mq-*`` metadata, and passes the answer back. `Relay.run` holds a
-request through an election for most of its deadline; repeating it is safe because sends carry an
-idempotency key and receives an attempt id. A request that came from a peer is never sent on; it is
-held only where this node was elected and is about to serve.
+A follower does not parse a request: it sends the same bytes to the same method on the leader's peer
+port, with the caller's ``x-mq-*`` metadata, and returns the response. `Relay.run` holds a request
+through an election for most of its deadline; repeating it is safe because sends carry an
+idempotency key and receives an attempt id. A forwarded request is never forwarded again; it is held
+only if this node has won the election and is about to serve.
 """
 
 from __future__ import annotations
@@ -59,20 +59,20 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who asks, through which port, and until when an answer is of use.
+    """The caller of a request, the port it used, and its deadline.
 
     Attributes:
-        client_id: The SDK's id for itself; empty if it sent none.
-        tls: Whether the client came through a TLS port (of this node or of a follower).
-        forwarded: Whether a follower sent it here; then it goes no further.
-        deadline_s: Event-loop time by which the answer should leave, a margin before the
+        client_id: The client id that the SDK chose; empty if it sent none.
+        tls: Whether the client used a TLS port (of this node or of a follower).
+        forwarded: Whether a follower forwarded the request; then it is not forwarded again.
+        deadline_s: Event-loop time by which the response should leave, a margin before the
             client's own deadline.
         given: The call's metadata.
-        host: Where the client's connection comes from, as gRPC names it, without the port.
-        has_telemetry: Whether the client's Telemetry runs on the same connection.
-        connection: The client's connection here, as gRPC names it; empty if a follower's.
-        line: The client's connection, here or at a follower: whose turn its commands take. One
-            that comes through a follower that does not say so takes the follower's.
+        host: The client's address as gRPC names it, without the port.
+        has_telemetry: Whether the client's Telemetry stream uses the same connection.
+        connection: The client's connection to this node, as gRPC names it; empty if forwarded.
+        line: The client's connection, to this node or to a follower: the line in which its commands
+            wait. The follower's own if the follower does not name one.
     """
 
     client_id: str
@@ -94,10 +94,10 @@ class Caller:
         peer_port: bool,
         runs_telemetry: Callable[[str, str], bool] = lambda _, __: False,
     ) -> Caller:
-        """Return the caller of the gRPC call *context* that came through such a port.
+        """Return the caller of the gRPC call *context*, received on a port of this kind.
 
-        *runs_telemetry* says whether a client's Telemetry runs on the connection of a peer, both
-        given; of a forwarded call the follower has said so.
+        *runs_telemetry*(client id, peer) says whether the client's Telemetry stream uses that
+        connection; for a forwarded call the follower's metadata says so.
         """
         given = by_key(context.invocation_metadata())
         client_id, peer = client_id_of(given), context.peer()
@@ -126,19 +126,19 @@ class Caller:
 
     @property
     def through(self) -> NodeId | None:
-        """The follower that sent it here."""
+        """The follower that forwarded the request; None if there was none."""
         node = self.given.get(THROUGH_KEY) if self.forwarded else None
         return NodeId(node) if node is not None else None
 
     @property
     def passing_on(self) -> int | None:
-        """The number by which that follower will say that it passed the answer on."""
+        """The number with which that follower will confirm that it passed the response on."""
         number = self.given.get(_PASSING_ON_KEY, "") if self.forwarded else ""
         return int(number) if number.isdecimal() and len(number) < _NUMBER_DIGITS else None
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What is passed on to the leader."""
+        """The metadata to forward to the leader."""
         passed = (item for item in self.given.items() if item[0].startswith(_PASSED_ON))
         telemetry = ((_TELEMETRY_KEY, "1"),) if self.has_telemetry else ()
         port = "tls" if self.tls else "plain"
@@ -156,7 +156,7 @@ def client_id_of(given: Mapping[str, str]) -> str:
 
 
 class Relay:
-    """Runs requests here while this node leads, else at the leader."""
+    """Runs requests on this node while it leads, and forwards them to the leader otherwise."""
 
     def __init__(
         self, engine: Engine, dial: Callable[[str], grpc.aio.Channel] | None = None
@@ -175,7 +175,7 @@ class Relay:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the requests under way here, held ones included."""
+        """Bytes of the requests in progress here, held ones included."""
         return self._held_bytes
 
     def start(self) -> None:
@@ -184,7 +184,7 @@ class Relay:
         self._answers.start()
 
     async def close(self) -> None:
-        """Stop watching and close the channels; calls under way fail as unavailable."""
+        """Stop watching and close the channels; calls in progress fail with UNAVAILABLE."""
         await self._answers.close()
         if self._watcher is not None:
             self._watcher.cancel()
@@ -199,16 +199,16 @@ class Relay:
     async def run(
         self, caller: Caller, size_bytes: int, attempt: Callable[[], Awaitable[_T]]
     ) -> _T:
-        """Return what *attempt* gives, trying again while it raises Unavailable.
+        """Return the result of *attempt*, retrying while it raises Unavailable.
 
         Args:
-            caller: Whose deadline counts.
-            size_bytes: What the request holds in memory meanwhile; all together are bounded.
+            caller: The caller, whose deadline applies.
+            size_bytes: The memory that the request holds meanwhile; the sum is bounded.
             attempt: Serves the request once.
 
         Raises:
-            Unavailable: The caller's time is up, or the request came from a follower, which waits.
-            Overloaded: Too many requests wait already.
+            Unavailable: The deadline has passed, or a follower forwarded the request and will retry.
+            Overloaded: Too many requests are held already.
         """
         if self._held_bytes + size_bytes > MAX_HELD_BYTES:
             raise Overloaded(f"requests of {self._held_bytes} bytes are under way at this node")
@@ -239,16 +239,17 @@ class Relay:
             wait_s = _RETRY_S if changed else min(wait_s * 2, _RETRY_MAX_S)
 
     def _is_elect(self) -> bool:
-        """Whether we have won an election and serve as soon as what is before us is applied.
+        """Whether this node has won an election and serves once it has applied older entries.
 
-        A follower hears of that earlier than we are ready: sent back, its caller would wait.
+        Followers learn of the election before that; refusing what they forward would only make
+        their callers wait longer.
         """
         leader = self._engine.leader()
         elect = leader is not None and leader.id == self._engine.node_id
         return elect and not self._engine.is_leader()
 
     async def pause(self, caller: Caller, wait_s: float) -> None:
-        """Wait a moment, shorter if the leader changes or the caller's time runs out."""
+        """Wait up to *wait_s*; less if the leader changes or the caller's deadline comes first."""
         await self._engine.wait_leader_change(max(min(wait_s, caller.remaining_s()), 0.001))
 
     async def unary(self, path: str, request: bytes, caller: Caller) -> bytes:
@@ -256,7 +257,7 @@ class Relay:
 
         Raises:
             Unavailable: No leader is known, or it could not answer.
-            Relayed: It refused, with a gRPC status for the caller.
+            Relayed: The leader refused, with a gRPC status for the caller.
         """
         channel, leader = self._to_leader(caller)
         method = self._methods.get((leader.address, path))
@@ -270,10 +271,10 @@ class Relay:
             return response
 
     async def stream(self, path: str, request: bytes, caller: Caller) -> AsyncGenerator[bytes]:
-        """Yield the leader's answers to a call that streams them. Raises as `unary` does.
+        """Yield the leader's responses to a streaming call. Raises as `unary` does.
 
-        They go out together where they are small: so none has when the leader dies among them, and
-        the caller of this may ask the next leader for the same. The leader hears when all are out.
+        Small responses are collected and sent together: if the leader dies halfway, none has been
+        sent, and the caller may ask the next leader again. The leader is told when all are sent.
         """
         channel, leader = self._to_leader(caller)
         number = self._answers.next_number()
@@ -306,7 +307,7 @@ class Relay:
         return True
 
     def cancel_streams(self) -> None:
-        """End every relayed stream as unavailable: this node is about to close."""
+        """End every relayed stream with UNAVAILABLE: this node is shutting down."""
         for call in tuple(self._streams):
             self._supersede(call)
 
@@ -324,7 +325,7 @@ class Relay:
 
     @contextlib.contextmanager
     def _watched(self, leader: Member, call: Any) -> Any:
-        """Turn the call's errors into ours, and let `_watch` cancel it when the leader changes."""
+        """Map the call's errors to ours, and let `_watch` cancel it when the leader changes."""
         calls = self._calls.setdefault(leader.address, set())
         calls.add(call)
         try:
@@ -347,7 +348,7 @@ class Relay:
                 self._cancel_calls_except(leader.address)
 
     def _cancel_calls_except(self, address: str) -> None:
-        """Calls to a former leader, which may be frozen, would hang until their deadline."""
+        """Cancel calls to a former leader: it may be frozen, and they would hang until timeout."""
         for former, calls in self._calls.items():
             if former != address:
                 for call in tuple(calls):
@@ -362,14 +363,14 @@ _NOTHING_HAPPENED: Final = (NotLeader, NotJoined, Overloaded, RateLimited, DiskF
 
 
 def _says_nothing_happened(error: DledgerError) -> bool:
-    """Whether a caller would take *error* for "not stored", and send its messages anew."""
+    """Whether *error* tells a caller that nothing was stored, so that it may send again."""
     if isinstance(error, Relayed):
         error = error_of(error.error, "the leader")
     return isinstance(error, _NOTHING_HAPPENED)
 
 
 def _unknown(error: DledgerError) -> OutcomeUnknown:
-    """Return what to say in place of *error*, where an attempt before may have been carried out."""
+    """Return the error to raise instead if an earlier attempt may have been carried out."""
     sentence = str(error).removesuffix(NOTHING_DONE)
     return OutcomeUnknown(f"{sentence}; whether an earlier attempt was carried out is not known")
 

@@ -1,4 +1,4 @@
-"""Waking very many who waited in vain: some in each turn of the event loop, never all in one."""
+"""Wakes very many waiters in batches, one per event-loop iteration, so as not to block it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ AT_ONCE: Final = 64
 
 
 class Herd:
-    """Who is still to be woken. Single-threaded, on the event loop."""
+    """The waiters still to be woken. Single-threaded, on the event loop."""
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_waking = False
 
     def wake(self, some: Iterable[Callable[[], None]]) -> None:
-        """Call each of *some*, in order, behind those that wait already."""
+        """Call each of *some*, in order, after those queued already."""
         self._waiting.extend(some)
         if not self._is_waking:
             self._wake_some()

@@ -1,9 +1,9 @@
-"""Whether leadership should go to the node that clients use.
+"""Decides whether leadership should move to the node that clients use.
 
-An SDK keeps to one node of its route, and it does not know who leads. When that node is a follower,
-each of its requests costs a second RPC. So a leader counts through which nodes requests come, and
-when nearly all come through one follower, for long enough, hands over to it. See docs/adr/0005.
-Pure: the gateway counts, asks at the end of each window, and acts.
+An SDK uses one node of its route, and does not know which one leads. If that node is a follower,
+each request costs a second RPC. So a leader counts the nodes through which requests arrive, and if
+nearly all come through one follower for long enough, it transfers leadership there. See
+docs/adr/0005. Pure: the gateway counts, evaluates at the end of each window, and acts.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from dledger.types import NodeId
 
 WINDOW_S: Final = 5.0
 _MIN_REQUESTS: Final = 100
-"""In one window; below, a second RPC a request costs less than a hand-over."""
+"""Least requests in a window; with fewer, the second RPCs cost less than a transfer."""
 _SHARE: Final = 0.75
 _WINDOWS: Final = 2
-"""In a row, through the same follower."""
+"""Windows in a row in which requests came through the same follower."""
 _MAX_WINDOWS: Final = 64
 _CALM_WINDOWS: Final = 120
-"""Without a hand-over by this node, and it is as ready for one as at first."""
+"""Windows without a transfer after which the threshold returns to `_WINDOWS`."""
 
 
 class LeaderLocality:
-    """What one leader knows of where its requests come from."""
+    """Counts through which nodes one leader's requests arrive."""
 
     def __init__(self, node_id: NodeId) -> None:
         self._node_id = node_id
@@ -35,7 +35,7 @@ class LeaderLocality:
         self._needed_windows = _WINDOWS
 
     def note(self, through: NodeId | None) -> None:
-        """Count one request that follower *through* sent here; None: it came by itself."""
+        """Count one request that follower *through* forwarded; None: it came directly."""
         self._requests[through or self._node_id] += 1
 
     def forget(self) -> None:
@@ -45,9 +45,9 @@ class LeaderLocality:
         self._calm()
 
     def end_window(self) -> NodeId | None:
-        """Return the follower that should lead; None: all is well as it is.
+        """Return the follower that should lead; None to leave leadership here.
 
-        If leadership comes back, whatever the reason, it takes twice as long the next time.
+        If leadership returns for any reason, the next transfer needs twice as many windows.
         """
         favourite = self._favoured()
         self._windows = self._windows + 1 if favourite == self._favourite else 1

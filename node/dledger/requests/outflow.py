@@ -1,8 +1,8 @@
-"""What a node writes to clients and has not left yet: room is taken before it is made.
+"""Bounds the responses being written to clients: room is reserved before they are built.
 
-A client that does not read holds what was written to it last, in memory that gRPC gives back only
-with the call. So when such writes have taken all room and others wait for some, the connection
-that holds most is closed; its client opens another, and its calls end as unavailable.
+A client that does not read makes gRPC keep what was last written to it, until the call ends. So if
+such writes have taken all the room and others wait, the connection that holds most is closed: its
+calls end with UNAVAILABLE, and its client opens another.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 MAX_BYTES: Final = 16 << 20
 STUCK_S: Final = 5.0
-"""So long a write may take although others wait for room."""
+"""How long a write may take while others wait for room."""
 _OPEN_FILES: Final = Path("/proc/self/fd")
 _PEER: Final = re.compile(r"ipv[46]:(?P<host>.+):(?P<port>\d+)")
 
@@ -36,14 +36,14 @@ def close_connection(peer: str) -> bool:
     Args:
         peer: What ``context.peer()`` says, such as ``ipv4:10.0.0.7:40312``.
 
-    gRPC then ends the connection's calls and frees what it holds for them. Looks at every open
-    file of the process, so it is nothing for each request.
+    gRPC then ends the connection's calls and frees their memory. This scans every open file of the
+    process, so it is too slow to call per request.
     """
     wanted = _address(peer)
     if wanted is None:
         return False
     for path in _OPEN_FILES.iterdir():
-        with contextlib.suppress(OSError):  # no socket, none that is connected, or closed meanwhile
+        with contextlib.suppress(OSError):  # not a socket, not connected, or closed meanwhile
             copy = os.dup(int(path.name))
             try:
                 if _shut_down(copy, wanted):
@@ -73,17 +73,17 @@ def _address(peer: str) -> tuple[str, int] | None:
 
 
 def _plain(host: str) -> str:
-    """Return an address in its one form; an IPv4 address in IPv6's clothes as itself."""
+    """Return an address in canonical form; an IPv4-mapped IPv6 address as IPv4."""
     address = ipaddress.ip_address(host.partition("%")[0])
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return str(mapped or address)
 
 
 class Outflow:
-    """The room for answers that are larger than a call's own cost.
+    """The room for responses that are larger than a call's own overhead.
 
     Args:
-        max_bytes: All of it; what is larger by itself goes alone.
+        max_bytes: All of the room; a larger response is written alone.
         close: Closes a connection, by its name.
     """
 
@@ -96,18 +96,18 @@ class Outflow:
 
     @property
     def taken(self) -> int:
-        """Bytes that are being written, or made to be."""
+        """Bytes being written, or being built to be written."""
         return self._window.taken
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether so much would go at once."""
+        """Whether *size_bytes* would be admitted at once."""
         return self._window.has_room(size_bytes)
 
     @contextlib.asynccontextmanager
     async def room(self, connection: str, size_bytes: int) -> AsyncIterator[None]:
-        """Hold room for so much, to be made and written within.
+        """Hold room for *size_bytes* while the response is built and written inside the block.
 
-        A connection without a name is a peer's: what it asks for counts at its own end.
+        A connection without a name is a peer's: the peer counts its responses itself.
         """
         if not connection:
             yield
@@ -131,7 +131,7 @@ class Outflow:
             self._look = loop.call_at(due_s, self._close_who_holds_most)
 
     def _close_who_holds_most(self) -> None:
-        """Look, while anybody waits, for a connection whose writes are stuck."""
+        """While anything waits, look for a connection whose writes are stuck, and close it."""
         self._look = None
         if not self._window.waiting:
             return
@@ -144,6 +144,6 @@ class Outflow:
             connection, size_bytes = bytes_of.most_common(1)[0]
             if self._close(connection):
                 logger.warning(
-                    "closed %s: it has not read %d bytes, and others wait", connection, size_bytes
+                    "closed %s: it left %d bytes unread while others waited", connection, size_bytes
                 )
         self._watch()

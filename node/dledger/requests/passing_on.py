@@ -1,10 +1,10 @@
-"""Answers of the leader that a follower passes on to its clients, and its word that it did.
+"""Confirms to the leader that a follower has passed the leader's responses on to its clients.
 
-A leader that has written an answer to a follower does not know whether a client has it: the
-follower may die, or freeze, in between. So the follower gives each relayed call a number, and says
-a moment later which numbers' answers are out (`PASSED_ON_PATH` of the leader's peer port: the
-numbers as u64, little endian). Where that is lost, the messages of the answer come again unless
-they are acked soon: see `gateway.clients`.
+A leader that has written a response to a follower does not know whether the client received it: the
+follower may die or freeze first. So the follower numbers each relayed call, and soon after reports
+the numbers of the responses sent (`PASSED_ON_PATH` on the leader's peer port: the numbers as u64,
+little-endian). If the report is lost, the response's messages are delivered again unless they are
+acknowledged soon: see `rocketmq.client_registry`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from dledger.common.limits import MAX_HELD_ANSWER_BYTES, MAX_HELD_ANSWERS_BYTES
 PASSED_ON_PATH: Final = "/dledger.Peers/PassedOn"
 _TELL_EVERY_S: Final = 1.0
 _MAX_TOLD: Final = 4_096
-"""Numbers in one call; what waits beyond is dropped."""
+"""Numbers in one report; further ones are dropped."""
 _TRIES: Final = 4
-"""Then a leader is gone, or what it gave away has come again."""
+"""After this many attempts the leader is gone, or the messages were delivered again."""
 
 
 class PassingOn:
-    """The relayed answers of one node.
+    """The relayed responses of one node.
 
     Args:
         tell: Calls a unary method of a leader: its address, the method's path, the request.
@@ -39,7 +39,7 @@ class PassingOn:
 
     def __init__(self, tell: Callable[[str, str, bytes], Awaitable[bool]]) -> None:
         self._tell = tell
-        # By the number alone the leader could not tell this process from the one before it.
+        # Random start: otherwise the leader would take a restarted follower's numbers for old ones.
         self._numbers = itertools.count(random.getrandbits(62))
         self._out: defaultdict[str, list[int]] = defaultdict(list)
         self._failures: Counter[str] = Counter()
@@ -58,17 +58,17 @@ class PassingOn:
                 await self._task
 
     def next_number(self) -> int:
-        """Return the number of a call that is about to be relayed."""
+        """Return the number for a call that is about to be relayed."""
         return next(self._numbers)
 
     def passed_on(self, leader: str, number: int) -> None:
-        """Note that the client has the whole answer to a call that went to this address."""
+        """Note that the client has the whole response to a call relayed to this leader."""
         numbers = self._out[leader]
         if len(numbers) < _MAX_TOLD:
             numbers.append(number)
 
     async def whole(self, answers: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
-        """Yield *answers* when the last of them is there; from a bounded size on, as they come."""
+        """Yield *answers* once all have arrived; beyond a bounded size, yield as they arrive."""
         held: list[bytes] = []
         size_bytes = 0
         try:
@@ -87,7 +87,7 @@ class PassingOn:
             self._held_bytes -= size_bytes
 
     async def tell(self) -> None:
-        """Tell every leader which answers are out; again at the next call where one is silent."""
+        """Report the responses sent to every leader; retry at the next call if one is silent."""
         out, self._out = self._out, defaultdict(list)
         for leader, numbers in out.items():
             if await self._tell(leader, PASSED_ON_PATH, little_endian(array("Q", numbers))):
@@ -106,6 +106,6 @@ class PassingOn:
 
 
 def numbers_of(request: bytes) -> array[int]:
-    """Return the numbers that a follower told; a last one that is cut short is left out."""
+    """Return the numbers in a follower's report; a truncated last one is left out."""
     told = request[: 8 * _MAX_TOLD]
     return from_little_endian("Q", told[: len(told) // 8 * 8])

@@ -1,7 +1,7 @@
-"""The room for batches of streams that are not in the log yet: all of them, and of a connection.
+"""Bounds the batches of produce streams that are not in the log yet, in all and per connection.
 
-A stream alone may have more unanswered than it takes to keep the log busy, and a connection has
-many streams. What is beyond this room is not queued, but held back at its producer.
+A single stream may have more unanswered bytes than it takes to keep the log busy, and a connection
+has many streams. Batches beyond this room are not queued, but held back at their producer.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dledger.common.window import Window
 
 MAX_BYTES: Final = 24 << 20
 MAX_BYTES_OF_CONNECTION: Final = 8 << 20
-"""Of both, a batch that is larger by itself goes alone. A log of 200 MiB a second has applied so
-much in 40 ms, a few times what an entry takes from disk to disk."""
+"""A batch larger than either limit is admitted alone. A log that takes 200 MiB a second applies
+this much in 40 ms, a few times the latency of an entry."""
 
 
 class Room:
-    """What one batch has taken, until it is given back."""
+    """The room that one batch holds, until it is released."""
 
     __slots__ = ("_connection", "_production", "_size_bytes")
 
@@ -26,7 +26,7 @@ class Room:
         self._size_bytes = size_bytes
 
     def give(self) -> None:
-        """Give it back; once."""
+        """Release it; call once."""
         self._production.give(self._connection, self._size_bytes)
 
 
@@ -46,11 +46,11 @@ class Production:
 
     @property
     def taken(self) -> int:
-        """Bytes that are taken."""
+        """Bytes in use."""
         return self._all.taken
 
     async def room(self, connection: str, size_bytes: int) -> Room:
-        """Take room for a batch when there is some, each connection's batches in their order."""
+        """Wait for room for a batch; the batches of a connection get it in order."""
         window, users = self._connections.get(connection) or (Window(self._of_connection), 0)
         self._connections[connection] = window, users + 1
         taken = False
@@ -64,7 +64,7 @@ class Production:
         return Room(self, connection, size_bytes)
 
     def give(self, connection: str, size_bytes: int) -> None:
-        """Give back what a batch of *connection* has taken."""
+        """Release the room of a batch of *connection*."""
         self._all.give(size_bytes)
         self._left(connection, size_bytes)
 

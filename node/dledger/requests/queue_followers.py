@@ -1,4 +1,4 @@
-"""Waking who follows a queue: every such reader wants every message, so all of them are told."""
+"""Wakes readers that follow a queue: each wants every message, so all of them are woken."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dledger.requests.herd import Herd
 class QueueFollowers:
     """Readers that wait for messages of (topic, queue id); single-threaded, on the event loop.
 
-    Consumers' polls, of which a group's compete for each message, wait in `turns.Turns`.
+    Consumers' polls compete for each message, and wait in `rocketmq.long_polls` instead.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class QueueFollowers:
         return self._count
 
     def notify(self, changes: StateChanges) -> None:
-        """Wake who waits for a queue that got messages, or for one that is gone."""
+        """Wake the readers of queues that got messages, or that were deleted."""
         for key in changes.arrived:
             self._wake(key)
         for topic, queues in changes.topics_gone:
@@ -35,17 +35,17 @@ class QueueFollowers:
                 self._over.wake([partial(_finish, future) for future in waiting])
 
     def notify_all(self) -> None:
-        """Wake everyone: leadership changed, or the node is closing."""
+        """Wake all readers: leadership changed, or the node is shutting down."""
         for key in tuple(self._waiting):
             self._wake(key)
 
     @property
     def closed(self) -> bool:
-        """Whether the node is shutting down, so that nobody should wait any more."""
+        """Whether the node is shutting down, so that no reader may wait any more."""
         return self._closed
 
     def close(self) -> None:
-        """Wake everyone, and let nobody wait any more."""
+        """Wake all readers, and let none wait any more."""
         self._closed = True
         self.notify_all()
 

@@ -1,4 +1,4 @@
-"""Topics and groups on demand: found in the state, or created through the log if allowed."""
+"""Topics and groups by name: found in the state, or created through the log if allowed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _USE_IS_SAID_MS: Final = 3_600_000
 
 
 class TopicResolver:
-    """What exists, as far as the leader's state says. Call it on the leader only.
+    """Finds topics and groups in the leader's state. Call it on the leader only.
 
-    What clients make by only naming it is bounded in time: client ids are the clients' own words,
-    so all of them have one budget for topics and one for groups. Who makes topics and groups
-    deliberately is not held to it; see docs/security.md.
+    Creation on first use is rate-limited. Client ids are not authenticated, so all clients share
+    one budget for topics and one for groups. Explicit creation is not limited; see
+    docs/security.md.
     """
 
     def __init__(self, engine: Engine, config: GatewayConfig) -> None:
@@ -38,7 +38,7 @@ class TopicResolver:
         Raises:
             UnknownTopic: It does not exist, and topics are not created on demand.
             RateLimited: It does not exist, and too many were created on demand just now.
-            LimitReached: It does not exist, and there are as many as there may be.
+            LimitReached: It does not exist, and the group has the maximum number already.
         """
         topics = self._engine.state.topics
         found = topics.get(name)
@@ -51,14 +51,14 @@ class TopicResolver:
         return found
 
     async def group(self, name: str) -> None:
-        """Return when a consumer group exists, creating it if need be.
+        """Ensure that a consumer group exists, creating it if need be.
 
-        A group that nobody uses is let go some day. A reader of an empty topic leaves no trace in
-        the log, so it is said there once in a while that the group is in use.
+        An unused group is deleted eventually. Reading an empty topic writes nothing to the log, so
+        this records there now and then that the group is in use.
 
         Raises:
             RateLimited: It does not exist, and too many were created on demand just now.
-            LimitReached: It does not exist, and there are as many as there may be.
+            LimitReached: It does not exist, and the group has the maximum number already.
         """
         groups, command = self._engine.state.groups, CreateGroup(name=name).encode()
         if groups.was_used(name, self._engine.now_ms(), within_ms=_USE_IS_SAID_MS):
@@ -69,14 +69,14 @@ class TopicResolver:
             await self._make("group", name, command, lambda: groups.exists(name))
 
     async def secret(self) -> bytes:
-        """Return what receipt handles are signed with, making it if the group has none yet."""
+        """Return the secret that signs receipt handles, creating it if there is none yet."""
         if not self._engine.state.secret:
             drawn = SetSecret(secret=secrets.token_bytes(SECRET_BYTES))
             await self._propose("secret", "", drawn.encode())
         return self._engine.state.secret
 
     async def _make(self, what: str, name: str, command: bytes, exists: Callable[[], bool]) -> None:
-        """Have something created that a client has named, if that is not too much by now."""
+        """Create what a client has named, if the rate limit allows it."""
         check_name(what, name)
         now_s = asyncio.get_running_loop().time()
         if (what, name) not in self._creating and not self._budgets[what].take(now_s):
@@ -88,11 +88,11 @@ class TopicResolver:
         try:
             await self._propose(what, name, command)
         except InvalidArgument:
-            if not exists():  # someone else made it with other settings, which is as good
+            if not exists():  # another request created it with other settings, which is fine
                 raise
 
     async def _propose(self, what: str, name: str, command: bytes) -> None:
-        """Propose *command* once, however many requests ask for it at the same time."""
+        """Propose *command* once, however many concurrent requests need it."""
         task = self._creating.get((what, name))
         if task is None:
             task = asyncio.ensure_future(self._engine.propose(command))
@@ -103,11 +103,11 @@ class TopicResolver:
     def _created(self, key: tuple[str, str], done: asyncio.Task[object]) -> None:
         self._creating.pop(key, None)
         if not done.cancelled():
-            done.exception()  # those who wait for it raise it; there may be none any more
+            done.exception()  # mark it retrieved: all requests that would raise it may be gone
 
 
 class Budget:
-    """A token bucket: it holds *at_once*, and gets *per_s* back each second.
+    """A token bucket: it holds *at_once* tokens, and regains *per_s* each second.
 
     Source: J. Turner, New directions in communications, 1986 (the leaky bucket as a meter).
     """
@@ -118,7 +118,7 @@ class Budget:
         self._at_s = float("-inf")
 
     def take(self, now_s: float) -> bool:
-        """Take one at *now_s*, which never goes back; False: there is none."""
+        """Take one token at *now_s* (monotonic); False if there is none."""
         if self._at_s > float("-inf"):
             gained = (now_s - self._at_s) * self._per_s
             self._left = min(self._left + gained, float(self._at_once))

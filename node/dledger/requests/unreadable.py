@@ -1,7 +1,7 @@
-"""Messages in the log that cannot be told: no door lets one in, but an older log may have some.
+"""Messages in the log that cannot be delivered: no service accepts one, but an old log may hold it.
 
-Who delivers or reads leaves such a message out and goes on with its neighbours; here it is counted
-each time, and logged once with its place.
+Delivery and reads skip such a message and continue with the next; it is counted here each time, and
+logged once with its position.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from prometheus_client import Counter
 logger = logging.getLogger(__name__)
 
 _REMEMBERED: Final = 1_024
-"""Places that were logged; beyond that all are forgotten, and may be logged again."""
+"""Positions that were logged; beyond this number all are forgotten, and may be logged again."""
 
 
 class UnreadableMessages:
-    """Counts them; *group* is the broker group's name, for the log."""
+    """Counts and logs them; *group* is the broker group's name, for the log."""
 
     def __init__(self, group: str, counter: Counter) -> None:
         self._group, self._counter = group, counter
         self._logged: set[tuple[str, int, int]] = set()
 
     def note(self, topic: str, queue_id: int, offset: int, reason: Exception) -> None:
-        """Count a message that is left out, for *reason*."""
+        """Count a message that is skipped because of *reason*."""
         self._counter.inc()
         place = (topic, queue_id, offset)
         if place in self._logged:
