@@ -44,8 +44,8 @@ NODE_MUTANTS = (
     Mutant(
         name="one completion for all batches of a sync",
         file="replica/persistence.py",
-        old="for one in batches:  # each by itself:",
-        new="for one in batches[:1]:  # each by itself:",
+        old="for one in batches:  # one at a time:",
+        new="for one in batches[:1]:  # one at a time:",
         why="the core waits for ever for writes that are done, or takes one for another",
         checks=(_DISK, _DRIVER, _STALE),
     ),

@@ -207,7 +207,7 @@ class Relay:
             attempt: Serves the request once.
 
         Raises:
-            Unavailable: The deadline has passed, or a follower forwarded the request and will retry.
+            Unavailable: The deadline has passed, or a follower forwarded the request and retries.
             Overloaded: Too many requests are held already.
         """
         if self._held_bytes + size_bytes > MAX_HELD_BYTES:

@@ -1,1 +1,1 @@
-"""The RocketMQ 5 client protocol, spoken by every node."""
+"""The RocketMQ 5 client protocol, served by every node. Built by `server.gateway`."""

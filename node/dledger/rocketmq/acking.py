@@ -1,4 +1,4 @@
-"""AckMessage and ChangeInvisibleDuration: what a consumer says about messages it holds."""
+"""AckMessage and ChangeInvisibleDuration, for messages that a consumer holds."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import Code, Rejected, ok, status_of
 
 _LEASE_BYTES: Final = 32
-"""Of one message in an ACK command, about."""
+"""Approximate size of one message's lease in an ACK command."""
 
 
 _ONE_ACKED: Final[bytes] = service.AckMessageResponse(
     status=ok(), entries=[service.AckMessageResultEntry(status=ok())]
 ).SerializeToString()
-"""The usual answer but for id and handle: parsing it is quicker than making it of its parts."""
+"""The usual response without id and handle: parsing it is faster than building it from parts."""
 
 
 class Acker:
@@ -66,7 +66,7 @@ class Acker:
         return acked.outcomes[first : first + len(good)]
 
     async def change_invisible(self, request: Any, caller: Caller) -> Any:
-        """Let a message be handed out again later or sooner; its handle stays the same."""
+        """Change when a message is delivered again; its receipt handle stays the same."""
         client_id(caller)
         group, topic = group_name(request.group), topic_name(request.topic)
         lease = self._receipts(group, topic).decode(request.receipt_handle)
@@ -83,11 +83,11 @@ class Acker:
         )
 
     def _soonest_ms(self, group: str, topic: str, ref: LeaseRef) -> int:
-        """Return when a message that is given back "now" comes again, in milliseconds.
+        """Return after how many milliseconds a message released "now" is delivered again.
 
-        At once, to a simple consumer. The push consumer of Node.js does not know the delays that
-        Settings name, and says 0 whenever its listener fails: it is given the delay all the same,
-        or a message that always fails would go round and round without a rest.
+        For a simple consumer that is at once. The Node.js push consumer ignores the delays in its
+        Settings and sends 0 whenever its listener fails, so the delay is applied here: otherwise a
+        message that always fails would be redelivered in a tight loop.
         """
         lease = self._engine.state.groups.lease(group, topic, ref)
         if lease is None or not lease.client_id:
@@ -95,7 +95,7 @@ class Acker:
         return 1000 * CONSUME_BACKOFF_S[min(lease.attempt, len(CONSUME_BACKOFF_S)) - 1]
 
     def _receipts(self, group: str, topic: str) -> Receipts:
-        """Return what reads the handles; of a topic that is not there none is good."""
+        """Return the decoder of receipt handles; for a missing topic it accepts none."""
         state = self._engine.state
         found = state.topics.get(topic)
         return Receipts(
@@ -139,7 +139,7 @@ def _status(acked: bool) -> Any:
 
 
 def _overall(statuses: Sequence[Any]) -> Any:
-    """Return the one status if all are alike, else MULTIPLE_RESULTS."""
+    """Return the common status if all are equal, else MULTIPLE_RESULTS."""
     if len({status.code for status in statuses}) == 1:
         return statuses[0]
     return definition.Status(code=Code.MULTIPLE_RESULTS, message="see the status of each entry")

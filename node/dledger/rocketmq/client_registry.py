@@ -1,20 +1,20 @@
-"""Which consumers are alive, and the renewal of what live ones still hold.
+"""Which consumers are alive, and the renewal of the leases that live ones hold.
 
-Only the leader keeps this, in memory: heartbeats are forwarded to it. A new leader knows nobody
-yet, so for a while it takes every holder for alive.
+Only the leader keeps this, in memory: heartbeats are forwarded to it. A new leader knows no client
+yet, so at first it assumes that every lease holder is alive.
 
-What a client was given is renewed only once it is known to have it: an answer may die with a node
-or a connection, and would then never be acked by a client that lives on. The leader that sees an
-answer out renews what is left of it at its next look, within seconds; that renewal in the log is
-how the leaders after it know. An answer that goes through a follower is out when that follower says
-so (`passing_on`): it may die, or be frozen, with the answer in its hands. What no leader saw
-out is handed out again when its first lease ends, which is short.
+A lease is renewed only once the client is known to have received the message: a response may be
+lost with a node or a connection, and the client, still alive, would never acknowledge it. The
+leader that has sent a response renews its remaining leases at the next scan, within seconds; the
+renewal in the log tells later leaders. A response relayed by a follower counts as sent when that
+follower confirms it (`passing_on`), since it may die or freeze first. Messages whose delivery no
+leader confirmed are delivered again when their first lease, which is short, ends.
 
-A client id is only a word of the caller. A client's own connection is the one on which its
-Telemetry runs: the node that has that stream says so with each call, also when it forwards it.
-While calls on it come, calls in the same name on other connections keep nobody alive and release
-nothing. SDKs open Telemetry again only minutes after a break, so nothing else asks for it; but who
-has none for long is not kept alive for ever by calls that anybody may make.
+A client id is not authenticated. A client's own connection is the one with its Telemetry stream;
+the node that serves the stream marks each call on that connection, also when it forwards the call.
+While such calls arrive, calls with the same id on other connections neither keep the client alive
+nor release its messages. SDKs reopen Telemetry only minutes after a break, so nothing else requires
+it; but without Telemetry for long, a client is not kept alive by calls that anyone may make.
 """
 
 from __future__ import annotations
@@ -47,28 +47,29 @@ from dledger.types import NodeId
 logger = logging.getLogger(__name__)
 
 _SCAN_S: Final = 3.0
-"""What goes out just after a look is renewed at the next, before its first lease ends."""
+"""A response sent just after a scan is renewed at the next one, before its first lease ends."""
 _ALIVE_S: Final = 35.0
 """SDKs send a heartbeat every 10 s; three in a row may be lost."""
 _OWN_S: Final = 20.0
-"""How long a call on a client's own connection stands against others. Well below `_ALIVE_S`: who
-has a new connection, and no Telemetry on it yet, is believed before it counts as gone."""
+"""How long a call on a client's own connection takes precedence over other connections. Well below
+`_ALIVE_S`: a client on a new connection, without Telemetry on it yet, is accepted again before it
+counts as gone."""
 _WITHOUT_TELEMETRY_S: Final = 600.0
 _SILENT_S: Final = 120.0
-"""After so long all leases of a client have ended: who is heard again begins anew."""
+"""After this long all leases of a client have ended; its next call makes it a new client."""
 _RENEW_BEFORE_MS: Final = RENEWED_INVISIBLE_MS // 2
 _LEASES_PER_COMMAND: Final = 1_000
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What is known of a client, by the event loop's clock.
+    """When a client was last seen, by the event loop's clock.
 
     Attributes:
-        since_s: The first call in its name since it was last silent for long.
-        at_s: The last one that counted.
-        own_at_s: The last one on its own connection.
-        host: Where that came from.
+        since_s: The first call with its id since it was last silent for `_SILENT_S`.
+        at_s: The last call that was accepted as its own.
+        own_at_s: The last call on its own connection.
+        host: The address of that connection.
     """
 
     since_s: float
@@ -77,13 +78,13 @@ class _Seen:
     host: str = ""
 
     def believes(self, caller: Caller, now_s: float) -> bool:
-        """Whether a call in the client's name may be its own."""
+        """Whether a call with the client's id may be its own."""
         if now_s - self.own_at_s >= _OWN_S:
             return True
         return caller.has_telemetry and caller.host == self.host
 
     def is_alive(self, now_s: float) -> bool:
-        """Whether it was heard lately, and had its Telemetry not too long ago."""
+        """Whether it called recently, and had Telemetry not too long ago."""
         with_telemetry_s = max(self.since_s, self.own_at_s)
         return now_s - self.at_s < _ALIVE_S and now_s - with_telemetry_s < _WITHOUT_TELEMETRY_S
 
@@ -113,8 +114,8 @@ class ClientRegistry:
     def seen(self, caller: Caller) -> None:
         """Note that a client is alive, if the call may be its own.
 
-        The longest silent ones are forgotten first. What is no client's id is not remembered: its
-        request is refused.
+        The clients silent for longest are removed first. An invalid client id is not remembered:
+        its request is refused.
         """
         client, now_s = caller.client_id, asyncio.get_running_loop().time()
         if not is_client_id(client) or not self._believes(caller):
@@ -134,10 +135,10 @@ class ClientRegistry:
         return known is None or known.believes(caller, asyncio.get_running_loop().time())
 
     def answered(self, command: Receive, received: Received, caller: Caller) -> None:
-        """Note that a RECEIVE's whole answer went out, so that its messages may be renewed.
+        """Note that a RECEIVE's whole response was sent, so that its leases may be renewed.
 
-        What went to a follower waits until that has `passed_on` the answer; of very many the oldest
-        are forgotten, as if they were lost.
+        A response to a follower waits until that follower has `passed_on` it; beyond a limit the
+        oldest are dropped, as if they were lost.
         """
         if not command.client_id:
             return
@@ -151,7 +152,7 @@ class ClientRegistry:
                 self._passed_on.popitem(last=False)
 
     def passed_on(self, through: NodeId, numbers: Iterable[int]) -> None:
-        """Take a follower's word that its clients have these answers; it numbers them itself."""
+        """Record a follower's confirmation that its clients have these responses, by number."""
         for number in numbers:
             self._arrived(self._passed_on.pop((through, number), ()))
 
@@ -160,22 +161,22 @@ class ClientRegistry:
             self._answered[key].add(receive_id)
 
     def is_alive(self, client: str) -> bool:
-        """Whether a client was heard from lately, or could not have been."""
+        """Whether a client called recently, or this leader is too new to know."""
         now_s = asyncio.get_running_loop().time()
         if (known := self._seen.get(client)) is not None:
             return known.is_alive(now_s)
         return self._leading_since_s is None or now_s - self._leading_since_s < _ALIVE_S
 
     async def heartbeat(self, request: Any, caller: Caller) -> Any:
-        """Answer a client's sign of life."""
+        """Answer a client's heartbeat."""
         del request
         client_id(caller)
         return service.HeartbeatResponse(status=ok())
 
     async def terminate(self, request: Any, caller: Caller) -> Any:
-        """Let the messages that a parting push consumer held be delivered to others now.
+        """Release the messages of a push consumer that shuts down, for delivery to others.
 
-        In the name of one that is there, on another connection, it does nothing.
+        A call on another connection than that of a live client does nothing.
         """
         client = client_id(caller)
         if not self._believes(caller):
@@ -205,9 +206,9 @@ class ClientRegistry:
                 logger.exception("group %s: renewing leases failed", self._engine.group)
 
     async def renew(self) -> None:
-        """Propose the renewal of what live clients hold: ending soon, or answered since last time.
+        """Propose to renew live clients' leases that end soon, or were sent since the last scan.
 
-        What was answered is forgotten also if this fails: its leases then end once, as any does.
+        Sent responses are forgotten even if this fails: their leases then expire once.
         """
         groups, before_ms = self._engine.state.groups, self._engine.now_ms() + _RENEW_BEFORE_MS
         held = [*groups.handed_out(self._answered), *groups.renewable(before_ms)]
@@ -233,7 +234,7 @@ class ClientRegistry:
 
 
 def passed_on_handler(clients: ClientRegistry) -> grpc.GenericRpcHandler:
-    """Return what takes a follower's word for answers that it passed on; for the peers' port."""
+    """Return the peer-port handler of followers' confirmations that they relayed responses."""
 
     async def passed_on(request: bytes, context: Any) -> bytes:
         through = by_key(context.invocation_metadata()).get(THROUGH_KEY)

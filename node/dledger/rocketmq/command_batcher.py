@@ -1,9 +1,9 @@
-"""Requests that share a command: what arrives while a command waits for its turn goes along in it.
+"""Batches requests into shared commands: requests join a command while it waits in the queue.
 
-A RocketMQ client sends one message a call. Taken by itself, each would be framed, applied and
-remembered on every node as a batch of one. So the first call proposes a command that stays open
-until it becomes part of an entry (`proposals.OpenCommand`), and calls like it add their rows.
-Nothing waits longer for that: an idle node closes the command in the same turn of its loop.
+A RocketMQ client sends one message per call. On its own, each would be framed, applied and recorded
+on every node as a batch of one. So the first call proposes a command that stays open until it
+becomes part of an entry (`proposals.OpenCommand`), and similar calls add their rows to it. This
+adds no latency: an idle node closes the command in the same iteration of its event loop.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from dledger.requests.engine import Engine
 
 MAX_ROWS: Final = 512
 MAX_BYTES: Final = 64 << 10
-"""With so much, a command takes no more rows in; a larger request still makes one of its own."""
+"""At this size a command takes no more rows; a larger request still makes its own command."""
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Row = TypeVar("_Row")
 Place: TypeAlias = tuple[object, int]
-"""What applying a shared command gave, and where in it a request's rows begin."""
+"""The result of applying a shared command, and the position of a request's first row in it."""
 
 
 class _Shared(Generic[_Row]):
-    """One command while it is open, and who waits for which of its rows."""
+    """One open command, and the requests that wait for its rows."""
 
     __slots__ = ("_close", "_requests", "_rows", "_size_bytes", "kind")
 
@@ -53,7 +53,7 @@ class _Shared(Generic[_Row]):
         return request
 
     def settle(self, result: asyncio.Future[object]) -> None:
-        """Tell every request that still wants to know what became of its rows."""
+        """Resolve the future of every request that still waits."""
         error = result.exception()
         for first, request in self._requests:
             if request.done():
@@ -65,12 +65,12 @@ class _Shared(Generic[_Row]):
 
 
 class CommandBatcher(Generic[_Key, _Row]):
-    """The open commands of one kind, one a key.
+    """The open commands of one kind, one per key.
 
     Args:
-        engine: Where they are proposed.
+        engine: Proposes the commands.
         kind: The type byte of their frames.
-        encode: Makes the framed command of a key and its rows. It must not fail: the rows are
+        encode: Encodes the framed command of a key and its rows. It must not fail: the rows are
             checked before.
     """
 
@@ -92,14 +92,15 @@ class CommandBatcher(Generic[_Key, _Row]):
         line: str = "",
         producer: str = "",
     ) -> asyncio.Future[Place]:
-        """Commit *rows* together with what others have for the same *key*.
+        """Commit *rows* together with other requests' rows for the same *key*.
 
         Args:
             key: What the rows of one command have in common.
-            rows: At least one; they stay side by side and in order.
-            size_bytes: About how many bytes they take in the command.
-            line: In which the command stands if these rows begin it; see `Engine.submit`.
-            producer: Whose rows they are; the same for all of a *key*.
+            rows: At least one; they stay adjacent and in order.
+            size_bytes: Their approximate size in the command.
+            line: The line in which the command waits if these are its first rows; see
+                `Engine.submit`.
+            producer: The producer of the rows; the same for all rows of a *key*.
 
         Returns:
             The future of the outcome; it raises as `Engine.propose` does.

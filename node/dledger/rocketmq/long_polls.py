@@ -1,10 +1,11 @@
-"""Whose turn it is to ask: the polls of consumers that wait for a message.
+"""Long polls: which waiting consumer poll may propose a RECEIVE next.
 
-The polls of one consumer group compete for each message, and those that nobody can serve should
-sleep on. So they stand in lines, one for each (group, topic, queue id or any queue), first come,
-first served. A turn is given to the first of a line only while there is more than those before it,
-whose RECEIVE is not applied yet, will take. It must be given back, used or not: then the next of
-the line is looked at. So one message costs a group one turn, however many polls wait.
+The polls of one consumer group compete for each message, and polls that cannot be served should
+not be woken. So they wait in lines, one for each (group, topic, queue id or any queue), first come,
+first served. A turn is the right to propose one RECEIVE. The first poll of a line gets a turn only
+if there are more messages than the polls with a turn, whose RECEIVE is not applied yet, will take.
+It must give the turn back, used or not; then the next poll is considered. So one message costs a
+group one turn, however many polls wait. Used by `receiving`.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from dledger.requests.herd import Herd
 
 ANY_QUEUE: Final = -1
 MAX_TURNS: Final = 64
-"""Turns of waiting polls at once. When very many can be served together, as when the leases of a
-whole group end, the event loop applies and answers them so many at a time."""
+"""The most turns of waiting polls at a time. When very many polls can be served together, as when
+the leases of a whole group end, the event loop serves this many at a time."""
 _LOOK_AGAIN_S: Final = 0.1
 
 _Attempt: TypeAlias = tuple[str, str, str]
@@ -38,8 +39,8 @@ class Want:
     Attributes:
         queue_id: The one queue, or `ANY_QUEUE`.
         queue_ids: The queues it may be answered from.
-        limit: The most messages that it takes.
-        attempt_id: By what it is known if it asks again; empty: by nothing.
+        limit: The most messages it takes.
+        attempt_id: Identifies the poll if the client repeats it; empty: nothing does.
     """
 
     group: str
@@ -51,7 +52,7 @@ class Want:
 
 
 class _Waiter:
-    """One poll in a line; its future gives a turn, or None: look again by yourself."""
+    """One poll in a line; its future returns a turn, or None if the poll must check again."""
 
     __slots__ = ("future", "line", "want")
 
@@ -67,7 +68,7 @@ class _Waiter:
 class _Line:
     """The polls of a group that may be answered from the same queues.
 
-    One that is *over* is in no list any more: its topic or its group is gone.
+    A line that is *over* is in no list any more: its topic or group was deleted.
     """
 
     __slots__ = ("claimed", "over", "timer", "timer_ms", "waiters", "want")
@@ -87,7 +88,7 @@ class _Line:
 
 
 class Turn:
-    """The right to propose one RECEIVE; a context manager, at whose end it is given back."""
+    """The right to propose one RECEIVE; a context manager that gives it back at its end."""
 
     __slots__ = ("_counted", "_limit", "_line", "_turns")
 
@@ -108,7 +109,7 @@ class Turn:
         self.give_back()
 
     def give_back(self) -> None:
-        """Let the next of the line be looked at: the RECEIVE is applied, or will never be."""
+        """Let the line's next poll be considered: the RECEIVE is applied, or never will be."""
         if self._line is not None:
             self._turns.end(self._line, self._limit, counted=self._counted)
 
@@ -130,15 +131,15 @@ class LongPollQueue:
 
     @property
     def may_wait(self) -> bool:
-        """Whether there is room for one more poll that waits."""
+        """Whether there is room for one more waiting poll."""
         return self._waiting < MAX_WAITING_POLLS and not self._closed
 
     async def take(self, want: Want, timeout_s: float) -> Turn | None:
-        """Wait until it is this poll's turn to ask.
+        """Wait for this poll's turn.
 
         Returns:
-            A turn, to be given back; or None: there is nothing after *timeout_s*, no room to wait,
-            or the caller should see whether this node still leads.
+            A turn, to be given back; or None: nothing arrived within *timeout_s*, there is no room
+            to wait, or the caller should check whether this node still leads.
         """
         if self._holds_attempt(want):
             return Turn(self, None, 0, counted=False)
@@ -163,16 +164,16 @@ class LongPollQueue:
 
     @staticmethod
     def _hand_on(waiter: _Waiter) -> None:
-        """Give back the turn of a poll that went away just as it was given one."""
+        """Give back the turn of a poll that was cancelled just as it got one."""
         future = waiter.future
         turn = future.result() if future.done() and not future.cancelled() else None
         if turn is not None:
             turn.give_back()
 
     def _look(self, want: Want) -> Turn | None:
-        """Give a poll a turn that will not wait, or not any longer, if there is something for it.
+        """Return a turn without waiting if there is something for this poll, else None.
 
-        It does not stand behind those whose turn is only put off by `MAX_TURNS`.
+        The poll does not queue behind those that only wait because of `MAX_TURNS`.
         """
         line = self._line(want)
         if self._has_more(line):
@@ -184,7 +185,7 @@ class LongPollQueue:
     # -- waking ----------------------------------------------------------------------------------
 
     def notify(self, changes: StateChanges) -> None:
-        """Give turns to those whom *changes* can serve; end the wait for what is gone."""
+        """Give turns to the polls that *changes* can serve; end the wait for deleted topics."""
         self._end_lines(changes)
         for topic, queue_id in changes.arrived:
             for place in ((topic, queue_id), (topic, ANY_QUEUE)):
@@ -219,14 +220,14 @@ class LongPollQueue:
             self._over.wake(waiter.wake for waiter in waiters)
 
     def look_again(self) -> None:
-        """Wake everyone: leadership changed, or the node is closing."""
+        """Wake all polls: leadership changed, or the node is shutting down."""
         for lines in self._lines.values():
             for line in lines.values():
                 for waiter in line.waiters:
                     waiter.wake()
 
     def close(self) -> None:
-        """Wake everyone, and let nobody wait any more."""
+        """Wake all polls, and let none wait any more."""
         self._closed = True
         self.look_again()
 
@@ -239,7 +240,7 @@ class LongPollQueue:
         self._serve_due()
 
     def _serve_due(self) -> None:
-        """Give turns to the lines that may have more for somebody, each in its turn one."""
+        """Give one turn at a time, round robin, to the lines that may have more messages."""
         while self._due and self._out < MAX_TURNS:
             line, _ = self._due.popitem(last=False)
             self._serve(line)
@@ -259,14 +260,14 @@ class LongPollQueue:
             self._set_timer(line)
 
     def _has_more(self, line: _Line) -> bool:
-        """Whether there is more in the line's queues than those before will take."""
+        """Whether the line's queues have more than the polls with a turn will take."""
         want, enough, state = line.want, line.claimed + 1, self._engine.state
         return state.topics.is_there(want.topic) and enough <= state.groups.available(
             want.group, want.topic.name, want.queue_ids, self._now_ms(), enough=enough
         )
 
     def _set_timer(self, line: _Line) -> None:
-        """Look again when the next lease of these queues ends."""
+        """Check again when the next lease of these queues ends."""
         want = line.want
         groups = self._engine.state.groups
         expiry_ms = groups.next_expiry(want.group, want.topic.name, want.queue_ids)
@@ -275,7 +276,7 @@ class LongPollQueue:
         line.stop_timer()
         if expiry_ms == float("inf"):
             return
-        # What has ended already is for those who are asking: unless one of them hangs.
+        # Expired leases are left to the polls that have a turn, unless one of them hangs.
         remaining_s = (expiry_ms - self._now_ms()) / 1000
         delay_s = max(remaining_s, 0.001) if remaining_s > 0 else _LOOK_AGAIN_S
         line.timer_ms = expiry_ms
@@ -326,7 +327,7 @@ class LongPollQueue:
             del self._lines[place]
 
     def _holds_attempt(self, want: Want) -> bool:
-        """Whether it asks again, because its answer was lost, and has something waiting."""
+        """Whether the poll repeats one whose response was lost, and messages wait for it."""
         groups = self._engine.state.groups
         return groups.holds_attempt(want.group, want.topic.name, want.attempt_id)
 

@@ -1,7 +1,7 @@
-"""``apache.rocketmq.v2.MessagingService``: raw bytes in, the right part called, raw bytes out.
+"""``apache.rocketmq.v2.MessagingService``: takes raw bytes, calls the part that serves the method.
 
-Every call is answered: with its response, or with a status that has a code and a sentence. What
-this version does not have yet is answered NOT_IMPLEMENTED, by name.
+Every call gets its response, or a status with a code and a message. Methods that this version does
+not have get NOT_IMPLEMENTED with the method's name. Built by `server.gateway`, one per port.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _LATER_UNARY: Final = (
 _LATER_STREAM: Final = ("PullMessage",)
 _RETRY_S: Final = 0.1
 _RELAYED_BYTES: Final = 1 << 20
-"""What is taken for the messages of one relayed answer: few are larger together."""
+"""Room reserved for the messages of one relayed response; few responses are larger."""
 _USUAL_POLL_BYTES: Final = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class _Method:
-    """How one unary method is served; *here* says whether any node can answer a request."""
+    """How one unary method is served; *here* tells whether this node may answer itself."""
 
     name: str
     serve: _Serve
@@ -66,7 +66,7 @@ class _Method:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessagingParts:
-    """What serves the methods: one of each for a node, shared by its ports."""
+    """The objects that serve the methods: one of each per node, shared by its ports."""
 
     router: Router
     clients: ClientRegistry
@@ -78,7 +78,7 @@ class MessagingParts:
 
 
 class MessagingHandlers:
-    """The service at one port of a node. It counts the answers that are made here."""
+    """The service at one port of a node. It counts the responses made on this node."""
 
     def __init__(
         self, context: RequestContext, parts: MessagingParts, *, tls: bool, peer_port: bool
@@ -160,10 +160,10 @@ class MessagingHandlers:
             await context.write(self._failed(_RECEIVE, bug(error)))
 
     async def _receive_held(self, raw: bytes, caller: Caller) -> AsyncGenerator[bytes]:
-        """Ask again while nobody can answer; not once a part of an answer is out.
+        """Retry while no leader can answer, but not after part of a response was sent.
 
-        A client that is told of nothing new never repeats its attempt. So a node that is closing
-        says that only where it knows that the log handed out nothing for this one.
+        A client that gets an empty response never repeats its attempt. So a node that is shutting
+        down sends one only if it knows that the log delivered nothing for this attempt.
         """
         started = in_doubt = False
         while True:
@@ -238,7 +238,7 @@ class MessagingHandlers:
     async def _abort_if_relayed(
         self, context: Any, caller: Caller, error: DledgerError, *, started: bool = False
     ) -> None:
-        """A follower must be able to tell "ask again" from an answer; clients get a status."""
+        """Abort the call of a follower, which must see errors to retry; clients get a status."""
         again = caller.forwarded and isinstance(error, Unavailable)
         if started or again or isinstance(error, Relayed):
             await abort(context, error)
@@ -249,7 +249,7 @@ def _parsed(name: str, raw: bytes) -> Any:
 
 
 def _kept(raw: bytes) -> bytes:
-    """Return what is kept of a poll until it is answered: nothing that this version passes over."""
+    """Return what is kept of a poll until it is answered: the request without unknown fields."""
     if len(raw) <= _USUAL_POLL_BYTES:
         return raw
     request = _parsed(_RECEIVE, raw)

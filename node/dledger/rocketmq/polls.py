@@ -1,4 +1,4 @@
-"""What waiting polls keep: their requests, which a new leader may have to be asked."""
+"""Bounds the memory of waiting polls: their requests are kept, to repeat them at a new leader."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Final
 from dledger.errors import Overloaded
 
 MAX_BYTES: Final = 16 << 20
-"""Of all polls at one node: `limits.MAX_WAITING_POLLS` of the SDKs' have a quarter of it."""
+"""For all polls at one node; `limits.MAX_WAITING_POLLS` polls of the SDKs take a quarter of it."""
 MAX_BYTES_OF_CONNECTION: Final = MAX_BYTES // 8
 
 
 class HeldPolls:
-    """Counts them, by connection."""
+    """Counts the bytes of waiting polls, by connection."""
 
     def __init__(self) -> None:
         self._of: Counter[str] = Counter()
@@ -23,12 +23,12 @@ class HeldPolls:
 
     @contextlib.contextmanager
     def held(self, connection: str, size_bytes: int) -> Iterator[None]:
-        """Count a poll that keeps so many bytes.
+        """Count a poll of *size_bytes* inside the block.
 
-        A connection without a name is a peer's: what it asks for counts at its own end.
+        A connection without a name is a peer's: the peer counts its polls itself.
 
         Raises:
-            Overloaded: All polls keep too much, or those of this connection.
+            Overloaded: All polls together, or those of this connection, keep too many bytes.
         """
         if not connection:
             yield

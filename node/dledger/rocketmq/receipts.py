@@ -10,9 +10,9 @@
         generation, and the above
     -- 35 bytes, in URL-safe base64
 
-The key is the group's secret (`BrokerState.secret`), which lies in its log and leaves no node but
-to its peers and its backups. So a handle cannot be guessed, nor be of use for another consumer
-group, another topic, or one that was made anew under the same name.
+The key is the group's secret (`BrokerState.secret`). It is stored in the log, and leaves a node
+only to peers and backups. So a handle cannot be guessed, and is not valid for another consumer
+group, another topic, or a topic that was recreated under the same name.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Receipts:
     """The handles of one consumer group for one topic.
 
     Args:
-        secret: The group's; empty while it has none, and has given out no handle.
+        secret: The group's secret; empty while it has none, and so has issued no handle.
         group: The consumer group.
         topic: The topic's name.
-        generation: Which of that name; 0: there is none.
+        generation: The generation of the topic with that name; 0 if there is none.
     """
 
     def __init__(self, secret: bytes, *, group: str, topic: str, generation: int) -> None:
@@ -46,15 +46,15 @@ class Receipts:
         self._keyed = blake2b(about, key=secret, digest_size=_MAC_BYTES) if secret else None
 
     def encode(self, lease: LeaseRef) -> str:
-        """Return the receipt handle of a message that was handed out."""
+        """Return the receipt handle of a delivered message."""
         fields = _FIELDS.pack(_VERSION, lease.queue_id, lease.offset, lease.receive_id)
         return urlsafe_b64encode(fields + self._mac(fields)).rstrip(b"=").decode()
 
     def decode(self, handle: str) -> LeaseRef:
-        """Return what *handle* stands for.
+        """Return the lease that *handle* identifies.
 
         Raises:
-            InvalidReceiptHandle: It is malformed, or was not given to this group for this topic.
+            InvalidReceiptHandle: It is malformed, or was not issued to this group for this topic.
         """
         try:
             raw = urlsafe_b64decode(handle + "=" * (-len(handle) % 4))

@@ -1,4 +1,4 @@
-"""ReceiveMessage: wait until there is something, take it through the log, read the bodies."""
+"""ReceiveMessage: wait for messages, lease them through the log, read their bodies."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Poll:
-    """One ReceiveMessage, checked."""
+    """One ReceiveMessage request, checked."""
 
     command: Receive
     topic: Topic
@@ -61,7 +61,7 @@ class _Poll:
 
     @property
     def want(self) -> Want:
-        """What it waits for, and competes for with other polls."""
+        """What the poll waits for, in competition with other polls."""
         command = self.command
         first = command.queue_id
         return Want(
@@ -77,8 +77,8 @@ class _Poll:
 class Receiver:
     """Serves ReceiveMessage on the leader.
 
-    A RECEIVE is proposed only when the state has something for it that no poll before it has
-    asked for (`turns`); so a waiting consumer costs nothing, and a message wakes no herd.
+    A RECEIVE is proposed only when the state has messages for it that no earlier poll has asked
+    for (`long_polls`), so a waiting consumer costs nothing, and a message wakes a single poll.
     """
 
     def __init__(
@@ -98,10 +98,10 @@ class Receiver:
     async def receive(self, request: Any, caller: Caller) -> AsyncGenerator[Any]:
         """Yield the status, the time of delivery, and the messages.
 
-        The Python SDK's push consumer loses a batch that comes without the time of delivery.
+        The Python SDK's push consumer loses a batch without the delivery timestamp.
         """
         poll = await self._check(request, caller)
-        del request  # nothing of it is kept while the poll waits
+        del request  # free its memory while the poll waits
         secret = await self._resolver.secret()
         received = await self._poll(poll, caller)
         if received is None:
@@ -155,10 +155,10 @@ class Receiver:
         return _Poll(command=command, topic=topic, resource=topic_ref, wait_s=_wait_s(request))
 
     async def _poll(self, poll: _Poll, caller: Caller) -> Received | None:
-        """Return the first non-empty answer, or None when the poll's time is up.
+        """Return the first non-empty result, or None when the poll times out.
 
         Raises:
-            UnknownTopic, UnknownGroup: It was deleted while the poll waited.
+            UnknownTopic, UnknownGroup: The topic or group was deleted while the poll waited.
         """
         loop = asyncio.get_running_loop()
         until_s = min(loop.time() + poll.wait_s, caller.deadline_s)
@@ -178,12 +178,12 @@ class Receiver:
                 return None
 
     def _check_way_back(self, caller: Caller) -> None:
-        """Raise Unavailable where the answer would go through a follower that we do not hear.
+        """Raise Unavailable if the response would go through an unreachable follower.
 
-        A frozen one keeps its connections, takes answers, and passes nothing on.
+        A frozen follower keeps its connections and accepts responses, but relays nothing.
         """
         if caller.through is not None and not self._engine.hears(caller.through):
-            raise Unavailable(f"node {caller.through}, through which this came, is not heard")
+            raise Unavailable(f"node {caller.through}, which relays this call, is unreachable")
 
     def _check_exists(self, poll: _Poll) -> None:
         state = self._engine.state
@@ -201,9 +201,10 @@ class Receiver:
     async def _messages(
         self, poll: _Poll, received: Received, receipts: Receipts
     ) -> AsyncIterator[Any]:
-        """Yield one response a message; neighbours in a payload share what is found in it once.
+        """Yield one response per message; messages of one payload share its decoded fields.
 
-        One that cannot be told is acknowledged in the consumer's place, or it would come for ever.
+        A message that cannot be decoded is acknowledged on the consumer's behalf; otherwise it
+        would be redelivered for ever.
         """
         form = DeliveryForm(poll.command, poll.resource, received.receive_id, receipts)
         broken: list[LeaseRef] = []
@@ -232,11 +233,11 @@ class Receiver:
         try:
             await self._engine.propose(ack.encode())
         except DledgerError as error:
-            logger.info("%d broken messages will come again: %s", len(leases), error)
+            logger.info("%d broken messages will be redelivered: %s", len(leases), error)
 
 
 def nothing_new() -> Any:
-    """Return the whole answer to a poll whose time is up."""
+    """Return the whole response to a poll that timed out."""
     status = definition.Status(code=Code.MESSAGE_NOT_FOUND, message="no new message")
     return service.ReceiveMessageResponse(status=status)
 
@@ -255,7 +256,7 @@ def tags_of(expression: Any) -> tuple[str, ...] | None:
 
 
 def invisible_of(request: Any) -> int:
-    """Return for how long the messages are the caller's, in milliseconds."""
+    """Return the lease's duration in milliseconds."""
     if request.auto_renew:
         return FIRST_INVISIBLE_MS
     return checked_invisible(request.invisible_duration)
@@ -274,7 +275,7 @@ def checked_invisible(duration: Any, *, least_ms: int = 1) -> int:
 
 
 def attempt_of(request: Any, caller: Caller) -> str:
-    """Return by what a repeated request is known: the SDK's attempt id, or this request's own."""
+    """Return the id that identifies a repeated request: the SDK's attempt id, or this request's."""
     attempt = request.attempt_id or caller.request_id
     return f"{caller.client_id}/{attempt}"[-2 * MAX_ATTEMPT_LENGTH :] if attempt else ""
 
@@ -288,13 +289,13 @@ def _wait_s(request: Any) -> float:
 
 
 class DeliveryForm:
-    """Makes the responses of one RECEIVE; what neighbours share is encoded once.
+    """Encodes the responses of one RECEIVE; fields shared by neighbouring messages only once.
 
     Args:
-        poll: What was asked for.
+        poll: The RECEIVE command.
         resource: The topic as the client named it.
         receive_id: Part of every receipt handle.
-        receipts: Makes these.
+        receipts: Encodes the receipt handles.
     """
 
     def __init__(self, poll: Receive, resource: Any, receive_id: int, receipts: Receipts) -> None:
@@ -309,14 +310,14 @@ class DeliveryForm:
         self._common = b""
 
     def begin(self, born_host: str, stored_at_ms: int) -> None:
-        """Begin with the messages of the next payload, which have this in common."""
+        """Begin the messages of the next payload, which share these fields."""
         system = self._message.system_properties
         system.born_host = born_host
         system.store_timestamp.FromMilliseconds(stored_at_ms)
         self._common = service.ReceiveMessageResponse(message=self._message).SerializeToString()
 
     def response(self, message: Message, delivery: Delivery) -> Any:
-        """Return the ReceiveMessageResponse with a message that was handed out."""
+        """Return the ReceiveMessageResponse of a delivered message."""
         lease = LeaseRef(delivery.queue_id, delivery.offset, self._receive_id)
         response = service.ReceiveMessageResponse.FromString(self._common)
         response.message.body = message.body
@@ -333,7 +334,7 @@ class DeliveryForm:
 
 
 def _set_time(timestamp: Any, milliseconds: int) -> None:
-    """Set a producer's clock; one of an older log that no ``Timestamp`` can say is moved there."""
+    """Set a producer's clock; one of an old log that is out of ``Timestamp``'s range is clamped."""
     milliseconds = min(max(milliseconds, 0), MAX_TIMESTAMP_MS)
     timestamp.seconds, rest = divmod(milliseconds, 1000)
     timestamp.nanos = rest * 1_000_000
@@ -352,6 +353,6 @@ def _set_optional(target: Any, message: Message) -> None:
 
 
 def made_up_id(delivery: Delivery) -> str:
-    """Return the id of a message that was stored without one: always the same one."""
+    """Return the id of a message that was stored without one; stable across deliveries."""
     payload = delivery.payload
     return f"01{payload.index:016X}{payload.start & 0xFFFFFFFF:08X}{delivery.row:08X}"

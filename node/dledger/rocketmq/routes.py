@@ -1,6 +1,6 @@
-"""QueryRoute and QueryAssignment: which queues a topic has, and at which nodes.
+"""QueryRoute and QueryAssignment: a topic's queues, and the nodes that serve them.
 
-What an SDK can do with a list of addresses differs; `takes_one_address` is the rule for all.
+SDKs differ in how they use a list of addresses; `takes_one_address` is the rule for all.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from dledger.types import NodeId
 _ONE_ADDRESS: Final = frozenset({"HTTP"})
 """SDKs, by the language they state, that can use one address of a broker, whatever the port.
 
-Node.js, which calls itself HTTP, makes one host name of a list of addresses, which nobody has.
+The Node.js SDK, which states HTTP, joins a list of addresses into one host name that does not
+resolve.
 """
 _ONE_ADDRESS_OVER_TLS: Final = frozenset({"PYTHON"})
-"""Those that can do no more through TLS: gRPC takes a list of addresses for one host name, which no
-certificate has. Rust verifies certificates too, but connects to each address by itself; Java, Go
-and C++ take any certificate."""
+"""SDKs with that limit over TLS only: gRPC verifies a list of addresses as one host name, which no
+certificate has. Rust verifies certificates too, but connects to each address separately; Java, Go
+and C++ accept any certificate."""
 
 
 class Router:
@@ -36,9 +37,9 @@ class Router:
         self._engine, self._resolver, self._config = engine, resolver, config
 
     def is_known(self, request: Any) -> bool:
-        """Whether this node can answer by itself, leader or not.
+        """Whether this node can answer without the leader.
 
-        A client keeps to the addresses that it is told, so whoever lacks some asks the leader.
+        A client keeps using the addresses in its route, so a node that lacks some asks the leader.
         """
         if not self._engine.knows_members() and self._engine.leader() is not None:
             return False
@@ -50,10 +51,10 @@ class Router:
         return service.QueryRouteResponse(status=ok(), message_queues=queues)
 
     async def assignment(self, request: Any, caller: Caller) -> Any:
-        """Return the queues a push consumer shall poll: all of them.
+        """Return the queues that a push consumer should poll: all of them.
 
-        Members of a group share the messages, not the queues, so none has to wait until the
-        queues of another, which is gone, are given to it.
+        Consumers of a group share messages rather than queues, so none has to wait until the
+        queues of a dead consumer are reassigned.
         """
         group_name(request.group)
         queues = await self._queues(request.topic, caller)
@@ -79,11 +80,11 @@ def takes_one_address(caller: Caller) -> bool:
 
 
 def message_queues(topic: Topic, resource: Any, brokers: Sequence[tuple[str, Any]]) -> list[Any]:
-    """Return the protocol's form of a topic's queues: each once for each of the *brokers*.
+    """Return a topic's queues in protocol form: each queue once per entry of *brokers*.
 
-    A broker is a name and its addresses. Usually the group is the only one, and every queue names
-    all nodes in a stable order: an SDK keys its channel by that set, and finds the next node in it
-    by itself when one dies.
+    A broker is a name and its addresses. Usually the group is the only broker, and every queue
+    names all nodes in a stable order: an SDK keys its channel by that set, and fails over to the
+    next node in it by itself.
     """
     scheme = definition.AddressScheme.IPv4
     places = [
@@ -106,7 +107,7 @@ def message_queues(topic: Topic, resource: Any, brokers: Sequence[tuple[str, Any
 
 
 def addresses_of(nodes: Iterable[ClientEndpoint], *, tls: bool) -> list[Any]:
-    """Return where clients reach *nodes*, in their order, by the kind of port they use."""
+    """Return the client addresses of *nodes*, in order, for TLS or plaintext ports."""
     ports = ((node.host, node.tls_port if tls else node.port) for node in nodes)
     return [definition.Address(host=host, port=port) for host, port in ports if port]
 

@@ -1,4 +1,4 @@
-"""SendMessage: check what a producer sent, make one PRODUCE command of it, answer with places."""
+"""SendMessage: check the messages, store them with one PRODUCE command, return their offsets."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from dledger.rpc.status import Code, Rejected, ok
 _ONE_SENT: Final[bytes] = service.SendMessageResponse(
     status=ok(), entries=[service.SendResultEntry(status=ok())]
 ).SerializeToString()
-"""The answer to nearly every SendMessage, but for id and offset: parsing it is quicker than making
-it of its parts."""
+"""The response to nearly every SendMessage, without id and offset: parsing it is faster than
+building it from parts."""
 _ENCODINGS: Final = {0: Encoding.IDENTITY} | {int(encoding): encoding for encoding in Encoding}
 
 
@@ -53,14 +53,14 @@ class Sender:
     """Serves SendMessage on the leader."""
 
     def __init__(self, engine: Engine, resolver: TopicResolver, conflicts: Counter) -> None:
-        """*conflicts* counts messages whose ids were those of others before."""
+        """*conflicts* counts messages whose id was already used for another message."""
         self._engine, self._resolver, self._conflicts = engine, resolver, conflicts
         self._batches: CommandBatcher[_Origin, Message] = CommandBatcher(
             engine, CommandType.PRODUCE, _encoded
         )
 
     async def send(self, request: Any, caller: Caller) -> Any:
-        """Store the request's messages as one batch; return where each one is."""
+        """Store the request's messages as one batch; return each one's position."""
         sender = client_id(caller)
         topic = topic_of(request.messages)
         messages = [message_of(message) for message in request.messages]
@@ -80,7 +80,7 @@ class Sender:
     async def _stored(
         self, origin: _Origin, messages: Sequence[Message], size_bytes: int, line: str
     ) -> tuple[Produced, int]:
-        """Store messages; return what became of their command, and where in it they begin."""
+        """Store messages; return their command's result, and the position of their first row."""
         stored, first = await self._batches.submit(
             origin, messages, size_bytes, line=line, producer=origin.client_id
         )
@@ -91,10 +91,10 @@ class Sender:
     async def _own(
         self, origin: _Origin, message: Message, stored: Produced, row: int, line: str
     ) -> int:
-        """Return the offset of a message itself, whatever was stored under its id before it.
+        """Return a message's own offset, even if another message was stored under its id before.
 
         Raises:
-            MessageIdConflict: It is not stored: another one lies where only itself should.
+            MessageIdConflict: It is not stored: another message has its id even in its own scope.
         """
         queue_id, offset = stored.queue_ids[row], stored.offsets[row]
         if row not in stored.conflicts and (
@@ -151,8 +151,8 @@ def message_of(message: Any) -> Message:
 
     Raises:
         Rejected: With the protocol's code for what is wrong.
-        TopicTypeMismatch: It is no NORMAL message.
-        InvalidArgument: Its producer's clock is beyond what can be told.
+        TopicTypeMismatch: It is not a NORMAL message.
+        InvalidArgument: Its producer's timestamp is out of range.
     """
     system, body = message.system_properties, message.body
     check_normal(system)
@@ -193,17 +193,17 @@ def _encoding(value: int) -> Encoding:
     return encoding
 
 
-# An SDK makes ids of its machine's address, its process, the time and a counter: who has seen some
-# can guess others, and take them before they are used. So of a message that the deduplication
-# window takes for a repetition the stored one is read and compared. One whose id is another's,
-# there or in the log, goes into the log in a scope that holds a digest of all that consumers see
-# of it: whoever sends it again finds it there, and nothing else fits in.
+# An SDK builds ids from its machine's address, its process id, the time and a counter: anyone who
+# has seen some ids can guess others, and use them first (docs/adr/0020). So if the deduplication
+# window reports a message as a repetition, the stored message is read and compared. A message whose
+# id is taken by a different one is stored in a scope named by a digest of all that consumers see of
+# it: a retry of the same message finds it there, and no other message matches.
 
 
 def scope_of(client_id: str, message: Message) -> str:
-    """Return the scope for a message whose id is taken in that of its client.
+    """Return the scope for a message whose id is taken in its client's own scope.
 
-    No client may call itself so (`checks.is_scope`).
+    No client may use such a client id (`checks.is_scope`).
     """
     digest = blake2b(digest_size=SCOPE_DIGEST_BYTES)
     for part in _parts(message):
@@ -223,7 +223,7 @@ def _parts(message: Message) -> Iterator[bytes]:
 
 
 def is_same(message: Message, other: Message) -> bool:
-    """Whether consumers see no difference; times and traces are those of an attempt."""
+    """Whether consumers see no difference; times and traces may differ between attempts."""
     return (
         message.body == other.body
         and message.encoding == other.encoding
@@ -236,7 +236,7 @@ def is_same(message: Message, other: Message) -> bool:
 async def is_stored(
     engine: Engine, topic: str, queue_id: int, offset: int, message: Message
 ) -> bool:
-    """Whether *message* is what lies there; one that retention has dropped is believed to be.
+    """Whether *message* is stored at that offset; assumed if retention has dropped it.
 
     Raises:
         Unavailable: It cannot be read now.

@@ -1,6 +1,6 @@
-"""Telemetry: each Settings is answered at once with the merged Settings; streams stay open.
+"""Telemetry: answers each Settings at once with the merged Settings; streams stay open.
 
-No other call depends on this stream: after a break the SDKs open it again only minutes later.
+No other call depends on this stream, since the SDKs reopen it only minutes after a break.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import Code, code_of, ok
 
 MAX_STREAMS: Final = 64
-"""Open on one connection; the clients of one process, one each, may share one."""
+"""The most streams on one connection: the clients of a process, one stream each, may share it."""
 _SEND_ATTEMPTS: Final = 3
 _SEND_BACKOFF_MS: Final = (10, 1000)
 _CONSUME_ATTEMPTS: Final = 16
@@ -37,7 +37,7 @@ _REQUEST_TIMEOUT_S: Final = 3
 
 
 class Telemetry:
-    """The open Telemetry streams of one node, and on which connections clients have them."""
+    """The open Telemetry streams of one node, and their clients' connections."""
 
     def __init__(self, admission: AdmissionControl, outflow: Outflow) -> None:
         self._admission, self._outflow = admission, outflow
@@ -50,15 +50,15 @@ class Telemetry:
         return self._open
 
     def runs_on(self, client_id: str, peer: str) -> bool:
-        """Whether a client's Telemetry runs on the connection of *peer*, as gRPC names it.
+        """Whether a client's Telemetry stream uses the connection of *peer*, as gRPC names it.
 
-        Who opens another one in the same name has it only when the first has ended.
+        A second stream with the same client id counts only once the first has ended.
         """
         peers = self._peers.get(client_id)
         return peers is not None and peers[0] == peer
 
     def close(self) -> None:
-        """End every stream, so that shutting down does not wait for the clients."""
+        """End every stream, so that shutdown does not wait for the clients."""
         self._closing.set()
 
     async def serve(self, _: Any, context: Any) -> None:
@@ -102,7 +102,7 @@ class Telemetry:
                 return
 
     async def _answer_next(self, context: Any, before_bytes: int | None) -> int | None:
-        """Answer the next command; return its size, or None where the stream is to end."""
+        """Answer the next command; return its size, or None if the stream should end."""
         message = self._admission.message(context, "Telemetry", before_bytes)
         try:
             async with message as raw:
@@ -119,11 +119,11 @@ class Telemetry:
 
 
 def answer_to(raw: bytes) -> bytes:
-    """Return the answer to one TelemetryCommand; nothing when it needs none."""
+    """Return the response to one TelemetryCommand; empty if it needs none."""
     try:
         command = service.TelemetryCommand.FromString(raw)
     except DecodeError:
-        return _refused(Code.BAD_REQUEST, "this is no TelemetryCommand")
+        return _refused(Code.BAD_REQUEST, "expected a TelemetryCommand")
     if not command.HasField("settings"):
         return b""
     answer = service.TelemetryCommand(status=ok(), settings=merged(command.settings))
@@ -131,7 +131,7 @@ def answer_to(raw: bytes) -> bytes:
 
 
 def merged(settings: Any) -> Any:
-    """Return the client's Settings with everything filled in that the server decides.
+    """Return the client's Settings, with every field filled in that the server decides.
 
     Metrics stay off, as with the original broker. The Python SDK's push consumer then stops
     reading this stream after the first Settings, which is why those must be complete.
@@ -166,7 +166,7 @@ def _merge_subscription(settings: Any) -> None:
     subscription.fifo = False
     subscription.receive_batch_size = MAX_RECEIVE_BATCH
     asked_ms = subscription.long_polling_timeout.ToMilliseconds()
-    # What a client does not poll for longer, it does not wait for longer when it stops.
+    # A stopping client waits for its polls to end, so a shorter poll makes a faster stop.
     poll_ms = min(asked_ms, DEFAULT_POLL_MS) if asked_ms > 0 else DEFAULT_POLL_MS
     subscription.long_polling_timeout.FromMilliseconds(poll_ms)
     settings.backoff_policy.Clear()
