@@ -1,1 +1,1 @@
-"""One node's process: settings, ports, identity; wires all other rooms."""
+"""One node's process: settings, ports, identity. It wires all other packages together."""

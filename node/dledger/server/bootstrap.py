@@ -1,7 +1,8 @@
-"""Which group this disk belongs to, and how it comes to belong to one.
+"""Which group this disk belongs to, and how it joins one.
 
-Owned by the node, which starts its driver once the disk belongs to a group: by `Bootstrap`, or by
-the greeting of a member that knows the disk's UUID; and to none but the one it was told before.
+Owned by the node, which starts its driver once the disk belongs to a group. A disk joins by
+`Bootstrap`, or by the handshake of a member that knows the disk's UUID; and only the group that the
+setting ``group_id`` names.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ logger = logging.getLogger(__name__)
 
 
 def authoritative_membership(core: RaftView | None) -> Membership:
-    """Return the members if we lead, and so know them all; none otherwise: a follower may lag."""
+    """Return the members if this node leads; none otherwise, since a follower may lag."""
     if core is None or core.role is not Role.LEADER:
         return Membership()
     return core.membership
 
 
 class Bootstrap:
-    """The identity of one disk, formatted if it was empty; it joins one group, once.
+    """The identity of one disk, which is formatted if it was empty; it joins one group, once.
 
     Args:
-        address: Where this node tells its peers that it is.
-        told_group: The id of the group that the disk may join, or found, if it is empty; "": none.
-        feature_level: What this node tells its peers that it knows.
-        on_joined: Called when the disk has come to belong to a group.
+        address: The peer address that this node sends in its handshakes.
+        told_group: The id of the group that an empty disk may join or bootstrap; "": none.
+        feature_level: The feature level that this node sends in its handshakes.
+        on_joined: Called when the disk has joined a group.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Bootstrap:
 
         Raises:
             NodeRemoved: The group has removed this node.
-            StorageError: The directory is foreign or damaged.
+            StorageError: The directory belongs to another node, or is damaged.
         """
         self._files = files
         self._directory = directory
@@ -75,7 +76,7 @@ class Bootstrap:
             raise self._removed(tombstone)
         if self.group_id and told_group not in ("", self.group_id):
             logger.warning(
-                "this disk belongs to group %r; group_id %r is for an empty one",
+                "this disk belongs to group %r; group_id %r applies to an empty disk only",
                 self.group_id,
                 told_group,
             )
@@ -91,21 +92,21 @@ class Bootstrap:
         return self.identity.group_id
 
     def founding_of(self, last_index: int) -> BootstrapRecord | None:
-        """Return what is still to be written of a founding by this node, for a log that ends there.
+        """Return this node's bootstrap if a log that ends at *last_index* lacks its entry.
 
         Raises:
-            CorruptFile: The record of it is damaged.
+            CorruptFile: The bootstrap record is damaged.
         """
         founding = self._founding.load()
         begun = founding is not None and founding.group_id == self.group_id
         return founding if begun and last_index == self.identity.recovered_to else None
 
     async def bootstrap(self, group_id: str, members: tuple[Member, ...]) -> None:
-        """Found a group with this node among its members. Recorded before it is done.
+        """Bootstrap a group with this node among its members; it is recorded on disk first.
 
         Raises:
             AlreadyBootstrapped: This node belongs to a group.
-            NotTheGroup: It was told to join another one, or none.
+            NotTheGroup: This node is configured to join another group, or none.
             InvalidArgument: See `check_bootstrap`.
         """
         founding = check_bootstrap(group_id, members, own_id=self.node_id)
@@ -116,11 +117,11 @@ class Bootstrap:
                 raise NotTheGroup(told=self.told_group, theirs=group_id)
             await asyncio.to_thread(self._founding.save, founding)
             await self._join(group_id)
-            logger.info("founding group %s with %s", group_id, [m.name for m in members])
+            logger.info("bootstrapping group %s with %s", group_id, [m.name for m in members])
             await self._on_joined()
 
     def handshake_to(self, member: Member) -> Handshake:
-        """Return the greeting for a stream to *member*."""
+        """Return the handshake for a stream to *member*."""
         return Handshake(
             group_id=self.group_id,
             sender_id=self.node_id,
@@ -131,11 +132,11 @@ class Bootstrap:
         )
 
     async def accept(self, handshake: Handshake, view: Callable[[], RaftView | None]) -> None:
-        """Accept a peer's greeting; an Unjoined node joins the group that it was told to join.
+        """Accept a peer's handshake; an Unjoined node joins the group it is configured to join.
 
         Args:
-            handshake: The greeting.
-            view: Gives the core, once there is one.
+            handshake: The peer's handshake.
+            view: Returns the Raft core, or None before there is one.
 
         Raises:
             Refused: See `handshake.check`.
@@ -153,14 +154,14 @@ class Bootstrap:
             if joins:
                 await self._join(handshake.group_id)
                 logger.info(
-                    "joined group %s at the greeting of %r",
+                    "joined group %s by the handshake of %r",
                     handshake.group_id,
                     handshake.sender_name,
                 )
                 await self._on_joined()
 
     async def bury(self, index: int, now_ms: int) -> NodeRemoved:
-        """Write the tombstone: the group has removed this node. Returns why the node must stop.
+        """Write the tombstone of a node that its group has removed; return why it must stop.
 
         Raises:
             DiskFull, StorageError: It could not be written; the node must stop all the same.

@@ -1,10 +1,11 @@
-"""``dledger log discard DIR``: a group of one gives up, by name, what rotted on its only disk.
+"""``dledger log discard DIR``: discards damaged entries of a group of one, explicitly.
 
-A lone voter with damage never leads again: nobody has what it lacks, and a leader must be able to
-send what it has. Only a human can say that it is lost. Without ``--group-id`` the command says what
-would be; with it, and with the last damaged entry that was shown, it does that. See docs/adr/0017.
+The only voter of a group cannot lead with a damaged log: no other node has the damaged entries, and
+a leader must be able to send its whole log. Only a human can decide that they are lost. Without
+``--group-id`` the command shows what would be discarded; with it, and with the last damaged entry
+that was shown, it discards. See docs/adr/0017.
 
-It runs on the disk of a stopped node, which it opens as a start does.
+It runs on the disk of a stopped node, which it opens in the same way as a start.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ _CHUNK_BYTES: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is to be given up.
+    """What would be discarded.
 
     Attributes:
         damaged: The damaged entries.
-        messages_below: Messages in entries below this one go; 0: none.
-        log_behind: The log ends with this entry; None: where it does.
+        messages_below: Messages in entries below this one are dropped; 0: none.
+        log_behind: The log is truncated after this entry; None: not at all.
     """
 
     damaged: tuple[range, ...]
@@ -50,11 +51,11 @@ class Plan:
 
 
 def plan_of(damaged: Sequence[range], *, in_state: int) -> Plan:
-    """Return how a log with such damage can be whole again.
+    """Return what to discard so that a log with this damage is whole again.
 
-    What is in the state of a snapshot is lost as messages only: those of the damaged entries, and
-    all older ones, as if retention had taken them. What is not cannot be applied, and so nothing
-    behind it can: the log ends before it.
+    Damaged entries that a snapshot's state includes cost messages only: their own, and all older
+    ones, as if retention had dropped them. Other damaged entries cannot be applied, nor can any
+    entry after them: the log is truncated before the first of these.
 
     Args:
         damaged: The damaged entries, ascending; at least one.
@@ -70,7 +71,7 @@ def plan_of(damaged: Sequence[range], *, in_state: int) -> Plan:
 def check_alone(
     node_id: NodeId, membership: Membership, unknown: Sequence[int], *, group_id: str
 ) -> None:
-    """Refuse to give up what another node may have.
+    """Refuse to discard entries that another node may have.
 
     Raises:
         Refused: The group has, or may have, other members.
@@ -96,10 +97,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show or do it; returns 0, or 1 if there is something to give up and it was only shown.
+    """Show or discard; returns 0, or 1 if there is something to discard and it was only shown.
 
     Raises:
-        Refused: It is not to be given up, or not what was typed.
+        Refused: It must not be discarded, or differs from what was typed.
         StorageError: The disk is damaged beyond that, or in use.
     """
     files = RealFiles()
@@ -155,7 +156,7 @@ def _told(plan: Plan, lost: Sequence[str]) -> Iterator[str]:
 
 
 class _Disk:
-    """A stopped node's log and snapshots, opened as a start does."""
+    """A stopped node's log and snapshots, opened in the same way as a start."""
 
     def __init__(self, files: Files, directory: Path, identity: Identity) -> None:
         self.identity = identity
@@ -175,7 +176,7 @@ class _Disk:
         self._log.close()
 
     def find_damage(self) -> tuple[range, ...]:
-        """Read everything that counts; return what is damaged."""
+        """Read the whole log; return the damaged ranges."""
         index = max(self._log.first_index, self._log.needed_from)
         while index <= self._log.last_index:
             try:
@@ -185,7 +186,7 @@ class _Disk:
         return self._log.faulty
 
     def check_alone(self) -> None:
-        """Refuse to go on where another node may have what is lost. Raises Refused."""
+        """Refuse to continue if another node may have the damaged entries. Raises Refused."""
         group_id = self.identity.group_id
         known = dict(self.snapshots.memberships())
         ours = [index for index, one in known.items() if one.group_id == group_id]
@@ -194,7 +195,7 @@ class _Disk:
         check_alone(self.identity.node_id, newest, sorted(unknown), group_id=group_id)
 
     def loses(self, plan: Plan) -> list[str]:
-        """Bring the state to where *plan* leaves it; return which queue offsets are lost."""
+        """Apply *plan* to the state in memory; return which queue offsets are lost."""
         before = self._bounds()
         self._state.topics.drop_before(plan.messages_below)
         lost = [
@@ -207,7 +208,7 @@ class _Disk:
         return lost + self._loses_behind(plan.log_behind)
 
     def _loses_behind(self, last: int) -> list[str]:
-        """Return from which offsets on the queues lose what they got behind an entry."""
+        """Return from which offset on each queue loses what it got after an entry."""
         state = BrokerState.decode(self._state.encode())
         for index in range(self.snapshots.index + 1, last + 1):
             (entry,) = self._log.read(index, index, 0)
@@ -227,7 +228,7 @@ class _Disk:
         }
 
     def give_up(self, plan: Plan, lost: Sequence[str]) -> None:
-        """Write that it is given up, then do it. Each step may be repeated after a crash."""
+        """Record the discard, then carry it out. Each step may be repeated after a crash."""
         done = Discard(
             group_id=self.identity.group_id,
             damaged=tuple((each.start, each.stop - 1) for each in plan.damaged),

@@ -1,7 +1,7 @@
-"""The node as its servicers see it: one face over a driver that may not run yet.
+"""The node as its services see it, over a driver that may not run yet.
 
-Implements `requests.engine.Engine`. Before the node has joined a group every question is answered
-with NotJoined, so that a servicer needs no case for it.
+Implements `requests.engine.Engine`. Until the node has joined a group, every call raises NotJoined,
+so that the services need no special case.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _GROWING: Final = frozenset({CommandType.PRODUCE, CommandType.CREATE_TOPIC})
 
 
 class NodeEngine:
-    """Routes servicers' questions to the driver, once there is one."""
+    """Passes the services' calls to the driver, once there is one."""
 
     def __init__(
         self,
@@ -51,25 +51,25 @@ class NodeEngine:
         self._listeners: list[Callable[[], None]] = []
 
     def attach(self, driver: Driver) -> None:
-        """Start answering from *driver*."""
+        """Pass calls to *driver* from now on."""
         self._driver = driver
         for listener in self._listeners:
             driver.on_applied(listener)
         self._attached.set()
 
     def is_leader(self) -> bool:
-        """Whether this node leads and its state has everything acknowledged before its term."""
+        """Whether this node leads and its state has every write acknowledged before its term."""
         return self._driver is not None and self._driver.is_serving_leader()
 
     def leader(self) -> Member | None:
-        """Return the leader this node knows of, with the address at which it is called."""
+        """Return the leader that this node knows, with its peer address."""
         if self._driver is None or self._driver.core.leader is None:
             return None
         member = self._driver.core.membership.get(self._driver.core.leader)
         return replace(member, address=self._peers.address(member)) if member else None
 
     def endpoints(self) -> Sequence[ClientEndpoint]:
-        """Return where clients reach the members that said so, by name; this node included."""
+        """Return the known client addresses of the members, this node included, by name."""
         known = [(self._name, self.node_id, self._clients)]
         known += [
             (member.name, member.id, address)
@@ -89,15 +89,15 @@ class NodeEngine:
         ]
 
     def knows_members(self) -> bool:
-        """Whether each member has told this node where clients reach it."""
+        """Whether this node knows every member's client address."""
         members = self._driver.core.membership.members if self._driver is not None else ()
         return all(m.id == self.node_id or m.id in self._peers.endpoints for m in members)
 
     def hears(self, node_id: NodeId) -> bool:
         """Whether *node_id* is this node, or one whose link is up.
 
-        A frozen node keeps its links: where this node leads, that one has also answered within an
-        election timeout.
+        A frozen node keeps its links. So a leader also requires a response within an election
+        timeout.
         """
         if node_id == self.node_id:
             return True
@@ -113,7 +113,7 @@ class NodeEngine:
         return self._joined().submit(command, grows=grows, line=line, producer=producer)
 
     def check(self, kind: int) -> None:
-        """Raise where a new command of this kind would be refused; see `Driver.check`."""
+        """Raise if a new command of this kind would be refused; see `Driver.check`."""
         self._joined().check(grows=kind in _GROWING)
 
     async def propose(self, command: bytes) -> object:
@@ -124,10 +124,10 @@ class NodeEngine:
         """Return a committed entry.
 
         Raises:
-            NotLeader: The state came with a snapshot, the entry is still on its way; the leader
+            NotLeader: The state came with a snapshot and the entry has not arrived yet; the leader
                 has it.
-            OffsetOutOfRange: It is not kept any longer.
-            CorruptRecord: It cannot be read back.
+            OffsetOutOfRange: Retention has dropped the entry.
+            CorruptRecord: The entry cannot be read back.
         """
         driver = self._joined()
         if index > driver.view.last_index:
@@ -154,7 +154,7 @@ class NodeEngine:
             await self._driver.wait_change(timeout_s)
 
     def hand_over(self, target: NodeId) -> bool:
-        """Start handing leadership to *target*; False if it is not close behind, or not now."""
+        """Start a transfer to *target*; False if it lags or a transfer is not possible now."""
         core = self._joined().core
         progress = core.progress().get(target)
         behind = core.last_index - progress.match_index if progress else CAUGHT_UP_ENTRIES + 1
@@ -177,7 +177,7 @@ class NodeEngine:
             self._driver.on_applied(listener)
 
     def not_ready_reason(self) -> str:
-        """Say why clients should not be sent here; empty when they may."""
+        """Return why clients should not be sent here; empty if they may be."""
         driver = self._driver
         if driver is None:
             return _unjoined(self._told_group)
@@ -196,5 +196,5 @@ class NodeEngine:
 
 def _unjoined(told_group: str) -> str:
     if not told_group:
-        return "Unjoined, and not told which group to join: see the setting group_id"
-    return f"Unjoined: waiting for Bootstrap, or for a member's greeting, of group {told_group!r}"
+        return "Unjoined, and no group to join is configured: set group_id"
+    return f"Unjoined: waiting for Bootstrap, or a member's handshake, of group {told_group!r}"

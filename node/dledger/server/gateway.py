@@ -42,11 +42,11 @@ _WATCH_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What clients keep busy at one node.
+    """The load that clients put on one node.
 
     Attributes:
-        held_request_bytes: Requests under way, or held through an election.
-        waiting_polls: Consumers' polls that wait for a message.
+        held_request_bytes: Requests in progress, or held through an election.
+        waiting_polls: Consumers' long polls waiting for a message.
         telemetry_streams: Open Telemetry streams, one for each connected client.
     """
 
@@ -58,14 +58,14 @@ class Load:
 class Gateway:
     """One per node, shared by its ports.
 
-    Life: `start` before the servers; `drain` before they stop, so that clients that wait are sent
-    on their way while calls under way still end well; `close` after they have stopped.
+    Life cycle: `start` before the servers; `drain` before they stop, so that waiting clients get
+    their response and calls in progress can finish; `close` after they have stopped.
 
     Args:
         engine: The node.
         config: Settings of the client protocol.
-        dial: Opens a channel to a peer's ``host:port``; the default is plain text.
-        metrics: Where answers are counted; by default nobody looks at them.
+        dial: Opens a channel to a peer's ``host:port``; the default is plaintext.
+        metrics: Where responses are counted; by default in metrics that are not exported.
     """
 
     def __init__(
@@ -128,8 +128,8 @@ class Gateway:
         """Return the services of one port.
 
         Args:
-            tls: The port speaks TLS: routes asked for through it name the TLS ports.
-            peer_port: The port is for peers: what comes through it was forwarded.
+            tls: The port uses TLS: routes requested through it name the TLS ports.
+            peer_port: The port is for peers: client requests through it were forwarded.
         """
         messaging = MessagingHandlers(self.context, self._messaging, tls=tls, peer_port=peer_port)
         handlers = (
@@ -140,7 +140,7 @@ class Gateway:
         return (*handlers, passed_on_handler(self.clients)) if peer_port else handlers
 
     def load(self) -> Load:
-        """Return what clients keep busy here now."""
+        """Return the current load."""
         return Load(
             held_request_bytes=self.relay.held_bytes,
             waiting_polls=len(self.queue_followers) + len(self.turns),
@@ -155,14 +155,14 @@ class Gateway:
         self._tasks = [loop.create_task(self._watch()), loop.create_task(self._follow_clients())]
 
     def drain(self) -> None:
-        """End Telemetry streams and long polls now; other calls are served on."""
+        """End Telemetry streams and long polls now; other calls are still served."""
         self.telemetry.close()
         self.queue_followers.close()
         self.turns.close()
         self.relay.cancel_streams()
 
     async def close(self) -> None:
-        """Stop everything that runs behind the handlers."""
+        """Stop all tasks behind the handlers."""
         self.drain()
         for task in self._tasks:
             task.cancel()
@@ -177,7 +177,7 @@ class Gateway:
         self.turns.notify(changes)
 
     async def _watch(self) -> None:
-        """Let waiting polls see that leadership has moved."""
+        """Wake waiting polls whenever leadership changes."""
         while True:
             await self.engine.wait_leader_change(_WATCH_S)
             if not self.engine.is_leader():
@@ -185,7 +185,7 @@ class Gateway:
                 self.turns.look_again()
 
     async def _follow_clients(self) -> None:
-        """Hand leadership to the node that clients use, if it is another."""
+        """Transfer leadership to the node that clients use, if it is another one."""
         while True:
             await asyncio.sleep(WINDOW_S)
             if not self.engine.is_leader() or not self.config.leader_follows_clients:
@@ -194,7 +194,7 @@ class Gateway:
             favourite = self.locality.end_window()
             if favourite is not None and self.engine.hand_over(favourite):
                 logger.info(
-                    "group %s: nearly all requests come through %s, which is to lead",
+                    "group %s: nearly all requests come through %s: transferring leadership to it",
                     self.engine.group,
                     favourite,
                 )

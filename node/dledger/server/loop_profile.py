@@ -1,9 +1,9 @@
-"""How long the event loop's turns take, in processor time: what keeps all else waiting meanwhile.
+"""Measures how long iterations of the event loop take, in CPU time: all else waits meanwhile.
 
-A beat of the loop every 20 ms looks at how much the loop's thread has computed since the one
-before. A turn that takes longer holds the next beat up, so it is seen whole, with at most a beat's
-worth of other work: the figure may be 20 ms too high, never too low. Processor time, because wall
-time says as much about the neighbours on a machine.
+A timer fires every 20 ms and reads the CPU time that the loop's thread has used since the last
+time. A longer iteration delays the timer, so it is measured whole, plus at most 20 ms of other
+work: the figure may be 20 ms too high, never too low. CPU time, because wall time depends on other
+processes of the machine.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ logger = logging.getLogger(__name__)
 
 BEAT_S: Final = 0.02
 LONG_S: Final = 0.25
-"""A turn worth a line in the log: half of an election timeout."""
+"""An iteration this long is logged: half of an election timeout."""
 
 
 class LoopProfile:
     """Measures the event loop that it was started on.
 
     Args:
-        observe: Is given the CPU seconds between each two beats.
+        observe: Called with the CPU seconds between two timer events.
         cpu_s: The clock; by default that of the calling thread.
     """
 
@@ -54,5 +54,5 @@ class LoopProfile:
         taken_s, self._seen_s = now_s - self._seen_s, now_s
         self._observe(taken_s)
         if taken_s >= LONG_S:
-            logger.warning("the event loop computed for %.0f ms in one piece", taken_s * 1000)
+            logger.warning("the event loop was busy for %.0f ms without a break", taken_s * 1000)
         self._wait()

@@ -1,9 +1,9 @@
-"""How this process takes memory from the system, and gives it back. For the node's process only.
+"""Tunes how the node's process takes memory from the system, and returns it.
 
-Entries, frames and disk chunks of 100 KiB to 4 MiB come and go on several threads all the time. A
-block that is mapped for one use costs a page fault per 4 KiB, several times what is done with its
-bytes, so freed blocks are kept for the next use; in two arenas, or each thread would keep its own.
-What is free goes back every few seconds instead, so that a node that was busy is small again after.
+Entries, frames and disk chunks of 100 KiB to 4 MiB are allocated and freed on several threads all
+the time. A block mapped for a single use costs a page fault per 4 KiB, several times the cost of
+using its bytes, so freed blocks are kept for reuse; in two arenas, or each thread would keep its
+own. Free memory is returned every few seconds instead, so that a node shrinks after a busy period.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _GIVE_BACK_S: Final = 5.0
 
 
 def keep_blocks() -> None:
-    """Have the allocator keep freed blocks, where it knows such settings (musl does not)."""
+    """Make the allocator keep freed blocks, if it has these settings (musl does not)."""
     with suppress(AttributeError, OSError):
         library = ctypes.CDLL(None)
         for key, value in SETTINGS.items():
@@ -37,7 +37,7 @@ def keep_blocks() -> None:
 
 
 def give_back() -> None:
-    """Return every whole page that is free to the system (5 ms for 100 MB)."""
+    """Return every free whole page to the system (5 ms for 100 MB)."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -1,8 +1,8 @@
-"""One node's life: identity, founding or joining a group, servers, shutdown.
+"""One node's life cycle: identity, bootstrapping or joining a group, servers, shutdown.
 
-A node whose disk is empty is Unjoined: it answers Status and waits, until Admin.Bootstrap founds
-a group with it, or a member that knows its UUID greets it. Everything real (clock, files, threads,
-network) is built here.
+A node with an empty disk is Unjoined: it answers Status and waits until Admin.Bootstrap creates a
+group with it, or until a member that knows its UUID opens a stream to it. Everything real (clock,
+files, threads, network) is built here. Called by the ``dledger node`` command.
 """
 
 from __future__ import annotations
@@ -84,12 +84,12 @@ class Node:
             on_fatal: Called once when storage fails while running, when the group has removed
                 this node (NodeRemoved), or when this version is too old for it (NewerCommand,
                 NewerFormat); the process must end.
-            features: What this version knows.
-            state: An empty state that knows as much; one of this version by default.
-            watchdog: The process's, which the caller starts; without one nobody watches.
+            features: The features that this version supports.
+            state: An empty state with the same features; one of this version by default.
+            watchdog: The process's watchdog, which the caller starts; None for none.
 
         Raises:
-            StorageError: The directory is locked, foreign or corrupt.
+            StorageError: The directory is locked, belongs to another node, or is corrupt.
         """
         self._settings = settings
         self._on_fatal = on_fatal
@@ -172,7 +172,7 @@ class Node:
         """Recover the log if there is one, then serve.
 
         Raises:
-            StorageError: The log is corrupt or foreign; this node must not vote.
+            StorageError: The log is corrupt or another node's; this node must not vote.
         """
         if self._joining.group_id:
             await self._start_replica()
@@ -188,7 +188,7 @@ class Node:
         await self._servers.start()
 
     async def stop(self) -> None:
-        """Hand leadership over, then close the ports, then the log."""
+        """Transfer leadership, then close the ports, then the log."""
         self._stopping = True
         await self._hand_over()
         self._gateway.drain()
@@ -208,7 +208,7 @@ class Node:
         if driver is None or not driver.is_running or driver.core.transfer_candidate() is None:
             return
         chosen = driver.transfer_leadership(None)
-        logger.info("shutting down: handing leadership to %s", chosen)
+        logger.info("shutting down: transferring leadership to %s", chosen)
         deadline_s = self._clock.monotonic_s() + _TRANSFER_DEADLINE_S
         while driver.core.role is Role.LEADER and self._clock.monotonic_s() < deadline_s:
             await driver.wait_change(0.1)
@@ -242,20 +242,20 @@ class Node:
     def _log(self) -> CommitLog | None:
         return self._replica.log if self._replica is not None else None
 
-    # -- founding and joining -------------------------------------------------------------------
+    # -- bootstrap and joining ------------------------------------------------------------------
 
     async def bootstrap(self, group_id: str, members: tuple[Member, ...]) -> None:
-        """Found a group. Raises AlreadyBootstrapped, InvalidArgument."""
+        """Bootstrap a group. Raises AlreadyBootstrapped, InvalidArgument."""
         await self._joining.bootstrap(group_id, members)
 
     def handshake_to(self, member: Member) -> Handshake:
-        """Return the greeting for a stream to *member*."""
+        """Return the handshake for a stream to *member*."""
         return self._joining.handshake_to(member)
 
     async def handshake_from(self, handshake: Handshake) -> Member | None:
-        """Accept a peer's greeting, which may make this node join its group; or raise.
+        """Accept a peer's handshake, by which this node may join its group; or raise.
 
-        Returns the sender as a member, by this node's log or by the word of a member that is in it;
+        Returns the sender as a member, according to this node's log or to a member in that log;
         None while this node knows no member.
         """
         if self._stopping:
@@ -271,12 +271,12 @@ class Node:
             if sender is None:
                 group_id = self._joining.group_id
                 raise NotMember(handshake.sender_id, name=handshake.sender_name, group_id=group_id)
-            logger.info("heard of a new member: %s", sender)
+            logger.info("learned of a new member: %s", sender)
             core.introduce(sender.id)
         return sender
 
     def check_sender(self, sender: NodeId) -> None:
-        """Refuse what a node says that is no member any more. Raises MemberRemoved, NotMember."""
+        """Refuse messages of a former member. Raises MemberRemoved, NotMember."""
         core, group_id = self._driver.core if self._driver else None, self._joining.group_id
         if core is None or core.hears(sender):
             return
@@ -286,7 +286,7 @@ class Node:
         raise NotMember(sender, name=sender, group_id=group_id)
 
     def removed(self, index: int) -> None:
-        """Take note that committed entry *index* removed this node: it stops for good."""
+        """Stop this node permanently: committed entry *index* removed it."""
         if self._burial is None and not self._stopping:
             self._burial = asyncio.get_running_loop().create_task(self._write_tombstone(index))
 
@@ -295,11 +295,11 @@ class Node:
             reason: StorageError | DiskFull = await self._joining.bury(index, self._clock.unix_ms())
         except (DiskFull, StorageError) as error:
             reason = error
-        logger.critical("removed by entry %d, this node stops: %s", index, reason)
+        logger.critical("removed by entry %d; stopping this node: %s", index, reason)
         self._on_fatal(reason)
 
     def receive(self, message: Message) -> None:
-        """Take a peer's message."""
+        """Handle a peer's message."""
         if self._driver is not None:
             self._driver.receive(message)
 
@@ -309,12 +309,12 @@ class Node:
             self._driver.outdated(error)
 
     def peer_disconnected(self, peer: NodeId) -> None:
-        """Pass on that a peer's stream broke."""
+        """Report to the driver that a peer's stream broke."""
         if self._driver is not None and not self._stopping:
             self._driver.peer_disconnected(peer)
 
     def transfer_leadership(self, target: NodeId | None) -> NodeId:
-        """Hand leadership over. Raises NotJoined, NotLeader, InvalidArgument."""
+        """Transfer leadership. Raises NotJoined, NotLeader, InvalidArgument."""
         if self._driver is None:
             raise NotJoined
         return self._driver.transfer_leadership(target)
@@ -338,7 +338,7 @@ class Node:
         return self._joining.group_id, self._log
 
     def committed_log(self) -> CommittedLog:
-        """Return what is committed and on this disk. Raises NotJoined."""
+        """Return the entries that are committed and on this disk. Raises NotJoined."""
         if self._replica is None:
             raise NotJoined
         log, core = self._replica.log, self._replica.driver.core
@@ -349,7 +349,7 @@ class Node:
             last_index=min(core.commit_index, log.synced_index),
         )
 
-    # -- how it is ------------------------------------------------------------------------------
+    # -- status and health ----------------------------------------------------------------------
 
     def status(self) -> NodeStatus:
         """Return this node's view of itself and its group."""
@@ -369,7 +369,7 @@ class Node:
         return node_status(facts, self._driver, self._log, self._peers)
 
     def _live_problem(self) -> str:
-        """Say why the process should be restarted; called from the health thread."""
+        """Return why the process should be restarted; empty: no reason. On the health thread."""
         driver = self._driver
         if driver is None or self._stopping or self._watchdog.is_patient:
             return ""
@@ -377,13 +377,13 @@ class Node:
         return f"the event loop has not run for {stalled_s:.1f} s" if stalled_s > _STALLED_S else ""
 
     def _ready_problem(self) -> str:
-        """Say why this node should get no clients; called from the health thread too."""
+        """Return why this node should get no clients; empty: no reason. On the health thread."""
         if self._stopping:
             return "shutting down"
         return self.engine.not_ready_reason()
 
     async def _check_disk(self) -> None:
-        """Every second: watch the disk, make the next segment ready."""
+        """Every second: check the disk, and prepare the next segment."""
         while True:
             self._usage = await asyncio.to_thread(shutil.disk_usage, self._directory)
             if self._replica is not None:
@@ -400,7 +400,7 @@ class Node:
             await asyncio.sleep(_HOUSEKEEPING_S)
 
     async def _publish_metrics(self) -> None:
-        """Publish gauges every second, also while the disk keeps housekeeping waiting."""
+        """Publish gauges every second, even while maintenance waits for the disk."""
         while True:
             status, load, free = self.status(), self._gateway.load(), self._usage.free
             sample = node_sample(

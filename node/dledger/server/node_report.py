@@ -19,7 +19,7 @@ from dledger.types import Member, NodeId, Role
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What a node knows of itself whether or not it has joined a group."""
+    """What a node knows about itself, whether or not it has joined a group."""
 
     node_id: NodeId
     name: str
@@ -35,7 +35,7 @@ class Facts:
 
 
 class PeerView(Protocol):
-    """What is known of the other members beside what Raft knows; see `peers.peers.Peers`."""
+    """What is known about the other members outside Raft; see `peers.peers.Peers`."""
 
     @property
     def levels(self) -> MemberLevels:
@@ -159,11 +159,11 @@ def node_sample(
 
 
 def quorum_margin(core: Raft) -> int | None:
-    """Return how many voters more than a majority could commit an entry now; None: not leading.
+    """Return how many voters the group can lose and still commit; None if this node does not lead.
 
-    Counted are the leader and each voter that it heard within an election timeout and that lacks
-    at most 1000 entries; while the voters change, the smaller of the two halves' margins. At 0 the
-    loss of one more stops writes; below, they stand still.
+    It counts the leader and each voter that the leader heard from within an election timeout and
+    that lags by at most 1000 entries; during a joint membership it is the smaller margin of the two
+    sets of voters. At 0 the loss of one more voter stops writes; below 0 they have stopped.
     """
     if core.role is not Role.LEADER:
         return None

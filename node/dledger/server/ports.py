@@ -1,4 +1,4 @@
-"""Which of a node's ports serves what, and the certificate of the TLS port."""
+"""Which services each port of a node has, and the certificate of the TLS port."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from dledger.server.servers import MAX_CLIENT_STREAMS, Listener
 def listeners(
     settings: Settings, gateway: Gateway, peer_services: Sequence[grpc.GenericRpcHandler]
 ) -> list[Listener]:
-    """Return the ports of a node: clients in plain text, peers, and clients over TLS if it is on.
+    """Return a node's ports: clients in plaintext, peers, and clients over TLS if enabled.
 
     Args:
-        settings: The node's.
-        gateway: Serves clients, at the peer port those whose node sent them on.
-        peer_services: What the peer port serves besides.
+        settings: The node's settings.
+        gateway: Serves clients, and forwarded client requests on the peer port.
+        peer_services: The other services of the peer port.
     """
     host = settings.listen_host
     clients = Listener(

@@ -1,4 +1,4 @@
-"""A member's log and what stands on it: opened when a node starts as a member, or becomes one.
+"""A member's log, driver and maintenance: opened when a node starts as a member, or becomes one.
 
 Owned by the node, which gives it files, clock and network.
 """
@@ -38,19 +38,19 @@ from dledger.store.snapshot_files import SNAPSHOT_DIRECTORY, SnapshotFiles
 from dledger.types import HardState
 
 _RESERVE_BYTES: Final = 16 << 20
-"""Free space that segments never take, so that hard state can always be saved."""
+"""Free space that segments never use, so that the hard state can always be saved."""
 _MAX_QUEUED_BYTES: Final = 32 << 20
-"""Commands that wait to become an entry, and entries that wait to be committed: each so many."""
+"""Limit of the commands waiting to become an entry, and that of uncommitted entries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberDependencies:
-    """What a replica is given.
+    """What a replica needs from its node.
 
     Attributes:
-        watchdog: Of the process; told of work that takes long.
-        on_fatal: Called when nothing this node says can be trusted any more.
-        levels: What each member knows; nothing above that is let into the log.
+        watchdog: The process's watchdog; it is told about long work.
+        on_fatal: Called when nothing that this node sends can be trusted any more.
+        levels: The members' feature levels; commands above the lowest stay out of the log.
         on_removed: Called with the index of the entry that removed this node from its group.
     """
 
@@ -69,7 +69,7 @@ class MemberDependencies:
 
 
 class Replica:
-    """Log, driver and maintenance of a member; *founds*: the group begins with this start."""
+    """A member's log, driver and maintenance; *founds*: this start bootstraps the group."""
 
     def __init__(
         self,
@@ -85,10 +85,10 @@ class Replica:
 
     @classmethod
     async def open(cls, given: MemberDependencies) -> Replica:
-        """Recover the log of the joined group, or found it.
+        """Recover the log of the joined group, or bootstrap the group.
 
         Raises:
-            StorageError: The log is corrupt or foreign; this node must not vote.
+            StorageError: The log is corrupt or another node's; this node must not vote.
         """
         hard_state_file = HardStateFile(given.files, given.directory)
         hard_state = await asyncio.to_thread(hard_state_file.load)
@@ -109,19 +109,19 @@ class Replica:
             self.driver.campaign()
 
     async def stop(self) -> None:
-        """Let the running writes end, then close the log."""
+        """Wait for running writes to finish, then close the log."""
         await self.driver.stop()
         await asyncio.to_thread(self.log.close)
 
     async def prepare(self) -> None:
-        """Make the next segment ready."""
+        """Prepare the next segment."""
         try:
             await asyncio.to_thread(self.log.prepare)
         except StorageError as error:
             self.driver.disk_failed(error)
 
     def repairs(self) -> list[Coroutine[Any, Any, None]]:
-        """Return what looks for rot, and what fetches from peers what is found."""
+        """Return the tasks that look for bit rot, and that fetch damaged entries from peers."""
         given, log, driver = self._given, self.log, self.driver
         source = RecordsClient(given.peers, given.joining.group_id)
         refetcher = LogRepairer(
@@ -151,7 +151,7 @@ def _open_log(given: MemberDependencies) -> CommitLog:
 
 
 def _found(log: CommitLog, hard_state_file: HardStateFile, founding: BootstrapRecord) -> HardState:
-    """Write the founding entry behind what the log holds, and the term it belongs to."""
+    """Append the bootstrap entry to the log, and write its term to the hard state."""
     entry = founding.entry(last_index=log.last_index, last_term=log.term(log.last_index))
     hard_state = HardState(term=entry.term)
     hard_state_file.save(hard_state)

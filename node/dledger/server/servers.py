@@ -12,26 +12,26 @@ import grpc
 import grpc.aio
 
 MAX_CONCURRENT_RPCS: Final = 1 << 15
-"""Calls under way at one port, polls and streams included; more are refused as overload."""
+"""Calls in progress at one port, polls and streams included; more get RESOURCE_EXHAUSTED."""
 MAX_CLIENT_STREAMS: Final = 256
-"""Calls under way on one connection of a client, polls included. HTTP/2 tells clients so: a gRPC
-library keeps further calls until there is room, so a flood waits where it is made."""
+"""Calls in progress on one client connection, polls included. HTTP/2 announces it to clients, and a
+gRPC library holds further calls back, so that a flood waits at its source."""
 MAX_PENDING_CALLS: Final = 1_280
-"""Calls that came faster than they are taken up, by one in each turn of the event loop, from five
-connections that flood; gRPC cancels what exceeds them, and names no reason."""
+"""Calls waiting to be accepted, one per iteration of the event loop: enough for five flooding
+connections. gRPC cancels further ones without a reason."""
 MAX_CONNECTIONS: Final = 12_000
-"""To one port; more are closed at once, and a gRPC client tries another node."""
+"""Connections to one port; more are closed at once, and a gRPC client tries another node."""
 HANDSHAKE_MS: Final = 5_000
-"""So long a new connection may take to say that it speaks HTTP/2, and TLS where that is asked."""
+"""How long a new connection may take for its HTTP/2 preface, and for its TLS handshake if any."""
 MAX_IDLE_MS: Final = 300_000
-"""A client's connection without a call is closed after so long; its next call opens one."""
+"""A client connection without a call is closed after this time; the next call opens a new one."""
 _RESERVED_FILES: Final = 512
-"""Files that connections never take: the log's segments, links to peers, libraries."""
+"""File descriptors reserved for the log's segments, links to peers, and libraries."""
 _LEAST_CONNECTIONS: Final = 64
 _OPTIONS: Final = (
     ("grpc.max_send_message_length", 64 << 20),
     ("grpc.so_reuseport", 0),
-    ("grpc.compression_enabled_algorithms_bitset", 1),  # none: 20 KiB would come to 20 MiB
+    ("grpc.compression_enabled_algorithms_bitset", 1),  # none: 20 KiB can inflate to 20 MiB
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
     ("grpc.http2.bdp_probe", 0),  # or a stream's window grows, and holds MiB that nobody reads yet
     ("grpc.server.max_pending_requests", MAX_PENDING_CALLS),
@@ -49,11 +49,11 @@ class Listener:
     """One port.
 
     Attributes:
-        address: Where.
-        handlers: What it serves.
-        max_request_bytes: The largest message it takes; what is larger is refused unread.
-        max_streams: Calls under way on one connection; None: as many as come.
-        tls: The pair (key, chain) if it is encrypted.
+        address: ``HOST:PORT`` to listen on.
+        handlers: The services of the port.
+        max_request_bytes: The largest message it accepts; a larger one is refused unread.
+        max_streams: Calls in progress on one connection; None: no limit.
+        tls: The pair (key, chain) if the port uses TLS.
     """
 
     address: str
@@ -77,14 +77,14 @@ class Servers:
             await server.start()
 
     async def stop(self, grace_s: float) -> None:
-        """Refuse new calls, give the running ones *grace_s*, then cancel them."""
+        """Refuse new calls, give running calls *grace_s* seconds to finish, then cancel them."""
         await asyncio.gather(*(server.stop(grace_s) for server in self._servers))
 
 
 def connections_of(files: int, ports: int) -> int:
-    """Return how many connections each of so many ports may have, where files may be open.
+    """Return the connection limit of each of *ports* ports, with *files* file descriptors.
 
-    A node that runs out of files for its log is as good as one whose disk has failed.
+    A node without a file descriptor for its log has to stop, as if its disk had failed.
     """
     return max(_LEAST_CONNECTIONS, min(MAX_CONNECTIONS, (files - _RESERVED_FILES) // ports))
 

@@ -1,1 +1,1 @@
-"""The ``dledger.v1`` services: Ledger, Topics, Admin."""
+"""The ``dledger.v1`` services: Ledger, Topics, Admin. Built by the gateway and the node."""

@@ -1,6 +1,6 @@
-"""The Admin service: life cycle of one node, on its peer port. Translates; decides nothing.
+"""The Admin service: the life cycle of one node, on its peer port. It translates, decides nothing.
 
-Its calls about topics and consumer groups are in `made`.
+Its calls about topics and consumer groups are in `topic_admin`.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ class AdminBackend(Protocol):
         """Return the node's view of itself and its group."""
 
     async def bootstrap(self, group_id: str, members: tuple[Member, ...]) -> None:
-        """Found a group."""
+        """Bootstrap a group."""
 
     def transfer_leadership(self, target: NodeId | None) -> NodeId:
-        """Hand leadership over; return to whom."""
+        """Transfer leadership; return the target."""
 
     async def change_members(self, change: MemberChange, *, timeout_s: float) -> Changed:
-        """Add learners and remove members; return when that is committed."""
+        """Add learners and remove members; return when the change is committed."""
 
     async def snapshot(self) -> int:
         """Write a snapshot of the state; return its last index. Raises NotJoined, DiskFull."""
 
     def committed_log(self) -> CommittedLog:
-        """Return what may be exported now. Raises NotJoined."""
+        """Return the committed log that may be exported now. Raises NotJoined."""
 
 
 class AdminServicer:
-    """Founding, status, members, leadership and export."""
+    """Serves bootstrap, status, membership, leadership and export."""
 
     def __init__(self, backend: AdminBackend) -> None:
         self._backend = backend
@@ -63,7 +63,7 @@ class AdminServicer:
         )
 
     def _method_handler(self, method: Any) -> grpc.RpcMethodHandler:
-        """Return the handler of one method; streams are serialized by whoever fills them."""
+        """Return the handler of one method; streaming methods yield serialized responses."""
         behaviour, kind = getattr(self, method.name), getattr(pb, method.input_type.name)
 
         async def request_of(raw: bytes, context: Any) -> Any:
@@ -86,7 +86,7 @@ class AdminServicer:
         return grpc.unary_unary_rpc_method_handler(answer)
 
     async def Bootstrap(self, request: pb.BootstrapRequest, context: Any) -> pb.BootstrapResponse:
-        """Found a group on this node."""
+        """Bootstrap a group on this node."""
         try:
             await self._backend.bootstrap(request.group_id, _members(request.members))
         except DledgerError as error:
@@ -94,14 +94,14 @@ class AdminServicer:
         return pb.BootstrapResponse()
 
     async def Status(self, request: pb.StatusRequest, context: Any) -> pb.StatusResponse:
-        """Say how this node is."""
+        """Return this node's status."""
         del request, context
         return status_response(self._backend.status())
 
     async def TransferLeader(
         self, request: pb.TransferLeaderRequest, context: Any
     ) -> pb.TransferLeaderResponse:
-        """Hand leadership to another member."""
+        """Transfer leadership to another member."""
         target = NodeId(request.target_id) if request.target_id else None
         try:
             chosen = self._backend.transfer_leadership(target)
@@ -119,13 +119,13 @@ class AdminServicer:
     async def RemoveMember(
         self, request: pb.RemoveMemberRequest, context: Any
     ) -> pb.MembershipResponse:
-        """Remove one member for good."""
+        """Remove one member permanently."""
         return await self._change(MemberChange(remove=(NodeId(request.id),)), context)
 
     async def ChangeMembers(
         self, request: pb.ChangeMembersRequest, context: Any
     ) -> pb.MembershipResponse:
-        """Add and remove several at once."""
+        """Add and remove several members in one change."""
         remove = tuple(NodeId(node_id) for node_id in request.remove)
         return await self._change(MemberChange(add=_members(request.add), remove=remove), context)
 
@@ -151,7 +151,7 @@ class AdminServicer:
     async def ExportPlan(
         self, request: pb.ExportPlanRequest, context: Any
     ) -> pb.ExportPlanResponse:
-        """Say how to cut committed entries into ranges."""
+        """Return how to split the committed entries into ranges."""
         try:
             return await self._export.plan(request)
         except DledgerError as error:
@@ -170,7 +170,7 @@ class AdminServicer:
 def status_response(status: NodeStatus) -> pb.StatusResponse:
     """Return the protobuf form of a node's status.
 
-    A number that does not fit is clamped: whoever looks at a group that is at fault must see it.
+    A number that does not fit its field is clamped, so that a faulty group's status stays readable.
     """
     response = pb.StatusResponse(
         node_id=status.node_id,
@@ -228,7 +228,7 @@ def _fitting(number: int) -> int:
 
 
 def _patience_s(context: Any) -> float:
-    """Return how long the caller waits, less the time that the answer needs; at least 0."""
+    """Return the caller's remaining time in seconds, less that for the response; at least 0."""
     remaining_s = context.time_remaining()
     return max((_NO_DEADLINE_S if remaining_s is None else remaining_s) - _ANSWER_MARGIN_S, 0.0)
 

@@ -1,6 +1,6 @@
-"""What a batch must be like that its producer encoded: checked once, then passed through as bytes.
+"""Checks a batch that its producer encoded: once, after which it is passed through as bytes.
 
-The rules are those of `checks`, which look at single messages; here each looks at a column.
+The rules are those of `rpc.checks`, which check single messages; here each checks a whole column.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def checked_batch(command: bytes) -> ProduceFrame:
     """Return the batch in a framed PRODUCE command.
 
     Raises:
-        Refused: It is no such command, or a message in it breaks a rule; the text says which.
-        FeatureNotReady: A newer producer made it; this node does not know all of it, and so must
-            not let it into the log.
+        Refused: It is not a PRODUCE command, or a message in it breaks a rule; the text says which.
+        FeatureNotReady: A newer producer encoded it with features unknown to this node, which
+            therefore must not let it into the log.
     """
     try:
         batch = _only_batch(command)
@@ -48,14 +48,14 @@ def checked_batch(command: bytes) -> ProduceFrame:
             needed=FEATURES.level + 1,
         ) from error
     except (MalformedCommandError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"this is no batch: {error}") from error
+        raise InvalidArgument(f"not a valid batch: {error}") from error
     return batch
 
 
 def _only_batch(command: bytes) -> ProduceFrame:
     frames = list(split(command))
     if len(frames) != 1 or frames[0][0] != CommandType.PRODUCE:
-        raise MalformedCommandError(f"{len(frames)} commands, not one PRODUCE")
+        raise MalformedCommandError(f"expected one PRODUCE command, got {len(frames)} commands")
     _, start, end = frames[0]
     return ProduceFrame(command, start, end)
 
@@ -88,7 +88,7 @@ def _check_each(batch: ProduceFrame) -> None:
 
 
 def check_client_id(client_id: str) -> None:
-    """Refuse an empty or endless scope of idempotency keys."""
+    """Refuse an empty or overlong client id, the scope of idempotency keys."""
     if not 1 <= len(client_id) <= MAX_ID_LENGTH:
         raise InvalidArgument(
             f"client_id must have 1 to {MAX_ID_LENGTH} characters, not {len(client_id)}"

@@ -1,7 +1,8 @@
-"""The committed log for whoever archives it: how to cut it, and its records as they are on disk.
+"""Exports the committed log to archivers: how to split it, and its records as they are on disk.
 
-Answers from this node's own disk, in threads, a few reads at a time; gRPC's flow control paces a
-stream. What is sent was not checked: the receiver has the CRCs and names segment and byte.
+Served from this node's own disk, in threads, with few reads at a time; gRPC's flow control paces a
+stream. The records are sent unchecked: the receiver checks the CRCs, and reports segment and byte
+of a damaged one. Used by the Admin service.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _MAX_STREAMS: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedLog:
-    """What a node may export at this moment.
+    """The log that a node may export at this moment.
 
     Attributes:
         group: The broker group's name.
@@ -37,12 +38,12 @@ class CommittedLog:
     last_index: int
 
     def check(self, group_id: str, first: int, last: int) -> None:
-        """Check that [first, last] of that group can be read; "" stands for any group.
+        """Check that [first, last] of that group can be read; "" means any group.
 
         Raises:
-            WrongGroup: This node belongs to another.
-            InvalidArgument: It is not a range.
-            OffsetOutOfRange: Some of it is not here any more, or not yet committed.
+            WrongGroup: This node belongs to another group.
+            InvalidArgument: [first, last] is not a range.
+            OffsetOutOfRange: Part of it was dropped, or is not committed yet.
         """
         if group_id not in ("", self.group_id):
             raise WrongGroup(ours=self.group_id, theirs=group_id)
@@ -56,7 +57,7 @@ class CommittedLog:
 
 
 class Export:
-    """Answers ExportPlan and Export with what *committed* returns; it raises NotJoined."""
+    """Serves ExportPlan and Export from the log that *committed* returns or raises NotJoined."""
 
     def __init__(self, committed: Callable[[], CommittedLog]) -> None:
         self._committed = committed
@@ -64,7 +65,7 @@ class Export:
         self._streams = 0
 
     async def plan(self, request: pb.ExportPlanRequest) -> pb.ExportPlanResponse:
-        """Say how to cut a range; see the proto. Raises Refused, NotJoined."""
+        """Return how to split a range; see the proto. Raises Refused, NotJoined."""
         source = self._committed()
         first, last = request.first_index, request.last_index or source.last_index
         if request.target_bytes < 0:
@@ -79,8 +80,8 @@ class Export:
 
         Raises:
             Refused, NotJoined: The range cannot be read here.
-            Overloaded: Too many others read already.
-            CorruptRecord: The disk does not have it any more.
+            Overloaded: Too many exports are in progress already.
+            CorruptRecord: The disk cannot return a record.
         """
         source = self._committed()
         source.check(request.group_id, request.first_index, request.last_index)

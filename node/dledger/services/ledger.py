@@ -1,4 +1,4 @@
-"""``dledger.v1.Ledger``: batches in and out, without the cost of one call a message."""
+"""``dledger.v1.Ledger``: appends and reads in batches, without the cost of a call per message."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ class LedgerHandlers(NativeHandlers):
         topic = request.topic
         check_name("topic", topic)
         command, request_client = command_of(request), request.client_id
-        del request  # a second copy of the bodies, while the command waits
+        del request  # free this second copy of the bodies while the command waits
         await self._context.resolver.topic(topic)
-        line = f"client {request_client}"  # such calls take turns within their connection's room
+        line = f"client {request_client}"  # admission is fair per connection already
         stored = await self._engine.submit(command, line=line, producer=request_client)
         if not isinstance(stored, Produced):
             raise TypeError(f"PRODUCE answered {stored!r}")
@@ -117,7 +117,7 @@ class LedgerHandlers(NativeHandlers):
         self._answered(_PRODUCE, code)
 
     async def _election_over(self) -> None:
-        """Return when we serve or know who leads, or after a second."""
+        """Wait until this node serves or knows the leader, or for a second."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + _ELECTION_WAIT_S
         while not self._engine.is_leader() and (left_s := deadline_s - loop.time()) > 0:
@@ -132,7 +132,7 @@ class LedgerHandlers(NativeHandlers):
         return [(LEADER_KEY, f"{e.host}:{e.tls_port if self._tls else e.port}") for e in known]
 
     async def _read(self, _: Any, context: Any) -> None:
-        """Send the queue's messages one by one, for readers without the batch format."""
+        """Send the queue's messages one by one, for readers that do not know the batch format."""
         await self._send(context, _READ, self._records)
 
     async def _read_batches(self, _: Any, context: Any) -> None:
@@ -142,9 +142,9 @@ class LedgerHandlers(NativeHandlers):
         self,
         context: Any,
         method: str,
-        told: Callable[[pb.ReadRequest, Sequence[QueueSlice]], Iterable[bytes]],
+        encode: Callable[[pb.ReadRequest, Sequence[QueueSlice]], Iterable[bytes]],
     ) -> None:
-        """Send what is asked for, as *told*, a part at a time and each when there is room."""
+        """Send the requested messages, encoded by *encode*, in parts, each when there is room."""
         connection = "" if self._peer_port else context.peer()
         try:
             async with self._admission.request(context, method.rpartition("/")[2]) as raw:
@@ -157,7 +157,7 @@ class LedgerHandlers(NativeHandlers):
                 if not self._context.outflow.has_room(size_bytes):
                     reading.let_go()
                 async with self._context.outflow.room(connection, size_bytes):
-                    await _write(context, told(request, await reading.part()))
+                    await _write(context, encode(request, await reading.part()))
             self._answered(method)
         except DledgerError as error:
             await self._refuse(context, method, error)
@@ -170,7 +170,7 @@ class LedgerHandlers(NativeHandlers):
         return pb.ReadIndexResponse(index=await self._engine.read_index())
 
     async def _catch_up(self, context: Any) -> None:
-        """Wait until this node has applied all that was acknowledged before the call."""
+        """Wait until this node has applied every write acknowledged before the call."""
         caller = Caller.of(context, tls=self._tls, peer_port=self._peer_port)
 
         async def ask() -> int:
@@ -189,7 +189,7 @@ class LedgerHandlers(NativeHandlers):
             yield pb.ReadResponse(records=records, next_offset=next_offset).SerializeToString()
 
     def _stored(self, request: pb.ReadRequest, stretch: QueueSlice) -> Iterator[pb.StoredRecord]:
-        """Yield the messages of a stretch but for those that cannot be told."""
+        """Yield the messages of a slice, without those that cannot be decoded."""
         frame = stretch.frame()
         for number in range(stretch.count):
             offset = stretch.first_offset + number
@@ -229,7 +229,7 @@ def command_of(request: pb.AppendRequest) -> bytes:
 
 
 def _checked_columns(records: Sequence[pb.Record]) -> Columns:
-    """Return a batch by columns; each rule looks at a column rather than at every message."""
+    """Return a batch in columns; each rule checks a column rather than every message."""
     message_ids = [record.message_id for record in records]
     bodies = [record.body for record in records]
     tags = [record.tag for record in records]
@@ -259,13 +259,13 @@ def _checked_columns(records: Sequence[pb.Record]) -> Columns:
 
 
 async def _write(context: Any, responses: Iterable[bytes]) -> None:
-    """Write all of them; a call of its own, so that nothing of them is kept."""
+    """Write all responses; a separate call, so that no reference to them is kept."""
     for response in responses:
         await context.write(response)
 
 
 def _parts(records: Iterator[pb.StoredRecord]) -> Iterator[list[pb.StoredRecord]]:
-    """Cut *records* into answers: at most 1024 of them, and about 1 MiB."""
+    """Split *records* into responses of at most 1024 records and about 1 MiB."""
     part: list[pb.StoredRecord] = []
     size_bytes = 0
     for record in records:

@@ -1,4 +1,4 @@
-"""What the ``dledger.v1`` client services share: forwarding, holding and typed errors."""
+"""The base of the ``dledger.v1`` client services: forwarding, holding and typed errors."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ class NativeHandlers:
     def _at_leader(
         self, path: str, request_type: Any, serve: Callable[[Any], Awaitable[Any]]
     ) -> Callable[[Any, Any], Awaitable[bytes]]:
-        """Return a unary handler that runs *serve* here if this node leads, else at the leader.
+        """Return a unary handler that runs *serve* here if this node leads, else forwards.
 
-        It reads its request itself (`admission`), so it is to be registered as ``stream_unary``.
-        Each request is counted once: an answer where it is made, an error where the client is.
+        It reads its request itself (`admission`), so it must be registered as ``stream_unary``.
+        Each request is counted once: a response on the node that made it, an error on the node
+        that the client called.
         """
         method = method_of(path)
 

@@ -1,13 +1,13 @@
-"""``Ledger.Produce``: one producer's batches as a stream, in order, many under way at once.
+"""``Ledger.Produce``: a producer's batches as a stream, in order, many in flight at a time.
 
-A batch arrives encoded and goes into the log as it came. Both ways, as many travel in one message
-as are there: gRPC costs by messages. Answers leave in the order of the batches. What is under way
-on a stream, and on all of a connection, is bounded (`production`): beyond that the stream is not
-read, and HTTP/2 holds the producer back.
+A batch arrives encoded and enters the log unchanged. In both directions one gRPC message carries
+all batches or answers that are ready, because gRPC's cost is per message. Answers are sent in the
+order of the batches. The batches in flight are bounded per stream and per connection
+(`production`): beyond that the stream is not read, and HTTP/2 flow control holds the producer back.
 
-A producer sends again, from the oldest on, what was not answered when its stream ended. So the
-stream is closed in the moment in which a batch's outcome is unknown, whether or not anybody reads
-the answers before it: what was submitted later would be stored in front of it.
+When its stream ends, a producer resends everything unanswered, oldest first. So the stream is
+closed as soon as a batch's outcome is unknown, even if earlier answers are still unread: otherwise
+a later batch could be stored before the resent one.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ logger = logging.getLogger(__name__)
 
 _OVERLOAD_PAUSE_S: Final = 0.01
 _UNREAD_S: Final = 10.0
-"""So long answers may wait for a producer that has sent more than may be unanswered."""
+"""How long answers may stay unread by a producer at its limit of unanswered batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """A batch under way: what it takes of the bounds, and the future of what became of it.
+    """A batch in flight: what it counts towards the bounds, and the future of its result.
 
     Attributes:
         taken: Whether it was proposed; if not, *result* says why.
@@ -61,18 +61,18 @@ class _Batch:
     taken: bool
 
     def lost(self) -> BaseException | None:
-        """Return why the outcome is unknown, if it is; there is a result."""
+        """Return why the outcome is unknown, if it is; call once *result* is done."""
         error = self.result.exception()
         return None if isinstance(error, Refused) or not self.taken else error
 
 
 class Producing:
-    """One stream: a task that reads and proposes, and answers in order.
+    """One stream: a task that reads and proposes batches, and answers them in order.
 
     Args:
-        context: The node's.
-        answered: Told of each answered batch, for the metrics: None, or why it was refused.
-        connection: Whose stream it is, as gRPC names it.
+        context: The node's request context.
+        answered: Called for each answered batch, for the metrics: with None, or the refusal.
+        connection: The stream's connection, as gRPC names it.
     """
 
     def __init__(
@@ -93,19 +93,19 @@ class Producing:
 
     @property
     def has_taken(self) -> bool:
-        """Whether a batch was proposed; its outcome may be known."""
+        """Whether any batch was proposed, whatever its outcome."""
         return self._has_taken
 
     async def answers(self, messages: Callable[[int | None], Request]) -> AsyncIterator[bytes]:
-        """Yield the answers to *messages*, until those end, or after one that the disk is full.
+        """Yield the answers to *messages* until they end, or until an answer says DiskFull.
 
         Args:
-            messages: Returns the stream's next one, given the size of the one before; it has room
-                until its batches are taken.
+            messages: Returns the stream's next message, given the size of the previous one; it
+                holds its room until its batches are proposed.
 
         Raises:
-            DledgerError: What stopped the stream. What is unanswered may be stored: all of it, or
-                up to some batch and nothing behind that.
+            DledgerError: Why the stream stopped. Unanswered batches may be stored: all of them, or
+                all up to some batch and none after it.
         """
         reader = asyncio.ensure_future(self._read(messages))
         try:
@@ -136,7 +136,7 @@ class Producing:
                         return
                     size_bytes = len(raw)
                     batches = parsed(pb.ProduceBatches, raw).batches
-                    del raw  # a second copy of the batches, while they wait for room
+                    del raw  # free this second copy of the batches while they wait for room
                     await self._take_all(batches)
                     del batches
         except DledgerError as error:
@@ -154,7 +154,7 @@ class Producing:
                 return
 
     async def _take(self, batch: pb.ProduceBatch) -> None:
-        """Propose one batch when there is room for it; a refused one is answered in its turn."""
+        """Propose one batch when there is room; a refused one is answered in order, too."""
         command, messages, producer = batch.command, 0, ""
         refused: DledgerError | None = None
         try:
@@ -183,7 +183,7 @@ class Producing:
             result.add_done_callback(lambda _: self._done(taken))
 
     async def _make_room(self) -> None:
-        """Wait until something was answered. Raises Overloaded if nobody takes the answers."""
+        """Wait until a batch is answered. Raises Overloaded if the answers stay unread."""
         self._room.clear()
         try:
             async with asyncio.timeout(_UNREAD_S):
@@ -193,7 +193,7 @@ class Producing:
                 raise Overloaded("the stream's answers are not read") from None
 
     async def _submitted(self, command: bytes, producer: str) -> asyncio.Future[object] | None:
-        """Propose *command* when there is room, and nothing before; None: it is too late."""
+        """Propose *command* once there is room, in order; None if the stream closed first."""
         room = await self._production.room(self._connection, len(command))
         result = None
         try:
@@ -221,7 +221,7 @@ class Producing:
     # -- out -------------------------------------------------------------------------------------
 
     def _done(self, batch: _Batch) -> None:
-        """Take nothing more once an outcome is unknown, also while nobody takes the answers."""
+        """Accept no more batches once an outcome is unknown, even if answers stay unread."""
         if not batch.result.cancelled() and (error := batch.lost()) is not None:
             self._error = self._reason(error)
             self._close()
@@ -243,20 +243,20 @@ class Producing:
         return answers
 
     def _reason(self, error: BaseException) -> DledgerError:
-        """Return what the stream ends with after such an outcome of a batch."""
+        """Return the error that ends the stream after a batch failed with *error*."""
         if isinstance(error, LeadershipLost):
             leader = self._engine.leader()
             return NotLeader(leader.id if leader is not None else None)
         return error if isinstance(error, DledgerError) else bug(error)
 
     def _close(self) -> None:
-        """Take nothing more; what is under way is still answered."""
+        """Accept no more batches; those in flight are still answered."""
         self._closed = True
         self._room.set()
         self._changed.set()
 
     def _drop(self) -> None:
-        """Answer nothing more; what is not in the log yet does not come into it."""
+        """Answer nothing more; batches that are not in the log yet are cancelled."""
         for batch in self._under_way:
             batch.result.cancel()
         self._under_way.clear()

@@ -1,6 +1,7 @@
-"""``Ledger.ReadBatches``: committed messages of a queue as the payloads they were produced in.
+"""``Ledger.ReadBatches``: a queue's committed messages in the payloads they were produced in.
 
-The client id is left out of each: with it and a guess at the next ids a reader could take them.
+The client id is removed from each: with it, a reader could guess the producer's next message ids
+and use them first (docs/adr/0020).
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ _PAYLOAD: Final = pb.StoredBatch.PAYLOAD_FIELD_NUMBER
 
 @dataclass(frozen=True, slots=True)
 class QueueSlice:
-    """Messages that follow each other in a queue and were produced together.
+    """Consecutive messages of a queue that were produced together.
 
     Attributes:
         first_offset: Queue offset of the first one.
         first_row: Its row in the payload.
-        count: How many there are.
-        entry: What holds the payload, at bytes [start, end) of its data.
+        count: The number of messages.
+        entry: The entry that holds the payload, at bytes [start, end) of its data.
     """
 
     first_offset: int
@@ -44,7 +45,7 @@ class QueueSlice:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the payload, with the rows of other queues in it."""
+        """Bytes of the payload, including rows of other queues."""
         return self.end - self.start
 
     def anonymous(self) -> tuple[bytes, memoryview]:
@@ -52,7 +53,7 @@ class QueueSlice:
         return without_client_id(memoryview(self.entry.data)[self.start : self.end])
 
     def frame(self) -> ProduceFrame:
-        """Return the payload, to be looked into."""
+        """Return the payload, parsed."""
         return ProduceFrame(self.entry.data, self.start, self.end)
 
 
@@ -71,11 +72,11 @@ class BatchReading:
     def check(self) -> None:
         """Check that the queue can be read from there.
 
-        Who follows may be ahead of this node, having read from one that applies faster.
+        A following reader may be ahead of this node, if it read from one that applies faster.
 
         Raises:
             UnknownTopic: There is no such topic, or it was deleted meanwhile.
-            OffsetOutOfRange: The queue does not begin there any more, or not yet.
+            OffsetOutOfRange: The offset was dropped, or is beyond the queue's end.
         """
         beyond = self._offset > self._queue().end and not self._request.follow
         if self._offset < self._queue().first or beyond:
@@ -83,7 +84,7 @@ class BatchReading:
             raise OffsetOutOfRange(self._offset, first=queue.first, last=queue.end)
 
     async def next_bytes(self) -> int:
-        """Wait for the next part; return the room that it takes, or 0 if there is none."""
+        """Wait for the next part; return the room that it needs, or 0 at the end."""
         while self._left is None or self._left > 0:
             if self._offset < self._queue().end:
                 return max(_RESPONSE_BYTES, self._next_bytes())
@@ -102,18 +103,18 @@ class BatchReading:
         return topics.queue(name, self._request.queue_id)
 
     def let_go(self) -> None:
-        """Keep nothing of the log while this waits."""
+        """Release the cached entry, so that a waiting reader holds no memory."""
         self._entry = None
 
     async def part(self) -> list[QueueSlice]:
-        """Return the next batches in order: one, or what is together at most 1 MiB."""
+        """Return the next batches in order: one, or several of together at most 1 MiB."""
         part: list[QueueSlice] = []
         size_bytes = 0
         while self._has_more(size_bytes):
             part.append(await self._stretch())
             size_bytes += part[-1].size_bytes
         if size_bytes > _RESPONSE_BYTES:
-            self.let_go()  # so large a payload has its entry for itself
+            self.let_go()  # a payload this large is alone in its entry
         return part
 
     def _has_more(self, size_bytes: int) -> bool:
@@ -140,7 +141,7 @@ class BatchReading:
 
 
 def encoded(part: Sequence[QueueSlice]) -> bytes:
-    """Return the ReadBatchesResponse with these batches, in which each payload is copied once."""
+    """Return the ReadBatchesResponse with these batches; each payload is copied only once."""
     pieces: list[bytes | memoryview] = []
     for stretch in part:
         head = pb.StoredBatch(

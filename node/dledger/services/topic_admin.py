@@ -1,6 +1,6 @@
-"""The Admin service's calls about what clients make a group hold: topics and consumer groups.
+"""The Admin service's calls about topics and consumer groups.
 
-Served by the leader, whose state is current; translates, decides nothing.
+Served by the leader, whose state is current. It translates, and decides nothing.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.status import abort
 
 _QUEUES_IN_A_TURN: Final = 1_024
-"""Of all groups together, that ListGroups looks at before others have the event loop."""
+"""Queues that ListGroups visits before it yields the event loop, so that others are not blocked."""
 
 
 class TopicAdminServicer:
-    """Shows, makes and unmakes topics and consumer groups."""
+    """Describes, creates and deletes topics and consumer groups."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """Return what to register on the peer port's server, beside the other Admin calls."""
+        """Return the handler to register on the peer port's server, beside `AdminServicer`'s."""
         calls: dict[str, tuple[Any, Callable[[Any], Awaitable[Any]]]] = {
             "DescribeTopic": (pb.DescribeTopicRequest, self._describe_topic),
             "DeleteTopic": (pb.DeleteTopicRequest, self._delete_topic),
@@ -111,13 +111,13 @@ class TopicAdminServicer:
 
 
 class _Turns:
-    """Leaves the event loop to others now and then; what is looked at may change meanwhile."""
+    """Yields the event loop now and then; the state may change meanwhile."""
 
     def __init__(self) -> None:
         self._queues = 0
 
     async def looked_at(self, queues: int) -> None:
-        """Return at once, or, behind very many queues, in the next turn of the loop."""
+        """Return at once, or, after very many queues, in the next iteration of the loop."""
         self._queues += queues
         if self._queues >= _QUEUES_IN_A_TURN:
             self._queues = 0
