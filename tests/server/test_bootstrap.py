@@ -111,7 +111,8 @@ async def test_a_disk_that_belongs_to_a_group_stays_with_it(
     again = joining(tmp_path, "another")
 
     assert again.group_id == "g"
-    assert "this disk belongs to group 'g'; group_id 'another' applies to an empty disk only" in caplog.text
+    expected = "group_id 'another' applies to an empty disk only"
+    assert f"this disk belongs to group 'g'; {expected}" in caplog.text
 
 
 @pytest.mark.parametrize("role", [Role.LEADER, Role.FOLLOWER])
