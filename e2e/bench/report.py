@@ -27,7 +27,7 @@ from e2e.bench.goals import GOALS, Goal, best, figure
 from e2e.bench.java import NAME as JAVA
 from e2e.bench.left_out import section as left_out
 from e2e.bench.machine import DISK, MACHINE, SYNC
-from e2e.bench.markdown import number, table, with_unit
+from e2e.bench.markdown import number, paragraph, table, with_unit
 from e2e.bench.plots import line_chart, strip_chart
 from e2e.bench.results import RESULTS
 from e2e.bench.rows import OURS, Row, Run, history
@@ -170,7 +170,11 @@ def under_stress(runs: Sequence[Run]) -> str:
 
 def _stress(run: Run, kind: str, verdict: Callable[[Mapping[str, float]], Sequence[Line]]) -> str:
     rows = [row for row in run.rows if row.kind == kind]
-    lines = [(row.name, line) for row in rows for line in verdict(row.figures)]
+    lines = [
+        (row.name if place == 0 else "", line)
+        for row in rows
+        for place, line in enumerate(verdict(row.figures))
+    ]
     return f"{_when(run)}\n\n" + table(
         ["row", "line", "at most", "this run", "kept"],
         [
@@ -230,8 +234,9 @@ def _about(run: Run) -> str:
     text = (
         f"Run of {run.at}, commit `{run.commit}`: {facts['cpu']}, {facts['cores']} cores, "
         f"{facts['memory_gib']} GiB, Linux {facts['kernel']}, Python {facts['python']}, "
-        f"load {facts['load_before']} before it began.\n"
+        f"load {facts['load_before']} before it began."
     )
+    text = paragraph(text)
     stolen_percent = facts.get("stolen_percent", 0.0)
     if stolen_percent >= _STOLEN_PERCENT:
         text += (
@@ -259,9 +264,8 @@ def _pace(run: Run) -> str:
         for value, (what, there) in zip(measured, _THERE, strict=True)
         if value is not None
     ]
-    return (
-        f"\nBeside the machine that the lines were set on: {', '.join(known)}.\n" if known else ""
-    )
+    beside = f"Beside the machine that the lines were set on: {', '.join(known)}."
+    return f"\n{paragraph(beside)}" if known else ""
 
 
 def _goals(run: Run) -> str:

@@ -44,7 +44,7 @@ from e2e.bench.watching import Watcher, until_s
 SOAK: Final = "soak"
 GROWTH: Final = "growth of memory, worst process, percent"
 LEFT_OUT: Final = frozenset({GROWTH})
-"""Lines that are known to be missed here, with the cause in docs/performance.md."""
+"""Lines that are known to be missed here; `left_out` has the cause."""
 _KEPT_BYTES: Final = 12 << 30
 """What the three logs may take together, before the oldest segments go."""
 _CLOSED_S: Final = 60.0
