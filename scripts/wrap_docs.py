@@ -25,8 +25,9 @@ _GLUE: Final = "\N{NO-BREAK SPACE}"
 
 
 def documents(root: Path = ROOT) -> list[Path]:
-    """Return every Markdown page of the repository."""
-    return sorted([*root.glob("*.md"), *(root / "docs").rglob("*.md")])
+    """Return README, CONTRIBUTING, CHANGELOG and every page under docs."""
+    pages = [root / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "README")]
+    return [*pages, *sorted((root / "docs").rglob("*.md"))]
 
 
 def wrapped(text: str) -> str:
@@ -35,9 +36,9 @@ def wrapped(text: str) -> str:
 
 
 def too_long(text: str) -> Iterator[tuple[int, str]]:
-    """Yield number and text of each line that is longer, but for links that fill it alone."""
+    """Yield number and text of each longer line, but for one word that fills it alone."""
     for number, line in enumerate(text.split("\n"), 1):
-        if len(line) > WIDTH:
+        if len(line) > WIDTH and " " in line.strip():
             yield number, line
 
 

@@ -170,11 +170,7 @@ def under_stress(runs: Sequence[Run]) -> str:
 
 def _stress(run: Run, kind: str, verdict: Callable[[Mapping[str, float]], Sequence[Line]]) -> str:
     rows = [row for row in run.rows if row.kind == kind]
-    lines = [
-        (row.name if place == 0 else "", line)
-        for row in rows
-        for place, line in enumerate(verdict(row.figures))
-    ]
+    lines = [(row.name, line) for row in rows for line in verdict(row.figures)]
     return f"{_when(run)}\n\n" + table(
         ["row", "line", "at most", "this run", "kept"],
         [

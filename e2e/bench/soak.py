@@ -373,7 +373,7 @@ def verdict(figures: Mapping[str, float]) -> list[Line]:
             "out_of_order": ("batches out of order", 0),
             "failures": ("batches that failed to the caller", 0),
             "behind_percent": (f"looks with {_BEHIND_S:g} s of load waiting, percent", 20),
-            "died": ("nodes that ended by themselves, or not as they were told", 0),
+            "died": ("nodes that ended unasked, or not as they were told", 0),
             "growth_percent": (GROWTH, 5),
             "peak_mb": ("most memory of a node, MB", 300),
         },
