@@ -23,7 +23,9 @@ def documents(root: Path = ROOT) -> list[Path]:
 
 def prose(document: Path) -> str:
     """Return a page without its code blocks, with what was wrapped inside code put together."""
-    text = re.sub(r"^ *```.*?^ *```", "", document.read_text("utf-8"), flags=re.DOTALL | re.M)
+    text = re.sub(
+        r"^ *```.*?^ *```", "", document.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE
+    )
     return re.sub(r"`[^`]+`", lambda code: re.sub(r"\s+", " ", code[0]), text)
 
 
