@@ -15,7 +15,7 @@ from itertools import combinations
 from tests.house.sources import ROOT
 
 MOST_LINES = 12
-FOLDERS = ("node", "operator", "pipeline", "e2e", "scripts")
+FOLDERS = ("node", "operator", "pipeline", "e2e", "scripts", "tests")
 GENERATED = "node/dledger/rpc/pb/"
 
 ALLOWED: dict[tuple[str, str], str] = {}

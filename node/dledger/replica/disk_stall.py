@@ -16,8 +16,8 @@ class StallLimits:
             faster, and what we answer waits for ours.
     """
 
-    stall_s: float = 1.0
-    behind_s: float = 0.5
+    stall_s: float = 1.0  # a promise is a second (P3); healthy disks have hiccups of less
+    behind_s: float = 0.5  # as long as followers wait for a leader that is silent
 
 
 class StallWatch:
