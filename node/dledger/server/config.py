@@ -122,7 +122,7 @@ class Settings:
         for key, (low, high) in _BOUNDS.items():
             value = getattr(self, key)
             if not low <= value <= high:
-                raise ConfigError(key, f"{value} is outside [{low}, {high}]")
+                raise ConfigError(key, f"must be {low} to {high}, not {value}")
         for key, choices in _CHOICES.items():
             value = getattr(self, key)
             if value not in choices:
@@ -189,7 +189,8 @@ def _read_file(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
-        raise ConfigError("config", f"cannot read {path}: {error.strerror}") from error
+        why = f"cannot read {path} ({error.strerror}); name a TOML file"
+        raise ConfigError("config", why) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError("config", f"{path} is not TOML: {error}") from error
 
