@@ -1,8 +1,9 @@
 """Where the columns of many PRODUCE payloads lie, found together.
 
 Arrays have one item a payload; positions are bytes from the start of the buffer that holds the
-bodies of a batch of entries. Called by `messages` only. ``docs/message-format.md`` has the diagram;
-the checks are those of `dledger.broker.produce.ProduceFrame`, which looks at one payload.
+bodies of a batch of entries. Called by `messages` only. ``docs/internals/message-format.md`` has
+the diagram; the checks are those of `dledger.broker.produce.ProduceFrame`, which looks at one
+payload.
 """
 
 from __future__ import annotations
