@@ -9,8 +9,8 @@ from dledger.broker.produce import ProduceFrame
 from dledger.errors import DledgerError
 from dledger.types import Entry
 from dledger_sim.checkers import StuckError, ViolationError
+from dledger_sim.clients import TOPIC, Producer
 from dledger_sim.process import Process
-from dledger_sim.producers import TOPIC, Producer
 
 Place = tuple[int, int]
 """Queue id and queue offset."""

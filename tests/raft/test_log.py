@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 from dledger.errors import OffsetOutOfRange
 from dledger.raft.log import RaftLog
 from dledger.types import Entry
-from dledger_sim.alone import data_entry, log_of
-from dledger_sim.disk import ModelDisk, Reader
+from tests.raft.bench import ListDisk, data_entry, log_of
 
 HELD = data_entry(1, 1, b"x" * 10).held_bytes
 
@@ -14,18 +13,16 @@ HELD = data_entry(1, 1, b"x" * 10).held_bytes
 def log_with(*terms: int, durable: int = 0) -> RaftLog:
     """Return a log whose first *durable* entries are on disk, the rest in memory."""
     entries = entries_of(*terms)
-    log = RaftLog(
-        Reader(ModelDisk(entries[:durable]), lambda: True), 0, max_unapplied_bytes=1 << 20
-    )
+    log = RaftLog(ListDisk(entries[:durable]), 0, max_unapplied_bytes=1 << 20)
     if entries[durable:]:
         log.append(entries[durable:])
     return log
 
 
-def log_and_disk(*terms: int, max_unapplied_bytes: int) -> tuple[RaftLog, ModelDisk]:
+def log_and_disk(*terms: int, max_unapplied_bytes: int) -> tuple[RaftLog, ListDisk]:
     """Return a log that is all in memory, and the empty disk that it is to be written to."""
-    disk = ModelDisk()
-    log = RaftLog(Reader(disk, lambda: True), 0, max_unapplied_bytes=max_unapplied_bytes)
+    disk = ListDisk()
+    log = RaftLog(disk, 0, max_unapplied_bytes=max_unapplied_bytes)
     log.append(entries_of(*terms))
     return log, disk
 
@@ -179,7 +176,7 @@ def test_a_log_that_differs_before_the_same_last_entry_is_not_up_to_date() -> No
 
 def test_memberships_are_part_of_the_helper_log() -> None:
     """The founding entry is the log's first."""
-    assert ModelDisk(log_of(1)).memberships()[0][0] == 1
+    assert ListDisk(log_of(1)).memberships()[0][0] == 1
 
 
 @given(st.data())

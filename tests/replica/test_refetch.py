@@ -13,7 +13,7 @@ from dledger.replica import refetch
 from dledger.replica.refetch import Refetcher, first_needed, is_stuck_behind
 from dledger.store.whole_entries import whole_entries
 from dledger.types import Entry, NodeId
-from dledger_sim.alone import Alone
+from tests.raft.bench import Alone
 from tests.store.harness import Disk, entries, everything
 
 PEERS = [NodeId("a"), NodeId("b"), NodeId("c")]
