@@ -8,24 +8,20 @@ and connections that break, and strangers who take ids, under the producers that
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from random import Random
 
-from dledger.broker.produce import ProduceFrame
-from dledger.errors import DledgerError, MessageIdConflict, MessageRejected, OutcomeUnknown
+from dledger.errors import MessageIdConflict, MessageRejected, OutcomeUnknown
 from dledger.requests.config import GatewayConfig, StreamBounds
-from dledger_sim.audit import audit
-from dledger_sim.checkers import ViolationError
+from dledger_sim.audit import audit, check_order, is_refusal, numbers_stored
 from dledger_sim.clients import TOPIC, Maker
 from dledger_sim.cluster import Cluster
 from dledger_sim.loop import S
 from dledger_sim.nemesis import Nemesis
 from dledger_sim.options import Options, draws_makes
 from dledger_sim.process import Process
-from dledger_sim.senders import FIRST_STOLEN, KINDS, Sender, SenderOptions, Stranger, Told
+from dledger_sim.senders import FIRST_STOLEN, KINDS, Sender, SenderOptions, Stranger
 from dledger_sim.wire import Wire, WireOptions
 
 _FAULTY_S = 6
@@ -224,7 +220,7 @@ class EdgeRun:
             terms=cluster.elections.terms,
             acknowledged=sum(one.is_acknowledged for one in told),
             unknown=sum(isinstance(one.error, OutcomeUnknown) for one in told),
-            refused=sum(_is_refusal(one.error) for one in told),
+            refused=sum(is_refusal(one.error) for one in told),
             conflicts=sum(isinstance(one.error, _TAKEN) for one in told),
         )
 
@@ -240,66 +236,17 @@ class EdgeRun:
 
     def _check(self, process: Process) -> None:
         """Compare each queue with what was sent to it, sender by sender."""
-        stored = _stored(process)
+        stored = numbers_stored(process)
         for sender in self.senders:
             for queue_id in range(sender.options.queues):
                 sent = [one for one in sender.sent if one.queue_id == queue_id]
                 found = stored.get((sender.name, queue_id), [])
-                check(sender.name, sent, [one for one in found if one[0] < FIRST_STOLEN])
+                check_order(sender.name, sent, [one for one in found if one[0] < FIRST_STOLEN])
         for stranger in self.strangers:
             name = stranger.victim.name
             for queue_id in range(stranger.victim.options.queues):
                 sent = [one for one in stranger.sent if one.queue_id == queue_id]
                 found = sorted(stored.get((name, queue_id), []))
-                check(f"{name}'s thief", sent, [one for one in found if one[0] >= FIRST_STOLEN])
-
-
-def check(name: str, sent: list[Told], stored: list[tuple[int, int]]) -> None:
-    """Check what a queue holds of one sender.
-
-    Args:
-        name: The sender's.
-        sent: Its messages to the queue, in the order of sending.
-        stored: Their numbers and offsets, in the order of the queue.
-
-    Raises:
-        ViolationError: One is lost, doubled, out of order, elsewhere, or there though it was told
-            not to be.
-    """
-    numbers = [number for number, _ in stored]
-    for before, after in pairwise(numbers):
-        if before == after:
-            raise ViolationError(f"{name}'s {before} is stored twice")
-        if before > after:
-            raise ViolationError(f"{name}'s {after} is stored behind {before}")
-    offsets = dict(stored)
-    for one in sent:
-        if one.is_acknowledged and one.number not in offsets:
-            raise ViolationError(f"{name}'s {one.number} was acknowledged and is lost")
-        if one.is_acknowledged and one.offset not in (-1, offsets[one.number]):
-            raise ViolationError(f"{name}'s {one.number} is not where it was told to be")
-        if _is_refusal(one.error) and one.number in offsets:
-            raise ViolationError(f"{name}'s {one.number} is stored, in spite of {one.error!r}")
-
-
-def _is_refusal(error: BaseException | None) -> bool:
-    """Whether a sender was told that its message is not stored."""
-    return isinstance(error, DledgerError) and not isinstance(error, OutcomeUnknown)
-
-
-def _stored(process: Process) -> dict[tuple[str, int], list[tuple[int, int]]]:
-    """Return (number, offset) of each message, by sender and queue, in the order of the queue."""
-    found: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
-    for queue_id, queue in enumerate(process.state.broker.topics.queues(TOPIC)):
-        offset = queue.first
-        while offset < queue.end:
-            position, count = queue.stretch(offset)
-            payload = position.payload
-            (entry,) = process.log.read(payload.index, payload.index, 0)
-            frame = ProduceFrame(entry.data, payload.start, payload.end)
-            bodies = frame.bodies()[position.row : position.row + count]
-            found[frame.client_id, queue_id] += [
-                (int(body.partition(b" ")[0]), place) for place, body in enumerate(bodies, offset)
-            ]
-            offset += count
-    return found
+                check_order(
+                    f"{name}'s thief", sent, [one for one in found if one[0] >= FIRST_STOLEN]
+                )

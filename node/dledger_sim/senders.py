@@ -165,15 +165,7 @@ class Sender:
             max_messages=self.options.max_messages,
             connect=lambda address: self.wire.connect(self.loop, address),
         ) as producer:
-
-            async def send(batch: Sequence[Told], records: Sequence[Record]) -> None:
-                sends = (
-                    self._noted(told, producer.send(TOPIC, record, queue_id=told.queue_id))
-                    for told, record in zip(batch, records, strict=True)
-                )
-                await asyncio.gather(*sends)
-
-            await self._send_all(send)
+            await self._send_each(producer.send)
 
     async def _by_spool(self) -> None:
         nodes = [_Node(self, node) for node in self.cluster.nodes()]
@@ -186,16 +178,20 @@ class Sender:
             batch_records=self.options.max_messages,
             report=self._rejected,
         ) as producer:
-
-            async def send(batch: Sequence[Told], records: Sequence[Record]) -> None:
-                sends = (
-                    self._noted(told, producer.send(TOPIC, record, queue_id=told.queue_id))
-                    for told, record in zip(batch, records, strict=True)
-                )
-                await asyncio.gather(*sends)
-
-            await self._send_all(send)
+            await self._send_each(producer.send)
             await producer.drained()
+
+    async def _send_each(self, send_one: Callable[..., Awaitable[object]]) -> None:
+        """Send everything one by one."""
+
+        async def send(batch: Sequence[Told], records: Sequence[Record]) -> None:
+            sends = (
+                self._noted(told, send_one(TOPIC, record, queue_id=told.queue_id))
+                for told, record in zip(batch, records, strict=True)
+            )
+            await asyncio.gather(*sends)
+
+        await self._send_all(send)
 
     async def _noted(self, told: Told, sending: Awaitable[object]) -> None:
         """Keep what a single message's sender is told; what is spooled has no offset yet."""

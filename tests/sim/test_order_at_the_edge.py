@@ -8,8 +8,9 @@ from random import Random
 import pytest
 
 from dledger.errors import DiskFull, OutcomeUnknown
+from dledger_sim.audit import check_order
 from dledger_sim.checkers import ViolationError
-from dledger_sim.edge import EdgeOptions, EdgeRun, check
+from dledger_sim.edge import EdgeOptions, EdgeRun
 from dledger_sim.senders import Told
 
 SEEDS = int(os.environ.get("EDGE_SEEDS", "20"))
@@ -64,7 +65,7 @@ def test_a_queue_that_breaks_a_promise_is_seen(stored: list[tuple[int, int]], wh
         Told(3, 0, error=DiskFull("3")),
     ]
 
-    check("c", sent, [(0, 0), (1, 1)])
-    check("c", sent, [(0, 0), (1, 1), (2, 2)])
+    check_order("c", sent, [(0, 0), (1, 1)])
+    check_order("c", sent, [(0, 0), (1, 1), (2, 2)])
     with pytest.raises(ViolationError, match=what):
-        check("c", sent, stored)
+        check_order("c", sent, stored)
