@@ -164,10 +164,17 @@ class Commitment:
     def _may_decide(self, one: Membership) -> None:
         self._electorates.add(Electorate(one.voter_ids, one.outgoing_ids))
 
-    def committed(self, process: Process, before: invariants.Snapshot) -> None:
-        """Check that a node's commit index is of what a leader committed; it may be the leader."""
+    def committed(self, process: Process, before: invariants.Snapshot, counted: Membership) -> None:
+        """Check that a node's commit index is of what a leader committed; it may be the leader.
+
+        Args:
+            process: Whose.
+            before: What it was before.
+            counted: The membership in force then. What is committed may bring the next at once.
+        """
         now = process.seen
         if Role.LEADER in (before.role, now.role):
+            self._by_own_quorum(process, counted)
             for index in range(self._newest_committed + 1, now.commit_index + 1):
                 self._committed_terms[index] = process.driver.core.term_at(index)
             self._newest_committed = max(self._newest_committed, now.commit_index)
@@ -231,6 +238,18 @@ class Commitment:
         known = self._results.setdefault(entry.index, effect)
         if known != effect:
             raise ViolationError(f"entry {entry.index} has another effect at {process.id}")
+
+    def _by_own_quorum(self, process: Process, counted: Membership) -> None:
+        """Check that both halves of the leader's own membership have what it commits (Raft 6)."""
+        index = process.seen.commit_index
+        term = process.driver.core.term_at(index)
+        holders = [one.id for one in self._processes if one.log.holds(index, term)]
+        for one in (counted, process.driver.core.membership):
+            if Electorate(one.voter_ids, one.outgoing_ids).is_quorum(holders):
+                return
+        raise ViolationError(
+            f"{process.id} commits {index}, and of its members only {holders} have it on disk"
+        )
 
     def _vote_is_kept(self, process: Process, term: int) -> None:
         """Check that a leader cannot forget the vote that it gave itself (Raft 5.2)."""

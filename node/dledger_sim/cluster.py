@@ -179,6 +179,18 @@ class Cluster:
         there = (one for one in self.known_members() if not one.retired)
         return not any(self.commitment.is_here(one, index) for one in there)
 
+    def stranded(self) -> NodeId | None:
+        """Return a member whose own log knows none of the others that are left.
+
+        Nobody can introduce its leader to it (adr 21): it waits for ever, whole or not.
+        """
+        members = {one.id: one for one in self.known_members() if not one.retired}
+        for node, one in members.items():
+            known = {each.id for each in one.membership()[1].members}
+            if known and len(members) > 1 and not known & (members.keys() - {node}):
+                return node
+        return None
+
     def is_settled(self) -> bool:
         """Whether one membership decides, and no change of it is under way."""
         now, *newer = self.memberships()
@@ -382,11 +394,13 @@ class Cluster:
         if not process.is_up:
             return
         self.steps += 1
+        counted = process.membership_seen
+        process.membership_seen = process.driver.core.membership
         before = check_step(process)
         now = process.seen
         self.votes.check(process, before)
         if now.commit_index > before.commit_index:
-            self.commitment.committed(process, before)
+            self.commitment.committed(process, before, counted)
         if now.term > before.term:
             self._may_crash(process, self.options.crash_voting)
         if now.role is Role.LEADER and self.elections.elected(process.id, now.term):

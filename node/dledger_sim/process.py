@@ -336,6 +336,7 @@ class Process:
         )
         self.is_up = True
         self.seen = invariants.check(self.driver.core)
+        self.membership_seen = self.driver.core.membership
         self._world.opened(self)
         self.loop.run(self.driver.start)
         self._keep_doing(self._keep_house)

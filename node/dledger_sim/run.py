@@ -44,6 +44,8 @@ class Outcome:
         mixed: Whether disks were damaged while members came and went.
         lost_entry: A committed entry that the faults left no whole copy of, so that the group
             rightly stood still, and the run ended there; None: it went to its end.
+        stranded: A member that waits for ever, since all whom its log knows have left the group,
+            so that the run ended there; None: there was none.
     """
 
     seed: int
@@ -56,6 +58,7 @@ class Outcome:
     reads: int
     mixed: bool
     lost_entry: int | None
+    stranded: NodeId | None
 
     def counts(self) -> dict[str, int]:
         """Return what is summed up for many runs."""
@@ -66,6 +69,7 @@ class Outcome:
             "messages acknowledged": self.acknowledged,
             "with damaged disks and changes of members": self.mixed,
             "stood still for want of a whole copy": self.lost_entry is not None,
+            "left a member that knows nobody": self.stranded is not None,
         }
 
 
@@ -83,6 +87,7 @@ class Run:
         self.cluster = Cluster(seed, self.options, tell=tell)
         self._rng = self.cluster.random("run")
         self._outside: set[NodeId] = set()
+        self._stranded: NodeId | None = None
         self._maker = Maker(self.cluster)
 
     def run(self) -> Outcome:
@@ -111,6 +116,7 @@ class Run:
             reads=prober.answered,
             mixed=self.options.mixes,
             lost_entry=lost_entry,
+            stranded=self._stranded,
         )
 
     def _recover(self) -> int | None:
@@ -125,8 +131,12 @@ class Run:
                 self._cut_power()
         except StuckError:
             lost_entry = self.cluster.lost_entry() if self.options.mixes else None
-            if lost_entry is None:
+            self._stranded = self.cluster.stranded()
+            if lost_entry is None and self._stranded is None:
                 raise
+            if lost_entry is None:
+                self.cluster.note(f"{self._stranded} waits: all whom it knows have left")
+                return None
             self.cluster.note(f"stands still: no whole copy of {lost_entry} is left")
             return lost_entry
         return None

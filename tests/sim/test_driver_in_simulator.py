@@ -158,6 +158,36 @@ def test_a_group_whose_last_copy_is_damaged_rightly_stands_still(
     assert run._recover() == 2
 
 
+SEED_330 = Options(
+    nodes=1,
+    tight=True,
+    window=1,
+    batch=4,
+    think_ms=30,
+    snapshot_entries=20,
+    kept_kib=128,
+    delay_ms=10,
+    sync_ms=80,
+    loss=0.01,
+    straggle=0.01,
+    reorder=True,
+    clog_s=5.0,
+    kill_s=5.0,
+    pause_s=5.0,
+    hint_s=5.0,
+    change_s=1.0,
+    full_s=4.0,
+    makes=True,
+)
+
+
+def test_a_member_whose_log_knows_nobody_that_is_left_is_told() -> None:
+    """A learner had the founder's membership only when the founder was gone, and was cut off."""
+    outcome = Run(330, SEED_330).run()
+
+    assert (outcome.stranded, outcome.lost_entry) == ("5", None)
+
+
 def test_a_wiped_disk_is_one_that_both_halves_of_a_change_can_spare() -> None:
     """Seed 9700066 wiped one of two, of a group that shrank from three."""
     cluster = Run(3, Options()).cluster
