@@ -6,8 +6,7 @@ from dledger.common.chain import chains_behind
 from dledger.errors import OffsetOutOfRange
 from dledger.raft.log import RaftLog
 from dledger.types import Entry
-from dledger_sim.alone import data_entry, log_of
-from dledger_sim.disk import ModelDisk, Reader
+from tests.raft.bench import ListDisk, data_entry, log_of
 
 HELD = data_entry(1, 1, b"x" * 10).held_bytes
 
@@ -15,18 +14,16 @@ HELD = data_entry(1, 1, b"x" * 10).held_bytes
 def log_with(*terms: int, durable: int = 0) -> RaftLog:
     """Return a log whose first *durable* entries are on disk, the rest in memory."""
     entries = entries_of(*terms)
-    log = RaftLog(
-        Reader(ModelDisk(entries[:durable]), lambda: True), 0, max_unapplied_bytes=1 << 20
-    )
+    log = RaftLog(ListDisk(entries[:durable]), 0, max_unapplied_bytes=1 << 20)
     if entries[durable:]:
         log.append(entries[durable:])
     return log
 
 
-def log_and_disk(*terms: int, max_unapplied_bytes: int) -> tuple[RaftLog, ModelDisk]:
+def log_and_disk(*terms: int, max_unapplied_bytes: int) -> tuple[RaftLog, ListDisk]:
     """Return a log that is all in memory, and the empty disk that it is to be written to."""
-    disk = ModelDisk()
-    log = RaftLog(Reader(disk, lambda: True), 0, max_unapplied_bytes=max_unapplied_bytes)
+    disk = ListDisk()
+    log = RaftLog(disk, 0, max_unapplied_bytes=max_unapplied_bytes)
     log.append(entries_of(*terms))
     return log, disk
 
@@ -180,7 +177,7 @@ def test_a_log_that_differs_before_the_same_last_entry_is_not_up_to_date() -> No
 
 def test_memberships_are_part_of_the_helper_log() -> None:
     """The founding entry is the log's first."""
-    assert ModelDisk(log_of(1)).memberships()[0][0] == 1
+    assert ListDisk(log_of(1)).memberships()[0][0] == 1
 
 
 @given(st.data())
@@ -219,8 +216,8 @@ def test_terms_and_chains_are_right_wherever_the_log_is_kept(data: st.DataObject
     """On disk, in memory, and where the two meet; through cuts, applying and snapshots."""
     found = data.draw(st.lists(st.integers(1, 3), max_size=4).map(sorted))
     mine = entries_of(*found)
-    disk = ModelDisk(mine)
-    log = RaftLog(Reader(disk, lambda: True), 0, max_unapplied_bytes=2 * HELD)
+    disk = ListDisk(mine)
+    log = RaftLog(disk, 0, max_unapplied_bytes=2 * HELD)
     chains, begins, base_term = [0], 0, 0
     for _ in range(data.draw(st.integers(0, 25))):
         action = data.draw(st.sampled_from(["append", "truncate", "sync", "apply", "install"]))

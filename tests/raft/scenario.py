@@ -34,26 +34,33 @@ Commands (N is a node; one node where not said otherwise)::
 from __future__ import annotations
 
 import shlex
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import TypeAlias, TypeVar
 
 from crc32c import crc32c
 
 from dledger.errors import DledgerError
-from dledger.raft.core import Raft, RaftConfig, RoleChange
+from dledger.raft import invariants
+from dledger.raft.core import Raft, RaftConfig, Ready
 from dledger.raft.messages import Message
-from dledger.raft.ready import ConfirmedRead
-from dledger.types import Entry, EntryKind, HardState, Member, Membership, NodeId
-from dledger_sim import describe
-from dledger_sim.disk import ModelDisk
-from dledger_sim.node import SimNode
-from dledger_sim.snapshots import ModelSnapshots
+from dledger.types import Entry, EntryKind, HardState, NodeId, SnapshotInfo
+from dledger_sim.process import founding_entry, member, members
+from tests.raft import describe
+from tests.raft.bench import ListDisk, ModelSnapshots, data_entry, while_ready
 
 _SEPARATOR = "----"
 _MAX_ROUNDS = 1000
 _CHUNK_BYTES = 1024
+
+T = TypeVar("T")
+_Write: TypeAlias = tuple[int | None, tuple[Entry, ...]]
+"""Behind which index the log is cut, if at all, and what is added."""
+_Held: TypeAlias = tuple[int, int, Sequence[Message]]
+"""How many hard states and writes must be done before these messages leave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,34 +99,157 @@ def rewrite(path: Path) -> None:
     path.write_text(run(parse(path.read_text())))
 
 
-def members(count: int) -> Membership:
-    """Return a membership of nodes "1" to *count*."""
-    return Membership.of(member(str(number + 1)) for number in range(count))
+class _Node:
+    """The core on a disk, doing a Ready's duties in the driver's order.
 
+    A command of the scenario decides when a write that was begun ends. Between `crash` and `start`
+    there is a disk only.
+    """
 
-def member(name: str) -> Member:
-    """Return the node of this number as a member."""
-    return Member(id=NodeId(name), name=f"group-{name}", address=f"{name}:20911")
+    def __init__(self, name: str, disk: ListDisk, group: Scenario) -> None:
+        self.id = NodeId(name)
+        self.disk = disk
+        self.snapshots = ModelSnapshots()
+        self.is_up = False
+        self._group = group
 
+    def start(self) -> None:
+        """Start the process from what the disk holds."""
+        self.is_up = True
+        self._hard_states: deque[HardState] = deque()
+        self._writes: deque[_Write] = deque()
+        self._writing: list[_Write] = []
+        self._newest_cut = 0
+        self._held: tuple[deque[_Held], deque[_Held]] = (deque(), deque())
+        self._queued, self._done = [0, 0], [0, 0]
+        self.installing: SnapshotInfo | None = None
+        self.raft = Raft(
+            RaftConfig(id=self.id, max_append_bytes=_CHUNK_BYTES),
+            hard_state=self.disk.hard_state,
+            log=self.disk,
+            memberships=self.disk.memberships(),
+            rng=Random(self.id),
+            applied_index=self.disk.first_index - 1,
+            snapshots=self.snapshots,
+        )
+        self._seen = invariants.check(self.raft)
+        self.do(lambda _: None)
 
-def founding_entry(membership: Membership) -> Entry:
-    """Return the first entry of a group's log."""
-    data = membership.encode()
-    return Entry(
-        term=1,
-        index=1,
-        kind=EntryKind.MEMBERSHIP,
-        timestamp_ms=0,
-        crc32c=crc32c(data),
-        data=data,
-    )
+    def crash(self) -> None:
+        """Stop at once, and lose all that was not synced."""
+        self.is_up = False
+        self.disk.crash()
+
+    def do(self, action: Callable[[Raft], T]) -> T:
+        """Call into the core, check it, and take up the work that it hands over."""
+        try:
+            return action(self.raft)
+        finally:
+            self._check()
+            for _ in while_ready(self.raft):
+                self._take_up(self.raft.ready())
+                self._check()
+
+    def _check(self) -> None:
+        self._seen = invariants.check(self.raft, self._seen)
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether a hard state is on its way to disk."""
+        return bool(self._hard_states)
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether entries are on their way to disk."""
+        return bool(self._writing)
+
+    def finish_hard_state_write(self) -> HardState:
+        """Let the running hard state write end, and start the next."""
+        saved = self.disk.hard_state = self._hard_states.popleft()
+        self._done[0] += 1
+        self.do(lambda raft: raft.hard_state_persisted(saved))
+        self._after_write()
+        return saved
+
+    def finish_log_write(self) -> list[Entry]:
+        """Let the running log write end with a sync, and start the next."""
+        written, self._writing = self._writing, []
+        self.disk.sync()
+        self._done[1] += len(written)
+        entries = [entry for _, added in written for entry in added]
+        if entries:
+            term, index = entries[-1].term, entries[-1].index
+            self.do(lambda raft: raft.persisted(term=term, index=index))
+        self._after_write()
+        return entries
+
+    def finish_install(self) -> bool:
+        """Let the installation end; returns whether the snapshot was good."""
+        info, self.installing = self.installing, None
+        assert info is not None, "a snapshot has arrived"
+        assert not self._writing, "the writes before it have ended"
+        memberships = self.snapshots.install(info)
+        if memberships is not None:
+            self.disk.begin_behind(info.last_index, info.last_term, info.last_chain, memberships)
+        self.do(
+            lambda raft: raft.snapshot_finished(
+                info, installed=memberships is not None, memberships=memberships or ()
+            )
+        )
+        return memberships is not None
+
+    def _take_up(self, ready: Ready) -> None:
+        group = self._group
+        self._queue(ready)
+        if ready.entries and ready.entries[0].index <= self.disk.last_index:
+            group.tell(f"{self.id} replaces its entries from {ready.entries[0].index} on")
+        if ready.role_change is not None:
+            group.tell(f"{self.id} is {describe.role_change(ready.role_change)}")
+        group.send(ready.messages)
+        hard_states, writes = self._queued
+        self._held[0].append((hard_states, self._newest_cut, ready.after_hard_state))
+        self._held[1].append((hard_states, writes, ready.after_entries))
+        if ready.committed:
+            group.tell(f"{self.id} applies {describe.entries(ready.committed)}")
+        for chunk in ready.chunks:
+            self.snapshots.receive(chunk)
+        self.installing = ready.install or self.installing
+        for read in ready.reads:
+            line = f"{self.id} may answer read {read.context} once it has applied {read.index}"
+            group.tell(line)
+        self._after_write()
+
+    def _queue(self, ready: Ready) -> None:
+        """Queue the writes that this asks for."""
+        if ready.hard_state is not None:
+            self._queued[0] += 1
+            self._hard_states.append(ready.hard_state)
+        if ready.entries or ready.cut_behind is not None:
+            self._queued[1] += 1
+            self._writes.append((ready.cut_behind, ready.entries))
+        if ready.cut_behind is not None:
+            self._newest_cut = self._queued[1]
+
+    def _after_write(self) -> None:
+        """Send what rested on writes that are done, and begin those that wait."""
+        for held in self._held:
+            while held and held[0][0] <= self._done[0] and held[0][1] <= self._done[1]:
+                self._group.send(held.popleft()[2])
+        if self._writes and not self._writing:
+            self._writing = list(self._writes)
+            self._writes.clear()
+            for cut_behind, entries in self._writing:
+                if cut_behind is not None:
+                    self.disk.cut_behind(cut_behind)
+                if entries:
+                    self.disk.write(entries)
 
 
 class Scenario:
-    """A group of nodes that moves only on command. Implements `dledger_sim.node.World`."""
+    """A group of nodes that moves only on command."""
 
     def __init__(self) -> None:
-        self.nodes: dict[str, SimNode] = {}
+        self.nodes: dict[str, _Node] = {}
         self._founding: Entry | None = None
         self._on_the_way: list[Message] = []
         self._delivered: list[Message] = []
@@ -138,39 +268,20 @@ class Scenario:
 
     # What the nodes call
 
-    def send(self, message: Message) -> None:
-        """Put a message on its way."""
-        self._on_the_way.append(message)
+    def send(self, messages: Sequence[Message]) -> None:
+        """Put messages on their way."""
+        self._on_the_way += messages
 
-    def log_write_started(self, node: SimNode) -> None:
-        """Wait for a sync command."""
+    def tell(self, line: str) -> None:
+        """Make a line part of the outcome."""
+        if self._verbose:
+            self._trace.append(line)
 
-    def hard_state_write_started(self, node: SimNode) -> None:
-        """Wait for a sync command."""
-
-    def entries_asked(self, node: SimNode) -> bool:
-        """Whether old entries are in memory."""
+    def _in_memory(self, name: str) -> bool:
+        """Whether old entries are in memory, for the one who asks."""
         if self._evicted:
-            self._tell(f"{node.id} must load old entries")
+            self.tell(f"{name} must load old entries")
         return not self._evicted
-
-    def role_changed(self, node: SimNode, change: RoleChange) -> None:
-        """Tell."""
-        self._tell(f"{node.id} is {describe.role_change(change)}")
-
-    def wrote(self, node: SimNode, entries: Sequence[Entry]) -> None:
-        """Tell about truncation; the rest is told when it is synced."""
-        last = node.disk.last_index
-        if entries[0].index <= last:
-            self._tell(f"{node.id} replaces its entries from {entries[0].index} on")
-
-    def applied(self, node: SimNode, entries: Sequence[Entry]) -> None:
-        """Tell."""
-        self._tell(f"{node.id} applies {describe.entries(entries)}")
-
-    def confirmed(self, node: SimNode, read: ConfirmedRead) -> None:
-        """Tell."""
-        self._tell(f"{node.id} may answer read {read.context} once it has applied {read.index}")
 
     # Commands
 
@@ -184,10 +295,10 @@ class Scenario:
             self._add(str(number), [self._founding] if founded else [])
 
     def _do_log(self, name: str, *terms: str) -> None:
-        assert self._founding is not None, "nodes come first"  # noqa: S101
+        assert self._founding is not None, "nodes come first"
         entries = [self._founding]
-        for term in map(int, terms):
-            entries.append(_data_entry(term, len(entries) + 1))
+        for at, term in enumerate(map(int, terms), 2):
+            entries.append(data_entry(term, at, f"{term}.{at}".encode()))
         self._add(name, entries)
 
     def _do_campaign(self, name: str) -> None:
@@ -226,21 +337,18 @@ class Scenario:
 
     def _do_compact(self, name: str, index: str) -> None:
         node, last = self.nodes[name], int(index)
-        assert isinstance(node.disk, ModelDisk), "scenarios have model disks"  # noqa: S101
-        assert node.snapshots is not None, "every node of a scenario has them"  # noqa: S101
         term, chain = node.disk.term(last), node.disk.chain(last)
         memberships = node.disk.memberships()
         info = node.snapshots.take(last, term, chain, memberships)
         node.disk.begin_behind(last, term, chain, [one for one in memberships if one[0] <= last])
-        self._tell(f"{name} has a snapshot of {info.size_bytes} bytes up to {last}")
+        self.tell(f"{name} has a snapshot of {info.size_bytes} bytes up to {last}")
 
     def _do_install(self, name: str, how: str = "") -> None:
         node = self.nodes[name]
-        assert node.snapshots is not None, "every node of a scenario has them"  # noqa: S101
         if how == "bad":
             node.snapshots.rot()
         good = node.finish_install()
-        self._tell(f"{name} {'has installed' if good else 'refuses'} the snapshot")
+        self.tell(f"{name} {'has installed' if good else 'refuses'} the snapshot")
 
     def _do_members(self, *names: str) -> None:
         for node in self._named(*(names or ("all",))):
@@ -269,7 +377,7 @@ class Scenario:
 
     def _do_lose(self, path: str = "") -> None:
         for message in self._take(path):
-            self._tell(f"lost: {describe.message(message)}")
+            self.tell(f"lost: {describe.message(message)}")
 
     def _do_repeat(self, path: str, word: str) -> None:
         between = [m for m in self._delivered if _path(m) == path]
@@ -307,10 +415,10 @@ class Scenario:
         self.nodes[name].do(lambda raft: raft.step_down())
 
     def _do_crash(self, name: str) -> None:
-        self.nodes[name].crash(_Never())
+        self.nodes[name].crash()
 
     def _do_restart(self, name: str) -> None:
-        self.nodes[name].start(Random(name))
+        self.nodes[name].start()
 
     def _do_evict(self) -> None:
         self._evicted = True
@@ -344,15 +452,14 @@ class Scenario:
 
     def _add(self, name: str, entries: Sequence[Entry]) -> None:
         term = entries[-1].term if entries else 0
-        disk = ModelDisk(entries, HardState(term))
-        config = RaftConfig(id=NodeId(name), max_append_bytes=_CHUNK_BYTES)
-        self.nodes[name] = SimNode(config, disk, self, snapshots=ModelSnapshots())
+        disk = ListDisk(entries, HardState(term), lambda: self._in_memory(name))
+        self.nodes[name] = _Node(name, disk, self)
         self._do_restart(name)
 
-    def _up(self) -> list[SimNode]:
+    def _up(self) -> list[_Node]:
         return [node for node in self.nodes.values() if node.is_up]
 
-    def _named(self, *names: str) -> list[SimNode]:
+    def _named(self, *names: str) -> list[_Node]:
         return self._up() if names == ("all",) else [self.nodes[name] for name in names]
 
     def _take(self, path: str) -> list[Message]:
@@ -363,9 +470,9 @@ class Scenario:
     def _deliver(self, message: Message) -> None:
         node = self.nodes[message.recipient]
         if (message.sender, message.recipient) in self._cut or not node.is_up:
-            self._tell(f"lost: {describe.message(message)}")
+            self.tell(f"lost: {describe.message(message)}")
             return
-        self._tell(describe.message(message))
+        self.tell(describe.message(message))
         self._delivered.append(message)
         node.do(lambda raft: raft.step(message))
 
@@ -375,10 +482,6 @@ class Scenario:
         except DledgerError as error:
             self._trace.append(f"{name} refuses: {error}")
 
-    def _tell(self, line: str) -> None:
-        if self._verbose:
-            self._trace.append(line)
-
     def _tell_before(self, start: str, action: Callable[[], str]) -> None:
         """Tell what *action* did in front of what followed from it."""
         position = len(self._trace)
@@ -387,30 +490,8 @@ class Scenario:
             self._trace.insert(position, f"{start} {what}")
 
 
-class _Never(Random):
-    """A crash that keeps only what was synced."""
-
-    def random(self) -> float:
-        return 1.0
-
-    def randint(self, a: int, b: int) -> int:  # noqa: ARG002 - the smallest
-        return a
-
-
 def _path(message: Message) -> str:
     return f"{message.sender}>{message.recipient}"
-
-
-def _data_entry(term: int, index: int) -> Entry:
-    data = f"{term}.{index}".encode()
-    return Entry(
-        term=term,
-        index=index,
-        kind=EntryKind.DATA,
-        timestamp_ms=0,
-        crc32c=crc32c(data),
-        data=data,
-    )
 
 
 def _block(text: str) -> Block:

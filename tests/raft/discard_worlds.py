@@ -3,7 +3,7 @@
 What bounds each world is beside it: how many terms there are, and where `Model.bounded` is set also
 one candidate and one question a term, appends of whole logs, and mending from the first on.
 
-``python -m dledger_sim.discard_worlds`` (``make model``) explores each world whole by the rules
+``python -m tests.raft.discard_worlds`` (``make model``) explores each world whole by the rules
 that are shipped, which must lose nothing; and those in which the rules before lost something until
 that is found. Then it replays random walks of all of them on shipped cores. See docs/adr/0014.
 """
@@ -17,8 +17,8 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
-from dledger_sim.discard_exploration import World, explore
-from dledger_sim.discard_model import (
+from tests.raft.discard_exploration import World, explore
+from tests.raft.discard_model import (
     FINAL,
     FIRST,
     JOINT,
@@ -31,7 +31,7 @@ from dledger_sim.discard_model import (
     State,
     entry,
 )
-from dledger_sim.discard_replay import walk
+from tests.raft.discard_replay import walk
 
 WALKS: Final = 2000
 WALK_STEPS: Final = 25

@@ -39,9 +39,8 @@ from dledger.types import (
     Role,
     SnapshotInfo,
 )
-from dledger_sim.discard_model import FINAL, FIRST, JOINT, LEADS, Label, Log, Model, Node, State
-from dledger_sim.disk import ModelDisk, Reader
-from dledger_sim.snapshots import ModelSnapshots
+from tests.raft.bench import ListDisk, ModelSnapshots, while_ready
+from tests.raft.discard_model import FINAL, FIRST, JOINT, LEADS, Label, Log, Model, Node, State
 
 _BEHIND: Final = 1
 """The common beginning is one entry, the founding one: position 1 of the model is index 2."""
@@ -154,7 +153,7 @@ class Replay:
 
     def _append(self, state: State, at: int, term: int, last: int) -> None:
         reign = state.reigns[term]
-        assert reign is not None, "someone led that term"  # noqa: S101
+        assert reign is not None, "someone led that term"
         log, core = state.nodes[at].log, self.nodes[at]
         same = 0
         while same < min(len(log), last) and log[same] == reign.log[same]:
@@ -180,7 +179,7 @@ class Replay:
 
     def _snapshot(self, state: State, at: int, term: int) -> None:
         reign, core, base = state.reigns[term], self.nodes[at], self._model.snapshot_at
-        assert reign is not None, "someone led that term"  # noqa: S101
+        assert reign is not None, "someone led that term"
         leader = self._ids[reign.leader]
         core.hear(
             HeartbeatRequest(
@@ -315,7 +314,7 @@ class _Core:
         self.at, self.id = at, _id(at)
         log = [entries.at(node.disk, position) for position in range(1, len(node.disk) + 1)]
         vote = self.id if node.voted else None
-        self._disk = ModelDisk([entries.founding(), *log], HardState(node.term, vote))
+        self._disk = ListDisk([entries.founding(), *log], HardState(node.term, vote))
         self._applied = model.applied[at] + _BEHIND if model.applied[at] else 0
         self._told = [
             pair for pair in entries.memberships_in(node.disk) if pair[0] <= self._applied
@@ -334,8 +333,8 @@ class _Core:
         base = self._disk.first_index - 1
         self.raft = Raft(
             RaftConfig(id=self.id),
-            hard_state=self._disk.load_hard_state(),
-            log=Reader(self._disk, lambda: True),
+            hard_state=self._disk.hard_state,
+            log=self._disk,
             memberships=sorted(known.items()),
             rng=Random(1),
             applied_index=max(base, self._applied),
@@ -379,12 +378,12 @@ class _Core:
         before = invariants.check(self.raft)
         action(self.raft)
         invariants.check(self.raft, before)
-        while self.raft.has_ready():
+        for _ in while_ready(self.raft):
             self._take_up(self.raft.ready())
 
     def _take_up(self, ready: Ready) -> None:
         if ready.hard_state is not None:
-            self._disk.save_hard_state(ready.hard_state)
+            self._disk.hard_state = ready.hard_state
             self.raft.hard_state_persisted(ready.hard_state)
         if ready.cut_behind is not None:
             self._disk.cut_behind(ready.cut_behind)
@@ -413,7 +412,7 @@ class _Core:
 
     def _install(self, info: SnapshotInfo) -> None:
         memberships = self._snapshots.install(info)
-        assert memberships is not None, "it arrived whole"  # noqa: S101
+        assert memberships is not None, "it arrived whole"
         self._disk.begin_behind(info.last_index, info.last_term, info.last_chain, memberships)
         kept = range(info.last_index + 1, self._disk.last_index + 1)
         self._lost = {each for each in self._lost if each + _BEHIND in kept}

@@ -1,20 +1,24 @@
-"""One core with a plain disk and no network, for tests of one node's rules.
+"""One Raft core stepped by hand: no clock, no network, and a list for a disk.
 
-What the core hands over is kept for inspection; writes end only when a test says so.
+`Alone` is one node whose peers a test plays. `scenario` and `discard_replay` build groups of the
+same parts. What the core hands over is kept for inspection; writes end only when a test says so.
 """
 
 from __future__ import annotations
 
+import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Sequence
 from random import Random
 from typing import Any, TypeVar
 
 from crc32c import crc32c
 
-from dledger.common.chain import chain_behind
+from dledger.common.chain import chain_behind, chains_behind
+from dledger.errors import OffsetOutOfRange
 from dledger.raft import invariants
 from dledger.raft.core import Raft, RaftConfig, Ready
+from dledger.raft.membership import memberships_in
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
@@ -27,11 +31,10 @@ from dledger.raft.messages import (
 )
 from dledger.raft.ready import ConfirmedRead, SnapshotChunk
 from dledger.raft.snapshots import SnapshotReader
-from dledger.types import Entry, EntryKind, HardState, NodeId, SnapshotInfo
-from dledger_sim.disk import ModelDisk, Reader
-from dledger_sim.scenario import founding_entry, members
-from dledger_sim.stalls import while_true
+from dledger.types import Entry, EntryKind, HardState, Membership, NodeId, SnapshotInfo
+from dledger_sim.process import founding_entry, members
 
+_MOST_READIES = 10_000
 _CHAINS: dict[type[Message], dict[str, str]] = {
     PreVoteRequest: {"last_chain": "last_index"},
     VoteRequest: {"last_chain": "last_index"},
@@ -60,6 +63,178 @@ def log_of(*terms: int, voters: int = 3) -> list[Entry]:
     """Return a founding entry of term 1, then one DATA entry for each of *terms*."""
     founding = founding_entry(members(voters))
     return [founding, *(data_entry(term, at + 2) for at, term in enumerate(terms))]
+
+
+class ListDisk:
+    """What a node has on disk: a list of entries, and how many of them a crash leaves.
+
+    Implements the core's ``LogStorage``. It may begin behind a snapshot; the memberships that this
+    holds are kept beside the list.
+
+    Args:
+        entries: What is there from the beginning, durably.
+        hard_state: The durable term and vote.
+        in_memory: Whether entries can be read at once.
+
+    Attributes:
+        unreadable: The indexes of memberships that are damaged.
+    """
+
+    def __init__(
+        self,
+        entries: Sequence[Entry] = (),
+        hard_state: HardState | None = None,
+        in_memory: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._entries, self._durable = list(entries), list(entries)
+        self._chains = chains_behind(0, entries)
+        self._base_index = self._base_term = self._base_chain = 0
+        self._base_memberships: list[tuple[int, Membership]] = []
+        self._in_memory = in_memory
+        self.hard_state = hard_state or HardState()
+        self.unreadable: set[int] = set()
+
+    @property
+    def first_index(self) -> int:
+        """The oldest index kept."""
+        return self._base_index + 1
+
+    @property
+    def last_index(self) -> int:
+        """The newest index written."""
+        return self._base_index + len(self._entries)
+
+    def begin_behind(
+        self, index: int, term: int, chain: int, memberships: Sequence[tuple[int, Membership]]
+    ) -> None:
+        """Drop the entries that a snapshot covers; all of them, if ours are others."""
+        known = index <= self.last_index and self.term(index) == term
+        kept = self._entries[index - self._base_index :] if known else []
+        self._base_index, self._base_term, self._base_chain = index, term, chain
+        self._base_memberships = list(memberships)
+        self._entries, self._durable = kept, list(kept)
+        self._chains = chains_behind(chain, kept)
+
+    def term(self, index: int) -> int:
+        """Return the term at *index*; 0 for index 0."""
+        at = index - self._base_index
+        return self._entries[at - 1].term if at else self._base_term
+
+    def chain(self, index: int) -> int:
+        """Return the chain CRC at *index*; 0 for index 0."""
+        at = index - self._base_index
+        return self._chains[at - 1] if at else self._base_chain
+
+    def entries(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...] | None:
+        """Return entries from [first, last]: at least one, cut at *max_bytes*; or None."""
+        if not self._in_memory():
+            return None
+        found = self._entries[first - self._base_index - 1 : last - self._base_index]
+        for count, entry in enumerate(found):
+            max_bytes -= entry.size_bytes
+            if max_bytes < 0:
+                return tuple(found[: max(1, count)])
+        return tuple(found)
+
+    def memberships(self) -> Sequence[tuple[int, Membership]]:
+        """Return (index, membership) of the membership entries, ascending."""
+        known = (*self._base_memberships, *memberships_in(self._entries))
+        return [pair for pair in known if pair[0] not in self.unreadable]
+
+    def membership_indexes(self) -> Collection[int]:
+        """Return where they are, those too that are damaged."""
+        return {index for index, _ in self.memberships()} | self.unreadable
+
+    def write(self, entries: Sequence[Entry]) -> None:
+        """Write entries, truncating at the first; they are durable only after `sync`."""
+        at = entries[0].index - self._base_index - 1
+        assert 0 <= at <= len(self._entries), "a log has no gaps"
+        del self._entries[at:], self._chains[at:]
+        self._chains += chains_behind(self.chain(entries[0].index - 1), entries)
+        self._entries += entries
+
+    def cut_behind(self, last: int) -> None:
+        """Remove what is behind *last*, durably; what was written before it is, too."""
+        del self._entries[last - self._base_index :], self._chains[last - self._base_index :]
+        self.sync()
+
+    def sync(self) -> None:
+        """Make everything written durable."""
+        self._durable = list(self._entries)
+
+    def crash(self) -> None:
+        """Lose what was not synced."""
+        self._entries = list(self._durable)
+        self._chains = chains_behind(self._base_chain, self._entries)
+
+
+class ModelSnapshots:
+    """The newest snapshot, and what has arrived of a leader's. Implements `SnapshotReader`."""
+
+    def __init__(self) -> None:
+        self._info: SnapshotInfo | None = None
+        self._bytes = b""
+        self._arrived = bytearray()
+
+    def newest(self) -> SnapshotInfo | None:
+        """Return the newest snapshot, if there is one."""
+        return self._info
+
+    def read(self, info: SnapshotInfo, offset: int, max_bytes: int) -> bytes | None:
+        """Return bytes of the newest; an older one is gone."""
+        if info != self._info:
+            raise OffsetOutOfRange(offset, first=0, last=0)
+        return self._bytes[offset : offset + max_bytes]
+
+    def take(
+        self,
+        last_index: int,
+        last_term: int,
+        last_chain: int,
+        memberships: Sequence[tuple[int, Membership]],
+    ) -> SnapshotInfo:
+        """Make a snapshot that ends in this entry."""
+        rows = [[at, one.encode().decode()] for at, one in memberships if at <= last_index]
+        return self._keep(last_index, last_term, last_chain, json.dumps(rows).encode())
+
+    def receive(self, chunk: SnapshotChunk) -> None:
+        """Keep a piece aside."""
+        if chunk.offset == 0:
+            self._arrived.clear()
+        assert chunk.offset == len(self._arrived), "pieces come in order"
+        self._arrived += chunk.data
+
+    def rot(self) -> None:
+        """Spoil what has arrived."""
+        self._arrived[-1] ^= 1
+
+    def install(self, info: SnapshotInfo) -> Sequence[tuple[int, Membership]] | None:
+        """Take over what has arrived and return its memberships; None if its CRC is wrong."""
+        data = bytes(self._arrived)
+        if crc32c(data) != info.crc32c:
+            return None
+        self._keep(info.last_index, info.last_term, info.last_chain, data)
+        return [(at, Membership.decode(text.encode())) for at, text in json.loads(data)]
+
+    def _keep(self, last_index: int, last_term: int, last_chain: int, data: bytes) -> SnapshotInfo:
+        self._bytes = data
+        self._info = SnapshotInfo(
+            last_index=last_index,
+            last_term=last_term,
+            last_chain=last_chain,
+            size_bytes=len(data),
+            crc32c=crc32c(data),
+        )
+        return self._info
+
+
+def while_ready(raft: Raft) -> Iterator[None]:
+    """Yield as long as the core has something to hand over."""
+    for _ in range(_MOST_READIES):
+        if not raft.has_ready():
+            return
+        yield
+    raise AssertionError(f"there is more to do after {_MOST_READIES} times")
 
 
 class Alone:
@@ -91,7 +266,7 @@ class Alone:
         entries = [] if terms is None else log_of(*terms, voters=voters)
         last_term = entries[-1].term if entries else 0
         hard_state = HardState(last_term if term is None else term, NodeId(vote) if vote else None)
-        self.disk = ModelDisk(entries, hard_state)
+        self.disk = ListDisk(entries, hard_state, in_memory)
         self.committed: list[Entry] = []
         self.confirmed: list[ConfirmedRead] = []
         self.chunks: list[SnapshotChunk] = []
@@ -101,7 +276,7 @@ class Alone:
         self.raft = Raft(
             RaftConfig(id=NodeId("1"), **config),
             hard_state=hard_state,
-            log=Reader(self.disk, in_memory),
+            log=self.disk,
             memberships=self.disk.memberships(),
             rng=Random(1),
             applied_index=applied_index,
@@ -131,7 +306,7 @@ class Alone:
         self.do(lambda raft: raft.step(message))
 
     def _own_chain(self, index: int) -> int:
-        log = self.raft._log  # noqa: SLF001 - what no caller of a core may need
+        log = self.raft._log
         return log.chain(index) if log.knows(index) else 0
 
     def append(
@@ -208,7 +383,7 @@ class Alone:
     def settle(self) -> list[Message]:
         """Take everything and let every write end; return all messages, oldest first."""
         sent: list[Message] = []
-        for _ in while_true(self.raft.has_ready):
+        for _ in while_ready(self.raft):
             ready = self.take()
             sent += [*ready.messages, *ready.after_hard_state, *ready.after_entries]
             if ready.hard_state is not None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, permutations
 
-from dledger_sim.discard_model import (
+from tests.raft.discard_model import (
     Label,
     Model,
     Node,
