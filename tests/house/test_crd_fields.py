@@ -14,7 +14,7 @@ from dledger_operator.api.reasons import CATALOGUE, EVENTS
 from dledger_operator.api.spec import Spec, Topic, camel
 from dledger_operator.decisions.checks import ACTED_ON, leaves
 from dledger_operator.status.status import status
-from tests.operator.samples import NOW, converged, founded, joined
+from tests.operator.samples import NOW, bootstrapped, converged, joined
 
 ROOT = Path(__file__).parents[2]
 CRD = yaml.safe_load((ROOT / "crds/brokergroup.yaml").read_text("utf-8"))
@@ -145,7 +145,7 @@ def test_every_string_is_bounded() -> None:
 def test_the_status_that_is_written_is_the_crds() -> None:
     """A key that the CRD does not have would be dropped without a word."""
     nodes = joined(0, 1, 2)
-    written = status(founded(), converged(founded(), nodes=nodes), now=NOW)
+    written = status(bootstrapped(), converged(bootstrapped(), nodes=nodes), now=NOW)
     schema = SCHEMA["properties"]["status"]["properties"]
 
     assert set(written) | {"lastFailover", "backup"} == set(schema)

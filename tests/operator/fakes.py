@@ -12,9 +12,14 @@ from dledger_operator.api import names
 from dledger_operator.api.brokerbackup import BrokerBackup
 from dledger_operator.api.spec import Manifest, Topic
 from dledger_operator.cluster.api import ApiError
+from dledger_operator.observed.job_status import JobPod
 from dledger_operator.observed.observed import MemberView, NodeView, Pod, Volume
-from dledger_operator.observed.views import component_of, pod_of, volume_of, worker_of
-from dledger_operator.observed.work import WorkerPod
+from dledger_operator.observed.parsers import (
+    parse_component,
+    parse_job_pod,
+    parse_pod,
+    parse_volume,
+)
 from tests.operator.samples import NOW, body, volumes
 
 GROUP = (names.KIND, "orders")
@@ -166,16 +171,16 @@ class FakeWatched:
         return [copy.deepcopy(m) for (kind, _), m in items if kind in wanted and _labelled(m)]
 
     def pods(self, namespace: str, group: str) -> list[Pod]:
-        return [pod_of(pod) for pod in self._pods() if component_of(pod) == "node"]
+        return [parse_pod(pod) for pod in self._pods() if parse_component(pod) == "node"]
 
-    def workers(self, namespace: str, group: str) -> list[tuple[str, WorkerPod]]:
-        return [worker_of(pod) for pod in self._pods() if component_of(pod) != "node"]
+    def job_pods(self, namespace: str, group: str) -> list[tuple[str, JobPod]]:
+        return [parse_job_pod(pod) for pod in self._pods() if parse_component(pod) != "node"]
 
     def volumes(self, namespace: str, group: str) -> list[Volume]:
         found = volumes(*range(len(self._world.disks)))
         made = self._world.objects.items()
         claims = (m for (kind, _), m in made if kind == "PersistentVolumeClaim" and _labelled(m))
-        found |= {volume.name: volume for volume in map(volume_of, claims)}
+        found |= {volume.name: volume for volume in map(parse_volume, claims)}
         return list(found.values())
 
     def backups(self, namespace: str, group: str) -> list[BrokerBackup]:
@@ -195,7 +200,7 @@ class FakeNodes:
 
     disbelieved: ClassVar[dict[str, str]] = {}
 
-    async def look(self, pods: Mapping[str, Pod]) -> dict[str, NodeView]:
+    async def poll(self, pods: Mapping[str, Pod]) -> dict[str, NodeView]:
         return {name: self._view(name) for name in pods}
 
     async def bootstrap(

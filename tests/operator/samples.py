@@ -40,7 +40,7 @@ def group(spec: dict[str, Any] | None = None, **status: Any) -> BrokerGroup:
     return FREE.group(body(spec, **status))
 
 
-def founded(spec: dict[str, Any] | None = None, **status: Any) -> BrokerGroup:
+def bootstrapped(spec: dict[str, Any] | None = None, **status: Any) -> BrokerGroup:
     """Return the group as recorded after its first leader."""
     return group(spec, **{"groupId": GROUP_ID, "term": 1, "leader": "orders-0", **status})
 

@@ -150,12 +150,12 @@ def scheduled_backup(group: str, minute: int) -> str:
     return f"{group}-{minute}"
 
 
-def worker_selector(group: str, component: str) -> dict[str, str]:
+def job_selector(group: str, component: str) -> dict[str, str]:
     """Return the labels of a group's *backup* or *recovery* pods, executors included."""
     return {**selector(group), COMPONENT_LABEL: component}
 
 
-def worker_labels(group: str, component: str) -> dict[str, str]:
+def job_labels(group: str, component: str) -> dict[str, str]:
     """Return the labels of a group's *backup* or *recovery* Jobs and of their own pods."""
     return {**labels(group), COMPONENT_LABEL: component}
 

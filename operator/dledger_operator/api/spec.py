@@ -322,7 +322,7 @@ class BrokerGroup:
         return bool(self.spec.bootstrap.recovery.store.url)
 
     @property
-    def founded(self) -> bool:
+    def bootstrapped(self) -> bool:
         """Whether a leader was ever seen: from then on it must never be founded again."""
         return int(self.status.get("term") or 0) > 0
 

@@ -30,7 +30,7 @@ log: Final = logging.getLogger(__name__)
 
 STATUS_TIMEOUT_S: Final = 1.0
 CALL_TIMEOUT_S: Final = 5.0
-EVERYBODY_EVERY: Final = 5
+POLL_ALL_EVERY: Final = 5
 """Everybody is asked at least once in so many looks."""
 TOPICS_BYTES: Final = 2 << 20
 """Longest list of topics: as many as a group may have, with names of the longest."""
@@ -104,14 +104,14 @@ class Nodes:
         self._admins: dict[str, tuple[str, Admin]] = {}
         self._views: dict[str, NodeView] = {}
         self._disbelieved: dict[str, str] = {}
-        self._looks = 0
+        self._polls = 0
 
     @property
     def disbelieved(self) -> Mapping[str, str]:
         """Whose answer to the last look is not believed, by pod name, and why."""
         return dict(self._disbelieved)
 
-    async def look(self, pods: Mapping[str, Pod]) -> Mapping[str, NodeView]:
+    async def poll(self, pods: Mapping[str, Pod]) -> Mapping[str, NodeView]:
         """Return what each node that answers says; answers of followers may be seconds old."""
         reachable = {
             name: pod
@@ -120,8 +120,8 @@ class Nodes:
         }
         await self._forget(name for name in list(self._admins) if name not in reachable)
         leader = self._settled_leader(reachable)
-        self._looks += 1
-        if leader is None or self._looks % EVERYBODY_EVERY == 0:
+        self._polls += 1
+        if leader is None or self._polls % POLL_ALL_EVERY == 0:
             await self._ask(reachable.values())
         else:
             await self._ask([reachable[leader]])
@@ -221,7 +221,7 @@ class Nodes:
         return leaders[0]
 
 
-async def log_ahead(
+async def log_since(
     pods: Iterable[Pod], first_index: int, *, admin: Callable[[str], Admin] = _slow_admin
 ) -> LogRange:
     """Return how much committed log there is from *first_index* on, from the first that answers.

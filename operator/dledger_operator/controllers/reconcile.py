@@ -22,6 +22,7 @@ from dledger_operator.api.spec import BrokerGroup, Json, Manifest
 from dledger_operator.cluster.api import ApiError
 from dledger_operator.cluster.cluster import Cluster, owned
 from dledger_operator.cluster.nodes import LONGEST_TEXT, Nodes
+from dledger_operator.decisions.backoff import Backoff
 from dledger_operator.decisions.plan import (
     Action,
     Apply,
@@ -31,13 +32,12 @@ from dledger_operator.decisions.plan import (
     LabelRole,
     MarkRestored,
     RecordGroupId,
-    builds,
+    is_prerequisite,
     plan,
 )
-from dledger_operator.decisions.refusals import Refusals
 from dledger_operator.metrics.metrics import Metrics
+from dledger_operator.observed.job_status import JobPod, JobStatus, job_status
 from dledger_operator.observed.observed import Observed, Pod, Ref, Volume, ref_of
-from dledger_operator.observed.work import Work, WorkerPod, work
 from dledger_operator.resources import Platform, desired
 from dledger_operator.status.status import Event, events, rfc3339, status, worth_writing
 
@@ -60,7 +60,7 @@ class Watched(Protocol):
     def volumes(self, namespace: str, group: str) -> list[Volume]:
         """Return its volume claims."""
 
-    def workers(self, namespace: str, group: str) -> list[tuple[str, WorkerPod]]:
+    def job_pods(self, namespace: str, group: str) -> list[tuple[str, JobPod]]:
         """Return the pods of its Jobs, each with its Job's name."""
 
     def backups(self, namespace: str, group: str) -> list[BrokerBackup]:
@@ -109,9 +109,9 @@ class Reconciler:
         self._metrics = metrics
         self._clock = clock or Clock()
         self._memory = _Memory()
-        self._refusals = Refusals(self._clock.monotonic_s)
+        self._backoff = Backoff(self._clock.monotonic_s)
 
-    def saw(self, body: Json) -> None:
+    def update(self, body: Json) -> None:
         """Take a newer form of the object; an older one than our own last write is dropped."""
         same = body["metadata"]["uid"] == self.body["metadata"]["uid"]
         if same and _version(body) >= _version(self.body):
@@ -134,11 +134,11 @@ class Reconciler:
         for action in actions:
             if isinstance(action, Apply | Create):
                 # What comes later stands on what came before: no pods without their policy.
-                if going_on or not builds(action):
+                if going_on or not is_prerequisite(action):
                     going_on &= await self._make(group, observed, action)
             else:
                 group = await self._act(group, observed, action)
-        told = await self._report(group, replace(observed, refusals=self._standing(group)))
+        told = await self._report(group, replace(observed, refusals=self._backed_off(group)))
         self._memory.at_rest, self._memory.seen = told and not actions, seen
 
     async def close(self) -> None:
@@ -148,8 +148,8 @@ class Reconciler:
     def _parsed(self, body: Json) -> BrokerGroup:
         return self._platform.group(body)
 
-    def _standing(self, group: BrokerGroup) -> dict[Ref, str]:
-        return self._refusals.standing(group.generation)
+    def _backed_off(self, group: BrokerGroup) -> dict[Ref, str]:
+        return self._backoff.active(group.generation)
 
     async def _observe(self, group: BrokerGroup) -> Observed:
         key = group.namespace, group.name
@@ -159,8 +159,8 @@ class Reconciler:
             children={ref_of(child): child for child in own},
             pods=pods,
             volumes={volume.name: volume for volume in self._watched.volumes(*key)},
-            nodes=await self._nodes.look(pods),
-            refusals=self._standing(group),
+            nodes=await self._nodes.poll(pods),
+            refusals=self._backed_off(group),
             recovery=self._recovery(group),
             backups=tuple(self._watched.backups(*key)),
         )
@@ -172,7 +172,7 @@ class Reconciler:
             topics=await self._topics(group, observed),
         )
 
-    def _recovery(self, group: BrokerGroup) -> Work | None:
+    def _recovery(self, group: BrokerGroup) -> JobStatus | None:
         """Return what the Job amounts to that restores the first volume."""
         name, key = names.recovery_job(group.name), (group.namespace, group.name)
         jobs = [
@@ -180,8 +180,8 @@ class Reconciler:
             for child in self._watched.children(*key)
             if ref_of(child) == ("Job", name) and owned(child, group)
         ]
-        pods = [pod for job, pod in self._watched.workers(*key) if job == name]
-        return work(jobs[0], pods, now=self._clock.now()) if jobs else None
+        pods = [pod for job, pod in self._watched.job_pods(*key) if job == name]
+        return job_status(jobs[0], pods, now=self._clock.now()) if jobs else None
 
     async def _topics(self, group: BrokerGroup, observed: Observed) -> frozenset[str] | None:
         """Return the topics there are, asked for rarely and only if the spec has some."""
@@ -312,7 +312,7 @@ class Reconciler:
             if error.status != 409:
                 raise
             return False
-        self.saw(written)
+        self.update(written)
         self._memory.written_at_s = now_s
         for event in events(before, after):
             await self._post(group, event)
@@ -322,7 +322,7 @@ class Reconciler:
         await self._cluster.post(group, event, now=self._clock.now())
 
     def _refuse(self, group: BrokerGroup, ref: Ref, answer: str) -> None:
-        self._refusals.add(ref, answer, generation=group.generation)
+        self._backoff.add(ref, answer, generation=group.generation)
         log.warning("group %s/%s: %s %s: %s", group.namespace, group.name, *ref, answer)
 
 

@@ -230,7 +230,7 @@ def _not_built_yet(group: BrokerGroup) -> Iterator[Problem]:
 
 
 def _changes_not_built_yet(group: BrokerGroup, observed: Observed) -> Iterator[Problem]:
-    recorded = group.status.get("members") if group.founded else ()
+    recorded = group.status.get("members") if group.bootstrapped else ()
     built = observed.children.get(("StatefulSet", group.name))
     as_built = built["spec"].get("replicas", 0) if built else 0
     members = len(observed.membership or recorded or ()) or as_built

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from dledger_operator.api import names
 from dledger_operator.api.spec import BrokerGroup, Json
+from dledger_operator.observed.job_status import JobFailed, JobRunning, JobStatus, JobSucceeded
 from dledger_operator.observed.observed import Observed
-from dledger_operator.observed.work import Broken, Succeeded, Work, Working
 from dledger_operator.resources.recovery import PENDING
 
 
@@ -66,18 +66,18 @@ def recovery(group: BrokerGroup, observed: Observed) -> Recovery:
     return _of_job(observed.recovery) if claim.recovery == PENDING else NotRestoring()
 
 
-def _of_job(work: Work | None) -> Recovery:
+def _of_job(work: JobStatus | None) -> Recovery:
     match work:
         case None:
             return NoJob()
-        case Working(note=note):
+        case JobRunning(note=note):
             return Restoring(note)
-        case Succeeded(result=result):
+        case JobSucceeded(result=result):
             return Restored(result)
-        case Broken(error=error):
+        case JobFailed(error=error):
             return RestoreFailed(error)
 
 
-def holds_back(state: Recovery) -> bool:
+def blocks_nodes(state: Recovery) -> bool:
     """Whether the nodes have to wait."""
     return not isinstance(state, NotRestoring)

@@ -102,7 +102,7 @@ class Metrics:
         self.writes.labels(kind).inc()
 
     def reconciled(
-        self, namespace: str, group: str, *, started_s: float, ended_s: float, well: bool
+        self, namespace: str, group: str, *, started_s: float, ended_s: float, succeeded: bool
     ) -> bool:
         """Note one round of a group, in monotonic seconds, and whether it ended without an error.
 
@@ -112,7 +112,7 @@ class Metrics:
         key = namespace, group
         self.reconcile_seconds.observe(ended_s - started_s)
         self._rounds.labels(*key).inc()
-        self._errors.labels(*key).inc(0 if well else 1)
+        self._errors.labels(*key).inc(0 if succeeded else 1)
         pace = self._paces.setdefault(key, _Pace(ended_s))
         before = pace.runaway
         pace.count(ended_s)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from dledger_operator.api.brokerbackup import BrokerBackup
 from dledger_operator.api.spec import Manifest
-from dledger_operator.observed.work import Work
+from dledger_operator.observed.job_status import JobStatus
 
 Ref = tuple[str, str]
 """Kind and name of a child, such as ``("Service", "orders")``."""
@@ -153,7 +153,7 @@ class Observed:
     disbelieved: Mapping[str, str] = field(default_factory=dict)
     topics: frozenset[str] | None = None
     refusals: Mapping[Ref, str] = field(default_factory=dict)
-    recovery: Work | None = None
+    recovery: JobStatus | None = None
     backups: tuple[BrokerBackup, ...] = ()
     due: str = ""
 

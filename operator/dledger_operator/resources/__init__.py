@@ -13,7 +13,7 @@ from dledger_operator.api.policy import Policy, repository
 from dledger_operator.api.spec import BrokerGroup, Json, Manifest
 from dledger_operator.resources.budget import budget
 from dledger_operator.resources.common import hashed
-from dledger_operator.resources.config import config_map
+from dledger_operator.resources.configmap import config_map
 from dledger_operator.resources.networkpolicy import job_policy, network_policy
 from dledger_operator.resources.services import (
     client_service,

@@ -10,7 +10,7 @@ from dledger_operator.api.brokerbackup import BrokerBackup
 from dledger_operator.api.spec import BrokerGroup, Manifest, Store
 from dledger_operator.resources.common import owned_by
 from dledger_operator.resources.pipeline import container, job_spec, pod_spec, verbatim
-from dledger_operator.resources.pods import RESTRICTED, worker_placement
+from dledger_operator.resources.pods import RESTRICTED, job_scheduling
 from dledger_operator.resources.spark import TEMPLATE_DIR, settings
 
 DEADLINE_S: Final = 6 * 3600
@@ -47,7 +47,7 @@ def job(backup: BrokerBackup, group: BrokerGroup, *, store: Store, log: LogRange
     args = [*_args(backup, group, log), "--master", _master(group, local=local)]
     args += [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
     name = names.backup_job(backup.name)
-    labels = names.worker_labels(group.name, "backup")
+    labels = names.job_labels(group.name, "backup")
     pod = _local_pod(group, store, args) if local else _driver_pod(group, store, args, name)
     return {
         "apiVersion": "batch/v1",
@@ -82,7 +82,7 @@ def _executors(group: BrokerGroup, log: LogRange) -> int:
 
 
 def _local_pod(group: BrokerGroup, store: Store, args: list[str]) -> Manifest:
-    return pod_spec(container(group, store, args), RESTRICTED, **worker_placement(group))
+    return pod_spec(container(group, store, args), RESTRICTED, **job_scheduling(group))
 
 
 def _driver_pod(group: BrokerGroup, store: Store, args: list[str], config_map: str) -> Manifest:
@@ -99,5 +99,5 @@ def _driver_pod(group: BrokerGroup, store: Store, args: list[str], config_map: s
         volumes=[{"name": "template", "configMap": {"name": config_map}}],
         serviceAccountName=names.backup_access(group.uid),
         automountServiceAccountToken=True,
-        **worker_placement(group),
+        **job_scheduling(group),
     )

@@ -113,7 +113,7 @@ def _nodes(group: BrokerGroup) -> Manifest:
 
 
 def _workers(group: BrokerGroup, component: str) -> Manifest:
-    return {"podSelector": {"matchLabels": names.worker_selector(group.name, component)}}
+    return {"podSelector": {"matchLabels": names.job_selector(group.name, component)}}
 
 
 def _operator(namespace: str) -> Manifest:

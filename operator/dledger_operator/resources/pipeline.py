@@ -1,7 +1,7 @@
 """What backup and recovery Jobs share: the pipeline's container, tried again a few times. Pure.
 
 The pipeline writes its result, or its error, where Kubernetes takes a container's termination
-message from; `work.py` reads it.
+message from; `job_status.py` reads it.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def pod_security(group: BrokerGroup) -> Manifest:
     return {**RESTRICTED, **group.spec.security_context}
 
 
-def placement(group: BrokerGroup) -> Manifest:
+def scheduling(group: BrokerGroup) -> Manifest:
     """Return where pods that use a node's volume may run, as the spec says."""
     spec = group.spec
     optional = {
@@ -46,7 +46,7 @@ def placement(group: BrokerGroup) -> Manifest:
     }
 
 
-def worker_placement(group: BrokerGroup) -> Manifest:
+def job_scheduling(group: BrokerGroup) -> Manifest:
     """Return where drivers and executors may run, and what their image is pulled with."""
     optional = {
         "imagePullSecrets": pull_secrets(group),

@@ -7,9 +7,9 @@ from typing import Final
 from dledger_operator.api import names
 from dledger_operator.api.spec import BrokerGroup, Manifest
 from dledger_operator.resources.common import owned_by
-from dledger_operator.resources.config import DATA_DIR
+from dledger_operator.resources.configmap import DATA_DIR
 from dledger_operator.resources.pipeline import container, job_spec, pod_spec, verbatim
-from dledger_operator.resources.pods import placement, pod_security
+from dledger_operator.resources.pods import pod_security, scheduling
 from dledger_operator.resources.statefulset import claim_template
 
 DEADLINE_S: Final = 24 * 3600
@@ -45,7 +45,7 @@ def recovery_job(group: BrokerGroup) -> Manifest:
     args = ["restore", *_source(group), "--data", DATA_DIR, "--name", node]
     mount = {"name": "data", "mountPath": DATA_DIR}
     claim = {"claimName": names.claim(group.name, 0)}
-    labels = names.worker_labels(group.name, "recovery")
+    labels = names.job_labels(group.name, "recovery")
     pod = pod_spec(
         container(group, recovery.store, args, mounts=[mount]),
         pod_security(group),
@@ -62,7 +62,7 @@ def recovery_job(group: BrokerGroup) -> Manifest:
 
 def _place(group: BrokerGroup) -> Manifest:
     """Return where the pod may run: where the node may, and Spark's image is."""
-    place = placement(group)
+    place = scheduling(group)
     selector = {**place.pop("nodeSelector", {}), **group.spark_node_selector}
     return {**place, **({"nodeSelector": selector} if selector else {})}
 

@@ -23,7 +23,7 @@ from dledger_operator.resources.pods import (
     TMP_MOUNT,
     TMP_VOLUME,
     from_secret,
-    worker_placement,
+    job_scheduling,
 )
 
 TEMPLATE_DIR: Final = "/etc/dledger-spark"
@@ -61,7 +61,7 @@ def executor_template(backup: BrokerBackup, group: BrokerGroup, *, store: Store)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": owned_by(backup, name, names.worker_labels(group.name, "backup")),
+        "metadata": owned_by(backup, name, names.job_labels(group.name, "backup")),
         "immutable": True,
         "data": {_TEMPLATE: json.dumps(pod, indent=1, sort_keys=True)},
     }
@@ -123,7 +123,7 @@ def _executor(group: BrokerGroup, store: Store) -> dict[str, Any]:
     }
     return {
         # Not the label of what the operator watches: executors are Spark's.
-        "metadata": {"labels": names.worker_selector(group.name, "backup")},
+        "metadata": {"labels": names.job_selector(group.name, "backup")},
         "spec": {
             "serviceAccountName": names.backup_access(group.uid),
             "automountServiceAccountToken": False,
@@ -131,6 +131,6 @@ def _executor(group: BrokerGroup, store: Store) -> dict[str, Any]:
             "securityContext": RESTRICTED,
             "containers": [container],
             "volumes": [TMP_VOLUME],
-            **worker_placement(group),
+            **job_scheduling(group),
         },
     }

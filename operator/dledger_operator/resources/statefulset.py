@@ -12,14 +12,14 @@ from typing import Final
 from dledger_operator.api import names
 from dledger_operator.api.spec import BrokerGroup, Manifest
 from dledger_operator.resources.common import digest, metadata
-from dledger_operator.resources.config import CONFIG_DIR, DATA_DIR, GROUP_ID_KEY
+from dledger_operator.resources.configmap import CONFIG_DIR, DATA_DIR, GROUP_ID_KEY
 from dledger_operator.resources.pods import (
     CONTAINER_SECURITY,
     TMP_MOUNT,
     TMP_VOLUME,
     from_pod,
-    placement,
     pod_security,
+    scheduling,
 )
 
 _RETAIN: Final = {"whenDeleted": "Retain", "whenScaled": "Retain"}
@@ -71,7 +71,7 @@ def _pod_spec(group: BrokerGroup, default_image: str) -> Manifest:
             {"name": "config", "configMap": {"name": names.config_map(group.name)}},
             TMP_VOLUME,
         ],
-        **placement(group),
+        **scheduling(group),
         **named,
     }
 

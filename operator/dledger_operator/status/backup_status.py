@@ -1,4 +1,4 @@
-"""Sight -> status of a BrokerBackup, and which Events that is worth. Pure."""
+"""BackupObserved -> status of a BrokerBackup, and which Events that is worth. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dledger_operator.api import names
 from dledger_operator.api.brokerbackup import COMPLETED, FAILED, PENDING, RUNNING, BrokerBackup
 from dledger_operator.api.reasons import EventReason, Reason
 from dledger_operator.api.spec import Json, Manifest
-from dledger_operator.decisions.backups import Sight, obstacle
-from dledger_operator.observed.work import Broken, Succeeded, Working
+from dledger_operator.decisions.backups import BackupObserved, blocked_reason
+from dledger_operator.observed.job_status import JobFailed, JobRunning, JobSucceeded
 from dledger_operator.status.status import Event, dated
 
 CONDITION: Final = "Complete"
@@ -24,25 +24,25 @@ _Told = tuple[str, str, Reason, str]
 """Phase, status of the condition, reason and message."""
 
 
-def backup_status(backup: BrokerBackup, sight: Sight, *, now: str) -> Manifest:
+def backup_status(backup: BrokerBackup, observed: BackupObserved, *, now: str) -> Manifest:
     """Return the whole status, as it is to be applied; a final one is never changed.
 
     Args:
         backup: What is wanted, with the status recorded before.
-        sight: What is there.
+        observed: What is there.
         now: RFC 3339; the transition time of the condition if it changes.
     """
     if backup.finished:
         return dict(backup.status)
-    phase, said, reason, message = _told(backup, sight)
+    phase, said, reason, message = _told(backup, observed)
     row = {"type": CONDITION, "status": said, "reason": str(reason), "message": message}
     return {
         "observedGeneration": backup.generation,
         "phase": phase,
         "message": message,
         "conditions": dated(backup.status, [row], now=now, generation=backup.generation),
-        **_of_job(backup, sight, now=now),
-        **(_of_result(sight.work.result) if isinstance(sight.work, Succeeded) else {}),
+        **_of_job(backup, observed, now=now),
+        **(_of_result(observed.job.result) if isinstance(observed.job, JobSucceeded) else {}),
     }
 
 
@@ -64,15 +64,15 @@ def changed(before: Json, after: Json) -> bool:
     return dict(before) != after
 
 
-def _told(backup: BrokerBackup, sight: Sight) -> _Told:
-    match sight.work:
-        case Succeeded(result=result):
+def _told(backup: BrokerBackup, observed: BackupObserved) -> _Told:
+    match observed.job:
+        case JobSucceeded(result=result):
             return COMPLETED, "True", Reason.BACKUP_COMPLETED, _sentence(_of_result(result))
-        case Broken(error=error):
+        case JobFailed(error=error):
             return FAILED, "False", Reason.BACKUP_FAILED, error
-        case Working(note=note):
+        case JobRunning(note=note):
             return RUNNING, "Unknown", Reason.BACKUP_RUNNING, note or "the log is being copied"
-    held = obstacle(backup, sight)
+    held = blocked_reason(backup, observed)
     if held is None:
         return PENDING, "Unknown", Reason.CREATING, "the Job is being created"
     if held.final:
@@ -80,14 +80,14 @@ def _told(backup: BrokerBackup, sight: Sight) -> _Told:
     return PENDING, "Unknown", held.reason, held.message
 
 
-def _of_job(backup: BrokerBackup, sight: Sight, *, now: str) -> Manifest:
-    if sight.work is None:
+def _of_job(backup: BrokerBackup, observed: BackupObserved, *, now: str) -> Manifest:
+    if observed.job is None:
         return {}
     found: Manifest = {"job": names.backup_job(backup.name)}
-    if sight.work.started_at:
-        found["startedAt"] = sight.work.started_at
-    if isinstance(sight.work, Succeeded | Broken):
-        found["completedAt"] = sight.work.ended_at or now
+    if observed.job.started_at:
+        found["startedAt"] = observed.job.started_at
+    if isinstance(observed.job, JobSucceeded | JobFailed):
+        found["completedAt"] = observed.job.ended_at or now
     return found
 
 

@@ -21,8 +21,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dledger_pipeline.archive.hashed_json import MAX_JSON_BYTES, decode_hashed, encode_hashed, field
 from dledger_pipeline.archive.parquet_sizes import inflated_bytes, opened
-from dledger_pipeline.archive.sealed import MAX_SEALED_BYTES, field, seal, unseal
 from dledger_pipeline.errors import AlreadyExists, CorruptManifest, CorruptObject, NoBackup
 from dledger_pipeline.log.messages import MESSAGE_SCHEMA
 from dledger_pipeline.object_store.store import Store
@@ -92,7 +92,7 @@ class Compaction:
 
     def encode(self, key: bytes | None) -> bytes:
         """Return the manifest's bytes, signed where there is a key."""
-        return seal(asdict(self), key)
+        return encode_hashed(asdict(self), key)
 
 
 def _digest(topics: Collection[str]) -> str:
@@ -203,7 +203,7 @@ def load(store: Store, group_id: str, topics: Collection[str]) -> Compaction:
             "`dledger-pipeline compact` makes one"
         )
     name = found[-1]
-    content = unseal(name, store.get(name, max_bytes=MAX_SEALED_BYTES), store.manifest_key)
+    content = decode_hashed(name, store.get(name, max_bytes=MAX_JSON_BYTES), store.manifest_key)
     return _decode(content, name)
 
 

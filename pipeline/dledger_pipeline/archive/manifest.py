@@ -20,13 +20,13 @@ from itertools import pairwise
 from typing import Any, Final
 
 from dledger_pipeline.archive.archive import ManifestRow, object_name
-from dledger_pipeline.archive.sealed import (
-    MAX_SEALED_BYTES,
+from dledger_pipeline.archive.hashed_json import (
+    MAX_JSON_BYTES,
     Signature,
+    decode_hashed,
+    encode_hashed,
     field,
-    seal,
     signature_of,
-    unseal,
 )
 from dledger_pipeline.errors import (
     AlreadyExists,
@@ -172,7 +172,7 @@ def load(store: Store, group_id: str | None = None, at: int | None = None) -> Ma
 def signature(store: Store, manifest: Manifest) -> Signature:
     """Return what is known of who wrote a manifest that was loaded. Raises like `load`."""
     name = f"{manifest.group_id}/{manifest.name}"
-    data = store.get(name, max_bytes=MAX_SEALED_BYTES)
+    data = store.get(name, max_bytes=MAX_JSON_BYTES)
     return signature_of(name, data, store.manifest_key)
 
 
@@ -186,8 +186,12 @@ def sign(store: Store, group_id: str, last_index: int) -> None:
         CorruptManifest, ObjectMissing: They are damaged, or not there.
     """
     for name in (f"{group_id}/{manifest_name(last_index)}", f"{group_id}/{_HEAD}"):
-        stored = store.get_versioned(name, max_bytes=MAX_SEALED_BYTES)
-        store.replace(name, seal(unseal(name, stored.data), store.manifest_key), stored.version)
+        stored = store.get_versioned(name, max_bytes=MAX_JSON_BYTES)
+        store.replace(
+            name,
+            encode_hashed(decode_hashed(name, stored.data), store.manifest_key),
+            stored.version,
+        )
 
 
 def newest(store: Store, group_id: str) -> Manifest | None:
@@ -267,7 +271,7 @@ def _create(store: Store, manifest: Manifest) -> Manifest:
 
 def _advance_head(store: Store, manifest: Manifest) -> None:
     name = f"{manifest.group_id}/{_HEAD}"
-    data = seal(
+    data = encode_hashed(
         {
             "group_id": manifest.group_id,
             "last_index": manifest.last_index,
@@ -294,15 +298,15 @@ def _read_head(store: Store, group_id: str) -> tuple[int, str] | None:
         stored = store.get_versioned(name, max_bytes=_MAX_HEAD_BYTES)
     except ObjectMissing:
         return None
-    content = unseal(name, stored.data, store.manifest_key)
+    content = decode_hashed(name, stored.data, store.manifest_key)
     _check_group(name, group_id, content)
     return field(name, content, "last_index", int), stored.version
 
 
 def _read(store: Store, group_id: str, last_index: int) -> Manifest:
     name = f"{group_id}/{manifest_name(last_index)}"
-    data = store.get(name, max_bytes=MAX_SEALED_BYTES)
-    content = unseal(name, data, store.manifest_key)
+    data = store.get(name, max_bytes=MAX_JSON_BYTES)
+    content = decode_hashed(name, data, store.manifest_key)
     _check_group(name, group_id, content)
     rows = tuple(_row(name, row) for row in field(name, content, "files", list))
     if not rows or rows[-1].last_index != last_index:
@@ -331,7 +335,7 @@ def _row(name: str, content: Any) -> ManifestRow:
 
 
 def _encode(manifest: Manifest, key: bytes | None) -> bytes:
-    return seal(
+    return encode_hashed(
         {
             "group": manifest.group,
             "group_id": manifest.group_id,

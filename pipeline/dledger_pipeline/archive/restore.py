@@ -32,7 +32,7 @@ from dledger.store.identity import (
 from dledger.store.segment import NEW_SUFFIX
 from dledger_pipeline.archive.archive import ManifestRow, describe
 from dledger_pipeline.archive.manifest import Manifest, load
-from dledger_pipeline.archive.reading import read_ahead, read_checked
+from dledger_pipeline.archive.prefetch import prefetch, read_checked
 from dledger_pipeline.errors import DirectoryNotEmpty, TargetNotAvailable
 from dledger_pipeline.log.records import values
 from dledger_pipeline.log.segment_writer import SegmentWriter
@@ -128,7 +128,7 @@ class _End:
 
     def batches(self, progress: Progress | None) -> Iterator[pa.RecordBatch]:
         """Yield all entries, checked."""
-        tables = read_ahead(self.store, self.manifest.group_id, self.rows)
+        tables = prefetch(self.store, self.manifest.group_id, self.rows)
         for row, table in zip(self._all, chain(tables, (self.tail,)), strict=True):
             yield from table.to_batches()
             if progress is not None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from dledger_pipeline.archive.archive import ManifestRow, describe
+from dledger_pipeline.archive.hashed_json import Signature
 from dledger_pipeline.archive.manifest import Manifest, load, signature
-from dledger_pipeline.archive.reading import read_ahead
+from dledger_pipeline.archive.prefetch import prefetch
 from dledger_pipeline.archive.restore import Progress, restore
-from dledger_pipeline.archive.sealed import Signature
 from dledger_pipeline.errors import BrokenBackup, CorruptManifest
 from dledger_pipeline.log.records import RecordBytes, encode
 from dledger_pipeline.log.segments import read_log
@@ -60,7 +60,7 @@ def verify(
         CorruptObject, ObjectMissing, BackupError, StoreError: With the name of the first fault.
     """
     manifest = load(store, group_id)
-    tables = read_ahead(store, manifest.group_id, manifest.files)
+    tables = prefetch(store, manifest.group_id, manifest.files)
     for row, table in zip(manifest.files, tables, strict=True):
         _check_row(f"{manifest.group_id}/{row.name}", row, table)
         if progress is not None:
@@ -97,7 +97,7 @@ def _compare(store: Store, manifest: Manifest, scratch: Path) -> int:
     name = "verify/verify-0"
     result = restore(store, manifest.group_id, scratch, name=name, target_index=end)
     restored = _Bytes(read_log(scratch))
-    tables = read_ahead(store, manifest.group_id, manifest.files)
+    tables = prefetch(store, manifest.group_id, manifest.files)
     for row, table in zip(manifest.files, tables, strict=True):
         for expected in map(encode, table.to_batches()):
             if restored.take(len(expected)) != expected:

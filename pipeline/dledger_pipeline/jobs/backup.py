@@ -18,11 +18,11 @@ import pyarrow as pa
 
 from dledger.client import AdminClient
 from dledger_pipeline.archive.archive import ManifestRow, write_range
+from dledger_pipeline.archive.entry_ranges import ExportedRange, by_preference, exported
 from dledger_pipeline.archive.manifest import Manifest, newest, publish
-from dledger_pipeline.archive.origin import ExportedRange, exported, preferred
 from dledger_pipeline.errors import BrokenBackup, ForeignGroup, RangeNotAvailable
 from dledger_pipeline.jobs.result import COMPLETED, Progress, Result, mib
-from dledger_pipeline.log.exporting import TARGET_BYTES, Exporter
+from dledger_pipeline.log.export_client import TARGET_BYTES, ExportClient
 from dledger_pipeline.object_store.store import Store
 from dledger_pipeline.spark.session import LOCAL, one_task_each, spark_session, typed_errors
 
@@ -81,7 +81,7 @@ def backup(request: BackupRequest, progress: Progress) -> Result:
         SparkFailed: Spark did not run the tasks.
     """
     store = Store.open(request.store, request.store_endpoint, allow_http=request.allow_http)
-    addresses = preferred(request.endpoints)
+    addresses = by_preference(request.endpoints)
     group_id, committed = asyncio.run(_ask(addresses[0]))
     if request.group_id not in (None, group_id):
         raise ForeignGroup(f"{addresses[0]} belongs to group {group_id}, not to {request.group_id}")
@@ -110,7 +110,7 @@ def _plan(
     request: BackupRequest, addresses: Sequence[str], group_id: str, previous: Manifest | None
 ) -> _Plan:
     """Cut what is behind *previous*; refuse before any work what `publish` would after it."""
-    with Exporter(addresses[0]) as exporter:
+    with ExportClient(addresses[0]) as exporter:
         cut = exporter.plan(
             group_id=group_id,
             first_index=previous.last_index + 1 if previous else 1,

@@ -18,9 +18,9 @@ from pyspark.sql import functions as sf
 
 from dledger_pipeline.archive.compacted import CompactedFile, Compaction, publish, write
 from dledger_pipeline.archive.compaction import KEY, NEWEST_SCHEMA, SLIM_COLUMNS, Winners, newest
+from dledger_pipeline.archive.entry_ranges import archived
 from dledger_pipeline.archive.manifest import load
-from dledger_pipeline.archive.origin import archived
-from dledger_pipeline.archive.placement import PlacedRange, placed
+from dledger_pipeline.archive.queue_offsets import MessageRange, message_ranges
 from dledger_pipeline.jobs.result import COMPLETED, Progress, Result
 from dledger_pipeline.log.messages import MESSAGE_SCHEMA
 from dledger_pipeline.object_store.store import Store
@@ -46,7 +46,7 @@ class CompactRequest:
 class _Slim:
     """First run: which keys of *topics* are in *messages*."""
 
-    messages: PlacedRange
+    messages: MessageRange
     topics: tuple[str, ...]
 
 
@@ -54,7 +54,7 @@ class _Slim:
 class _Write:
     """Second run: write those of *messages* that stay."""
 
-    messages: PlacedRange
+    messages: MessageRange
     winners: Winners
     store: Store
     compaction: Compaction
@@ -70,7 +70,7 @@ def compact(request: CompactRequest, progress: Progress) -> Result:
     """
     store = Store.open(request.store, request.store_endpoint, allow_http=request.allow_http)
     manifest = load(store, request.group_id)
-    ranges = list(placed(archived(store, manifest)))
+    ranges = list(message_ranges(archived(store, manifest)))
     progress(f"entries up to {manifest.last_index} in {len(ranges)} range(s), placed")
     compaction = Compaction(
         group_id=manifest.group_id,
@@ -92,7 +92,7 @@ def compact(request: CompactRequest, progress: Progress) -> Result:
 
 
 def _winners(
-    spark: SparkSession, ranges: Sequence[PlacedRange], topics: tuple[str, ...]
+    spark: SparkSession, ranges: Sequence[MessageRange], topics: tuple[str, ...]
 ) -> Winners:
     slim = one_task_each(spark, [_Slim(each, topics) for each in ranges], _newest, NEWEST_SCHEMA)
     offset = sf.max("queue_offset").alias("queue_offset")

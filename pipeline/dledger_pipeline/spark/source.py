@@ -3,7 +3,7 @@
 A Python Data Source that yields Arrow batches. It reads a backup, a node's data directory or
 running nodes (`origin`), and shows entries, or messages as consumers saw them, or compacted ones.
 Where messages are in their queues is found in one pass over the log while Spark plans
-(`placement`); the tasks then read in parallel.
+(`queue_offsets`); the tasks then read in parallel.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from pyspark.sql.types import StructType
 from dledger.errors import InvalidArgument
 from dledger_pipeline.archive import compacted, manifest
 from dledger_pipeline.archive.compacted import CompactedRange
-from dledger_pipeline.archive.origin import ALL, EntryRange, archived, live, on_disk, within
-from dledger_pipeline.archive.placement import PlacedRange, placed
+from dledger_pipeline.archive.entry_ranges import ALL, EntryRange, archived, live, on_disk, within
+from dledger_pipeline.archive.queue_offsets import MessageRange, message_ranges
 from dledger_pipeline.log.messages import MESSAGE_SCHEMA
 from dledger_pipeline.object_store.store import Store
 
 FORMAT: Final = "dledger"
-_ORIGINS: Final = ("store", "data", "endpoint")
+_SOURCES: Final = ("store", "data", "endpoint")
 _OPTIONS: Final = (
-    *_ORIGINS,
+    *_SOURCES,
     *("storeEndpoint", "allowHttp", "groupId", "view", "topics", "firstIndex", "lastIndex"),
 )
 
@@ -112,15 +112,15 @@ def _check_names(given: Mapping[str, str], view: View) -> None:
     for name in given:
         if name not in known:
             raise InvalidArgument(f"unknown option {name!r}; there are {', '.join(_OPTIONS)}")
-    origins = [name for name in _ORIGINS if name in given]
-    if len(origins) != 1:
+    sources = [name for name in _SOURCES if name in given]
+    if len(sources) != 1:
         raise InvalidArgument(
-            f"one of the options {', '.join(_ORIGINS)} says where to read; "
-            f"given: {', '.join(origins) or 'none'}"
+            f"one of the options {', '.join(_SOURCES)} says where to read; "
+            f"given: {', '.join(sources) or 'none'}"
         )
     if (view is View.COMPACTED) != ("topics" in given):
         raise InvalidArgument("option topics belongs to view compacted, and names its topics")
-    if view is View.COMPACTED and origins != ["store"]:
+    if view is View.COMPACTED and sources != ["store"]:
         raise InvalidArgument("view compacted needs the option store")
 
 
@@ -144,7 +144,7 @@ def _index(name: str, value: str) -> int:
 class Part(InputPartition):
     """One task's share of the rows."""
 
-    share: EntryRange | PlacedRange | CompactedRange
+    share: EntryRange | MessageRange | CompactedRange
 
 
 class LedgerDataSource(DataSource):
@@ -187,12 +187,12 @@ class LedgerReader(DataSourceReader):
 
 def _shares(
     options: ReadOptions, last_index: int
-) -> Iterator[EntryRange | PlacedRange | CompactedRange]:
+) -> Iterator[EntryRange | MessageRange | CompactedRange]:
     if options.view is View.COMPACTED:
         yield from _compacted(options)
         return
     ranges = [each for each in _ranges(options) if each.first_index <= last_index]
-    yield from placed(ranges) if options.view is View.MESSAGES else ranges
+    yield from message_ranges(ranges) if options.view is View.MESSAGES else ranges
 
 
 def _compacted(options: ReadOptions) -> Iterator[CompactedRange]:

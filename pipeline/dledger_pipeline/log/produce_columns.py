@@ -87,7 +87,7 @@ class Lists:
     columns: tuple[Strings, ...]
 
 
-class Payloads:
+class ProduceColumns:
     """The columns of the PRODUCE payloads at bytes ``[start, end)`` of a buffer.
 
     Attributes:

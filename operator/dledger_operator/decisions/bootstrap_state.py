@@ -45,7 +45,7 @@ class Adoptable:
 
 
 @dataclass(frozen=True, slots=True)
-class Founded:
+class Bootstrapped:
     """Every id that is carried is the recorded one.
 
     Attributes:
@@ -84,10 +84,12 @@ class Cloned:
     pods: tuple[str, ...]
 
 
-Founding = Waiting | Empty | Lost | Adoptable | Founded | Inconsistent | Cloned | NotRestored
+BootstrapState = (
+    Waiting | Empty | Lost | Adoptable | Bootstrapped | Inconsistent | Cloned | NotRestored
+)
 
 
-def founding(group: BrokerGroup, observed: Observed) -> Founding:
+def bootstrap_state(group: BrokerGroup, observed: Observed) -> BootstrapState:
     """Return what the nodes' words amount to."""
     nodes = observed.nodes
     if cloned := _cloned(nodes):
@@ -98,17 +100,17 @@ def founding(group: BrokerGroup, observed: Observed) -> Founding:
     if not carried:
         if missing:
             return Waiting(missing)
-        return Lost() if group.founded else _unfounded(group, nodes)
+        return Lost() if group.bootstrapped else _not_bootstrapped(group, nodes)
     ids = set(carried.values())
-    if len(ids) > 1 or (group.founded and ids != {group.group_id or next(iter(ids))}):
+    if len(ids) > 1 or (group.bootstrapped and ids != {group.group_id or next(iter(ids))}):
         return Inconsistent(carried)
     if ids == {group.group_id}:
-        return _founded(observed)
+        return _bootstrapped(observed)
     enough = not missing or 2 * len(carried) > group.spec.replicas
     return Adoptable(ids.pop()) if enough else Waiting(missing)
 
 
-def _unfounded(group: BrokerGroup, nodes: Mapping[str, NodeView]) -> Empty | NotRestored:
+def _not_bootstrapped(group: BrokerGroup, nodes: Mapping[str, NodeView]) -> Empty | NotRestored:
     """Return whether the group may be founded: never an empty one where a backup was asked for."""
     restored = tuple(sorted(name for name, node in nodes.items() if node.recovered_to))
     expected = (names.pod(group.name, 0),) if restored or group.recovers else ()
@@ -120,7 +122,7 @@ def _cloned(nodes: Mapping[str, NodeView]) -> tuple[str, ...]:
     return tuple(sorted(name for name, node in nodes.items() if ids.count(node.node_id) > 1))
 
 
-def _founded(observed: Observed) -> Founded:
+def _bootstrapped(observed: Observed) -> Bootstrapped:
     members = observed.membership
     ids = {member.id for member in members}
     member_names = {member.name for member in members}
@@ -134,4 +136,4 @@ def _founded(observed: Observed) -> Founded:
             replaced.append(name)
         else:
             strangers.append(name)
-    return Founded(tuple(joining), tuple(replaced), tuple(strangers))
+    return Bootstrapped(tuple(joining), tuple(replaced), tuple(strangers))

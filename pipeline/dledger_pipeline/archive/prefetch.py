@@ -41,7 +41,7 @@ def read_checked(store: Store, group_id: str, row: ManifestRow) -> pa.Table:
     return table
 
 
-def read_ahead(store: Store, group_id: str, rows: Iterable[ManifestRow]) -> Iterator[pa.Table]:
+def prefetch(store: Store, group_id: str, rows: Iterable[ManifestRow]) -> Iterator[pa.Table]:
     """Yield what `read_checked` returns for each of *rows*; holds the entries of three at most."""
     with ThreadPoolExecutor(_READERS, "object-reader") as readers:
         reading: deque[Future[pa.Table]] = deque()

@@ -22,7 +22,7 @@ import pyarrow as pa
 from dledger_pipeline.errors import CorruptManifest, NotSigned
 
 FORMAT_VERSION: Final = 1
-MAX_SEALED_BYTES: Final = 256 << 20
+MAX_JSON_BYTES: Final = 256 << 20
 """Of a manifest: some 500,000 objects."""
 MAX_NUMBER: Final = 1 << 62
 """Indexes, terms, sizes and times are below; so their sums are numbers of 64 bits."""
@@ -39,7 +39,7 @@ class Signature(StrEnum):
     """It has one, and there is no key to check it with."""
 
 
-def seal(content: Mapping[str, Any], key: bytes | None = None) -> bytes:
+def encode_hashed(content: Mapping[str, Any], key: bytes | None = None) -> bytes:
     """Return *content* as JSON with the format's version, its hash, and with a key its signature.
 
     The same content and key give the same bytes.
@@ -51,8 +51,8 @@ def seal(content: Mapping[str, Any], key: bytes | None = None) -> bytes:
     return json.dumps(sealed, indent=1, sort_keys=True).encode() + b"\n"
 
 
-def unseal(name: str, data: pa.Buffer, key: bytes | None = None) -> dict[str, Any]:
-    """Return the fields of what `seal` made.
+def decode_hashed(name: str, data: pa.Buffer, key: bytes | None = None) -> dict[str, Any]:
+    """Return the fields of what `encode_hashed` made.
 
     Raises:
         CorruptManifest: *name* is not as it was written, or of another format.
@@ -62,7 +62,7 @@ def unseal(name: str, data: pa.Buffer, key: bytes | None = None) -> dict[str, An
 
 
 def signature_of(name: str, data: pa.Buffer, key: bytes | None) -> Signature:
-    """Return what is known of the writer of what `seal` made. Raises like `unseal`."""
+    """Return what is known of who wrote *name*. Raises like `decode_hashed`."""
     return _opened(name, data, key)[1]
 
 

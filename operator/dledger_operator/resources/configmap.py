@@ -48,6 +48,6 @@ def config_map(group: BrokerGroup) -> Manifest:
     }
 
 
-def told_id(data: Mapping[str, str]) -> str:
+def configured_group_id(data: Mapping[str, str]) -> str:
     """Return which group the nodes of such a ConfigMap were told to join; empty if none."""
     return data.get(GROUP_ID_KEY, "")

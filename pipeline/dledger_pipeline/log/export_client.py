@@ -82,7 +82,7 @@ class ExportPlan:
     ranges: tuple[ExportRange, ...]
 
 
-class Exporter:
+class ExportClient:
     """Reads from one node through its peer port (20911). A context manager."""
 
     def __init__(self, address: str, *, timeout_s: float = 60.0) -> None:
@@ -201,7 +201,7 @@ class Exporter:
             raise _meaning(error, self.address) from error
 
 
-def choose(addresses: Sequence[str], *, timeout_s: float = 5.0) -> str:
+def choose_node(addresses: Sequence[str], *, timeout_s: float = 5.0) -> str:
     """Return the best node to read from: a follower with the highest commit index, else the leader.
 
     Args:

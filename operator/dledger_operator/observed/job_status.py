@@ -21,7 +21,7 @@ _LONGEST: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerPod:
+class JobPod:
     """A pod of a Job.
 
     Attributes:
@@ -42,7 +42,7 @@ class WorkerPod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Working:
+class JobRunning:
     """It is not over: *note* tells why it does not run, or what its last try failed with."""
 
     started_at: str = ""
@@ -50,7 +50,7 @@ class Working:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Succeeded:
+class JobSucceeded:
     """It ended well, with the pipeline's result."""
 
     result: Json = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Succeeded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broken:
+class JobFailed:
     """It is over and failed; *error* is ``Type: sentence`` where the pipeline told it."""
 
     error: str
@@ -67,10 +67,10 @@ class Broken:
     ended_at: str = ""
 
 
-Work = Working | Succeeded | Broken
+JobStatus = JobRunning | JobSucceeded | JobFailed
 
 
-def work(job: Json, pods: Sequence[WorkerPod], *, now: str) -> Work:
+def job_status(job: Json, pods: Sequence[JobPod], *, now: str) -> JobStatus:
     """Return what a Job amounts to at the time *now* (RFC 3339)."""
     status = job.get("status") or {}
     started_at = str(status.get("startTime") or "")
@@ -78,29 +78,29 @@ def work(job: Json, pods: Sequence[WorkerPod], *, now: str) -> Work:
     latest = sorted(pods, key=lambda pod: (pod.created_at, pod.name))
     if failed := ended.get("Failed"):
         ended_at = str(failed.get("lastTransitionTime") or "")
-        return Broken(error=_error(failed, latest), started_at=started_at, ended_at=ended_at)
+        return JobFailed(error=_error(failed, latest), started_at=started_at, ended_at=ended_at)
     if done := ended.get("Complete"):
         ended_at = str(status.get("completionTime") or done.get("lastTransitionTime") or "")
         return _result(latest, now, started_at=started_at, ended_at=ended_at)
-    return Working(started_at=started_at, note=_note(latest))
+    return JobRunning(started_at=started_at, note=_note(latest))
 
 
-def _result(pods: Sequence[WorkerPod], now: str, *, started_at: str, ended_at: str) -> Work:
+def _result(pods: Sequence[JobPod], now: str, *, started_at: str, ended_at: str) -> JobStatus:
     """Return the result of a Job that ended well, as soon as its pod is in sight."""
     messages = [pod.message for pod in pods if pod.exit_code == 0]
     if messages:
         result = _decoded(messages[-1])
         if result is None or "error" in result:
             error = f"the Job ended well but told no result: {messages[-1] or 'nothing'}"
-            return Broken(error=error[:_LONGEST], started_at=started_at, ended_at=ended_at)
-        return Succeeded(result=result, started_at=started_at, ended_at=ended_at)
+            return JobFailed(error=error[:_LONGEST], started_at=started_at, ended_at=ended_at)
+        return JobSucceeded(result=result, started_at=started_at, ended_at=ended_at)
     if seconds_between(ended_at, now) < RESULT_S:
-        return Working(started_at=started_at, note="ended; its result is awaited")
+        return JobRunning(started_at=started_at, note="ended; its result is awaited")
     error = "the Job ended well, but its pod with the result is gone"
-    return Broken(error=error, started_at=started_at, ended_at=ended_at)
+    return JobFailed(error=error, started_at=started_at, ended_at=ended_at)
 
 
-def _error(failed: Json, pods: Sequence[WorkerPod]) -> str:
+def _error(failed: Json, pods: Sequence[JobPod]) -> str:
     """Return why a Job failed: the words of its last try, or else Kubernetes' own."""
     told = [_told(pod) for pod in pods if pod.exit_code]
     trouble = [pod.trouble for pod in pods if pod.trouble]
@@ -111,7 +111,7 @@ def _error(failed: Json, pods: Sequence[WorkerPod]) -> str:
     return told[-1] if told else trouble[-1] if trouble else reason or "the Job failed"
 
 
-def _note(pods: Sequence[WorkerPod]) -> str:
+def _note(pods: Sequence[JobPod]) -> str:
     if not pods:
         return "its pod is being created"
     if pods[-1].trouble:
@@ -120,7 +120,7 @@ def _note(pods: Sequence[WorkerPod]) -> str:
     return f"tried again after: {failures[-1]}" if failures else ""
 
 
-def _told(pod: WorkerPod) -> str:
+def _told(pod: JobPod) -> str:
     """Return what a container that failed told of it."""
     error = (_decoded(pod.message) or {}).get("error")
     if isinstance(error, Mapping) and error.get("type"):

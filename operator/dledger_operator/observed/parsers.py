@@ -9,20 +9,20 @@ from typing import Final
 
 from dledger_operator.api import names
 from dledger_operator.api.spec import Json
+from dledger_operator.observed.job_status import JobPod
 from dledger_operator.observed.observed import Pod, Volume
-from dledger_operator.observed.work import WorkerPod
 
 _EXIT_TOO_OLD: Final = 5
 """Of `dledger node`; see docs/runbooks.md."""
 
 
-def group_of(manifest: Json) -> tuple[str, str]:
+def parse_group(manifest: Json) -> tuple[str, str]:
     """Return namespace and name of the group that a labelled object belongs to."""
     metadata = manifest["metadata"]
     return metadata["namespace"], metadata["labels"][names.GROUP_LABEL]
 
 
-def pod_of(manifest: Json) -> Pod:
+def parse_pod(manifest: Json) -> Pod:
     """Return what matters of a pod."""
     metadata, status = manifest["metadata"], manifest.get("status") or {}
     labels = metadata.get("labels") or {}
@@ -40,7 +40,7 @@ def pod_of(manifest: Json) -> Pod:
     )
 
 
-def volume_of(manifest: Json) -> Volume:
+def parse_volume(manifest: Json) -> Volume:
     """Return what matters of a volume claim."""
     spec = manifest["spec"]
     return Volume(
@@ -52,16 +52,16 @@ def volume_of(manifest: Json) -> Volume:
     )
 
 
-def component_of(manifest: Json) -> str:
+def parse_component(manifest: Json) -> str:
     """Return what a labelled pod is for: ``node``, ``backup`` or ``recovery``."""
     return str(manifest["metadata"]["labels"].get(names.COMPONENT_LABEL, ""))
 
 
-def worker_of(manifest: Json) -> tuple[str, WorkerPod]:
+def parse_job_pod(manifest: Json) -> tuple[str, JobPod]:
     """Return the name of the Job that a pod belongs to, and what matters of the pod."""
     metadata, status = manifest["metadata"], manifest.get("status") or {}
     ended = _terminated(status)
-    return metadata["labels"].get(names.JOB_LABEL, ""), WorkerPod(
+    return metadata["labels"].get(names.JOB_LABEL, ""), JobPod(
         name=metadata["name"],
         created_at=metadata.get("creationTimestamp", ""),
         exit_code=ended.get("exitCode"),
