@@ -247,9 +247,8 @@ def archive(subject: Subject, out: Path) -> int:
 
 def backup_job(subject: Subject, out: Path) -> int:
     """Run the backup job."""
-    request = BackupRequest(
-        endpoints=(subject.admin,), store=out.as_uri(), target_bytes=_TARGET_BYTES
-    )
+    store = Store.open(out.as_uri())
+    request = BackupRequest(endpoints=(subject.admin,), store=store, target_bytes=_TARGET_BYTES)
     records = backup(request, lambda _: None)["records"]
     assert isinstance(records, int)
     return records

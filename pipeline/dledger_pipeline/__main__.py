@@ -15,10 +15,9 @@ from dledger.errors import DledgerError
 from dledger_pipeline.errors import NodeUnavailable, StoreUnavailable
 from dledger_pipeline.jobs.backup import BackupRequest, backup
 from dledger_pipeline.jobs.compact import CompactRequest, compact
-from dledger_pipeline.jobs.restore import RestoreRequest, restore
 from dledger_pipeline.jobs.result import Result
-from dledger_pipeline.jobs.sign import SignRequest, sign
-from dledger_pipeline.jobs.verify import VerifyRequest, verify
+from dledger_pipeline.jobs.without_spark import restore, sign, verify
+from dledger_pipeline.object_store.store import Store
 from dledger_pipeline.spark.session import LOCAL
 
 _EXIT_OK: Final = 0
@@ -161,8 +160,10 @@ def _backup(args: argparse.Namespace) -> Result:
             endpoints=args.endpoint,
             last_index=args.last_index,
             target_bytes=args.target_mib << 20,
-            **_store_of(args),
-            **_spark_of(args),
+            store=_store(args),
+            group_id=args.group_id,
+            master=args.master,
+            conf=dict(args.conf),
         ),
         _progress,
     )
@@ -187,14 +188,13 @@ def _add_restore(commands: Any) -> None:
 
 def _restore(args: argparse.Namespace) -> Result:
     return restore(
-        RestoreRequest(
-            directory=args.data,
-            name=args.name,
-            to_index=args.to_index,
-            to_time_ms=args.to_time,
-            **_store_of(args),
-        ),
+        _store(args),
+        args.group_id,
         _progress,
+        directory=args.data,
+        name=args.name,
+        to_index=args.to_index,
+        to_time_ms=args.to_time,
     )
 
 
@@ -207,11 +207,11 @@ def _add_verify(commands: Any) -> None:
 
 
 def _verify(args: argparse.Namespace) -> Result:
-    return verify(VerifyRequest(deep=args.deep, scratch=args.scratch, **_store_of(args)), _progress)
+    return verify(_store(args), args.group_id, _progress, deep=args.deep, scratch=args.scratch)
 
 
 def _sign(args: argparse.Namespace) -> Result:
-    return sign(SignRequest(**_store_of(args)), _progress)
+    return sign(_store(args), args.group_id, _progress)
 
 
 def _add_compact(commands: Any) -> None:
@@ -223,24 +223,18 @@ def _add_compact(commands: Any) -> None:
 
 
 def _compact(args: argparse.Namespace) -> Result:
-    return compact(
-        CompactRequest(topics=args.topics, **_store_of(args), **_spark_of(args)), _progress
+    request = CompactRequest(
+        store=_store(args),
+        topics=args.topics,
+        group_id=args.group_id,
+        master=args.master,
+        conf=dict(args.conf),
     )
+    return compact(request, _progress)
 
 
-def _store_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields of every request that `_command` asked for."""
-    return {
-        "store": args.store,
-        "store_endpoint": args.store_endpoint,
-        "allow_http": args.allow_http,
-        "group_id": args.group_id,
-    }
-
-
-def _spark_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields of a request that `_add_spark_arguments` asked for."""
-    return {"master": args.master, "conf": dict(args.conf)}
+def _store(args: argparse.Namespace) -> Store:
+    return Store.open(args.store, args.store_endpoint, allow_http=args.allow_http)
 
 
 def _items(text: str) -> tuple[str, ...]:

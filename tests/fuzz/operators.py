@@ -19,11 +19,11 @@ from dledger_operator import options
 from dledger_operator.api import names
 from dledger_operator.api.brokerbackup import BrokerBackup
 from dledger_operator.api.spec import BrokerGroup
-from dledger_operator.cluster.nodes import view_of
+from dledger_operator.cluster.nodes import bounded
 from dledger_operator.decisions.backups import BackupObserved, plan_backup
 from dledger_operator.decisions.checks import problems, verdict
 from dledger_operator.decisions.plan import plan
-from dledger_operator.observed.job_status import work
+from dledger_operator.observed.job_status import job_status
 from dledger_operator.observed.observed import Observed, Pod
 from dledger_operator.observed.parsers import parse_job_pod
 from dledger_operator.resources import Platform, desired
@@ -219,7 +219,7 @@ class JobWords(Target):
         )
         over = [{"type": "Failed" if way == b"\0" else "Complete", "status": "True"}]
         job = {"status": {"startTime": _NOW, "conditions": over if way != b"\1" else []}}
-        done = work(job, [pod], now=_NOW)
+        done = job_status(job, [pod], now=_NOW)
         backup = BrokerBackup.parse(
             {"metadata": {"namespace": "shop", "name": "first", "uid": "u"}, "spec": {}}
         )
@@ -264,7 +264,7 @@ class NodeWords(Protobuf):
     )  # fmt: skip
 
     def feed(self, data: bytes) -> Hashable:
-        view = view_of(_status(pb.StatusResponse.FromString(data)))
+        view = bounded(_status(pb.StatusResponse.FromString(data)))
         pods = {
             f"orders-{n}": Pod(name=f"orders-{n}", ip=f"10.0.0.{n}", ready=True) for n in range(3)
         }

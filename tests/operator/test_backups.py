@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dledger_operator.api.brokerbackup import BrokerBackup
-from dledger_operator.api.reasons import CATALOGUE, EventReason, Reason
+from dledger_operator.api.reasons import EventReason, Reason
 from dledger_operator.api.spec import BrokerGroup
 from dledger_operator.decisions.backups import BackupObserved, first_index, in_turn, plan_backup
 from dledger_operator.observed.job_status import JobFailed, JobRunning, JobSucceeded
@@ -28,6 +28,7 @@ from tests.operator.backup_samples import (
     failed,
     observed,
 )
+from tests.operator.documented import SHOWN
 from tests.operator.samples import GROUP_ID, NOW, body, bootstrapped
 
 ACCESS = "dledger-uid-1-backup"
@@ -158,7 +159,7 @@ def test_each_situation_has_its_phase_and_reason(
 
     assert (status["phase"], row["status"], row["reason"]) == (phase, said, str(reason))
     assert status["message"] == row["message"] != ""
-    assert reason in CATALOGUE
+    assert f"Complete={said}" in SHOWN[reason]
     assert bool(_plan(of, seen)) == (reason is Reason.CREATING)
 
 

@@ -19,7 +19,7 @@ from dledger_operator.decisions.plan import (
     includes,
     plan,
 )
-from dledger_operator.observed.observed import NodeView, Observed
+from dledger_operator.observed.observed import Observed
 from dledger_operator.resources import desired
 from dledger_operator.status.status import status
 from tests.operator.samples import (
@@ -30,6 +30,7 @@ from tests.operator.samples import (
     converged,
     group,
     joined,
+    node,
     pods,
     unjoined,
     volumes,
@@ -216,7 +217,7 @@ def test_volumes_with_another_id_than_the_recorded_one_are_left_alone() -> None:
 def test_copied_disks_are_left_alone() -> None:
     """Two replicas with one node id would count as two votes."""
     of = group(groupId=GROUP_ID)
-    nodes = {**unjoined(0, 1), "orders-2": NodeView(node_id="id-1")}
+    nodes = {**unjoined(0, 1), "orders-2": node("id-1")}
     observed = converged(of, nodes=nodes, pods=pods(0, 1, 2, leader=None))
 
     assert _plan(of, observed) == ()
@@ -224,7 +225,7 @@ def test_copied_disks_are_left_alone() -> None:
 
 def test_a_replaced_disk_is_not_touched() -> None:
     """It waits unjoined; replacing members is a later act."""
-    nodes = {**joined(0, 1), "orders-2": NodeView(node_id="new")}
+    nodes = {**joined(0, 1), "orders-2": node("new")}
 
     assert _plan(bootstrapped(), converged(bootstrapped(), nodes=nodes)) == ()
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dledger.common.status import NodeStatus
 from dledger_operator.api import names
 from dledger_operator.api.reasons import Reason
 from dledger_operator.api.spec import BrokerGroup
@@ -30,7 +31,7 @@ from dledger_operator.decisions.recovery import (
     recovery,
 )
 from dledger_operator.observed.job_status import JobFailed, JobRunning, JobSucceeded
-from dledger_operator.observed.observed import NodeView, Observed, Volume, ref_of
+from dledger_operator.observed.observed import Observed, Volume, ref_of
 from dledger_operator.resources import desired
 from dledger_operator.resources.recovery import DONE, PENDING
 from dledger_operator.status.status import status
@@ -44,6 +45,7 @@ from tests.operator.samples import (
     converged,
     group,
     joined,
+    node,
     pods,
     unjoined,
     volumes,
@@ -156,12 +158,12 @@ def test_a_claim_of_an_earlier_group_is_not_restored_over() -> None:
     assert RecordGroupId(GROUP_ID, adopted=True) in _plan(of, converged(of))
 
 
-def _nodes(*recovered_to: int) -> dict[str, NodeView]:
+def _nodes(*recovered_to: int) -> dict[str, NodeStatus]:
     pairs = enumerate(recovered_to)
-    return {f"orders-{n}": NodeView(node_id=f"id-{n}", recovered_to=to) for n, to in pairs}
+    return {f"orders-{n}": node(f"id-{n}", recovered_to=to) for n, to in pairs}
 
 
-def _started(of: BrokerGroup, nodes: dict[str, NodeView]) -> Observed:
+def _started(of: BrokerGroup, nodes: dict[str, NodeStatus]) -> Observed:
     return converged(of, nodes=nodes, pods=pods(0, 1, 2, leader=None), volumes=_claim(DONE))
 
 
@@ -197,7 +199,7 @@ def test_a_restored_disk_is_founded_also_when_the_spec_does_not_ask_for_it() -> 
         (group(groupId=GROUP_ID), _nodes(0, 0, 4711)),
     ],
 )
-def test_nothing_else_is_ever_founded(of: BrokerGroup, nodes: dict[str, NodeView]) -> None:
+def test_nothing_else_is_ever_founded(of: BrokerGroup, nodes: dict[str, NodeStatus]) -> None:
     """An empty first disk would make the restored log, or the wish for it, void."""
     observed = _started(of, nodes)
 

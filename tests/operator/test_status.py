@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from dledger_operator.api.reasons import CATALOGUE, EventReason, Reason
+from dledger.common.status import FailoverRecord
+from dledger_operator.api.reasons import EventReason, Reason
 from dledger_operator.api.spec import BrokerGroup
-from dledger_operator.observed.observed import Failover, MemberView, NodeView, Observed, Pod
+from dledger_operator.observed.observed import Observed, Pod
 from dledger_operator.status.status import Event, events, status, worth_writing
+from tests.operator.documented import SHOWN
 from tests.operator.samples import (
     GROUP_ID,
     NOW,
@@ -18,7 +20,9 @@ from tests.operator.samples import (
     converged,
     group,
     joined,
+    member,
     members,
+    node,
     pods,
     unjoined,
 )
@@ -45,13 +49,13 @@ UNREACHABLE = _seen(nodes={})
 WAITING = _seen(nodes=unjoined(0), pods=pods(0, leader=None))
 EMPTY = _seen(nodes=unjoined(0, 1, 2))
 SPLIT = _seen(nodes={**joined(0, 1), **joined(2, leader=None, group_id="other")})
-REPLACED = _seen(nodes={**joined(0, 1), "orders-2": NodeView(node_id="new")})
-JOINING = _seen(nodes={**joined(0, 1), "orders-2": NodeView(node_id="id-2")})
-CLONED = _seen(nodes={**unjoined(0, 1), "orders-2": NodeView(node_id="id-1")})
+REPLACED = _seen(nodes={**joined(0, 1), "orders-2": node("new")})
+JOINING = _seen(nodes={**joined(0, 1), "orders-2": node("id-2")})
+CLONED = _seen(nodes={**unjoined(0, 1), "orders-2": node("id-1")})
 CUT_OFF = _seen(
     nodes=joined(
         *(0, 1, 2),
-        members=(*members(0, 1), MemberView(id="id-2", name="orders-2", connected=False)),
+        members=(*members(0, 1), member("id-2", "orders-2", connected=False)),
     )
 )
 NAME_TAKEN = _seen(refusals={("Service", "orders"): "taken"})
@@ -110,9 +114,9 @@ TABLE: list[tuple[str, BrokerGroup, Observed, str, Reason]] = [
 def test_each_situation_has_its_reason(
     kind: str, of: BrokerGroup, observed: Observed, said: str, reason: Reason
 ) -> None:
-    """A condition's status and reason, for what is seen; the catalogue has both."""
+    """A condition's status and reason, for what is seen; the documentation has both."""
     assert _condition(of, observed, kind)[:2] == (said, str(reason))
-    assert f"{kind}={said}" in CATALOGUE[reason].condition
+    assert f"{kind}={said}" in SHOWN[reason]
 
 
 def test_a_pod_of_an_older_template_is_named_not_restarted() -> None:
@@ -229,7 +233,7 @@ def test_a_candidates_term_is_not_the_groups() -> None:
     assert _status(bootstrapped(), _seen(nodes=nodes))["term"] == 1
 
 
-FAILOVER = Failover(
+FAILOVER = FailoverRecord(
     from_id="id-0",
     to_id="id-1",
     term=2,

@@ -32,7 +32,7 @@ def _backed_up(directory: Path, log: Any) -> Store:
 
 
 def _compact(store: Store, *topics: str) -> dict[str, object]:
-    return compact(CompactRequest(store=store.url, topics=topics), lambda _: None)
+    return compact(CompactRequest(store=store, topics=topics), lambda _: None)
 
 
 def _read(spark: SparkSession, store: Store, **options: str) -> list[dict[str, Any]]:
@@ -147,7 +147,7 @@ def test_a_topic_without_keys_is_told(store: Store) -> None:
     """A misspelt name would be compacted to no effect, in silence."""
     said: list[str] = []
 
-    compact(CompactRequest(store=store.url, topics=("prices", "prizes")), said.append)
+    compact(CompactRequest(store=store, topics=("prices", "prizes")), said.append)
 
     assert "topic 'prizes' has no message with a key in this backup: nothing goes" in said
     assert not any("'prices'" in line for line in said)

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 
 from dledger.errors import CorruptRecord
@@ -18,6 +19,7 @@ from dledger_pipeline.errors import (
     NodeUnavailable,
     RangeNotAvailable,
 )
+from dledger_pipeline.log import export_client
 from dledger_pipeline.log.export_client import ExportClient, choose_node
 from dledger_pipeline.log.records import RecordBytes, parse
 from e2e.harness.devgroup import eventually
@@ -235,6 +237,28 @@ def test_a_segment_cut_short_on_the_nodes_disk_is_named(
         _parse_all(exporter)
 
     assert raised.value.offset == 6000
+    assert str(raised.value).count("corrupt record") == 1
+
+
+class _OldNodesAnswer:
+    """A gRPC error of a node that says which record is corrupt in its sentence only."""
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.INTERNAL
+
+    def details(self) -> str:
+        return "corrupt record in segment 1.seg at byte offset 4096: cannot be read: EIO"
+
+    def trailing_metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("dledger-error", "CorruptRecord"), ("dledger-error-argument", ""))
+
+
+def test_the_sentence_of_an_older_node_is_passed_on() -> None:
+    """It is not taken apart: no other try would help, and the sentence names the record."""
+    meant = export_client._meaning(_OldNodesAnswer(), "10.0.0.1:20911")
+
+    assert type(meant) is ExportError
+    assert str(meant).startswith("10.0.0.1:20911: corrupt record in segment 1.seg at byte offset")
 
 
 def _parse_all(exporter: ExportClient) -> None:

@@ -111,7 +111,7 @@ def test_a_restored_log_is_the_original_byte_for_byte(store: Store, tmp_path: Pa
         start = 4096 if name.endswith(".seg") else 0
         assert ours[name][start:] == theirs[name][start:], name
     assert (result.group_id, result.records, result.last_index) == (GROUP_ID, 200, 200)
-    assert (result.last_term, result.last_timestamp_ms) == (11, 1990)
+    assert (result.term, result.last_timestamp_ms) == (11, 1990)
     assert result.record_bytes == len(record_bytes(original))
 
 
@@ -134,7 +134,7 @@ def test_a_log_is_restored_to_an_index(file_store: Store, tmp_path: Path, index:
 
     assert result.last_index == result.records == index
     assert result.record_bytes == len(record_bytes(tmp_path / "data"))
-    assert result.last_term == ENTRIES[index - 1].term
+    assert result.term == ENTRIES[index - 1].term
     assert result.last_timestamp_ms == max(one.timestamp_ms for one in ENTRIES[:index])
     assert opened_entries(tmp_path / "data") == ENTRIES[:index]
 

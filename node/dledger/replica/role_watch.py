@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 
-from dledger.common.failover import FailoverRecord, FailoverTimer
+from dledger.common.failover import FailoverTimer
 from dledger.common.metrics import NodeMetrics
+from dledger.common.status import FailoverRecord
 from dledger.raft.core import Raft
 from dledger.raft.messages import AppendRequest, HeartbeatRequest, Message, TimeoutNow
 from dledger.raft.ready import RoleChange

@@ -45,6 +45,7 @@ TOO_MANY_REQUESTS makes SDKs give up at once, so only real overload says it, nev
 
 _ROWS_TOLD: Final = 256
 """Rows that a status names at most: gRPC takes 8 KiB of metadata."""
+_LONGEST_ARGUMENT: Final = 2048
 
 
 class Rejected(Refused):
@@ -149,6 +150,13 @@ def _row(error: DledgerError) -> tuple[int, grpc.StatusCode]:
 def _argument(error: DledgerError) -> str:
     if isinstance(error, errors.MessageIdConflict):
         return ",".join(map(str, error.rows)) if len(error.rows) <= _ROWS_TOLD else ""
+    if isinstance(error, errors.CorruptRecord):
+        return _printable(f"{error.segment} {error.offset} {error.reason}"[:_LONGEST_ARGUMENT])
     fields = ("group_id", "leader", "topic", "group")
     value = next((getattr(error, field) for field in fields if hasattr(error, field)), None)
-    return "".join(c if " " <= c <= "~" else "?" for c in str(value or ""))  # gRPC's rule
+    return _printable(str(value or ""))
+
+
+def _printable(text: str) -> str:
+    """Return *text* as gRPC lets metadata be: other characters would fail the call."""
+    return "".join(c if " " <= c <= "~" else "?" for c in text)

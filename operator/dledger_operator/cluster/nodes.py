@@ -13,17 +13,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Final, Protocol
 
 from dledger.client import AdminClient, Client, TopicInfo
-from dledger.common.failover import FailoverRecord
-from dledger.common.status import MemberStatus, NodeStatus
+from dledger.common.status import NodeStatus
 from dledger.errors import DledgerError, Overloaded, Refused, Unavailable
 from dledger.types import Member, NodeId
 from dledger_operator.api import names
 from dledger_operator.api.spec import Topic
 from dledger_operator.api.texts import GROUP_ID
-from dledger_operator.observed.observed import Failover, MemberView, NodeView, Pod
+from dledger_operator.observed.observed import Pod
 from dledger_operator.resources.backup import LogRange
 
 log: Final = logging.getLogger(__name__)
@@ -37,8 +37,7 @@ TOPICS_BYTES: Final = 2 << 20
 LONGEST_TEXT: Final = 1024
 """What is longer is cut; no node says more of anything."""
 _GREATEST_COUNT: Final = 1 << 62
-_GREATEST_MS: Final = 253402300799000
-"""The last second of the year 9999, in Unix milliseconds."""
+"""A number of a status has 64 bits; half of that leaves room for sums of two."""
 
 
 class Admin(Protocol):
@@ -102,7 +101,7 @@ class Nodes:
         self._make_admin = admin
         self._make_topics = topics
         self._admins: dict[str, tuple[str, Admin]] = {}
-        self._views: dict[str, NodeView] = {}
+        self._views: dict[str, NodeStatus] = {}
         self._disbelieved: dict[str, str] = {}
         self._polls = 0
 
@@ -111,7 +110,7 @@ class Nodes:
         """Whose answer to the last look is not believed, by pod name, and why."""
         return dict(self._disbelieved)
 
-    async def poll(self, pods: Mapping[str, Pod]) -> Mapping[str, NodeView]:
+    async def poll(self, pods: Mapping[str, Pod]) -> Mapping[str, NodeStatus]:
         """Return what each node that answers says; answers of followers may be seconds old."""
         reachable = {
             name: pod
@@ -180,14 +179,14 @@ class Nodes:
         else:
             self._views[pod.name] = view
 
-    def _believed(self, pod: Pod, said: NodeStatus) -> NodeView | None:
+    def _believed(self, pod: Pod, said: NodeStatus) -> NodeStatus | None:
         """Return what a node says, if it is the one that was asked.
 
         Raises:
             DledgerError: It cannot be what it says.
         """
         if (said.group, said.name) == (self._group, pod.name):
-            return view_of(said)
+            return bounded(said)
         who, group = _cut(said.name), _cut(said.group)
         log.warning("%s at %s is %r of group %r", pod.name, pod.ip, who, group)
         return None
@@ -251,69 +250,36 @@ async def log_since(
     raise Unavailable(str(last_error))
 
 
-def view_of(said: NodeStatus) -> NodeView:
-    """Return what matters of a node's words, within bounds.
+def bounded(said: NodeStatus) -> NodeStatus:
+    """Return what a node says with its texts cut and its numbers within what a status can hold.
 
     Raises:
-        DledgerError: They cannot be a node's: a group id that none has, or a member named twice.
+        DledgerError: It cannot be a node's: a group id that none has, or a member named twice.
     """
     if not GROUP_ID.fits(said.group_id):
         raise DledgerError(f"its group id {GROUP_ID.words}, not {_cut(said.group_id)!r}")
-    members = tuple(map(_member_of, said.members))
-    if min(len({row.id for row in members}), len({row.name for row in members})) < len(members):
+    within: NodeStatus = _bounded(said)
+    members = [row.member for row in within.members]
+    if min(len({one.id for one in members}), len({one.name for one in members})) < len(members):
         raise DledgerError("it names a member twice")
-    return NodeView(
-        node_id=_cut(said.node_id),
-        group_id=said.group_id,
-        role=_cut(said.role),
-        term=_count(said.term),
-        leader_id=_cut(said.leader_id),
-        commit_index=_count(said.commit_index),
-        applied_index=_count(said.applied_index),
-        ready=said.ready,
-        not_ready_reason=_cut(said.not_ready_reason),
-        members=members,
-        last_failover=_failover_of(said.last_failover) if said.last_failover else None,
-        storage_used_bytes=_count(said.storage_used_bytes),
-        storage_capacity_bytes=_count(said.storage_capacity_bytes),
-        writes_refused_reason=_cut(said.writes_refused_reason),
-        recovered_to=_count(said.recovered_to),
-        feature_level=max(0, said.feature_level),
-    )
+    return replace(within, commit_waits_ms=0)  # it grows by itself, and would be news each second
 
 
-def _member_of(row: MemberStatus) -> MemberView:
-    return MemberView(
-        id=_cut(row.member.id),
-        name=_cut(row.member.name),
-        role=_cut(row.role),
-        match_index=_count(row.match_index),
-        lag=_count(row.lag),
-        connected=row.connected,
-        feature_level=max(0, row.feature_level),
-    )
-
-
-def _failover_of(record: FailoverRecord) -> Failover:
-    return Failover(
-        from_id=_cut(record.from_id),
-        to_id=_cut(record.to_id),
-        term=_count(record.term),
-        cause=_cut(record.cause),
-        detected_ms=_count(record.detected_ms),
-        elected_ms=_count(record.elected_ms),
-        first_ack_ms=_count(record.first_ack_ms),
-        at_ms=min(_count(record.at_ms), _GREATEST_MS),
-    )
+def _bounded(value: Any) -> Any:
+    """Return a text, a number, or a frozen value of such, within bounds."""
+    if isinstance(value, str):
+        return _cut(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return max(0, min(value, _GREATEST_COUNT))
+    if isinstance(value, tuple):
+        return tuple(map(_bounded, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: _bounded(getattr(value, f.name)) for f in fields(value)})
+    return value
 
 
 def _cut(text: str) -> str:
     return text[:LONGEST_TEXT]
-
-
-def _count(number: int) -> int:
-    """Return a count within what a status can hold, with room for sums."""
-    return max(0, min(number, _GREATEST_COUNT))
 
 
 def _address(pod: Pod, port: int) -> str:

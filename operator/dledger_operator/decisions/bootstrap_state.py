@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dledger.common.status import NodeStatus
 from dledger_operator.api import names
 from dledger_operator.api.spec import BrokerGroup
-from dledger_operator.observed.observed import NodeView, Observed
+from dledger_operator.observed.observed import Observed
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +52,10 @@ class Bootstrapped:
     Attributes:
         joining: Unjoined pods that the leader will bring in by itself.
         replaced: Unjoined pods under the name of a member whose disk had another node id.
-        strangers: Unjoined pods that the membership does not name.
     """
 
     joining: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
-    strangers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ def bootstrap_state(group: BrokerGroup, observed: Observed) -> BootstrapState:
     nodes = observed.nodes
     if cloned := _cloned(nodes):
         return Cloned(cloned)
-    carried = {name: node.group_id for name, node in nodes.items() if node.joined}
+    carried = {name: node.group_id for name, node in nodes.items() if node.group_id}
     wanted = [names.pod(group.name, n) for n in range(group.spec.replicas)]
     missing = tuple(name for name in wanted if name not in nodes)
     if not carried:
@@ -110,30 +109,28 @@ def bootstrap_state(group: BrokerGroup, observed: Observed) -> BootstrapState:
     return Adoptable(ids.pop()) if enough else Waiting(missing)
 
 
-def _not_bootstrapped(group: BrokerGroup, nodes: Mapping[str, NodeView]) -> Empty | NotRestored:
+def _not_bootstrapped(group: BrokerGroup, nodes: Mapping[str, NodeStatus]) -> Empty | NotRestored:
     """Return whether the group may be founded: never an empty one where a backup was asked for."""
     restored = tuple(sorted(name for name, node in nodes.items() if node.recovered_to))
     expected = (names.pod(group.name, 0),) if restored or group.recovers else ()
     return Empty() if restored == expected else NotRestored(restored)
 
 
-def _cloned(nodes: Mapping[str, NodeView]) -> tuple[str, ...]:
+def _cloned(nodes: Mapping[str, NodeStatus]) -> tuple[str, ...]:
     ids = [node.node_id for node in nodes.values()]
     return tuple(sorted(name for name, node in nodes.items() if ids.count(node.node_id) > 1))
 
 
 def _bootstrapped(observed: Observed) -> Bootstrapped:
     members = observed.membership
-    ids = {member.id for member in members}
-    member_names = {member.name for member in members}
-    joining, replaced, strangers = [], [], []
+    ids = {row.member.id for row in members}
+    member_names = {row.member.name for row in members}
+    joining, replaced = [], []
     for name, node in sorted(observed.nodes.items()):
-        if node.joined:
+        if node.group_id:
             continue
         if not members or node.node_id in ids:
             joining.append(name)
         elif name in member_names:
             replaced.append(name)
-        else:
-            strangers.append(name)
-    return Bootstrapped(tuple(joining), tuple(replaced), tuple(strangers))
+    return Bootstrapped(tuple(joining), tuple(replaced))

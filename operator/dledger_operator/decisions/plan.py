@@ -233,7 +233,7 @@ def _roles(observed: Observed) -> Iterator[LabelRole]:
     wanted = {
         name: ("leader" if leader and name == leader[0] else "follower")
         for name, node in observed.nodes.items()
-        if node.joined
+        if node.group_id
     }
     changes = [
         LabelRole(name, role)

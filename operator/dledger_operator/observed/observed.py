@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from dledger.common.status import MemberStatus, NodeStatus
 from dledger_operator.api.brokerbackup import BrokerBackup
 from dledger_operator.api.spec import Manifest
 from dledger_operator.observed.job_status import JobStatus
@@ -64,72 +65,6 @@ class Volume:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberView:
-    """A member as a node sees it; indexes only from the leader, a level of 0 is not known."""
-
-    id: str
-    name: str
-    role: str = "unknown"
-    match_index: int = 0
-    lag: int = 0
-    connected: bool = True
-    feature_level: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failover:
-    """The last change of leader, by node ids."""
-
-    from_id: str
-    to_id: str
-    term: int
-    cause: str
-    detected_ms: int
-    elected_ms: int
-    first_ack_ms: int
-    at_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeView:
-    """What one node says of itself.
-
-    Attributes:
-        node_id: Written when its disk was formatted.
-        group_id: Empty while it is unjoined.
-        role: ``unjoined``, ``learner``, ``follower``, ``candidate``, ``pre-candidate`` or
-            ``leader``.
-        leader_id: Whom it follows, or itself.
-        members: The membership it knows; empty while unjoined.
-        writes_refused_reason: Such as a full disk; empty when writes are taken.
-        recovered_to: The last index of a log that a backup left on its disk; 0 without one.
-        feature_level: What its version knows of the log.
-    """
-
-    node_id: str
-    group_id: str = ""
-    role: str = "unjoined"
-    term: int = 0
-    leader_id: str = ""
-    commit_index: int = 0
-    applied_index: int = 0
-    ready: bool = False
-    not_ready_reason: str = ""
-    members: tuple[MemberView, ...] = ()
-    last_failover: Failover | None = None
-    storage_used_bytes: int = 0
-    storage_capacity_bytes: int = 0
-    writes_refused_reason: str = ""
-    recovered_to: int = 0
-    feature_level: int = 0
-
-    @property
-    def joined(self) -> bool:
-        """Whether its volume carries a group id."""
-        return bool(self.group_id)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """Everything seen of one group at one time.
 
@@ -149,7 +84,7 @@ class Observed:
     children: Mapping[Ref, Manifest] = field(default_factory=dict)
     pods: Mapping[str, Pod] = field(default_factory=dict)
     volumes: Mapping[str, Volume] = field(default_factory=dict)
-    nodes: Mapping[str, NodeView] = field(default_factory=dict)
+    nodes: Mapping[str, NodeStatus] = field(default_factory=dict)
     disbelieved: Mapping[str, str] = field(default_factory=dict)
     topics: frozenset[str] | None = None
     refusals: Mapping[Ref, str] = field(default_factory=dict)
@@ -165,13 +100,18 @@ class Observed:
         return replace(self, nodes=own)
 
     @property
-    def leader(self) -> tuple[str, NodeView] | None:
+    def leader(self) -> tuple[str, NodeStatus] | None:
         """Pod name and words of the node that leads in the newest term, if one answers."""
         leaders = [item for item in self.nodes.items() if item[1].role == "leader"]
         return max(leaders, key=lambda item: item[1].term, default=None)
 
     @property
-    def membership(self) -> tuple[MemberView, ...]:
+    def member_names(self) -> Mapping[str, str]:
+        """The name of each member, by its node id."""
+        return {str(row.member.id): row.member.name for row in self.membership}
+
+    @property
+    def membership(self) -> tuple[MemberStatus, ...]:
         """The members, as the leader or else the node with the newest term knows them."""
         if self.leader and self.leader[1].members:
             return self.leader[1].members

@@ -89,14 +89,13 @@ def _available(facts: _Facts) -> Finding:
 def _followed_leader(facts: _Facts) -> str:
     """Return the leader's name if a majority of the members, itself included, names it."""
     observed = facts.observed
-    joined = [node for node in observed.nodes.values() if node.joined and node.leader_id]
+    joined = [node for node in observed.nodes.values() if node.group_id and node.leader_id]
     term = max((node.term for node in joined), default=0)
     newest = [node.leader_id for node in joined if node.term == term]
     for leader_id in set(newest):
         members = len(observed.membership) or facts.group.spec.replicas
         if 2 * newest.count(leader_id) > members:
-            by_id = {member.id: member.name for member in observed.membership}
-            return by_id.get(leader_id, leader_id)
+            return observed.member_names.get(leader_id, leader_id)
     return ""
 
 
@@ -240,8 +239,8 @@ def _not_connected(facts: _Facts) -> list[str]:
     joining = facts.bootstrap.joining if isinstance(facts.bootstrap, Bootstrapped) else ()
     if leader is None:
         return []
-    members = leader[1].members
-    return [m.name for m in members if not m.connected and m.name not in (leader[0], *joining)]
+    apart = [row.member.name for row in leader[1].members if not row.connected]
+    return [name for name in apart if name not in (leader[0], *joining)]
 
 
 def _group_id_consistent(facts: _Facts) -> Finding:

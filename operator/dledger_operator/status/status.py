@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from dledger.common.status import FailoverRecord, MemberStatus, NodeStatus
 from dledger_operator.api import names
 from dledger_operator.api.reasons import EventReason
 from dledger_operator.api.spec import BrokerGroup, Json, Manifest
-from dledger_operator.observed.observed import Failover, MemberView, NodeView, Observed
+from dledger_operator.observed.observed import Observed
 from dledger_operator.status.backup_history import last_backup
 from dledger_operator.status.conditions import conditions
 
@@ -19,6 +20,9 @@ VOLATILE_S: Final = 15.0
 
 _PLANNED: Final = frozenset({"Bootstrap", "Transfer"})
 """Causes of a change of leader by which no leader was lost."""
+
+_LATEST_MS: Final = 253402300799000
+"""The last second of the year 9999, after which RFC 3339 has no times."""
 
 _COUNTERS: Final = frozenset({"commitIndex", "matchIndex", "lag", "storage"})
 
@@ -118,18 +122,18 @@ def _leadership(group: BrokerGroup, observed: Observed) -> tuple[int, str]:
 
 def _members(group: BrokerGroup, observed: Observed) -> list[Manifest]:
     """Return a row for each member and pod; what is not known now stays as it was recorded."""
-    known = {member.name: member for member in observed.membership}
+    known = {row.member.name: row for row in observed.membership}
     recorded = {member["name"]: member for member in group.status.get("members") or []}
     everyone = sorted({*(known or recorded), *observed.pods})
     return [_member(name, known.get(name), recorded.get(name, {}), observed) for name in everyone]
 
 
-def _member(name: str, member: MemberView | None, before: Json, observed: Observed) -> Manifest:
+def _member(name: str, member: MemberStatus | None, before: Json, observed: Observed) -> Manifest:
     node, pod = observed.nodes.get(name), observed.pods.get(name)
     counted = member if observed.leader else None
     return {
         "name": name,
-        "id": member.id if member else node.node_id if node else before.get("id", ""),
+        "id": member.member.id if member else node.node_id if node else before.get("id", ""),
         "role": node.role if node else "unknown",
         "matchIndex": counted.match_index if counted else before.get("matchIndex", 0),
         "lag": counted.lag if counted else before.get("lag", 0),
@@ -139,13 +143,13 @@ def _member(name: str, member: MemberView | None, before: Json, observed: Observ
     }
 
 
-def _feature_level(node: NodeView | None, member: MemberView | None) -> int:
+def _feature_level(node: NodeStatus | None, member: MemberStatus | None) -> int:
     """Return what a node says of itself, or else what another heard of it; 0: not known now."""
     said = node.feature_level if node else 0
     return said or (member.feature_level if member else 0)
 
 
-def _storage(node: NodeView) -> Manifest:
+def _storage(node: NodeStatus) -> Manifest:
     """Return the volume in whole percents: bytes would make an idle group's status move."""
     capacity_bytes = node.storage_capacity_bytes
     used = min(100, 100 * node.storage_used_bytes // capacity_bytes) if capacity_bytes else 0
@@ -156,7 +160,7 @@ def _last_failover(observed: Observed) -> Manifest | None:
     """Return the newest time that a leader was lost; hand-overs and the founding are none."""
     records = [n.last_failover for n in observed.nodes.values() if n.last_failover]
     lost = [record for record in records if record.cause not in _PLANNED]
-    last: Failover | None = max(lost, key=lambda record: record.term, default=None)
+    last: FailoverRecord | None = max(lost, key=lambda record: record.term, default=None)
     if last is None:
         return None
     return {
@@ -167,14 +171,13 @@ def _last_failover(observed: Observed) -> Manifest | None:
         "detectedMs": last.detected_ms,
         "electedMs": last.elected_ms,
         "firstAckMs": last.first_ack_ms,
-        "at": rfc3339(last.at_ms),
+        "at": rfc3339(min(last.at_ms, _LATEST_MS)),
     }
 
 
 def _name_of(observed: Observed, node_id: str) -> str:
-    by_member = {member.id: member.name for member in observed.membership}
     by_node = {node.node_id: name for name, node in observed.nodes.items()}
-    return by_member.get(node_id) or by_node.get(node_id) or node_id
+    return observed.member_names.get(node_id) or by_node.get(node_id) or node_id
 
 
 def _canonical(value: Json) -> Manifest:

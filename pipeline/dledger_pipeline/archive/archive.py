@@ -106,7 +106,7 @@ def write_range(
             writer.write_table(rows.replace_schema_metadata(metadata), row_group_size=len(rows))
     data = sink.getvalue()
     row = facts.row(object_bytes=data.size, sha256=hashlib.sha256(data).hexdigest())
-    _create(store, f"{group_id}/{row.name}", data, row.sha256)
+    create_once(store, f"{group_id}/{row.name}", data)
     return row
 
 
@@ -120,20 +120,46 @@ def read_range(store: Store, group_id: str, row: ManifestRow) -> pa.Table:
         CorruptObject: It does not have the hash, or not the rows, that *row* states.
     """
     name = f"{group_id}/{row.name}"
-    data = store.get(name, max_bytes=row.object_bytes)
-    if data.size != row.object_bytes:
-        raise CorruptObject(name, f"it has {data.size} of {row.object_bytes} bytes")
-    found = hashlib.sha256(data).hexdigest()
-    if found != row.sha256:
-        raise CorruptObject(name, f"its SHA-256 is {found}, the manifest says {row.sha256}")
-    most = row.record_bytes + _COLUMN_BYTES * row.records + _PAGES_BYTES
-    file = opened(data, name, schema=ENTRY_SCHEMA, rows=row.records, inflated_bytes=most)
-    try:
-        table = file.read().replace_schema_metadata(None)
-    except (pa.ArrowException, OSError) as error:
-        raise CorruptObject(name, f"not readable as Parquet: {error}") from error
+    table = read_object(
+        store,
+        name,
+        object_bytes=row.object_bytes,
+        sha256=row.sha256,
+        schema=ENTRY_SCHEMA,
+        rows=row.records,
+        inflated_bytes=row.record_bytes + _COLUMN_BYTES * row.records + _PAGES_BYTES,
+    )
     _check_ends(table, row, name)
     return table
+
+
+def read_object(
+    store: Store,
+    name: str,
+    *,
+    object_bytes: int,
+    sha256: str,
+    schema: pa.Schema,
+    rows: int,
+    inflated_bytes: int,
+) -> pa.Table:
+    """Return the rows of a Parquet object that is in all of this as its manifest states.
+
+    Raises:
+        ObjectMissing: The object is not there.
+        CorruptObject: It differs; nothing of it was inflated unless its bytes have the hash.
+    """
+    data = store.get(name, max_bytes=object_bytes)
+    if data.size != object_bytes:
+        raise CorruptObject(name, f"it has {data.size} of {object_bytes} bytes")
+    found = hashlib.sha256(data).hexdigest()
+    if found != sha256:
+        raise CorruptObject(name, f"its SHA-256 is {found}, the manifest says {sha256}")
+    file = opened(data, name, schema=schema, rows=rows, inflated_bytes=inflated_bytes)
+    try:
+        return file.read().replace_schema_metadata(None)
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptObject(name, f"not readable as Parquet: {error}") from error
 
 
 def describe(
@@ -156,14 +182,13 @@ def _check_ends(table: pa.Table, row: ManifestRow, name: str) -> None:
         )
 
 
-def _create(store: Store, name: str, data: pa.Buffer, sha256: str) -> None:
+def create_once(store: Store, name: str, data: pa.Buffer | bytes) -> None:
+    """Write an object, or find it there with the same bytes. Raises CorruptObject, StoreError."""
     try:
         store.create(name, data)
     except AlreadyExists as error:
-        if hashlib.sha256(store.get(name)).hexdigest() != sha256:
-            raise CorruptObject(
-                name, "it exists and does not have the hash it is named by"
-            ) from error
+        if not store.get(name).equals(pa.py_buffer(data)):
+            raise CorruptObject(name, "it exists already, with other bytes") from error
 
 
 def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -14,16 +14,23 @@ topics only, so that a rerun finds what it would write.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dledger_pipeline.archive.hashed_json import MAX_JSON_BYTES, decode_hashed, encode_hashed, field
-from dledger_pipeline.archive.parquet_sizes import inflated_bytes, opened
-from dledger_pipeline.errors import AlreadyExists, CorruptManifest, CorruptObject, NoBackup
+from dledger_pipeline.archive.archive import create_once, read_object
+from dledger_pipeline.archive.hashed_json import (
+    MAX_JSON_BYTES,
+    decode_hashed,
+    encode_hashed,
+    field,
+    row_of,
+)
+from dledger_pipeline.archive.parquet_sizes import inflated_bytes
+from dledger_pipeline.errors import CorruptManifest, NoBackup
 from dledger_pipeline.log.messages import MESSAGE_SCHEMA
 from dledger_pipeline.object_store.store import Store
 
@@ -50,9 +57,6 @@ class CompactedFile:
     object_bytes: int
     inflated_bytes: int
     sha256: str
-
-
-_FIELDS: Final = {each.name: str if each.type == "str" else int for each in fields(CompactedFile)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,21 +118,16 @@ class CompactedRange:
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yield messages (`MESSAGE_SCHEMA`); raises ObjectMissing, CorruptObject, StoreError."""
-        name = f"{self.group_id}/{self.file.name}"
-        data = self.store.get(name, max_bytes=self.file.object_bytes)
-        if sha256(data).hexdigest() != self.file.sha256:
-            raise CorruptObject(name, "it does not have the SHA-256 that its manifest states")
-        file = opened(
-            data,
-            name,
+        file = self.file
+        yield from read_object(
+            self.store,
+            f"{self.group_id}/{file.name}",
+            object_bytes=file.object_bytes,
+            sha256=file.sha256,
             schema=MESSAGE_SCHEMA,
-            rows=self.file.messages,
-            inflated_bytes=self.file.inflated_bytes,
-        )
-        try:
-            yield from file.read().replace_schema_metadata(None).to_batches()
-        except (pa.ArrowException, OSError) as error:
-            raise CorruptObject(name, f"not readable as Parquet: {error}") from error
+            rows=file.messages,
+            inflated_bytes=file.inflated_bytes,
+        ).to_batches()
 
 
 def write(
@@ -144,7 +143,7 @@ def write(
     digest = sha256(data).hexdigest()
     first, last = span
     name = f"{compaction.folder}/{first:020}-{last:020}-{digest}.parquet"
-    _create_once(store, f"{compaction.group_id}/{name}", data)
+    create_once(store, f"{compaction.group_id}/{name}", data)
     return CompactedFile(
         name=name,
         first_index=first,
@@ -169,14 +168,6 @@ def _parquet(messages: pa.Table) -> pa.Buffer:
     return sink.getvalue()
 
 
-def _create_once(store: Store, name: str, data: pa.Buffer | bytes) -> None:
-    try:
-        store.create(name, data)
-    except AlreadyExists:
-        if not store.get(name).equals(pa.py_buffer(data)):
-            raise CorruptObject(name, "it is there already, with other bytes") from None
-
-
 def publish(store: Store, compaction: Compaction) -> None:
     """Write the manifest, which makes the compaction visible.
 
@@ -185,7 +176,7 @@ def publish(store: Store, compaction: Compaction) -> None:
         StoreError: It could not be written.
     """
     data = compaction.encode(store.manifest_key)
-    _create_once(store, f"{compaction.group_id}/{compaction.name}", data)
+    create_once(store, f"{compaction.group_id}/{compaction.name}", data)
 
 
 def load(store: Store, group_id: str, topics: Collection[str]) -> Compaction:
@@ -215,7 +206,9 @@ def _decode(content: dict[str, Any], name: str) -> Compaction:
         group_id=field(name, content, "group_id", str),
         last_index=field(name, content, "last_index", int),
         topics=tuple(topics),
-        files=tuple(_file(name, row) for row in field(name, content, "files", list)),
+        files=tuple(
+            row_of(CompactedFile, name, row) for row in field(name, content, "files", list)
+        ),
     )
 
 
@@ -226,9 +219,3 @@ def _is_text(topic: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _file(name: str, content: Any) -> CompactedFile:
-    if not isinstance(content, dict):
-        raise CorruptManifest(name, f"a file is {content!r:.80}")
-    return CompactedFile(**{key: field(name, content, key, kind) for key, kind in _FIELDS.items()})

@@ -14,12 +14,18 @@ import hashlib
 import hmac
 import json
 from collections.abc import Mapping
+from dataclasses import fields
 from enum import StrEnum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 
 from dledger_pipeline.errors import CorruptManifest, NotSigned
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 
 FORMAT_VERSION: Final = 1
 MAX_JSON_BYTES: Final = 256 << 20
@@ -99,6 +105,18 @@ def field(name: str, content: Mapping[str, Any], key: str, kind: type) -> Any:
     if not isinstance(value, kind) or isinstance(value, bool) or not fits:
         raise CorruptManifest(name, f"{key} is {value!r:.80}")
     return value
+
+
+def row_of(kind: type[T], name: str, content: Any) -> T:
+    """Return a dataclass of texts and whole numbers out of an object with its fields.
+
+    Raises:
+        CorruptManifest: A field of *name* is missing or of another type.
+    """
+    kinds = {each.name: str if each.type == "str" else int for each in fields(kind)}
+    if not isinstance(content, dict):
+        raise CorruptManifest(name, f"a file is {content!r:.80}")
+    return kind(**{key: field(name, content, key, of) for key, of in kinds.items()})
 
 
 def _compact(content: Mapping[str, Any]) -> bytes:

@@ -15,7 +15,7 @@ HEAD are JSON with the SHA-256 of their own fields.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from dledger_pipeline.archive.hashed_json import (
     decode_hashed,
     encode_hashed,
     field,
+    row_of,
     signature_of,
 )
 from dledger_pipeline.errors import (
@@ -44,9 +45,6 @@ _HEAD: Final = "HEAD"
 _MAX_HEAD_BYTES: Final = 1 << 16
 _MAX_CRC: Final = (1 << 32) - 1
 _ATTEMPTS: Final = 100
-_ROW_FIELDS: Final = {
-    field.name: str if field.type == "str" else int for field in fields(ManifestRow)
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,9 +321,9 @@ def _check_group(name: str, group_id: str, content: Mapping[str, Any]) -> None:
 
 
 def _row(name: str, content: Any) -> ManifestRow:
-    if not isinstance(content, dict) or content.keys() != _ROW_FIELDS.keys():
+    row = row_of(ManifestRow, name, content)
+    if asdict(row) != content:
         raise CorruptManifest(name, f"not the fields of a file: {content!r:.200}")
-    row = ManifestRow(**{key: field(name, content, key, kind) for key, kind in _ROW_FIELDS.items()})
     if row.name != object_name(row.first_index, row.last_index, row.sha256):
         raise CorruptManifest(name, f"{row.name!r:.200} does not have the name of its contents")
     crc = max(row.first_chain, row.last_chain)

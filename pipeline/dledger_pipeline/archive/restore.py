@@ -48,13 +48,16 @@ _NO_CONTENTS: Final = frozenset({LOCK_NAME, "lost+found", _MARKER + NEW_SUFFIX})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreResult:
-    """What was restored: entries [1, last_index] of *group_id* into a directory of *node_id*."""
+    """What was restored: entries [1, last_index] of *group_id* into a directory of *node_id*.
+
+    *term* is the last entry's.
+    """
 
     group_id: str
     node_id: str
+    term: int
     first_index: int
     last_index: int
-    last_term: int
     last_timestamp_ms: int
     records: int
     record_bytes: int
@@ -140,7 +143,7 @@ class _End:
             node_id=identity.node_id,
             first_index=self.manifest.first_index,
             last_index=self.last_index,
-            last_term=self.last.last_term,
+            term=self.last.last_term,
             last_timestamp_ms=max(row.last_timestamp_ms for row in self._all),
             records=sum(row.records for row in self._all),
             record_bytes=sum(row.record_bytes for row in self._all),

@@ -33,10 +33,10 @@ class VerifyResult:
     manifest: str
     first_index: int
     last_index: int
-    objects: int
     records: int
     record_bytes: int
     object_bytes: int
+    objects: int
     compared_bytes: int
     signature: Signature
 

@@ -35,9 +35,7 @@ class BackupRequest:
 
     Attributes:
         endpoints: Peer addresses (20911) of the group's nodes.
-        store: The store's URL; the group gets a folder of its own below it.
-        store_endpoint: Where an S3 server is, if it is not Amazon's.
-        allow_http: Whether the store may be one by ``http://``.
+        store: The store's root; the group gets a folder of its own below it.
         group_id: The group it must be; None takes the nodes'.
         last_index: The last entry wanted; 0: all that is committed.
         target_bytes: About how many record bytes an object holds.
@@ -45,9 +43,7 @@ class BackupRequest:
     """
 
     endpoints: tuple[str, ...]
-    store: str
-    store_endpoint: str | None = None
-    allow_http: bool = False
+    store: Store
     group_id: str | None = None
     last_index: int = 0
     target_bytes: int = TARGET_BYTES
@@ -80,7 +76,7 @@ def backup(request: BackupRequest, progress: Progress) -> Result:
         CorruptRecord: A node sent a record that is not valid; names segment and byte.
         SparkFailed: Spark did not run the tasks.
     """
-    store = Store.open(request.store, request.store_endpoint, allow_http=request.allow_http)
+    store = request.store
     addresses = by_preference(request.endpoints)
     group_id, committed = asyncio.run(_ask(addresses[0]))
     if request.group_id not in (None, group_id):
@@ -90,7 +86,7 @@ def backup(request: BackupRequest, progress: Progress) -> Result:
         progress(f"nothing is new: {previous.name} has it all")
         return _result(previous, new_objects=0)
     plan = _plan(request, addresses, group_id, previous)
-    rows = _run(request, store, plan, progress)
+    rows = _run(request, plan, progress)
     earlier = previous.files if previous else ()
     manifest = publish(
         store, Manifest(group=plan.group, group_id=group_id, files=(*earlier, *rows))
@@ -127,15 +123,13 @@ def _plan(
     return _Plan(cut.group, tuple(exported(cut, addresses)))
 
 
-def _run(
-    request: BackupRequest, store: Store, plan: _Plan, progress: Progress
-) -> list[ManifestRow]:
+def _run(request: BackupRequest, plan: _Plan, progress: Progress) -> list[ManifestRow]:
     first, last = plan.ranges[0].first_index, plan.ranges[-1].last_index
     progress(
         f"entries [{first}, {last}] of group {plan.group} in {len(plan.ranges)} range(s), "
         f"from {plan.ranges[0].addresses[0]}, by Spark on {request.master}"
     )
-    tasks = [_Task(store, entries) for entries in plan.ranges]
+    tasks = [_Task(request.store, entries) for entries in plan.ranges]
     name = f"dledger-backup-{plan.group}"
     with spark_session(name, request.master, request.conf) as spark, typed_errors():
         found = one_task_each(spark, tasks, _archive, _ROW_SCHEMA).collect()

@@ -33,10 +33,8 @@ _FILE_SCHEMA: Final = pa.schema([pa.field("file", pa.string(), nullable=False)])
 class CompactRequest:
     """What to compact: the newest backup of a group; see `BackupRequest` for the rest."""
 
-    store: str
+    store: Store
     topics: tuple[str, ...]
-    store_endpoint: str | None = None
-    allow_http: bool = False
     group_id: str | None = None
     master: str = LOCAL
     conf: Mapping[str, str] = field(default_factory=dict)
@@ -68,7 +66,7 @@ def compact(request: CompactRequest, progress: Progress) -> Result:
         MessageError: Messages cannot be read out of the backup.
         SparkFailed: Spark did not run the tasks.
     """
-    store = Store.open(request.store, request.store_endpoint, allow_http=request.allow_http)
+    store = request.store
     manifest = load(store, request.group_id)
     ranges = list(message_ranges(archived(store, manifest)))
     progress(f"entries up to {manifest.last_index} in {len(ranges)} range(s), placed")

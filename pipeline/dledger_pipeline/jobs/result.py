@@ -1,9 +1,10 @@
-"""What a job tells at the end and on the way: results as JSON, progress as lines."""
+"""What jobs report: a result at the end, as JSON, and progress on the way, as lines."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from dataclasses import asdict
+from typing import Any, TypeAlias
 
 Result: TypeAlias = dict[str, object]
 """JSON object: what the command line prints with ``--json``, and the operator keeps as status."""
@@ -12,6 +13,19 @@ Progress: TypeAlias = Callable[[str], None]
 """Told one line at a time, for people."""
 
 COMPLETED = "Completed"
+
+
+def result_of(found: Any) -> Result:
+    """Return a dataclass as a result, with fields spelled as in the status of a BrokerBackup."""
+    fields = {_camel(name): value for name, value in asdict(found).items()}
+    return {"phase": COMPLETED, **fields}
+
+
+def _camel(name: str) -> str:
+    if name == "record_bytes":
+        return "bytes"
+    head, *rest = name.split("_")
+    return head + "".join(map(str.capitalize, rest))
 
 
 def mib(size_bytes: int) -> str:

@@ -5,7 +5,6 @@ Synchronous, since Spark's workers are; one client belongs to one thread.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -45,9 +44,6 @@ _TRANSIENT: Final = frozenset(
         grpc.StatusCode.CANCELLED,
         grpc.StatusCode.RESOURCE_EXHAUSTED,
     }
-)
-_CORRUPT: Final = re.compile(
-    r"corrupt record in segment (\S+) at byte offset (\d+): (.*)", re.DOTALL
 )
 
 
@@ -276,13 +272,18 @@ def _plan(response: pb.ExportPlanResponse) -> ExportPlan:
 
 
 def _meaning(error: Any, address: str) -> DledgerError:
-    """Return the error that a node meant; it names its class in the trailing metadata."""
-    name = by_key(error.trailing_metadata()).get("dledger-error", "")
-    details = str(error.details())
+    """Return the error that a node meant; it names its class in the trailing metadata.
+
+    Nodes of version 0.1 do not say which segment is corrupt but in their sentence: of these it is
+    an `ExportError` with that sentence.
+    """
+    metadata = by_key(error.trailing_metadata())
+    name = metadata.get("dledger-error", "")
     text = f"{address}: {in_words(error)}"
-    corrupt = _CORRUPT.fullmatch(details)
-    if corrupt:
-        return CorruptRecord(f"{corrupt[1]} of {address}", int(corrupt[2]), corrupt[3])
+    segment, _, rest = str(metadata.get("dledger-error-argument", "")).partition(" ")
+    offset, _, reason = rest.partition(" ")
+    if name == CorruptRecord.__name__ and offset.isdecimal():
+        return CorruptRecord(f"{segment} of {address}", int(offset), reason)
     if error.code() is grpc.StatusCode.OUT_OF_RANGE:
         return RangeNotAvailable(text)
     if name == "WrongGroup":

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import obstore.store
@@ -26,10 +26,7 @@ from dledger_pipeline.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from dledger_pipeline.object_store.stored import Stored, check_size
-
-if TYPE_CHECKING:
-    from dledger_pipeline.object_store.store import Credentials
+from dledger_pipeline.object_store.stored import Credentials, Stored, check_size
 
 _CODE: Final = re.compile(r"<Code>(\w+)</Code>")
 _STATUS: Final = re.compile(r"status code: (\d{3})")

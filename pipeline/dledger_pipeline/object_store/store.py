@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Iterator
 from copy import copy
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
@@ -19,12 +18,10 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from dledger_pipeline.errors import ObjectMissing, StoreError
+from dledger_pipeline.errors import StoreError
 from dledger_pipeline.object_store.directory_objects import DirectoryObjects
 from dledger_pipeline.object_store.remote_objects import RemoteObjects
-from dledger_pipeline.object_store.stored import Stored
-
-__all__ = ["Credentials", "Data", "Store", "Stored"]
+from dledger_pipeline.object_store.stored import Credentials, Stored
 
 Data: TypeAlias = bytes | memoryview | pa.Buffer
 
@@ -33,25 +30,6 @@ MAX_OBJECT_BYTES: Final = 4 << 30
 """No object of ours is larger: a store that has one is damaged, or hostile."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Credentials:
-    """How to sign requests to an S3 store; none are needed for ``file://``."""
-
-    access_key_id: str
-    secret_access_key: str = field(repr=False)
-    region: str = "us-east-1"
-
-    @classmethod
-    def from_environment(cls) -> Credentials | None:
-        """Return what the AWS_* variables say; None if key or secret are not set."""
-        key = os.environ.get("AWS_ACCESS_KEY_ID", "")
-        secret = os.environ.get("AWS_SECRET_ACCESS_KEY", "")
-        if not key or not secret:
-            return None
-        region = os.environ.get("AWS_REGION") or "us-east-1"
-        return cls(access_key_id=key, secret_access_key=secret, region=region)
 
 
 class Objects(Protocol):
@@ -164,14 +142,6 @@ class Store:
     def size(self, name: str) -> int:
         """Return an object's length in bytes. Raises like `get`."""
         return self._objects.size(_checked(name))
-
-    def exists(self, name: str) -> bool:
-        """Whether there is an object of this name. Raises StoreDenied, StoreUnavailable."""
-        try:
-            self.size(name)
-        except ObjectMissing:
-            return False
-        return True
 
     def put(self, name: str, data: Data) -> None:
         """Write an object, replacing one of the same name. Raises StoreDenied, StoreUnavailable."""
