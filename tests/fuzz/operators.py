@@ -316,4 +316,4 @@ class OperatorOptions(Target):
                 return "refused", ended.code
         if not 0 <= found.listen[1] < 1 << 16:
             raise Broken(f"it would listen on port {found.listen[1]}")
-        return bool(found.namespaces), found.in_cluster
+        return bool(found.namespaces), bool(found.kubeconfig)

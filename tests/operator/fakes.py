@@ -106,7 +106,7 @@ class World:
 
 
 class FakeApi:
-    """`cluster.KubernetesApi` over a World."""
+    """`api.Api` over a World."""
 
     def __init__(self, world: World) -> None:
         self._world = world

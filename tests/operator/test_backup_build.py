@@ -13,9 +13,8 @@ import yaml
 
 from dledger_operator.api import names
 from dledger_operator.api.spec import BrokerGroup, Manifest, Store
-from dledger_operator.resources.backup import LogRange, job
+from dledger_operator.resources.backup import LogRange, job, scheduled_backup
 from dledger_operator.resources.recovery import recovery_claim, recovery_job
-from dledger_operator.resources.scheduled import scheduled_backup
 from dledger_operator.resources.spark import access, executor_template, settings
 from dledger_operator.resources.statefulset import stateful_set
 from dledger_pipeline.__main__ import _parser

@@ -20,7 +20,8 @@ YOUNG = {"creationTimestamp": "2031-05-06T08:00:00Z"}
 TABLE: list[tuple[BrokerGroup, tuple[BrokerBackup, ...], str, Reason]] = [
     (bootstrapped(), (), "Unknown", Reason.BACKUP_NOT_CONFIGURED),
     (STORED, (), "False", Reason.NO_BACKUP_YET),
-    (bootstrapped(), (backup(),), "False", Reason.NO_BACKUP_YET),
+    (bootstrapped(), (backup(),), "Unknown", Reason.BACKUP_NOT_CONFIGURED),
+    (bootstrapped(), (backup({"store": STORE}),), "False", Reason.NO_BACKUP_YET),
     (STORED, (backup(),), "False", Reason.NO_BACKUP_YET),
     (STORED, (completed(),), "True", Reason.BACKUP_COMPLETED),
     (STORED, (completed(), backup(name="next")), "True", Reason.BACKUP_COMPLETED),

@@ -231,6 +231,9 @@ def test_an_unchanged_status_is_not_written() -> None:
 @pytest.mark.parametrize(
     ("one", "two", "expected"),
     [
+        (observed(), observed(group=None), [EventReason.BACKUP_BLOCKED]),
+        (observed(group=None), observed(group=None), []),
+        (observed(group=None), observed(log=None), []),
         (observed(group=None), observed(job=WORKING), [EventReason.BACKUP_STARTED]),
         (
             observed(job=WORKING),
@@ -239,20 +242,20 @@ def test_an_unchanged_status_is_not_written() -> None:
         ),
         (observed(job=WORKING), observed(job=BROKEN), [EventReason.BACKUP_FAILED]),
         (observed(job=WORKING), observed(job=JobRunning(note="0/3 nodes")), []),
-        (observed(group=None), observed(log=None), []),
     ],
 )
 def test_each_turn_is_one_event(
     one: BackupObserved, two: BackupObserved, expected: list[EventReason]
 ) -> None:
-    """And a failure is a warning."""
+    """A failure is a warning, and so is what only people can change."""
     before = backup_status(backup(), one, now=NOW)
     after = backup_status(backup(status=before), two, now=NOW)
 
     found = list(backup_events(before, after))
 
     assert [event.reason for event in found] == expected
-    assert all(event.warning == (event.reason is EventReason.BACKUP_FAILED) for event in found)
+    warnings = (EventReason.BACKUP_FAILED, EventReason.BACKUP_BLOCKED)
+    assert all(event.warning == (event.reason in warnings) for event in found)
 
 
 def test_a_backup_with_a_job_goes_first_then_the_oldest() -> None:

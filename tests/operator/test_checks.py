@@ -136,7 +136,7 @@ def test_scaling_a_built_group_is_not_implemented_yet() -> None:
     said = verdict(problems(bootstrapped({"replicas": 5}), observed))
 
     assert said.reason is Reason.NOT_IMPLEMENTED_YET
-    assert "spec.replicas=5" in said.message
+    assert "spec.replicas=5: changing the size of a running group" in said.message
     assert "set it back to 3" in said.message
 
 

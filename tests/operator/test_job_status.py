@@ -63,7 +63,7 @@ def test_the_result_of_the_try_that_succeeded_counts() -> None:
 def test_a_result_that_is_not_in_sight_yet_is_awaited() -> None:
     """The watch of pods may lag behind that of Jobs."""
     assert job_status(COMPLETE, [], now=NOW) == JobRunning(
-        started_at=STARTED, note="ended; its result is awaited"
+        started_at=STARTED, note="ended; waiting for its result"
     )
 
 
@@ -81,7 +81,7 @@ def test_an_end_without_a_result_is_no_success(message: str) -> None:
     found = job_status(COMPLETE, [_pod(exit_code=0, message=message)], now=NOW)
 
     assert isinstance(found, JobFailed)
-    assert "told no result" in found.error
+    assert "reported no result" in found.error
 
 
 def test_a_failed_job_has_the_typed_error_of_its_last_try() -> None:
@@ -140,7 +140,7 @@ def test_a_deadline_is_told_with_what_was_wrong_before_it() -> None:
         ([], "its pod is being created"),
         ([_pod()], ""),
         ([_pod(trouble="0/3 nodes")], "0/3 nodes"),
-        ([_pod(1, exit_code=1, message=DENIED), _pod(2)], "tried again after: StoreDenied"),
+        ([_pod(1, exit_code=1, message=DENIED), _pod(2)], "trying again after: StoreDenied"),
         ([_pod(1, exit_code=1, message=DENIED), _pod(2, trouble="0/3 nodes")], "0/3 nodes"),
     ],
 )

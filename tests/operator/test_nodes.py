@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
 from dledger.common.status import NodeStatus
 from dledger.errors import DledgerError, NotJoined, OffsetOutOfRange, Unavailable
 from dledger.types import Member
-from dledger_operator.cluster.nodes import POLL_ALL_EVERY, Admin, Nodes, log_since
+from dledger_operator.cluster.nodes import POLL_ALL_EVERY, Nodes, log_since
 from dledger_operator.observed.observed import Pod
 from dledger_operator.resources.backup import LogRange
 from tests.operator.samples import pods
@@ -26,7 +27,7 @@ class Net:
     opened: list[str] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
 
-    def admin(self, address: str) -> Admin:
+    def admin(self, address: str) -> Any:
         self.opened.append(address)
         return _Admin(self, address)
 

@@ -214,7 +214,7 @@ DELIVERED = re.compile(r"url|endpoint|secretName|groupId|image", re.ASCII)
 
 
 def test_every_text_that_reaches_arguments_has_a_shape() -> None:
-    """A new field of that kind needs one; docs/internals/operator.md says where each field ends up."""
+    """A new field of that kind needs one, and a row in docs/internals/operator.md."""
     for crd in ("brokergroup", "brokerbackup"):
         shaped = {path for path, _, _ in _rules(_schema(crd))}
         found = {p for p in _texts(_schema(crd)) if DELIVERED.fullmatch(p.rpartition(".")[2])}

@@ -76,6 +76,7 @@ class EventReason(StrEnum):
     RECOVERY_STARTED = "RecoveryStarted"
     RESTORED = "Restored"
     BACKUP_SCHEDULED = "BackupScheduled"
+    BACKUP_BLOCKED = "BackupBlocked"
     BACKUP_STARTED = "BackupStarted"
     BACKUP_COMPLETED = "BackupCompleted"
     BACKUP_FAILED = "BackupFailed"

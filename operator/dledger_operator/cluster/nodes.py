@@ -1,22 +1,22 @@
-"""What the nodes of one group say, asked through their Admin port, and the calls of plans.
+"""The nodes of one group: their statuses, and the calls that plans ask for, over gRPC.
 
-Keeps a connection to each node and its last answer. While one leader is followed by all, only the
-leader is asked most of the time; its silence or another word of it makes everybody be asked.
+Keeps a connection to each node and its last answer. While all nodes follow one leader, mostly only
+the leader is asked; when it is silent or its answer changes, all nodes are.
 
-What runs in a pod is the user's to say, and one operator serves many: an answer has a time, a size
-and a number of members, its texts and numbers have bounds, and one that contradicts itself is not
-believed.
+A group's user decides what runs in its pods, and one operator serves many groups: an answer has a
+time limit and a size limit, its texts and numbers have bounds, and one that contradicts itself is
+not believed. Called by the reconcilers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from dledger.client import AdminClient, Client, TopicInfo
+from dledger.client import AdminClient, Client
 from dledger.common.status import NodeStatus
 from dledger.errors import DledgerError, Overloaded, Refused, Unavailable
 from dledger.types import Member, NodeId
@@ -29,55 +29,28 @@ from dledger_operator.resources.backup import LogRange
 log: Final = logging.getLogger(__name__)
 
 STATUS_TIMEOUT_S: Final = 1.0
+"""Nodes answer from memory, in milliseconds; one that takes longer counts as silent this round."""
 CALL_TIMEOUT_S: Final = 5.0
+"""Creating a topic takes a commit, and planning an export reads index files."""
 POLL_ALL_EVERY: Final = 5
-"""Everybody is asked at least once in so many looks."""
+"""All nodes are asked at least once in so many rounds, since followers answer for themselves."""
 TOPICS_BYTES: Final = 2 << 20
-"""Longest list of topics: as many as a group may have, with names of the longest."""
+"""Longest list of topics: 10,000, the most a group may have, with names of the greatest length."""
 LONGEST_TEXT: Final = 1024
-"""What is longer is cut; no node says more of anything."""
+"""Longer texts are cut; no field of a real node's answer is longer."""
 _GREATEST_COUNT: Final = 1 << 62
 """A number of a status has 64 bits; half of that leaves room for sums of two."""
 
 
-class Admin(Protocol):
-    """What of `dledger.client.AdminClient` is needed here."""
-
-    async def status(self) -> NodeStatus:
-        """See `AdminClient.status`."""
-
-    async def bootstrap(self, group_id: str, members: Sequence[Member]) -> None:
-        """See `AdminClient.bootstrap`."""
-
-    async def export_size(self, first_index: int = 1) -> tuple[int, int]:
-        """See `AdminClient.export_size`."""
-
-    async def close(self) -> None:
-        """See `AdminClient.close`."""
-
-
-class Topics(Protocol):
-    """What of `dledger.client.Client` is needed here."""
-
-    async def topics(self) -> tuple[TopicInfo, ...]:
-        """See `Client.topics`."""
-
-    async def create_topic(self, name: str, type: str = "NORMAL", queues: int = 8) -> bool:  # noqa: A002
-        """See `Client.create_topic`."""
-
-    async def close(self) -> None:
-        """See `Client.close`."""
-
-
-def _admin(address: str) -> Admin:
+def _admin(address: str) -> AdminClient:
     return AdminClient(address, timeout_s=STATUS_TIMEOUT_S)
 
 
-def _slow_admin(address: str) -> Admin:
+def _slow_admin(address: str) -> AdminClient:
     return AdminClient(address, timeout_s=CALL_TIMEOUT_S)
 
 
-def _topics(address: str) -> Topics:
+def _topics(address: str) -> Client:
     return Client(address, timeout_s=CALL_TIMEOUT_S, max_answer_bytes=TOPICS_BYTES)
 
 
@@ -94,24 +67,24 @@ class Nodes:
         self,
         group: str,
         *,
-        admin: Callable[[str], Admin] = _admin,
-        topics: Callable[[str], Topics] = _topics,
+        admin: Callable[[str], AdminClient] = _admin,
+        topics: Callable[[str], Client] = _topics,
     ) -> None:
         self._group = group
         self._make_admin = admin
         self._make_topics = topics
-        self._admins: dict[str, tuple[str, Admin]] = {}
+        self._admins: dict[str, tuple[str, AdminClient]] = {}
         self._views: dict[str, NodeStatus] = {}
         self._disbelieved: dict[str, str] = {}
         self._polls = 0
 
     @property
     def disbelieved(self) -> Mapping[str, str]:
-        """Whose answer to the last look is not believed, by pod name, and why."""
+        """Whose last answer is not believed, by pod name, and why."""
         return dict(self._disbelieved)
 
     async def poll(self, pods: Mapping[str, Pod]) -> Mapping[str, NodeStatus]:
-        """Return what each node that answers says; answers of followers may be seconds old."""
+        """Return the status of each node that answers; those of followers may be seconds old."""
         reachable = {
             name: pod
             for name, pod in pods.items()
@@ -141,7 +114,7 @@ class Nodes:
             await admin.close()
 
     async def topics(self, pod: Pod) -> frozenset[str]:
-        """Return the names of the topics there are. Raises DledgerError."""
+        """Return the names of all topics. Raises DledgerError."""
         client = self._make_topics(_address(pod, names.CLIENT_PORT))
         try:
             return frozenset(topic.name for topic in await client.topics())
@@ -149,7 +122,7 @@ class Nodes:
             await client.close()
 
     async def create_topic(self, pod: Pod, topic: Topic) -> bool:
-        """Create a topic; False when it was there. Raises DledgerError."""
+        """Create a topic; False if it existed. Raises DledgerError."""
         client = self._make_topics(_address(pod, names.CLIENT_PORT))
         try:
             return await client.create_topic(topic.name, topic.type, topic.queues)
@@ -171,7 +144,7 @@ class Nodes:
         except DledgerError as error:
             log.debug("%s does not answer: %s", pod.name, error)
             if isinstance(error, Overloaded) or not isinstance(error, Unavailable):
-                # gRPC says of an answer that is too long what a busy node would say.
+                # gRPC reports an answer that is too long with the code of a busy node.
                 self._disbelieved[pod.name] = _cut(str(error))
             view = None
         if view is None:
@@ -180,10 +153,10 @@ class Nodes:
             self._views[pod.name] = view
 
     def _believed(self, pod: Pod, said: NodeStatus) -> NodeStatus | None:
-        """Return what a node says, if it is the one that was asked.
+        """Return a node's status within bounds; None if another node than *pod* answered.
 
         Raises:
-            DledgerError: It cannot be what it says.
+            DledgerError: It cannot be a node's.
         """
         if (said.group, said.name) == (self._group, pod.name):
             return bounded(said)
@@ -191,7 +164,7 @@ class Nodes:
         log.warning("%s at %s is %r of group %r", pod.name, pod.ip, who, group)
         return None
 
-    async def _admin_of(self, pod: Pod) -> Admin:
+    async def _admin_of(self, pod: Pod) -> AdminClient:
         address = _address(pod, names.PEER_PORT)
         known = self._admins.get(pod.name)
         if known and known[0] == address:
@@ -221,15 +194,15 @@ class Nodes:
 
 
 async def log_since(
-    pods: Iterable[Pod], first_index: int, *, admin: Callable[[str], Admin] = _slow_admin
+    pods: Iterable[Pod], first_index: int, *, admin: Callable[[str], AdminClient] = _slow_admin
 ) -> LogRange:
-    """Return how much committed log there is from *first_index* on, from the first that answers.
+    """Return how much committed log there is from *first_index* on, as the first node says.
 
-    Followers are asked first, as the backup itself does. A node that answers that there is no such
-    range leaves the question to the backup, whose error names it.
+    Followers are asked first, as by the backup itself. If a node refuses the range, the backup will
+    report that with its own error.
 
     Raises:
-        Unavailable: Nobody answers; with the last one's words.
+        Unavailable: No node answers; with the last one's error.
     """
     last_error: DledgerError = Unavailable("no pod of the group has an address")
     for pod in sorted(pods, key=lambda pod: (pod.role == "leader", pod.name)):

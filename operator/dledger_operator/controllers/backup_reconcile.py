@@ -1,7 +1,7 @@
-"""The BrokerBackups of one group: observe, plan, act, write their statuses, one after the other.
+"""A round of the BrokerBackups of one group: observe, plan, act and report for each in turn.
 
-One task serves all that name a group, so that two of them never start at once; it serves them also
-while there is no such group, to say so.
+One `BackupLoop` serves all that name a group, so that two of them never start at once; it serves
+them while there is no such group, too, to report that.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class BackupReconciler:
 
     Args:
         key: Namespace and name of the group.
-        group: Returns the group as it is now; None if there is none.
+        group: Returns the current group; None if it does not exist.
         ahead: Asks nodes how much log there is (`nodes.log_since`).
     """
 
@@ -72,7 +72,7 @@ class BackupReconciler:
 
     @property
     def unfinished(self) -> bool:
-        """Whether there is something to do, or to wait for."""
+        """Whether any backup is not finished."""
         return any(not backup.finished for backup in self._backups())
 
     async def reconcile(self) -> None:
@@ -99,15 +99,15 @@ class BackupReconciler:
         """Nothing is kept open."""
 
     def _backups(self) -> list[BrokerBackup]:
-        """Return the backups as they are watched, or as they were written a moment ago."""
+        """Return the backups from the watch, or as written, where the watch has not caught up."""
         watched = {backup.uid: backup for backup in self._watched.backups(*self.key)}
-        for kept in (self._written, self._backoff):
-            for uid in kept.keys() - watched.keys():
-                del kept[uid]
+        for by_uid in (self._written, self._backoff):
+            for uid in by_uid.keys() - watched.keys():
+                del by_uid[uid]
         return [_newer(watched[uid], self._written.get(uid)) for uid in watched]
 
     def _jobs(self, backups: Iterable[BrokerBackup]) -> dict[str, JobStatus]:
-        """Return what the Jobs of the unfinished backups amount to, by the backup's name."""
+        """Return the statuses of the unfinished backups' Jobs, by the backup's name."""
         jobs = {m["metadata"]["name"]: m for m in self._of_kind("Job")}
         now, found = self._clock.now(), {}
         for backup in backups:
@@ -154,9 +154,9 @@ class BackupReconciler:
     async def _act(
         self, action: Apply | Create, group: BrokerGroup | None, backup: BrokerBackup
     ) -> bool:
-        """Carry out one action; False if it is no good to go on with the next one.
+        """Carry out one action; False if later ones have to wait.
 
-        What the API server refuses is told in the status.
+        The status reports what the API server refuses.
         """
         try:
             if isinstance(action, Create):
@@ -174,7 +174,7 @@ class BackupReconciler:
             return False
 
     async def _report(self, backup: BrokerBackup, observed: BackupObserved) -> None:
-        """Write the status if it tells something new, then post the Events that it is worth."""
+        """Write the status if it changed, then post the Events that the change is worth."""
         before = backup.status
         after = backup_status(backup, observed, now=self._clock.now())
         if not changed(before, after):
@@ -184,7 +184,7 @@ class BackupReconciler:
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
-            return  # it changed or went meanwhile; the next round sees how
+            return  # it was changed or deleted meanwhile, as the next round will see
         self._written[backup.uid] = BrokerBackup.parse(written)
         for event in backup_events(before, after):
             await self._cluster.post(backup, event, now=self._clock.now())
@@ -199,7 +199,7 @@ class BackupReconciler:
 
 
 def _newer(watched: BrokerBackup, written: BrokerBackup | None) -> BrokerBackup:
-    """Return the later form of one object; Kubernetes numbers its writes upwards."""
+    """Return the later form of one object: its resourceVersion grows with each write."""
     if written is None or not (watched.version.isdigit() and written.version.isdigit()):
         return watched
     return written if int(written.version) > int(watched.version) else watched

@@ -1,9 +1,7 @@
-"""kopf wiring: watches, indexes, a loop for each BrokerGroup and for its BrokerBackups.
+"""kopf's watches and indexes, and a loop for each BrokerGroup and for its BrokerBackups.
 
-No decision is made here.
-
-Only event and index handlers are registered, so that kopf puts no finalizer and no annotation on
-anything; its daemons would. What they do, a `GroupLoop` does.
+No decision is made here. Only event and index handlers are registered: kopf's daemons would put a
+finalizer and an annotation on our objects, so a `GroupLoop` does their work. Built by `__main__`.
 """
 
 from __future__ import annotations
@@ -62,7 +60,7 @@ class Indexes:
         self._indexes: dict[str, Any] = {}
 
     def use(self, indexes: dict[str, Any]) -> None:
-        """Take kopf's live indexes, which it hands to every handler by their ids."""
+        """Take kopf's live indexes, which it passes to every handler by their ids."""
         self._indexes = indexes
 
     def children(self, namespace: str, group: str) -> list[Manifest]:
@@ -116,9 +114,9 @@ class Manager:
             self._metrics.groups.set(len(self._loops))
 
     async def remove_group(self, namespace: str, name: str, *, uid: str = "") -> None:
-        """End the loop of a BrokerGroup that is or is being deleted; its children go by owner.
+        """End the loop of a BrokerGroup that is or is being deleted; its children go with it.
 
-        With a *uid*, only that object's: another one of the same name may be there by now.
+        With a *uid*, only that object's: another of the same name may exist by now.
         """
         loop = self._loops.get((namespace, name))
         if loop is not None and uid in ("", loop.uid):
@@ -129,7 +127,7 @@ class Manager:
             self.wake(namespace, name)
 
     async def update_backups(self, namespace: str, group: str) -> None:
-        """Take note of a BrokerBackup that was created, changed or deleted."""
+        """Start, wake or end the loop of a group's BrokerBackups when one of them changes."""
         key = namespace, group
         if key not in self._backup_loops and self.indexes.backups(*key):
             self._backup_loops[key] = BackupLoop(self._backup_reconciler(key))
@@ -138,7 +136,7 @@ class Manager:
         self.wake(*key)
 
     def wake(self, namespace: str, name: str) -> None:
-        """Something of a group, or of its backups, changed."""
+        """Do a round of a group and of its backups now."""
         for loops in (self._loops, self._backup_loops):
             if loop := loops.get((namespace, name)):
                 loop.wake()
@@ -195,7 +193,7 @@ def registry(manager: Manager, api: Api) -> kopf.OperatorRegistry:
     @kopf.index(*_BACKUPS, id=names.BACKUP_PLURAL, registry=made)
     def backup_index(body: Any, **_: Any) -> dict[tuple[str, str], BrokerBackup]:
         if "deletionTimestamp" in body["metadata"]:
-            return {}  # else its Job, which goes first, would be made again
+            return {}  # its Job is deleted first, and would be made again
         return {_group_of_backup(body): BrokerBackup.parse(_unmanaged(body))}
 
     @kopf.on.event(*_BACKUPS, registry=made)
@@ -219,14 +217,14 @@ def settings() -> kopf.OperatorSettings:
     made.peering.standalone = True
     made.posting.enabled = False
     made.scanning.disabled = True
-    made.watching.server_timeout = 300
+    made.watching.server_timeout = 300  # client-go: 5 to 10 min
     for resource in _WATCHED:
         made.watching.label_selectors[resource[2]] = names.MANAGED_SELECTOR
     return made
 
 
 async def connection(api: Api) -> kopf.ConnectionInfo:
-    """Return how to reach the API server, the same as *api* does."""
+    """Return how kopf reaches the API server: the same way as *api*."""
     conf = api.settings
     header = await conf.get_api_key_with_prefix("BearerToken") or ""
     return kopf.ConnectionInfo(
@@ -256,7 +254,7 @@ def _watch(made: kopf.OperatorRegistry, manager: Manager, resource: tuple[str, s
 
 
 def _index_job_pods(made: kopf.OperatorRegistry) -> None:
-    """Index the pods of Jobs, which are none of the group's own."""
+    """Index the pods of Jobs, which are not nodes of the group."""
 
     @kopf.index(*_PODS, id=_JOB_PODS, labels=_LABELLED, registry=made)
     def job_pods(body: Any, **_: Any) -> dict[tuple[str, str], tuple[str, JobPod]]:
@@ -268,6 +266,6 @@ def _group_of_backup(body: Json) -> tuple[str, str]:
 
 
 def _unmanaged(body: Any) -> Manifest:
-    """Return a manifest without the record of who manages which field."""
+    """Return a manifest without `managedFields`, which nothing here reads and which is large."""
     kept = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
     return {**body, "metadata": kept}

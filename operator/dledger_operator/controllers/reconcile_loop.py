@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from typing import Final, Protocol
+from typing import Final
 
 from dledger_operator.api.spec import Json
 from dledger_operator.cluster.api import ApiError
@@ -21,27 +21,17 @@ from dledger_operator.metrics.metrics import RUNAWAY_ROUNDS, Metrics
 log: Final = logging.getLogger(__name__)
 
 RESYNC_S: Final = 1.0
-"""A group is reconciled this often even if nothing wakes its loop: nodes have no watch, so that a
-failover is seen by asking only. It takes a node about a second (docs/performance.md)."""
+"""A group is reconciled this often even if nothing wakes its loop: nodes have no watch, so only
+asking them shows a failover, which takes about a second (docs/performance.md)."""
 BACKUP_RESYNC_S: Final = 5.0
 """The same for its unfinished backups: a Job of minutes, whose pods are watched."""
-
-
-class Rounds(Protocol):
-    """What a task does."""
-
-    async def reconcile(self) -> None:
-        """Do one round. Raises ApiError."""
-
-    async def close(self) -> None:
-        """Let go of what the rounds keep open."""
 
 
 class ReconcileLoop:
     """Runs rounds until closed."""
 
-    def __init__(self, rounds: Rounds) -> None:
-        self._rounds = rounds
+    def __init__(self, reconciler: Reconciler | BackupReconciler) -> None:
+        self._rounds = reconciler
         self._woken = asyncio.Event()
         self._task = asyncio.create_task(self._run())
 

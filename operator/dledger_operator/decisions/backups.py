@@ -1,7 +1,7 @@
-"""What to do about one BrokerBackup: (backup, observed) -> what holds it up, next actions. Pure.
+"""What to do about one BrokerBackup: (backup, observed) -> why it waits, or its next actions. Pure.
 
-A Job is made once and never changed. What it is to copy is fixed when it is made (the last index),
-so that a pod that is tried again makes the same objects.
+A Job is made once and never changed. The last index to copy is fixed when it is made, so that a pod
+that replaces a failed one writes the same objects.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from dledger_operator.resources.spark import access, executor_template
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupObserved:
-    """Everything seen of one BrokerBackup at one time.
+    """Everything observed of one BrokerBackup in one round.
 
     Attributes:
-        group: Its group; None if there is none of that name.
+        group: Its group; None if no BrokerGroup has that name.
         children: Children of the group and of the backup, by kind and name.
-        job: What its Job amounts to; None without a Job.
+        job: The status of its Job; None without a Job.
         predecessor: Another backup of the group that goes first; empty if none does.
-        log: What there is to copy; None if that is not known.
-        unavailable: Why it is not known.
-        refusals: What could not be done lately, and the answer.
+        log: How much there is to copy; None if no node said.
+        unavailable: Why none did.
+        refusals: What failed lately and is not tried yet: child to error.
     """
 
     group: BrokerGroup | None = None
@@ -45,7 +45,7 @@ class BackupObserved:
 
 @dataclass(frozen=True, slots=True)
 class BlockedReason:
-    """Why no Job is made; *final* if nothing but another BrokerBackup can mend it."""
+    """Why no Job is made; *final* if only another BrokerBackup can help."""
 
     reason: Reason
     message: str
@@ -53,15 +53,15 @@ class BlockedReason:
 
 
 def blocked_reason(backup: BrokerBackup, observed: BackupObserved) -> BlockedReason | None:
-    """Return what keeps a backup without a Job from getting one; None if nothing does."""
+    """Return why a backup without a Job does not get one; None if it does."""
     return _own_fault(backup) or _of_group(backup, observed) or _of_moment(observed)
 
 
 def plan_backup(backup: BrokerBackup, observed: BackupObserved) -> tuple[Apply | Create, ...]:
-    """Return the next actions for a backup; none once it has a Job, or while it is held up.
+    """Return the next actions for a backup; none once it has a Job, or while it is blocked.
 
-    The Job comes when all that its pod stands on was *seen* as ours: a pod that runs as an account
-    which somebody else made would have that one's rights.
+    The Job is made only after everything its pod relies on was observed as ours: a pod that runs as
+    someone else's account would have the rights of that account.
     """
     group, log = observed.group, observed.log
     if group is None or log is None or backup.finished or observed.job:
@@ -131,8 +131,8 @@ def _of_group(backup: BrokerBackup, observed: BackupObserved) -> BlockedReason |
         *spark_problems(group),
     ]
     if wrong:
-        told = "; ".join(problem.message for problem in wrong)
-        return BlockedReason(Reason.GROUP_SPEC_INVALID, f"BrokerGroup {group.name}: {told}")
+        message = "; ".join(problem.message for problem in wrong)
+        return BlockedReason(Reason.GROUP_SPEC_INVALID, f"BrokerGroup {group.name}: {message}")
     return None
 
 
@@ -142,8 +142,8 @@ def _of_moment(observed: BackupObserved) -> BlockedReason | None:
             Reason.WAITING_FOR_TURN, f"{observed.predecessor} of the same group goes first"
         )
     if observed.refusals:
-        told = (f"{kind} {name}: {why}" for (kind, name), why in observed.refusals.items())
-        return BlockedReason(Reason.APPLY_REFUSED, "; ".join(told))
+        errors = (f"{kind} {name}: {why}" for (kind, name), why in observed.refusals.items())
+        return BlockedReason(Reason.APPLY_REFUSED, "; ".join(errors))
     if observed.log is None:
         return BlockedReason(
             Reason.WAITING_FOR_GROUP, observed.unavailable or "no node of the group answers"

@@ -1,6 +1,6 @@
-"""What the volumes of a group say about whether it was founded. Pure.
+"""Whether a group was founded, as far as its volumes show. Pure; asked by plans and conditions.
 
-The one decision that could lose everything is made here: a group is founded only when every replica
+The one decision that could lose all messages is made here: a group is founded only if every replica
 answers, every disk is empty, and no leader was ever seen. Anything else is adopted or left alone.
 """
 
@@ -17,7 +17,7 @@ from dledger_operator.observed.observed import Observed
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Too few replicas answer to tell; *missing* names those that do not."""
+    """Too few replicas answer to decide; *missing* names those that do not."""
 
     missing: tuple[str, ...]
 
@@ -37,9 +37,9 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Adoptable:
-    """Volumes carry one group id, and no group was founded with the recorded one, if any is.
+    """Volumes carry one group id, and no group was founded with the recorded one, if any.
 
-    They are taken on as they are.
+    Their id is recorded, and nothing is founded.
     """
 
     group_id: str
@@ -89,7 +89,7 @@ BootstrapState = (
 
 
 def bootstrap_state(group: BrokerGroup, observed: Observed) -> BootstrapState:
-    """Return what the nodes' words amount to."""
+    """Return the state of a group's bootstrap, from what its nodes report."""
     nodes = observed.nodes
     if cloned := _cloned(nodes):
         return Cloned(cloned)

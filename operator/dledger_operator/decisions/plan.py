@@ -34,9 +34,9 @@ from dledger_operator.decisions.recovery import (
     recovery,
 )
 from dledger_operator.observed.observed import Observed, ref_of
+from dledger_operator.resources.backup import scheduled_backup
 from dledger_operator.resources.configmap import configured_group_id
 from dledger_operator.resources.recovery import recovery_claim, recovery_job
-from dledger_operator.resources.scheduled import scheduled_backup
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class MarkRestored:
-    """Mark a volume claim: its Job has ended well, and what is on it is the group's from now on."""
+    """Mark a volume claim: its Job succeeded, and its contents are the group's from now on."""
 
     claim: str
     result: Json
@@ -63,9 +63,9 @@ class MarkRestored:
 
 @dataclass(frozen=True, slots=True)
 class RecordGroupId:
-    """Write the id into the status, provided that nobody wrote to the object meanwhile.
+    """Write the id into the status, unless someone wrote to the object meanwhile.
 
-    *adopted* tells an id that volumes carry from a new one that the group is to be founded with.
+    *adopted* is true for an id that volumes carry, false for a new one to found the group with.
     """
 
     group_id: str
@@ -97,7 +97,7 @@ class CreateTopic:
 
 
 def is_prerequisite(action: Apply | Create) -> bool:
-    """Whether others stand on what an action makes; on a scheduled backup nothing does."""
+    """Whether later actions rely on what this one makes; none does on a scheduled backup."""
     return bool(action.manifest["kind"] != names.BACKUP_KIND)
 
 
@@ -136,7 +136,8 @@ def plan(
 def _blocked_kinds(group: BrokerGroup, observed: Observed) -> frozenset[str]:
     """Return the kinds of children that are not made yet.
 
-    Nodes are told which group they may join, so they wait for its id; and for a recovery.
+    Nodes are started with the id of the group they may join, so they wait for it, and for a
+    recovery.
     """
     if not group.group_id:
         return frozenset({"ConfigMap", "StatefulSet"})
@@ -185,7 +186,7 @@ def _recover(group: BrokerGroup, observed: Observed) -> Iterator[Action]:
 
 
 def _scheduled(group: BrokerGroup, observed: Observed) -> Iterator[Create]:
-    """Make the backup that is due. What else is wrong with the spec does not keep it from that."""
+    """Make the backup that is due, even if something else is wrong with the spec."""
     if observed.due and group.bootstrapped and not backup_problems(group):
         yield Create(scheduled_backup(group, observed.due))
 
@@ -213,9 +214,9 @@ def _is_built(group: BrokerGroup, observed: Observed) -> bool:
 
 
 def _configured_group_id(group: BrokerGroup, observed: Observed) -> str:
-    """Return the id that the nodes were told, where the status that recorded it was lost."""
-    told = observed.children.get(("ConfigMap", names.config_map(group.name)))
-    return configured_group_id(told["data"]) if told else ""
+    """Return the id that the nodes were started with, in case the status that had it was lost."""
+    config = observed.children.get(("ConfigMap", names.config_map(group.name)))
+    return configured_group_id(config["data"]) if config else ""
 
 
 def _bootstrap(group: BrokerGroup, observed: Observed) -> Bootstrap:

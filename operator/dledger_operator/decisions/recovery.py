@@ -1,8 +1,9 @@
 """How far the first volume of a group that starts from a backup has come. Pure.
 
-The volume claim says it, not the status, which goes with the object: a claim is marked ``pending``
-when it is made for a recovery, and ``done`` once the Job has ended well. One that is not marked is
-of an earlier group: nothing is restored over it, and `founding` tells what is on it.
+The progress is kept on the volume claim, not in the status, which is deleted with the object (adr
+6): a claim is marked ``pending`` when it is made for a recovery, and ``done`` once the Job
+succeeded. An unmarked claim belongs to an earlier group and is never restored over; see
+`bootstrap_state`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dledger_operator.resources.recovery import PENDING
 
 @dataclass(frozen=True, slots=True)
 class NotRestoring:
-    """None is asked for, or it is over: the nodes may start."""
+    """No recovery is wanted, or it is done: the nodes may start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +34,21 @@ class NoJob:
 
 @dataclass(frozen=True, slots=True)
 class Restoring:
-    """The Job works; *note* tells what holds it up, if anything is known to."""
+    """The Job is running; *note* says what delays it, if that is known."""
 
     note: str
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The Job has ended well; the claim is still to be marked."""
+    """The Job succeeded; the claim is still to be marked."""
 
     result: Json
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreFailed:
-    """The Job failed; *error* is in the pipeline's words."""
+    """The Job failed; *error* is what the pipeline reported."""
 
     error: str
 
@@ -66,8 +67,8 @@ def recovery(group: BrokerGroup, observed: Observed) -> Recovery:
     return _of_job(observed.recovery) if claim.recovery == PENDING else NotRestoring()
 
 
-def _of_job(work: JobStatus | None) -> Recovery:
-    match work:
+def _of_job(job: JobStatus | None) -> Recovery:
+    match job:
         case None:
             return NoJob()
         case JobRunning(note=note):

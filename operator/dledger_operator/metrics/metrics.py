@@ -17,7 +17,7 @@ _GROUP: Final = ("namespace", "group")
 _VALUES: Final = {"True": 1.0, "False": 0.0, "Unknown": -1.0}
 _WINDOW_S: Final = 60.0
 RUNAWAY_ROUNDS: Final = 300
-"""A group has about one round a second; more than this in a minute feed on themselves."""
+"""A group has about one round a second; with more than this in a minute its own writes wake it."""
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class _Pace:
     runaway: bool = False
 
     def count(self, now_s: float) -> None:
-        """Take a round; what one minute showed stands until the end of the next."""
+        """Count a round; a minute's result stays until the end of the next."""
         if now_s - self.since_s >= _WINDOW_S:
             self.runaway = self.rounds > RUNAWAY_ROUNDS
             self.since_s, self.rounds = now_s, 0

@@ -1,6 +1,6 @@
-"""What was seen of a group, as frozen values: children, pods, volumes, and what the nodes say.
+"""What was observed of a group, as frozen values: children, pods, volumes, and nodes' statuses.
 
-Filled by the shell (`cluster.py`), taken by the pure functions. Nothing here does I/O.
+Filled by `reconcile` each round, taken by the pure functions. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Pod:
         zone: Its zone label, where Kubernetes sets one (1.35 and later).
         revision: Which version of the StatefulSet's template it was made from.
         terminating: It is being deleted.
-        trouble: Why it does not run, in Kubernetes' words; empty when nothing is known.
-        too_old: The node's last words, if it ended because its image is older than what its group
+        trouble: Why it does not run, as Kubernetes puts it; empty if that is not known.
+        too_old: The node's last line, if it stopped because its image is older than what its group
             wrote; else empty.
     """
 
@@ -66,17 +66,17 @@ class Volume:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """Everything seen of one group at one time.
+    """Everything observed of one group in one round.
 
     Attributes:
         children: Manifests as the API has them, by kind and name.
         pods: Pods of the group, by name.
         volumes: Its claims, by name; they outlive the group.
-        nodes: What the nodes that answered say, by pod name.
+        nodes: The statuses of the nodes that answered, by pod name.
         disbelieved: Pods whose answer cannot be a node's, and why; they are not among *nodes*.
-        topics: Names of the topics there are; None when not asked.
-        refusals: What could not be done lately, and the answer: child or topic to sentence.
-        recovery: What the Job that restores the first volume amounts to; None without one.
+        topics: Names of the topics that exist; None if nobody was asked.
+        refusals: What failed lately and is not tried yet: child or topic to error.
+        recovery: The status of the Job that restores the first volume; None without one.
         backups: The BrokerBackups of the group.
         due: The time that a scheduled backup is to be made for now, RFC 3339; empty if none is.
     """
@@ -101,7 +101,7 @@ class Observed:
 
     @property
     def leader(self) -> tuple[str, NodeStatus] | None:
-        """Pod name and words of the node that leads in the newest term, if one answers."""
+        """Pod name and status of the node that leads in the newest term, if one answers."""
         leaders = [item for item in self.nodes.items() if item[1].role == "leader"]
         return max(leaders, key=lambda item: item[1].term, default=None)
 

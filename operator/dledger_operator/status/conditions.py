@@ -1,4 +1,7 @@
-"""Observed -> conditions: each one function, each reason from the catalogue. Pure."""
+"""The conditions of a BrokerGroup, one function each. Pure; used by `status`.
+
+The reasons are those of `api/reasons.py`; docs/operator.md explains them.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ Finding = tuple[str, Reason, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Facts:
-    """What every condition is drawn from, worked out once."""
+    """What the conditions are derived from, computed once."""
 
     group: BrokerGroup
     observed: Observed
@@ -215,7 +218,7 @@ def _broken_founding(facts: _Facts) -> Finding | None:
 
 
 def _bad_pods(facts: _Facts) -> Finding | None:
-    """Return what is wrong with what runs in pods."""
+    """Return what is wrong with the programs in the pods."""
     too_old = {name: pod.too_old for name, pod in facts.observed.pods.items() if pod.too_old}
     if too_old:
         return "True", Reason.MEMBER_TOO_OLD, _each(too_old)

@@ -1,4 +1,4 @@
-"""Observed -> status: what the BrokerGroup's status says, and which Events that is worth. Pure."""
+"""The status of a BrokerGroup, and the Events that a change of it is worth. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from dledger_operator.status.backup_history import last_backup
 from dledger_operator.status.conditions import conditions
 
 VOLATILE_S: Final = 15.0
-"""Counters alone are written at most this often."""
+"""If only counters changed, the status is written at most this often: a busy group's move each
+second, and each write goes to etcd and to everyone who watches."""
 
 _PLANNED: Final = frozenset({"Bootstrap", "Transfer"})
 """Causes of a change of leader by which no leader was lost."""
@@ -37,7 +38,7 @@ class Event:
 
 
 def status(group: BrokerGroup, observed: Observed, *, now: str) -> Manifest:
-    """Return the whole status, as it is to be applied.
+    """Return the whole status to be applied.
 
     Args:
         group: What is wanted, with the status recorded before.
@@ -70,7 +71,7 @@ def status(group: BrokerGroup, observed: Observed, *, now: str) -> Manifest:
 
 
 def worth_writing(before: Json, after: Json, *, since_write_s: float) -> bool:
-    """Whether *after* should be written: at once if it tells something new, counters rarely."""
+    """Whether *after* should be written: at once if it is news, counters rarely."""
     old, new = _canonical(before), _canonical(after)
     if old == new:
         return False
@@ -78,7 +79,7 @@ def worth_writing(before: Json, after: Json, *, since_write_s: float) -> bool:
 
 
 def events(before: Json, after: Json) -> Iterator[Event]:
-    """Yield an Event for each turn that the status took."""
+    """Yield an Event for each change of the status that people should see."""
     if before.get("term") and before["term"] != after["term"]:
         yield Event(EventReason.LEADER_CHANGED, _leader_sentence(after))
     if _turned(before, after, "SpecValid", "False", by=("status", "message")):
@@ -95,7 +96,7 @@ def events(before: Json, after: Json) -> Iterator[Event]:
 
 
 def dated(before: Json, rows: list[Manifest], *, now: str, generation: int) -> list[Manifest]:
-    """Give each condition its transition time: the one from *before* unless its status turned."""
+    """Give each condition its transition time: the one from *before* unless its status changed."""
     for row in rows:
         old = _condition(before, row["type"])
         kept = old and old["status"] == row["status"]
@@ -121,7 +122,7 @@ def _leadership(group: BrokerGroup, observed: Observed) -> tuple[int, str]:
 
 
 def _members(group: BrokerGroup, observed: Observed) -> list[Manifest]:
-    """Return a row for each member and pod; what is not known now stays as it was recorded."""
+    """Return a row for each member and pod; what is unknown now keeps its recorded value."""
     known = {row.member.name: row for row in observed.membership}
     recorded = {member["name"]: member for member in group.status.get("members") or []}
     everyone = sorted({*(known or recorded), *observed.pods})
@@ -144,7 +145,7 @@ def _member(name: str, member: MemberStatus | None, before: Json, observed: Obse
 
 
 def _feature_level(node: NodeStatus | None, member: MemberStatus | None) -> int:
-    """Return what a node says of itself, or else what another heard of it; 0: not known now."""
+    """Return what a node reports, or else what another knows of it; 0 if unknown now."""
     said = node.feature_level if node else 0
     return said or (member.feature_level if member else 0)
 
@@ -157,7 +158,7 @@ def _storage(node: NodeStatus) -> Manifest:
 
 
 def _last_failover(observed: Observed) -> Manifest | None:
-    """Return the newest time that a leader was lost; hand-overs and the founding are none."""
+    """Return the newest loss of a leader; a transfer or the first election is none."""
     records = [n.last_failover for n in observed.nodes.values() if n.last_failover]
     lost = [record for record in records if record.cause not in _PLANNED]
     last: FailoverRecord | None = max(lost, key=lambda record: record.term, default=None)
