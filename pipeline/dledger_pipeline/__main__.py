@@ -1,4 +1,4 @@
-"""The ``dledger-pipeline`` command."""
+"""The ``dledger-pipeline`` command: arguments to jobs, results and errors to exit codes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dledger_pipeline.spark.session import LOCAL
 _EXIT_OK: Final = 0
 _EXIT_FAILED: Final = 1
 _EXIT_UNAVAILABLE: Final = 4
-_MAX_MESSAGE: Final = 3000  # so that a result fits a container's termination message
+_MAX_MESSAGE: Final = 3000  # of 4096 bytes that Kubernetes keeps of a termination message
 
 _EPILOG: Final = """\
 examples:
@@ -36,7 +36,7 @@ examples:
 
 stores: file:///absolute/path, s3://bucket/path with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
 AWS_REGION and DLEDGER_STORE_ENDPOINT from the environment; DLEDGER_MANIFEST_KEY (32 bytes or more)
-signs what says which objects are a backup, and refuses what is not signed: `sign` begins with it
+signs manifests, and refuses those without a signature by it: run `sign` once to start with it
 exit codes: 0 done, 1 failed (one line says why), 2 wrong usage, 4 the group or the store cannot be
 reached
 """
@@ -95,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_backup(commands)
     _add_restore(commands)
     _add_verify(commands)
-    _command(commands, "sign", "put the newest backup under the key for manifests", _sign)
+    _command(commands, "sign", "sign the newest backup with the key for manifests", _sign)
     _add_compact(commands)
     return parser
 
@@ -114,7 +114,7 @@ def _command(
     parser.add_argument("--store", required=True, metavar="URL", help="where backups are")
     parser.add_argument("--store-endpoint", metavar="URL", help="an S3 server other than Amazon's")
     parser.add_argument(
-        "--allow-http", action="store_true", help="even by http://, which encrypts nothing"
+        "--allow-http", action="store_true", help="allow http://, which is not encrypted"
     )
     parser.add_argument("--group-id", metavar="ID", help="needed if a store has several groups")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON line")
@@ -170,9 +170,7 @@ def _backup(args: argparse.Namespace) -> Result:
 
 
 def _add_restore(commands: Any) -> None:
-    parser = _command(
-        commands, "restore", "write a node's data directory out of a backup", _restore
-    )
+    parser = _command(commands, "restore", "write a node's data directory from a backup", _restore)
     parser.add_argument(
         "--data", required=True, type=Path, metavar="DIR", help="an empty or missing directory"
     )
@@ -199,7 +197,9 @@ def _restore(args: argparse.Namespace) -> Result:
 
 
 def _add_verify(commands: Any) -> None:
-    parser = _command(commands, "verify", "prove that the newest backup is whole", _verify)
+    parser = _command(
+        commands, "verify", "verify that the newest backup is complete and undamaged", _verify
+    )
     parser.add_argument(
         "--deep", action="store_true", help="restore it, too, and compare all bytes"
     )

@@ -71,7 +71,7 @@ def test_a_store_of_several_groups_asks_which(store: Store) -> None:
     backup(store, ENTRIES, (10,))
     backup(store, ENTRIES, (10,), OTHER_ID)
 
-    with pytest.raises(NoBackup, match=f"say which: {OTHER_ID}, {GROUP_ID}"):
+    with pytest.raises(NoBackup, match=f"give the group id of one: {OTHER_ID}, {GROUP_ID}"):
         load(store)
 
 

@@ -166,7 +166,7 @@ def test_an_id_that_is_no_text_costs_its_own_message_only(
     found = decode(entry_batch(data_entries(*entries)), _slices(_places(entries)), columns)
 
     assert found.num_rows == 8
-    assert "1 messages cannot be told" in caplog.text
+    assert "1 messages cannot be decoded" in caplog.text
     assert "offset 101 of queue 7, in entry 2" in caplog.text
 
 

@@ -88,5 +88,5 @@ def _held(log: Log) -> list[tuple[str, int, int, int, str]]:
 
 def test_a_log_that_does_not_begin_at_entry_1_is_refused() -> None:
     """Offsets count from the first message ever, so no entry may be missing."""
-    with pytest.raises(LogIncomplete, match="entry 5 follows where entry 1 should"):
+    with pytest.raises(LogIncomplete, match="expected entry 1, found entry 5"):
         QueueOffsets().add(entry_batch(data_entries(b"", first_index=5)))

@@ -62,7 +62,7 @@ def test_a_forged_manifest_is_refused_where_there_is_a_key(url: str, key: str) -
         verify(store)
     content = json.loads(store.get(MANIFEST).to_pybytes())
     store.put(MANIFEST, json.dumps(content | {"hmac_sha256": signature}).encode())
-    with pytest.raises(NotSigned, match="not one by this key"):
+    with pytest.raises(NotSigned, match="signed with another key"):
         verify(store)
     assert verify(store.trusted()).records == 30, "nothing but the signature tells"
 
@@ -184,5 +184,5 @@ def test_an_object_larger_than_any_of_ours_is_not_read(url: str, tmp_path: Path)
     backup(store, ENTRIES, (30,))
     os.truncate(tmp_path / f"store/{GROUP_ID}/HEAD", 1 << 30)
 
-    with pytest.raises(CorruptObject, match="are the most it may"):
+    with pytest.raises(CorruptObject, match="it may have"):
         load(store)

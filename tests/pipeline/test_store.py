@@ -127,7 +127,7 @@ def test_what_is_missing_is_named(store: Store) -> None:
 @pytest.mark.parametrize("name", ["../a", "/a", "a//b", "", "a/../b", ".hidden", "a b"])
 def test_names_that_lead_elsewhere_are_refused(store: Store, name: str) -> None:
     """They may come from a manifest."""
-    with pytest.raises(StoreError, match="not the name of an object"):
+    with pytest.raises(StoreError, match="cannot be the name of an object"):
         store.get(name)
 
 

@@ -2,7 +2,7 @@
 
 The object's bytes depend on the entries only, not on how they were cut into batches, so that a
 rerun finds its own objects and writes nothing twice. (Another version of the Parquet writer may
-give other bytes; both are the same entries.)
+give other bytes for the same entries.) Used by the backup job, `restore` and `verify`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dledger_pipeline.log.records import ENTRY_SCHEMA, check, record_sizes, valu
 from dledger_pipeline.object_store.store import Store
 
 _ROW_GROUP_BYTES: Final = 16 << 20
+"""Of records: what a writer holds in memory besides the compressed object."""
 _WRITER: Final[dict[str, Any]] = {
     "compression": "zstd",
     "compression_level": 1,
@@ -34,11 +35,12 @@ _WRITER: Final[dict[str, Any]] = {
     "write_statistics": ["index", "timestamp_ms"],
     "version": "2.6",
 }
-"""Large pages compress like the whole would; the other settings pin what the bytes depend on."""
+"""Pages are large enough to compress as well as the whole column; the other settings pin what the
+bytes depend on."""
 _COLUMN_BYTES: Final = 64
-"""What a row takes in Parquet, before it is compressed, beside its body: 48, and room to spare."""
+"""What a row takes in Parquet besides its body, before compression: 48, rounded up."""
 _PAGES_BYTES: Final = 1 << 20
-"""What the headers of pages take, and the ends of blocks of numbers."""
+"""What headers of pages take, and the padding of blocks of numbers: kilobytes, rounded up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +115,8 @@ def write_range(
 def read_range(store: Store, group_id: str, row: ManifestRow) -> pa.Table:
     """Return the entries of *row* (`records.ENTRY_SCHEMA`); the object's hash is checked.
 
-    What has the hash is what was written, and that was checked; `records.check` checks it again.
+    CRCs are not checked here, since the entries were checked before they were written with that
+    hash; `prefetch.read_checked` does it again.
 
     Raises:
         ObjectMissing: The object is not there.
@@ -165,7 +168,7 @@ def read_object(
 def describe(
     batches: Iterable[pa.RecordBatch], *, previous_chain: int, object_bytes: int, sha256: str
 ) -> ManifestRow:
-    """Return the row that states what is in *batches*; raises like `write_range`."""
+    """Return the manifest row of *batches*. Raises like `write_range`."""
     facts = _Facts(previous_chain)
     for _ in facts.noting(batches):
         pass
@@ -211,7 +214,7 @@ def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 class _Facts:
-    """Collects what a manifest row states while batches pass by."""
+    """Collects what a manifest row states while batches pass through."""
 
     def __init__(self, previous_chain: int) -> None:
         self._first_chain = self._chain = previous_chain
@@ -220,7 +223,7 @@ class _Facts:
         self._timestamps: list[int] = []
 
     def noting(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Pass on *batches* that are not empty, after checking that each continues the last."""
+        """Yield *batches* that are not empty, after checking that each continues the last."""
         for batch in batches:
             if len(batch):
                 self._note(batch)
@@ -247,7 +250,7 @@ class _Facts:
             self._timestamps += [int(timestamps.min()), int(timestamps.max())]
 
     def row(self, *, object_bytes: int, sha256: str) -> ManifestRow:
-        """Return the row of everything that passed by."""
+        """Return the row of all batches that passed through."""
         if not self._first_index:
             raise ValueError("a range has at least one entry")
         return ManifestRow(

@@ -7,8 +7,8 @@
         <last>-<topics>/<first>-<last>-<sha256>.parquet messages of entries [first, last] that stay
 
 *last* is the last index of the backup that was compacted, *topics* the beginning of a hash of the
-topics' names. A backup is never changed by its compaction. Contents depend on the log and the
-topics only, so that a rerun finds what it would write.
+topics' names. A compaction does not change its backup. Contents depend on the log and the topics
+only, so that a rerun finds what it would write. Used by the compaction job and the data source.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from dledger_pipeline.object_store.store import Store
 
 FOLDER: Final = "compacted"
 _ROW_GROUP_ROWS: Final = 1 << 16
+"""Some 64 MiB of messages of 1 KiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,7 @@ class CompactedFile:
     Attributes:
         name: The object, relative to the group's folder.
         messages: How many stay.
-        dropped: How many newer ones took the place of.
+        dropped: How many were replaced by newer ones.
         inflated_bytes: What the object's pages take, their headers included.
     """
 
@@ -213,7 +214,7 @@ def _decode(content: dict[str, Any], name: str) -> Compaction:
 
 
 def _is_text(topic: str) -> bool:
-    """Whether it can be hashed: JSON may say half of a character."""
+    """Whether it can be encoded: JSON may have half of a surrogate pair."""
     try:
         topic.encode()
     except UnicodeEncodeError:

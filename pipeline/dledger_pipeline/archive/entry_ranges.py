@@ -1,7 +1,7 @@
-"""Where entries come from: a backup, a node's disk, or running nodes; cut into ranges.
+"""Ranges of entries in a backup, on a node's disk, or in running nodes.
 
-A range is a small value that travels to a worker and is read there, each entry checked. The ranges
-of an origin follow each other without gap.
+A range is a small value that is sent to a worker and read there, with each entry checked. The
+ranges of one source follow each other without a gap. Used by the jobs and the data source.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ ALL: Final = (1 << 63) - 1
 _TRIES: Final = 12
 _RETRY_S: Final = 0.5
 _MAX_RETRY_S: Final = 2.0
+"""Together some 20 s, ten times as long as a failover."""
 
 
 class EntryRange(Protocol):
@@ -113,11 +114,11 @@ class ExportedRange:
     previous_chain: int
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Yield the entries, going on at another node where one fails.
+        """Yield the entries, continuing at another node if one fails.
 
         Raises:
-            NodeUnavailable: No node gives more for 20 seconds.
-            RangeNotAvailable, ForeignGroup, CorruptRecord: A node cannot give what is asked for.
+            NodeUnavailable: No node has sent more for 20 seconds.
+            RangeNotAvailable, ForeignGroup, CorruptRecord: A node does not have the entries.
         """
         following, chain = self.first_index, self.previous_chain
         for attempt in range(_TRIES):
@@ -154,10 +155,10 @@ def archived(store: Store, manifest: Manifest) -> list[ArchivedRange]:
 def on_disk(directory: Path) -> list[SegmentRange]:
     """Return the ranges of the synced entries in a node's data directory, or a ``log`` alone.
 
-    The newest of them may be there before they are committed.
+    The newest of them may not be committed yet.
 
     Raises:
-        CorruptFile: The watermark is damaged, or there is none: it is no data directory.
+        CorruptFile: The watermark is damaged or missing: this is not a data directory.
         CorruptRecord: A segment is missing, or its header is damaged.
     """
     segments = synced_segments(directory)

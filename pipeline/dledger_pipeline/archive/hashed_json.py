@@ -1,11 +1,11 @@
 """JSON objects that carry the SHA-256 of their own fields, and a signature where there is a key.
 
-The hash tells damage. Who may write to the store can compute it, too: only the signature, an
-HMAC-SHA256 with a key that the store does not have, tells that a backup is one of ours. Where there
-is a key, what has no signature is refused, or forging would begin with taking it off.
+The hash shows damage. Anyone who can write to the store can compute it, too; only the signature, an
+HMAC-SHA256 with a key that is not in the store, shows that a backup is ours. If there is a key, an
+object without a signature is refused, or a forger could remove it.
 
-The fields come back checked one by one, since a manifest is input like any other. Used for
-manifests, HEAD and compactions.
+Fields are checked one by one, since a manifest is input like any other. Used for manifests, HEAD
+and compactions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FORMAT_VERSION: Final = 1
 MAX_JSON_BYTES: Final = 256 << 20
 """Of a manifest: some 500,000 objects."""
 MAX_NUMBER: Final = 1 << 62
-"""Indexes, terms, sizes and times are below; so their sums are numbers of 64 bits."""
+"""Indexes, terms, sizes and times are below, so that sums of two have 64 bits."""
 _HASH: Final = "sha256"
 _SIGNATURE: Final = "hmac_sha256"
 
@@ -42,7 +42,7 @@ class Signature(StrEnum):
     VALID = "valid"
     UNSIGNED = "unsigned"
     NOT_CHECKED = "not checked"
-    """It has one, and there is no key to check it with."""
+    """It has a signature, and there is no key to check it with."""
 
 
 def encode_hashed(content: Mapping[str, Any], key: bytes | None = None) -> bytes:
@@ -62,7 +62,7 @@ def decode_hashed(name: str, data: pa.Buffer, key: bytes | None = None) -> dict[
 
     Raises:
         CorruptManifest: *name* is not as it was written, or of another format.
-        NotSigned: There is a key, and *name* has no signature, or not the right one.
+        NotSigned: There is a key, and *name* has no signature, or one by another key.
     """
     return _opened(name, data, key)[0]
 
@@ -81,7 +81,7 @@ def _opened(name: str, data: pa.Buffer, key: bytes | None) -> tuple[dict[str, An
         raise CorruptManifest(name, "not a JSON object")
     found, signature = content.pop(_HASH, None), content.pop(_SIGNATURE, None)
     if found != _sha256(content):
-        raise CorruptManifest(name, f"its SHA-256 is {_sha256(content)}, it says {found!r:.80}")
+        raise CorruptManifest(name, f"its SHA-256 is {_sha256(content)}, it states {found!r:.80}")
     version = content.get("format_version")
     if version != FORMAT_VERSION:
         raise CorruptManifest(name, f"format version {version!r:.80}, this reads {FORMAT_VERSION}")
@@ -90,12 +90,12 @@ def _opened(name: str, data: pa.Buffer, key: bytes | None) -> tuple[dict[str, An
     if signature is None:
         raise NotSigned(name, "it has no signature")
     if not hmac.compare_digest(str(signature).encode(), _hmac(content, key).encode()):
-        raise NotSigned(name, "its signature is not one by this key")
+        raise NotSigned(name, "it was signed with another key")
     return content, Signature.VALID
 
 
 def field(name: str, content: Mapping[str, Any], key: str, kind: type) -> Any:
-    """Return a field of that type; a whole number is one from 0 to `MAX_NUMBER`.
+    """Return a field of this type; whole numbers are from 0 to `MAX_NUMBER`.
 
     Raises:
         CorruptManifest: *name* has no such field.

@@ -7,9 +7,9 @@
         manifests/<last>.json                  a whole backup of entries up to <last>
         HEAD                                   which manifest counts; moved by compare-and-swap
 
-A backup is there once HEAD points at it or at a later one. All that no manifest names is an orphan
-of a run that was killed. Contents depend on the log only: no clock, no host names. Manifest and
-HEAD are JSON with the SHA-256 of their own fields.
+A backup exists once HEAD names it or a later one. Objects that no manifest names were left by a run
+that was killed. Contents depend on the log only: no clock, no host names. Manifest and HEAD are
+`hashed_json`. Used by all jobs and the data source.
 """
 
 from __future__ import annotations
@@ -43,8 +43,10 @@ from dledger_pipeline.object_store.store import Store
 
 _HEAD: Final = "HEAD"
 _MAX_HEAD_BYTES: Final = 1 << 16
+"""Two fields, a hash and a signature take some 300 bytes."""
 _MAX_CRC: Final = (1 << 32) - 1
 _ATTEMPTS: Final = 100
+"""To move HEAD: each failure means that another run moved it, so more is a fault of the store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +64,7 @@ class Manifest:
     files: tuple[ManifestRow, ...]
 
     def __post_init__(self) -> None:
-        """Refuse what could have no first and last index."""
+        """Refuse a manifest without files, which has no first and last index."""
         if not self.files:
             raise ValueError("a manifest has at least one file")
 
@@ -120,8 +122,8 @@ def manifest_name(last_index: int) -> str:
 def publish(store: Store, manifest: Manifest) -> Manifest:
     """Make *manifest* the group's newest backup, after checking that it is whole.
 
-    Its ranges must join by index and chain, and its objects be there. If another run has published
-    the same log up to the same index, that manifest stands. HEAD never moves backwards.
+    Its ranges must join by index and chain, and its objects exist. If another run has published the
+    same log up to the same index, that manifest is kept. HEAD never moves backwards.
 
     Returns:
         The manifest that is in the store.
@@ -168,7 +170,7 @@ def load(store: Store, group_id: str | None = None, at: int | None = None) -> Ma
 
 
 def signature(store: Store, manifest: Manifest) -> Signature:
-    """Return what is known of who wrote a manifest that was loaded. Raises like `load`."""
+    """Return whether a loaded manifest is signed. Raises like `load`."""
     name = f"{manifest.group_id}/{manifest.name}"
     data = store.get(name, max_bytes=MAX_JSON_BYTES)
     return signature_of(name, data, store.manifest_key)
@@ -177,7 +179,7 @@ def signature(store: Store, manifest: Manifest) -> Signature:
 def sign(store: Store, group_id: str, last_index: int) -> None:
     """Sign the manifest that ends with *last_index*, and HEAD, which may have no signature so far.
 
-    What the store has now is taken for ours: verify it before.
+    Whatever is in the store now becomes trusted, so verify it first.
 
     Raises:
         StoreError: The store failed.
@@ -208,7 +210,8 @@ def _only_group(store: Store) -> str:
         raise NoBackup(f"no backup was published in {store.url}")
     if len(groups) > 1:
         raise NoBackup(
-            f"{store.url} holds backups of {len(groups)} groups, say which: {', '.join(groups)}"
+            f"{store.url} holds backups of {len(groups)} groups; give the group id of one: "
+            f"{', '.join(groups)}"
         )
     return groups[0]
 
@@ -229,7 +232,7 @@ def _check_joins(manifest: Manifest) -> None:
 
 
 def _check_same_history(manifest: Manifest, before: Manifest) -> None:
-    """Refuse a manifest that, wherever both have a file's end, has another chain there."""
+    """Refuse a manifest that has another chain CRC than *before* at the same index."""
     known = {row.last_index: row.last_chain for row in before.files}
     for row in manifest.files:
         chain = known.get(row.last_index, row.last_chain)
@@ -257,13 +260,13 @@ def _create(store: Store, manifest: Manifest) -> Manifest:
     try:
         store.create(name, _encode(manifest, store.manifest_key))
     except AlreadyExists:
-        standing = _read(store, manifest.group_id, manifest.last_index)
-        if (standing.first_index, standing.last_chain) != (
+        existing = _read(store, manifest.group_id, manifest.last_index)
+        if (existing.first_index, existing.last_chain) != (
             manifest.first_index,
             manifest.last_chain,
         ):
-            raise BrokenBackup(name, "it is there already, of another history") from None
-        return standing
+            raise BrokenBackup(name, "it exists already, with another history") from None
+        return existing
     return manifest
 
 
@@ -285,7 +288,7 @@ def _advance_head(store: Store, manifest: Manifest) -> None:
                 store.replace(name, data, head[1])
             return
         except (AlreadyExists, VersionConflict):
-            continue  # another run moved it; look where it is now
+            continue  # another run moved it; read where it is now
     raise VersionConflict(name)
 
 

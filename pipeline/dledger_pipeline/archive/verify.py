@@ -1,4 +1,7 @@
-"""Prove that a backup is whole: hashes, CRCs, joins; and, if asked, a restore compared."""
+"""Verifies a backup: hashes, CRCs and joins; and, if asked, a restore compared byte for byte.
+
+Used by the jobs `verify` and `sign`.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,12 @@ from dledger_pipeline.object_store.store import Store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyResult:
-    """What was found good.
+    """What was verified.
 
     Attributes:
         manifest: The object's name within the group's folder.
         compared_bytes: Record bytes of a restored log that were compared; 0 if not asked for.
-        signature: What is known of who wrote the manifest.
+        signature: Whether the manifest is signed.
     """
 
     group_id: str
@@ -53,8 +56,8 @@ def verify(
     Args:
         store: The store's root.
         group_id: Whose backup; None if the store holds one group only.
-        scratch: An empty directory to restore into and compare; None: do not.
-        progress: Told after each object.
+        scratch: An empty directory to restore into and compare; None for neither.
+        progress: Called after each object.
 
     Raises:
         CorruptObject, ObjectMissing, BackupError, StoreError: With the name of the first fault.

@@ -1,9 +1,9 @@
-"""Backup: the committed log since the last backup, range by range in Spark tasks, to a store.
+"""Backup: copies the log committed since the last backup to a store, range by range in Spark tasks.
 
-The driver asks a node how to cut the log, and gives each task one range; a task reads its range
-from the node, checks it, and writes one object. Only when all are there does the driver publish the
-manifest. So a run that dies leaves objects that nobody sees, and the next one finds the same ranges
-and writes the same objects.
+The driver asks a node how to cut the log and gives each task one range; a task reads its range from
+the node, checks it, and writes one object. The driver publishes the manifest when all objects
+exist. So a run that is killed leaves objects that no manifest names, and the next run gets the same
+ranges and writes the same objects. Called by the command line.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ class _Task:
 def backup(request: BackupRequest, progress: Progress) -> Result:
     """Add what is new to the group's backup; return what the newest backup is then.
 
-    If nothing is new, or *last_index* is in the newest backup already, that is the answer.
+    If nothing is new, or the newest backup has *last_index* already, that is returned.
 
     Raises:
-        ExportError: No node gives what is asked for.
+        ExportError: No node exports these entries.
         StoreError, BackupError: The store or what it holds is at fault.
         CorruptRecord: A node sent a record that is not valid; names segment and byte.
         SparkFailed: Spark did not run the tasks.
@@ -83,7 +83,7 @@ def backup(request: BackupRequest, progress: Progress) -> Result:
         raise ForeignGroup(f"{addresses[0]} belongs to group {group_id}, not to {request.group_id}")
     previous = newest(store, group_id)
     if previous is not None and previous.last_index >= (request.last_index or committed):
-        progress(f"nothing is new: {previous.name} has it all")
+        progress(f"nothing is new since {previous.name}")
         return _result(previous, new_objects=0)
     plan = _plan(request, addresses, group_id, previous)
     rows = _run(request, plan, progress)
@@ -105,7 +105,7 @@ async def _ask(address: str) -> tuple[str, int]:
 def _plan(
     request: BackupRequest, addresses: Sequence[str], group_id: str, previous: Manifest | None
 ) -> _Plan:
-    """Cut what is behind *previous*; refuse before any work what `publish` would after it."""
+    """Cut what follows *previous*; refuse before the work what `publish` would refuse after it."""
     with ExportClient(addresses[0]) as exporter:
         cut = exporter.plan(
             group_id=group_id,

@@ -1,8 +1,8 @@
-"""Compact: of a backup's messages, keep the newest for each key of the topics that ask for it.
+"""Compact: keeps the newest message for each key in the given topics of a backup.
 
-One pass on the driver places the messages; then two runs of Spark tasks, one a range: a slim one
-that reads keys only and finds the newest for each, which Spark groups over all ranges, and one that
-writes what stays. The manifest is written last.
+One pass on the driver finds queue offsets; then two runs of Spark tasks, one task for each range:
+the first reads keys only and finds the newest message for each, which Spark groups over all ranges,
+the second writes the messages that stay. The manifest is written last. Called by the command line.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ def compact(request: CompactRequest, progress: Progress) -> Result:
     store = request.store
     manifest = load(store, request.group_id)
     ranges = list(message_ranges(archived(store, manifest)))
-    progress(f"entries up to {manifest.last_index} in {len(ranges)} range(s), placed")
+    progress(
+        f"found queue offsets of entries up to {manifest.last_index} in {len(ranges)} range(s)"
+    )
     compaction = Compaction(
         group_id=manifest.group_id,
         last_index=manifest.last_index,
@@ -79,7 +81,9 @@ def compact(request: CompactRequest, progress: Progress) -> Result:
     with spark_session(name, request.master, request.conf) as spark, typed_errors():
         winners = _winners(spark, ranges, compaction.topics)
         for topic in winners.without_keys():
-            progress(f"topic {topic!r} has no message with a key in this backup: nothing goes")
+            progress(
+                f"topic {topic!r} has no message with a key in this backup: all its messages stay"
+            )
         tasks = [_Write(each, winners, store, compaction) for each in ranges]
         found = one_task_each(spark, tasks, _write, _FILE_SCHEMA).collect()
     files = sorted((CompactedFile(**json.loads(row[0])) for row in found), key=_first_index)

@@ -1,6 +1,7 @@
-"""Client of the node's Export: which ranges to read, and their records, from any node.
+"""Client of a node's Export: how to cut a log into ranges, and the records of a range.
 
-Synchronous, since Spark's workers are; one client belongs to one thread.
+Synchronous, since Spark's workers are; one client belongs to one thread. Used by `entry_ranges` and
+the backup job.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from dledger_pipeline.log.records import RecordBytes
 from dledger_pipeline.log.segments import last_chain
 
 TARGET_BYTES: Final = 64 << 20
+"""Of a range, and so of an object before compression: as much as a segment has by default."""
 
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", 1 << 30),  # a record may be larger than a chunk
@@ -165,7 +167,7 @@ class ExportClient:
 
     @contextmanager
     def _streaming(self, request: pb.ExportRequest) -> Iterator[Any]:
-        """Give the stream; whoever stops reading early tells the node so."""
+        """Give the stream, and cancel it at the end, so that the node sees if we stop early."""
         stream = self._stub.Export(request)
         try:
             yield stream
@@ -190,7 +192,7 @@ class ExportClient:
 
     @contextmanager
     def _reported(self) -> Iterator[None]:
-        """Turn gRPC's errors into the pipeline's."""
+        """Raise the pipeline's error for gRPC's."""
         try:
             yield
         except grpc.RpcError as error:
@@ -224,7 +226,7 @@ def _preference(status: pb.StatusResponse) -> tuple[bool, int]:
 def _statuses(
     addresses: Sequence[str], timeout_s: float
 ) -> tuple[dict[str, pb.StatusResponse], list[str]]:
-    """Return what the nodes in a group say of themselves, and why others do not count."""
+    """Return the statuses of the nodes that are in a group, and why the others do not count."""
     channels = {
         address: grpc.insecure_channel(address, options=_OPTIONS)
         for address in dict.fromkeys(addresses)

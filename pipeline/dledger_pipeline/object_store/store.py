@@ -1,8 +1,8 @@
 """An object store by URL: ``file://``, ``s3://``, and whatever else obstore opens.
 
-Names are relative to the URL, with ``/`` between parts. Objects appear whole or not at all and are
-durable when a call returns; nothing here deletes. `create` and `replace` are atomic against all
-other writers: on S3 by conditional writes, on file systems by links and locks.
+Names are relative to the URL, with ``/`` between parts. Objects appear complete or not at all and
+are durable when a call returns; nothing here deletes. `create` and `replace` are atomic against all
+other writers: on S3 by conditional writes, on file systems by links and locks. Used by `archive`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from dledger_pipeline.object_store.stored import Credentials, Stored
 Data: TypeAlias = bytes | memoryview | pa.Buffer
 
 MIN_KEY_BYTES: Final = 32
+"""The length of SHA-256's output; RFC 2104 discourages shorter keys of an HMAC."""
 MAX_OBJECT_BYTES: Final = 4 << 30
-"""No object of ours is larger: a store that has one is damaged, or hostile."""
+"""No object of ours is larger, so one that is was not written by us."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
 
@@ -89,13 +90,13 @@ class Store:
             endpoint: ``http(s)://host:port`` of an S3 server; default: the environment's
                 DLEDGER_STORE_ENDPOINT, else Amazon's.
             credentials: Default: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION.
-            allow_http: Whether ``http://`` will do, where everyone on the way reads along and may
-                answer; default: the environment's DLEDGER_STORE_ALLOW_HTTP is 1.
+            allow_http: Whether to accept ``http://``, which anyone on the network path can read and
+                change; default: whether the environment's DLEDGER_STORE_ALLOW_HTTP is 1.
 
         Raises:
-            StoreError: The URL is none of a store, or encrypts nothing, or DLEDGER_MANIFEST_KEY
-                is no key.
-            StoreDenied: An S3 server needs credentials and there are none.
+            StoreError: The URL is not a store's, or is unencrypted, or DLEDGER_MANIFEST_KEY is too
+                short.
+            StoreDenied: An S3 server needs credentials and none are set.
         """
         parts = urlsplit(url)
         endpoint = endpoint or os.environ.get("DLEDGER_STORE_ENDPOINT") or None
@@ -103,12 +104,12 @@ class Store:
         for address in (url, endpoint or ""):
             if urlsplit(address).scheme == "http" and not allow_http:
                 raise StoreError(
-                    f"{address} encrypts nothing: whoever is on the way reads every message; "
-                    "write https://, or ask for it by --allow-http (store.allowHttp: true)"
+                    f"{address} is not encrypted: anyone on the network path can read messages; "
+                    "use https://, or allow it by --allow-http (store.allowHttp: true)"
                 )
         if parts.scheme == "file":
             if parts.netloc or not parts.path.startswith("/"):
-                raise StoreError(f"{url} is not of the form file:///absolute/path")
+                raise StoreError(f"{url} does not have the form file:///absolute/path")
             return cls(url, endpoint, DirectoryObjects(Path(unquote(parts.path))))
         if parts.scheme == "s3":
             signed = credentials or Credentials.from_environment()
@@ -118,7 +119,7 @@ class Store:
         return cls(url, endpoint, objects, allow_http=allow_http)
 
     def trusted(self) -> Store:
-        """Return the same store without a key: what is there is taken for ours."""
+        """Return the same store without a key: signatures are not checked."""
         store = copy(self)
         store.manifest_key = None
         return store
@@ -151,8 +152,8 @@ class Store:
         """Write a new object.
 
         Raises:
-            AlreadyExists: There is one of this name; it stays as it is. It may be this very one,
-                if an answer was lost on the way: compare.
+            AlreadyExists: An object of this name exists and stays as it is. It may be this one, if
+                the answer to an earlier try was lost: compare.
             StoreDenied, StoreUnavailable: As they say.
         """
         self._objects.create(_checked(name), memoryview(data).cast("B"))
@@ -161,7 +162,7 @@ class Store:
         """Replace an object if it still has *version*: compare and swap.
 
         Raises:
-            VersionConflict: It has another version by now, which stays.
+            VersionConflict: It has another version by now, which is kept.
             StoreDenied, StoreUnavailable: As they say.
         """
         self._objects.replace(_checked(name), memoryview(data).cast("B"), version)
@@ -176,7 +177,7 @@ def _manifest_key() -> bytes | None:
     key = os.environ.get("DLEDGER_MANIFEST_KEY", "").strip().encode()
     if key and len(key) < MIN_KEY_BYTES:
         raise StoreError(
-            f"the manifest key has {len(key)} bytes, {MIN_KEY_BYTES} are the least: "
+            f"DLEDGER_MANIFEST_KEY has {len(key)} bytes and needs {MIN_KEY_BYTES} or more: "
             "`openssl rand -hex 32` makes one"
         )
     return key or None
@@ -184,5 +185,5 @@ def _manifest_key() -> bytes | None:
 
 def _checked(name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise StoreError(f"{name!r} is not the name of an object here")
+        raise StoreError(f"{name!r} cannot be the name of an object")
     return name

@@ -43,4 +43,6 @@ class Credentials:
 def check_size(name: str, size_bytes: int, max_bytes: int) -> None:
     """Refuse an object that is larger than it may be, before it is read. Raises CorruptObject."""
     if size_bytes > max_bytes:
-        raise CorruptObject(name, f"it has {size_bytes} bytes, {max_bytes} are the most it may")
+        raise CorruptObject(
+            name, f"it has {size_bytes} bytes, more than the {max_bytes} it may have"
+        )

@@ -1,9 +1,9 @@
 """``spark.read.format("dledger")``: a group's log as a table, for DataFrames and SQL.
 
 A Python Data Source that yields Arrow batches. It reads a backup, a node's data directory or
-running nodes (`origin`), and shows entries, or messages as consumers saw them, or compacted ones.
-Where messages are in their queues is found in one pass over the log while Spark plans
-(`queue_offsets`); the tasks then read in parallel.
+running nodes (`entry_ranges`), and shows entries, messages as consumers saw them, or compacted
+messages. Queue offsets are found in one pass over the log while Spark plans (`queue_offsets`); the
+tasks then read in parallel. Users call `register`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ENTRY_VIEW: Final = pa.schema(
         pa.field("body", pa.binary(), nullable=False),
     ]
 )
-"""`records.ENTRY_SCHEMA` in types that Spark has: it knows no unsigned numbers."""
+"""`records.ENTRY_SCHEMA` in types that Spark has: it has no unsigned numbers."""
 
 
 class View(StrEnum):
@@ -111,15 +111,15 @@ def _check_names(given: Mapping[str, str], view: View) -> None:
     known = {name.lower() for name in _OPTIONS}
     for name in given:
         if name not in known:
-            raise InvalidArgument(f"unknown option {name!r}; there are {', '.join(_OPTIONS)}")
+            raise InvalidArgument(f"unknown option {name!r}; the options are {', '.join(_OPTIONS)}")
     sources = [name for name in _SOURCES if name in given]
     if len(sources) != 1:
         raise InvalidArgument(
-            f"one of the options {', '.join(_SOURCES)} says where to read; "
+            f"exactly one of the options {', '.join(_SOURCES)} must say where to read; "
             f"given: {', '.join(sources) or 'none'}"
         )
     if (view is View.COMPACTED) != ("topics" in given):
-        raise InvalidArgument("option topics belongs to view compacted, and names its topics")
+        raise InvalidArgument("view compacted needs the option topics, and no other view has it")
     if view is View.COMPACTED and sources != ["store"]:
         raise InvalidArgument("view compacted needs the option store")
 
@@ -178,7 +178,7 @@ class LedgerReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the part's rows; raises what reading the entries does."""
-        if not isinstance(partition, Part):  # Spark's own: there are no parts
+        if not isinstance(partition, Part):  # Spark's own, where there are no parts
             return
         options = self._options
         for batch in within(partition.share.read(), options.first_index, options.last_index):
