@@ -8,7 +8,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from dledger_operator.api.spec import BrokerGroup
-from dledger_operator.metrics.backup_metrics import BackupMetrics
+from dledger_operator.metrics.metrics import BackupMetrics
 from tests.operator.backup_samples import ENDED, STORE
 from tests.operator.samples import NOW, body, bootstrapped
 

@@ -29,7 +29,7 @@ from dledger_operator.decisions.backups import (
     plan_backup,
 )
 from dledger_operator.decisions.plan import Apply, Create
-from dledger_operator.metrics.backup_metrics import BackupMetrics
+from dledger_operator.metrics.metrics import BackupMetrics
 from dledger_operator.observed.job_status import JobRunning, JobStatus, job_status
 from dledger_operator.observed.observed import Pod, Ref, ref_of
 from dledger_operator.resources.backup import LogRange

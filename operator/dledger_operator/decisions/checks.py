@@ -94,7 +94,7 @@ def store_problems(store: Store, path: str) -> Iterator[Problem]:
         yield _misshapen(f"{path}.endpoint", store.endpoint, ENDPOINT)
     if store.endpoint.startswith("http://") and not store.allow_http:
         yield _invalid(
-            f"{path}.endpoint is http://, which encrypts nothing, without allowHttp: true"
+            f"{path}.endpoint is http://, which is not encrypted, without allowHttp: true"
         )
     if not SECRET_NAME.fits(store.secret_name):
         yield _misshapen(f"{path}.secretName", store.secret_name, SECRET_NAME)

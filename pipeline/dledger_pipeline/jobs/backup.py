@@ -21,7 +21,7 @@ from dledger_pipeline.archive.archive import ManifestRow, write_range
 from dledger_pipeline.archive.entry_ranges import ExportedRange, by_preference, exported
 from dledger_pipeline.archive.manifest import Manifest, newest, publish
 from dledger_pipeline.errors import BrokenBackup, ForeignGroup, RangeNotAvailable
-from dledger_pipeline.jobs.result import COMPLETED, Progress, Result, mib
+from dledger_pipeline.jobs.result import COMPLETED, Progress, Result, count, size
 from dledger_pipeline.log.export_client import TARGET_BYTES, ExportClient
 from dledger_pipeline.object_store.store import Store
 from dledger_pipeline.spark.session import LOCAL, one_task_each, spark_session, typed_errors
@@ -126,7 +126,7 @@ def _plan(
 def _run(request: BackupRequest, plan: _Plan, progress: Progress) -> list[ManifestRow]:
     first, last = plan.ranges[0].first_index, plan.ranges[-1].last_index
     progress(
-        f"entries [{first}, {last}] of group {plan.group} in {len(plan.ranges)} range(s), "
+        f"entries [{first}, {last}] of group {plan.group} in {count(len(plan.ranges), 'range')}, "
         f"from {plan.ranges[0].addresses[0]}, by Spark on {request.master}"
     )
     tasks = [_Task(request.store, entries) for entries in plan.ranges]
@@ -136,7 +136,7 @@ def _run(request: BackupRequest, plan: _Plan, progress: Progress) -> list[Manife
     rows = [ManifestRow(**json.loads(row[0])) for row in found]
     written = sum(row.object_bytes for row in rows)
     read = sum(row.record_bytes for row in rows)
-    progress(f"wrote {len(rows)} object(s): {mib(written)} of {mib(read)} records")
+    progress(f"wrote {count(len(rows), 'object')}: {size(written)} from {size(read)} of records")
     return sorted(rows, key=lambda row: row.first_index)
 
 

@@ -21,7 +21,7 @@ from dledger_pipeline.archive.compaction import KEY, NEWEST_SCHEMA, SLIM_COLUMNS
 from dledger_pipeline.archive.entry_ranges import archived
 from dledger_pipeline.archive.manifest import load
 from dledger_pipeline.archive.queue_offsets import MessageRange, message_ranges
-from dledger_pipeline.jobs.result import COMPLETED, Progress, Result
+from dledger_pipeline.jobs.result import COMPLETED, Progress, Result, count
 from dledger_pipeline.log.messages import MESSAGE_SCHEMA
 from dledger_pipeline.object_store.store import Store
 from dledger_pipeline.spark.session import LOCAL, one_task_each, spark_session, typed_errors
@@ -69,9 +69,8 @@ def compact(request: CompactRequest, progress: Progress) -> Result:
     store = request.store
     manifest = load(store, request.group_id)
     ranges = list(message_ranges(archived(store, manifest)))
-    progress(
-        f"found queue offsets of entries up to {manifest.last_index} in {len(ranges)} range(s)"
-    )
+    cut = count(len(ranges), "range")
+    progress(f"found queue offsets of entries up to {manifest.last_index} in {cut}")
     compaction = Compaction(
         group_id=manifest.group_id,
         last_index=manifest.last_index,

@@ -28,6 +28,12 @@ def _camel(name: str) -> str:
     return head + "".join(map(str.capitalize, rest))
 
 
-def mib(size_bytes: int) -> str:
-    """Return a size for people."""
-    return f"{size_bytes / (1 << 20):.1f} MiB"
+def size(size_bytes: int) -> str:
+    """Return a size for people, in KiB or MiB."""
+    kib = size_bytes / 1024
+    return f"{kib:.1f} KiB" if kib < 1024 else f"{kib / 1024:.1f} MiB"
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number of things for people: ``1 range``, ``2 ranges``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -14,7 +14,7 @@ from dledger_pipeline.archive import manifest
 from dledger_pipeline.archive import restore as restoring
 from dledger_pipeline.archive import verify as verifying
 from dledger_pipeline.errors import StoreError
-from dledger_pipeline.jobs.result import COMPLETED, Progress, Result, mib, result_of
+from dledger_pipeline.jobs.result import COMPLETED, Progress, Result, result_of, size
 from dledger_pipeline.object_store.store import Store
 
 
@@ -74,7 +74,7 @@ def restore(
         target_time_ms=to_time_ms,
         progress=lambda done, total: progress(f"restored {done} of {total} entries"),
     )
-    progress(f"restored {mib(found.record_bytes)} of records into {directory}")
+    progress(f"restored {size(found.record_bytes)} of records into {directory}")
     return result_of(found)
 
 
