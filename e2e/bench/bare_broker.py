@@ -15,7 +15,7 @@ import grpc
 import uvloop
 
 from dledger.broker.topics import NORMAL, Topic
-from dledger.requests.intake import Intake
+from dledger.requests.admission import AdmissionControl
 from dledger.requests.outflow import Outflow
 from dledger.rocketmq.routes import message_queues
 from dledger.rocketmq.telemetry import Telemetry
@@ -75,7 +75,7 @@ def _handler(port: int) -> grpc.GenericRpcHandler:
         name: grpc.unary_unary_rpc_method_handler(_served(answer)) for name, answer in unary.items()
     }
     handlers["Telemetry"] = grpc.stream_stream_rpc_method_handler(
-        Telemetry(Intake(), Outflow()).serve
+        Telemetry(AdmissionControl(), Outflow()).serve
     )
     return grpc.method_handlers_generic_handler(SERVICE_NAME, handlers)
 

@@ -33,7 +33,7 @@ from dledger.client import AdminClient
 from dledger.common.status import NodeStatus
 from dledger.errors import DledgerError
 from dledger.files.files import RealFiles
-from dledger.replica.founding import Founding
+from dledger.replica.bootstrap_record import BootstrapRecord
 from dledger.replica.snapshots import Snapshots
 from dledger.store.commit_log import CommitLog
 from dledger.store.hard_state import HardStateFile
@@ -104,7 +104,7 @@ def _build(data: Path, plan: Plan, *, peer_port: int) -> dict[str, int]:
     )
     HardStateFile(files, data).save(HardState(term=1))
     member = Member(id=identity.node_id, name="bench-0", address=f"127.0.0.1:{peer_port}")
-    founding = Founding(_GROUP_ID, Membership.of([member], _GROUP_ID)).entry()
+    founding = BootstrapRecord(_GROUP_ID, Membership.of([member], _GROUP_ID)).entry()
     state = BrokerState()
     snapshots = Snapshots(
         SnapshotFiles(files, data / SNAPSHOT_DIRECTORY, reserve_bytes=0),

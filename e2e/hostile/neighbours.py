@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import grpc
 
-from dledger.broker.frames import CommandType, frame
+from dledger.broker.command_frame import CommandType, frame
 from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
 from dledger.rpc.pb import dledger_pb2 as pb

@@ -18,10 +18,10 @@ import grpc
 from crc32c import crc32c
 
 from dledger.peers.framing import prefix
-from dledger.peers.hello import METADATA_KEY
+from dledger.peers.handshake import METADATA_KEY
 from dledger.peers.peer_codec import encode
 from dledger.peers.peer_link import SERVICE
-from dledger.peers.replication_port import TICKET_KEY, Ticket
+from dledger.peers.replication_port import CONNECT_TOKEN_KEY, ConnectToken
 from dledger.raft.messages import (
     AppendRequest,
     HeartbeatRequest,
@@ -40,7 +40,7 @@ _TRAP: Final = "127.0.0.66"
 
 
 @contextmanager
-def greeted(scene: Scene, node: int, **said: Any) -> Iterator[Ticket | str]:
+def greeted(scene: Scene, node: int, **said: Any) -> Iterator[ConnectToken | str]:
     """Greet a node; give the ticket, or why there is none."""
     status = scene.status(node)
     hello = {
@@ -62,8 +62,8 @@ def greeted(scene: Scene, node: int, **said: Any) -> Iterator[Ticket | str]:
         )
         try:
             metadata = {key: value for key, value in call.initial_metadata()}  # noqa: C416
-            if TICKET_KEY in metadata:
-                yield Ticket.decode(str(metadata[TICKET_KEY]))
+            if CONNECT_TOKEN_KEY in metadata:
+                yield ConnectToken.decode(str(metadata[CONNECT_TOKEN_KEY]))
             else:
                 yield _reason(call)
         except grpc.RpcError as error:
@@ -82,7 +82,7 @@ def _reason(call: Any) -> str:
     return "ended without a ticket"
 
 
-def say(ticket: Ticket | str, *messages: Message) -> bool:
+def say(ticket: ConnectToken | str, *messages: Message) -> bool:
     """Send frames with a ticket; return whether there was one to send with."""
     if isinstance(ticket, str):
         return False

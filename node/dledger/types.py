@@ -74,7 +74,7 @@ class Entry:
 
 def held_bytes(entries: Sequence[Entry]) -> int:
     """Return what *entries* take in memory, about."""
-    return sum([entry.held_bytes for entry in entries])
+    return sum([len(entry.data) for entry in entries]) + _OVERHEAD_BYTES * len(entries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

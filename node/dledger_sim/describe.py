@@ -8,8 +8,8 @@ from typing import Any
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
-    DisownRequest,
-    DisownResponse,
+    DiscardRequest,
+    DiscardResponse,
     HeartbeatRequest,
     HeartbeatResponse,
     InstallSnapshotRequest,
@@ -119,12 +119,12 @@ def _heartbeat_response(m: HeartbeatResponse) -> str:
     return f"heartbeat {m.round} answered, term {m.term}"
 
 
-def _disown_request(m: DisownRequest) -> str:
+def _discard_request(m: DiscardRequest) -> str:
     how = "" if m.firm else "would "
     return f"{how}lack (term {m.entry_term}, index {m.index})? term {m.term}"
 
 
-def _disown_response(m: DisownResponse) -> str:
+def _discard_response(m: DiscardResponse) -> str:
     what = f"(term {m.entry_term}, index {m.index})"
     return f"{'lacks' if m.lacks else 'may have'} {what}, term {m.term}"
 
@@ -149,6 +149,6 @@ _WORDS: dict[type[Message], Callable[[Any], str]] = {
     InstallSnapshotRequest: _install_request,
     InstallSnapshotResponse: _install_response,
     TimeoutNow: _timeout_now,
-    DisownRequest: _disown_request,
-    DisownResponse: _disown_response,
+    DiscardRequest: _discard_request,
+    DiscardResponse: _discard_response,
 }

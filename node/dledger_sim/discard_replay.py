@@ -20,8 +20,8 @@ from dledger.raft.membership import begin_change, end_change
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
-    DisownRequest,
-    DisownResponse,
+    DiscardRequest,
+    DiscardResponse,
     HeartbeatRequest,
     InstallSnapshotRequest,
     Message,
@@ -123,8 +123,8 @@ class Replay:
         core.forget_leader()
         self._raise(core, term - 1)
         lost = self._model.first_lost(at, state.nodes[at])
-        core.do(lambda raft: raft.disown(lost + _BEHIND))
-        for request in core.take(DisownRequest):
+        core.do(lambda raft: raft.ask_discard(lost + _BEHIND))
+        for request in core.take(DiscardRequest):
             if request.firm:
                 continue
             witness = self.nodes[self._ids.index(request.recipient)]
@@ -132,15 +132,15 @@ class Replay:
             if core.raft.term < term and may_answer(self._model, state, witness.at, lost, entry):
                 self._question(core, witness, request)
 
-    def _question(self, core: _Core, witness: _Core, request: DisownRequest) -> None:
+    def _question(self, core: _Core, witness: _Core, request: DiscardRequest) -> None:
         witness.forget_leader()
         witness.hear(request)
-        for answer in witness.take(DisownResponse):
+        for answer in witness.take(DiscardResponse):
             core.hear(answer)
 
     def _answer(self, at: int, asker: int) -> None:
         core, witness = self.nodes[asker], self.nodes[at]
-        asked = [m for m in core.sent if isinstance(m, DisownRequest) and m.firm]
+        asked = [m for m in core.sent if isinstance(m, DiscardRequest) and m.firm]
         newest = [m for m in asked if m.term == core.raft.term and m.recipient == witness.id]
         self._question(core, witness, newest[-1])
 

@@ -87,7 +87,7 @@ class Disk(Protocol):
 
 
 class Reader:
-    """The core's LogReader over a disk; *in_memory* says whether entries can be read at once."""
+    """The core's LogStorage over a disk; *in_memory* says whether entries can be read at once."""
 
     def __init__(self, disk: Disk, in_memory: Callable[[], bool]) -> None:
         self._disk = disk

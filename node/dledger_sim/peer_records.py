@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from dledger.errors import Unavailable
-from dledger.store.whole_entries import whole_entries
+from dledger.peers.records import whole_entries
 from dledger.types import Entry, NodeId
 from dledger_sim.clock import Clock
 from dledger_sim.links import Links
@@ -18,7 +18,7 @@ _MAX_BYTES: Final = 64 << 10
 
 
 class PeerRecords:
-    """Implements `dledger.replica.refetch.Source` over the simulated network."""
+    """Implements `dledger.replica.repair.Source` over the simulated network."""
 
     def __init__(
         self, process: Process, processes: Mapping[NodeId, Process], links: Links, clock: Clock

@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Final, Protocol
 
-from dledger.broker.dedupe import DedupeWindow
+from dledger.broker.deduplication import DeduplicationWindow
 from dledger.broker.state import BrokerState
 from dledger.common.limits import MAX_IDS_OF_CLIENT
 from dledger.common.metrics import NodeMetrics
@@ -25,14 +25,14 @@ from dledger.files.files import DiskUsage
 from dledger.raft import invariants
 from dledger.raft.config import RaftConfig
 from dledger.raft.messages import Message
-from dledger.replica import snapshot_care
+from dledger.replica import snapshot_backoff
 from dledger.replica.driver import Driver, DriverConfig
-from dledger.replica.proposing import EntrySizes
-from dledger.replica.refetch import Refetcher, Source
+from dledger.replica.maintenance import Maintenance, SnapshotPolicy
+from dledger.replica.proposer import EntrySizes
+from dledger.replica.repair import LogRepairer, Source
 from dledger.replica.retention import RetentionPolicy
 from dledger.replica.scrubber import Scrubber
 from dledger.replica.snapshots import Snapshots
-from dledger.replica.upkeep import SnapshotPolicy, Upkeep
 from dledger.server.config import ELECTION_TIMEOUT_TICKS, HEARTBEAT_TICKS
 from dledger.store.commit_log import CommitLog
 from dledger.store.hard_state import NAME as HARD_STATE
@@ -136,7 +136,7 @@ class ObservedState:
     """A broker state that tells what is applied. Implements `driver.StateMachine`."""
 
     def __init__(
-        self, on_applied: Callable[[Entry, Sequence[object]], None], dedupe: DedupeWindow
+        self, on_applied: Callable[[Entry, Sequence[object]], None], dedupe: DeduplicationWindow
     ) -> None:
         self.broker = BrokerState(dedupe)
         self._on_applied = on_applied
@@ -212,7 +212,9 @@ class Process:
         self.log = self._open_log()
         self.state = ObservedState(
             lambda entry, got: self._world.applied(self, entry, got),
-            DedupeWindow(max_ids_of_client=self._world.options.remembered_ids or MAX_IDS_OF_CLIENT),
+            DeduplicationWindow(
+                max_ids_of_client=self._world.options.remembered_ids or MAX_IDS_OF_CLIENT
+            ),
         )
         self.snapshots = Snapshots(
             SnapshotFiles(self.files, _DIRECTORY / SNAPSHOT_DIRECTORY, reserve_bytes=0),
@@ -242,7 +244,7 @@ class Process:
             snapshots=self.snapshots,
             thread=LoopWorker,
         )
-        self._upkeep = Upkeep(
+        self._upkeep = Maintenance(
             self.driver,
             self.log,
             self.state.broker,
@@ -261,9 +263,9 @@ class Process:
         self.seen = invariants.check(self.driver.core)
         self._world.opened(self)
         self.loop.run(self.driver.start)
-        self._keep_doing(self._keep_house)
+        self._keep_doing(self._check_disk)
         self._keep_doing(self._keep_log_short)
-        refetcher = Refetcher(
+        refetcher = LogRepairer(
             self.log,
             self._world.records(self),
             self.driver,
@@ -310,7 +312,7 @@ class Process:
             worth_bytes=size_bytes // 16, early_bytes=size_bytes // 4, max_bytes=size_bytes
         )
 
-    async def _keep_house(self) -> None:
+    async def _check_disk(self) -> None:
         while True:
             self.driver.set_free_bytes(self.files.disk_usage(_DIRECTORY).free_bytes)
             try:
@@ -332,7 +334,7 @@ class Process:
     @property
     def rest_s(self) -> float:
         """How long after its start a node takes no snapshot that died in the midst of the last."""
-        return snapshot_care.wait_s(self.snapshots.unfinished, _SPREAD) if self.is_up else 0.0
+        return snapshot_backoff.wait_s(self.snapshots.unfinished, _SPREAD) if self.is_up else 0.0
 
     def crash(self) -> None:
         """Cut the power: jobs under way may be done in part, and unsynced writes are lost."""

@@ -14,9 +14,9 @@ from random import Random
 from typing import Final, Protocol
 
 from dledger.broker.results import Produced
-from dledger.client.any_node import AnyNode
 from dledger.client.append_stream import AppendStream
 from dledger.client.batching_producer import BatchingProducer
+from dledger.client.spooling import AnyNode
 from dledger.errors import (
     CorruptSpool,
     DledgerError,

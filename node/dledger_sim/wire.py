@@ -18,7 +18,7 @@ import grpc
 import grpc.aio
 
 from dledger.common.metrics import NodeMetrics
-from dledger.peers.hello import ClientAddress
+from dledger.peers.handshake import ClientAddress
 from dledger.peers.peers import Peers
 from dledger.requests.config import GatewayConfig
 from dledger.server.engine import NodeEngine

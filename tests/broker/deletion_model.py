@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-Place = tuple[int, int]
+QueuePosition = tuple[int, int]
 """(queue id, queue offset)."""
 
 
@@ -14,7 +14,7 @@ class Topic:
 
     generation: int
     queues: list[list[str]]
-    places: dict[tuple[str, str], Place] = field(default_factory=dict)
+    places: dict[tuple[str, str], QueuePosition] = field(default_factory=dict)
 
 
 @dataclass
@@ -66,7 +66,7 @@ class Model:
 
     def produce(
         self, name: str, queue_id: int, client: str, ids: tuple[str, ...]
-    ) -> list[Place] | None:
+    ) -> list[QueuePosition] | None:
         """Return the place of each; None: there is no such queue."""
         topic = self.topics.get(name)
         if topic is None or queue_id >= len(topic.queues):

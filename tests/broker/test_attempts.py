@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger.broker import attempts
-from dledger.broker.attempts import Attempts, Place
-from dledger.broker.columns import Reader
+from dledger.broker.attempts import Attempts, QueuePosition
+from dledger.broker.snapshot_codec import Reader
 from dledger.broker.state import BrokerState
 from tests.broker.log import Log, offsets
 
@@ -30,9 +30,13 @@ def test_attempts_are_those_of_a_group_that_sweeps_nothing(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attempts, "MAX_ATTEMPTS_REMEMBERED", most)
         patch.setattr(attempts, "_SWEPT_AT_LEAST", swept_at)
-        found, model, leases = Attempts(), list[tuple[str, int, list[Place]]](), dict[Place, int]()
+        found, model, leases = (
+            Attempts(),
+            list[tuple[str, int, list[QueuePosition]]](),
+            dict[QueuePosition, int](),
+        )
 
-        def holds(topic: str, receive_id: int, place: Place) -> bool:
+        def holds(topic: str, receive_id: int, place: QueuePosition) -> bool:
             return topic == "t" and leases.get(place) == receive_id
 
         for number, (step, chosen, count) in enumerate(steps, start=1):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dledger.broker import consume_queue
 from dledger.broker.client_ids import ClientIds
-from dledger.broker.columns import MalformedStateError
+from dledger.broker.command_frame import HEADER_BYTES, CommandType, frame
 from dledger.broker.commands import (
     Ack,
     ChangeInvisible,
@@ -28,10 +28,10 @@ from dledger.broker.commands import (
     Retain,
 )
 from dledger.broker.consume_queue import ConsumeQueue
+from dledger.broker.consumer_group import ConsumerGroup
 from dledger.broker.deliveries import QueueDeliveries
-from dledger.broker.frames import HEADER_BYTES, CommandType, frame
-from dledger.broker.groups import Group
 from dledger.broker.results import Received
+from dledger.broker.snapshot_codec import MalformedStateError
 from dledger.broker.state import BrokerState, FrozenState
 from tests.broker.log import Log
 
@@ -147,7 +147,7 @@ def test_freezing_looks_into_no_queue_no_client_and_no_group(
     log.produce("a", "b", ids=("1", "2"))
     log.receive(1)
     looked: list[str] = []
-    for part in (ConsumeQueue, ClientIds, Group, QueueDeliveries):
+    for part in (ConsumeQueue, ClientIds, ConsumerGroup, QueueDeliveries):
         for name, method in vars(part).items():
             if isinstance(method, FunctionType) and name != "__init__":
 
@@ -169,7 +169,7 @@ def test_freezing_looks_into_no_queue_no_client_and_no_group(
     assert at_encoding > 4
     assert sorted(name for name in looked if name.endswith(".copy")) == [
         "ConsumeQueue.copy",
-        "Group.copy",
+        "ConsumerGroup.copy",
         "QueueDeliveries.copy",
     ]
 

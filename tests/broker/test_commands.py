@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger.broker import commands
-from dledger.broker.frames import MalformedCommandError, frame_type, split
+from dledger.broker.command_frame import MalformedCommandError, frame_type, split
 
 _LEASES = (commands.LeaseRef(0, 5, 7), commands.LeaseRef(3, 1 << 60, 9))
 _COMMANDS = [

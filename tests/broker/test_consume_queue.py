@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger.broker import consume_queue
-from dledger.broker.columns import Reader
 from dledger.broker.consume_queue import ConsumeQueue, Payload, Position, Run
 from dledger.broker.filters import tag_code
+from dledger.broker.snapshot_codec import Reader
 from dledger.errors import OffsetOutOfRange
 from tests.broker.log import Log
 

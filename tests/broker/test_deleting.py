@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dledger.broker.command_frame import CommandType, frame
 from dledger.broker.commands import (
     Ack,
     ChangeInvisible,
@@ -24,7 +25,6 @@ from dledger.broker.commands import (
     Renew,
     SetSecret,
 )
-from dledger.broker.frames import CommandType, frame
 from dledger.broker.message import Columns, Message
 from dledger.broker.produce import encode_produce
 from dledger.broker.results import (

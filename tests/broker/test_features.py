@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from dledger.broker import columns, commands, produce
+from dledger.broker import commands, produce, snapshot_codec
 from dledger.broker import state as broker_state
-from dledger.broker.columns import MalformedStateError
+from dledger.broker.command_frame import CommandType, MalformedCommandError, frame, split
 from dledger.broker.commands import CreateGroup, CreateTopic
-from dledger.broker.frames import CommandType, MalformedCommandError, frame, split
 from dledger.broker.message import Columns, Message
 from dledger.broker.produce import ProduceFrame, encode_produce
+from dledger.broker.snapshot_codec import MalformedStateError
 from dledger.broker.state import BrokerState
 from dledger.common.features import FEATURE_LEVEL, FEATURES, CommandForm, MemberLevels, since
 from dledger.errors import FeatureNotReady, InvalidArgument, NewerCommand, NewerFormat
@@ -94,7 +94,7 @@ def test_the_table_has_what_else_lies_in_the_log() -> None:
     assert set(FEATURES.entry_kinds) == set(EntryKind)
     assert set(FEATURES.membership) == set(membership)
     assert set(FEATURES.member) == set(membership["voters"][0])
-    assert max(FEATURES.snapshots) == columns.FORMAT
+    assert max(FEATURES.snapshots) == snapshot_codec.FORMAT
 
 
 def test_nothing_in_the_table_is_above_this_versions_level() -> None:
@@ -314,10 +314,12 @@ def test_a_state_of_a_newer_format_is_no_damage(monkeypatch: pytest.MonkeyPatch)
     log = Log()
     log.create()
     with monkeypatch.context() as newer:
-        newer.setattr(broker_state, "_MAGIC", b"DLGRBRK%d" % (columns.FORMAT + 1))
+        newer.setattr(broker_state, "_MAGIC", b"DLGRBRK%d" % (snapshot_codec.FORMAT + 1))
         data = log.state.encode()
 
-    with pytest.raises(NewerFormat, match=f"format {columns.FORMAT + 1}.*format {columns.FORMAT}"):
+    with pytest.raises(
+        NewerFormat, match=f"format {snapshot_codec.FORMAT + 1}.*format {snapshot_codec.FORMAT}"
+    ):
         BrokerState.decode(data)
     with pytest.raises(MalformedStateError):
         BrokerState.decode(data[:-1] + bytes([data[-1] ^ 1]))

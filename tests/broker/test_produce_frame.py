@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dledger.broker.frames import HEADER_BYTES, CommandType, MalformedCommandError, frame, split
+from dledger.broker.command_frame import (
+    HEADER_BYTES,
+    CommandType,
+    MalformedCommandError,
+    frame,
+    split,
+)
 from dledger.broker.id_runs import IdRun
 from dledger.broker.message import Columns, Encoding, Message
 from dledger.broker.produce import ProduceFrame, encode_produce

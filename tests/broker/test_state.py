@@ -8,7 +8,7 @@ import time
 import pytest
 
 from dledger.broker import topic_store
-from dledger.broker.changes import Changes
+from dledger.broker.command_frame import CommandType, frame
 from dledger.broker.commands import (
     ChangeInvisible,
     CreateGroup,
@@ -17,11 +17,11 @@ from dledger.broker.commands import (
     Receive,
     Release,
 )
-from dledger.broker.frames import CommandType, frame
 from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
 from dledger.broker.results import GroupCreated, Produced, TopicCreated
 from dledger.broker.state import BrokerState
+from dledger.broker.state_changes import StateChanges
 from dledger.broker.topics import Topic
 from dledger.errors import (
     InvalidArgument,
@@ -250,18 +250,18 @@ def test_what_changed_is_reported_once() -> None:
     log = Log()
     log.create(queues=2)
     log.produce("a", "b", queue_id=1)
-    assert log.state.take_changes() == Changes(arrived={("t", 1)})
+    assert log.state.take_changes() == StateChanges(arrived={("t", 1)})
 
     received = log.receive(2, queue_id=1, client_id="c", attempt_id="x")
     key, attempt = ("g", "t", 1), ("g", "t", "x")
-    assert log.state.take_changes() == Changes(leases={key}, attempts={attempt})
+    assert log.state.take_changes() == StateChanges(leases={key}, attempts={attempt})
     lease = LeaseRef(1, 0, received.receive_id)
     log.append(ChangeInvisible(group="g", topic="t", lease=lease, invisible_ms=1).encode())
-    assert log.state.take_changes() == Changes(leases={key})
+    assert log.state.take_changes() == StateChanges(leases={key})
     log.append(Release(group="g", client_id="c").encode())
-    assert log.state.take_changes() == Changes(leases={key})
+    assert log.state.take_changes() == StateChanges(leases={key})
     assert log.ack(received, 1) == (True,)
-    assert log.state.take_changes() == Changes()
+    assert log.state.take_changes() == StateChanges()
 
 
 def test_the_same_log_gives_the_same_state() -> None:

@@ -15,7 +15,7 @@ from dledger.broker.commands import (
     Release,
     Renew,
 )
-from dledger.broker.consumption import MAX_GAP_MS
+from dledger.broker.consumer_groups import MAX_GAP_MS
 from dledger.broker.results import GroupsExpired
 from dledger.broker.state import BrokerState
 from dledger.errors import InvalidArgument, UnknownGroup

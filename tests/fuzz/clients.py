@@ -9,9 +9,9 @@ from random import Random
 from typing import Any, ClassVar, Final
 
 from dledger.broker import commands
+from dledger.broker.command_frame import split
 from dledger.broker.commands import Ack, ChangeInvisible, LeaseRef, Receive
 from dledger.broker.filters import parse_tags, tag_codes
-from dledger.broker.frames import split
 from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
 from dledger.broker.topics import check_name

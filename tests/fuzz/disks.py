@@ -17,16 +17,16 @@ from typing import Any, ClassVar, Final
 from crc32c import crc32c
 
 from dledger.broker import commands
-from dledger.broker.columns import MalformedStateError
 from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
+from dledger.broker.snapshot_codec import MalformedStateError
 from dledger.broker.state import BrokerState
 from dledger.errors import NewerCommand, NewerFormat, StorageError
 from dledger.files import checked_json
 from dledger.files.files import Mode
 from dledger.files.memory_files import MemoryFiles
 from dledger.raft.quorum import committed
-from dledger.replica.founding import FILE_NAME, Founding, FoundingFile
+from dledger.replica.bootstrap_record import FILE_NAME, BootstrapFile, BootstrapRecord
 from dledger.store import discards, identity, tombstone
 from dledger.store.commit_log import CommitLog
 from dledger.store.format import (
@@ -352,11 +352,11 @@ class JsonFiles(Target):
                 _texts(each.group_id, *each.lost)
                 _whole(each.messages_below, each.log_behind, each.at_ms, *sum(each.damaged, ()))
         else:
-            founding = FoundingFile(files, _DIRECTORY).load()
+            founding = BootstrapFile(files, _DIRECTORY).load()
             assert founding is not None
             _texts(founding.group_id)
             usable(founding.membership)
-            Founding.decode(founding.encode())
+            BootstrapRecord.decode(founding.encode())
             founding.entry()
         return name
 

@@ -13,20 +13,20 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from dledger.broker import commands
+from dledger.broker.command_frame import CommandType, frame, split
 from dledger.broker.commands import LeaseRef
-from dledger.broker.frames import CommandType, frame, split
 from dledger.broker.message import Columns
 from dledger.broker.produce import NO_QUEUE, encode_produce
 from dledger.broker.results import Produced, Received
 from dledger.broker.state import BrokerState
 from dledger.client.stored_batch import StoredBatch
 from dledger.errors import DledgerError, FeatureNotReady, NewerCommand, Refused
-from dledger.rocketmq.delivering import DeliveryForm
 from dledger.rocketmq.receipts import Receipts
+from dledger.rocketmq.receiving import DeliveryForm
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.services.batches import checked_batch
-from dledger.services.reading import Stretch, encoded
+from dledger.services.reading import QueueSlice, encoded
 from dledger.store.format import encode_records
 from dledger.types import Entry, EntryKind
 from dledger_pipeline.archive.queue_offsets import QueueOffsets
@@ -167,7 +167,7 @@ def _delivered(state: BrokerState, stored: Entry, topic: str, result: Produced) 
     handles = Receipts(b"secret", group="g", topic=topic, generation=1)
     form = DeliveryForm(poll, definition.Resource(name=topic), received.receive_id, handles)
     for delivery in received.deliveries:
-        frame_ = Stretch(0, 0, 1, stored, delivery.payload.start, delivery.payload.end).frame()
+        frame_ = QueueSlice(0, 0, 1, stored, delivery.payload.start, delivery.payload.end).frame()
         form.begin(frame_.born_host, stored.timestamp_ms)
         raw = form.response(frame_.message(delivery.row), delivery).SerializeToString()
         system = service.ReceiveMessageResponse.FromString(raw).message.system_properties
@@ -212,14 +212,14 @@ def _read_by_batches(state: BrokerState, stored: Entry, topic: str, result: Prod
             raise Broken("its bodies are not its records'")
 
 
-def _stretches(state: BrokerState, stored: Entry, topic: str, result: Produced) -> list[Stretch]:
-    found: list[Stretch] = []
+def _stretches(state: BrokerState, stored: Entry, topic: str, result: Produced) -> list[QueueSlice]:
+    found: list[QueueSlice] = []
     for queue_id in sorted(set(result.queue_ids) - {NO_QUEUE}):  # that of a conflict
         queue, at = state.topics.queue(topic, queue_id), 0
         while at < queue.end:
             place, count = queue.stretch(at)
             found.append(
-                Stretch(at, place.row, count, stored, place.payload.start, place.payload.end)
+                QueueSlice(at, place.row, count, stored, place.payload.start, place.payload.end)
             )
             at += count
     return found

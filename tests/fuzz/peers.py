@@ -13,9 +13,9 @@ from crc32c import crc32c
 from dledger.errors import InvalidArgument, NewerCommand, Refused
 from dledger.peers import peer_codec
 from dledger.peers.framing import BadFraming, FrameReader, prefix
-from dledger.peers.hello import ClientAddress, Hello, PeerAddress, check
+from dledger.peers.handshake import ClientAddress, Handshake, PeerAddress, check
 from dledger.peers.peer_codec import BadFrame, UnknownMessage
-from dledger.peers.replication_port import Ticket
+from dledger.peers.replication_port import ConnectToken
 from dledger.raft import messages as raft
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.rocketmq_stubs import definition
@@ -162,7 +162,7 @@ class Greetings(Target):
 
     name = "greetings"
     refuses = (InvalidArgument,)
-    _SEED: ClassVar = Hello(
+    _SEED: ClassVar = Handshake(
         group_id="6f9619ff-8b86-4d01-b42d-00cf4fc964ff",
         sender_id=A,
         sender_name="orders-0",
@@ -181,8 +181,8 @@ class Greetings(Target):
         return json_bytes(spoil(rng, json.loads(seed), 2))
 
     def feed(self, data: bytes) -> Hashable:
-        hello = Hello.decode(data.decode("latin-1"))
-        if Hello.decode(hello.encode()) != hello:
+        hello = Handshake.decode(data.decode("latin-1"))
+        if Handshake.decode(hello.encode()) != hello:
             raise Broken("said again it is another greeting")
         texts = (hello.group_id, hello.sender_id, hello.sender_name, hello.recipient_id)
         for text in (*texts, hello.endpoint.host):
@@ -252,7 +252,7 @@ class Tickets(Target):
         return ":".join(parts).encode("utf-8", "replace")
 
     def feed(self, data: bytes) -> Hashable:
-        ticket = Ticket.decode(data.decode("utf-8", "replace"))
-        if Ticket.decode(ticket.encode()) != ticket:
+        ticket = ConnectToken.decode(data.decode("utf-8", "replace"))
+        if ConnectToken.decode(ticket.encode()) != ticket:
             raise Broken("said again it is another ticket")
         return "ticket"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_TURNS = "tests/rocketmq/test_turns.py"
+_TURNS = "tests/rocketmq/test_long_polls.py"
 _DELIVERIES = "tests/broker/test_deliveries.py"
 
 CONSUMER_MUTANTS = (
     Mutant(
         name="a woken poll that goes away keeps its turn",
-        file="rocketmq/turns.py",
+        file="rocketmq/long_polls.py",
         old="            self._hand_on(waiter)\n",
         new="",
         why="a message lies there while polls wait, until another comes or the lease would end",
@@ -18,7 +18,7 @@ CONSUMER_MUTANTS = (
     ),
     Mutant(
         name="a turn that ends wakes nobody",
-        file="rocketmq/turns.py",
+        file="rocketmq/long_polls.py",
         old="        if not line.over:\n            self._due[line] = None\n",
         new="",
         why="polls wait beside what a RECEIVE before theirs left",
@@ -26,7 +26,7 @@ CONSUMER_MUTANTS = (
     ),
     Mutant(
         name="one message wakes every poll",
-        file="rocketmq/turns.py",
+        file="rocketmq/long_polls.py",
         old="want, enough, state = line.want, line.claimed + 1, self._engine.state",
         new="want, enough, state = line.want, 1, self._engine.state",
         why="a thousand idle consumers take the leader's core",
@@ -34,7 +34,7 @@ CONSUMER_MUTANTS = (
     ),
     Mutant(
         name="no look when a lease ends",
-        file="rocketmq/turns.py",
+        file="rocketmq/long_polls.py",
         old="        else:\n            self._set_timer(line)\n",
         new="",
         why="what was not acked is delivered again only when something else happens",
@@ -42,7 +42,7 @@ CONSUMER_MUTANTS = (
     ),
     Mutant(
         name="an attempt that asks again waits for its own messages",
-        file="rocketmq/turns.py",
+        file="rocketmq/long_polls.py",
         old="for attempt in changes.attempts:",
         new="for attempt in changes.attempts - changes.attempts:",
         why="an answer that was lost is hidden until its leases end",
@@ -50,7 +50,7 @@ CONSUMER_MUTANTS = (
     ),
     Mutant(
         name="any number of turns at once",
-        file="rocketmq/turns.py",
+        file="rocketmq/long_polls.py",
         old="while self._due and self._out < MAX_TURNS:",
         new="while self._due:",
         why="a thousand RECEIVEs are applied and answered in one turn of the event loop",
@@ -58,7 +58,7 @@ CONSUMER_MUTANTS = (
     ),
     Mutant(
         name="an ack that makes room wakes nobody",
-        file="broker/consumption.py",
+        file="broker/consumer_groups.py",
         old="if deliveries.lacks_room(",
         new="if not deliveries and deliveries.lacks_room(",
         why="a group at its bound of leases goes on only when a lease ends",

@@ -43,7 +43,7 @@ DELETION_MUTANTS = (
     ),
     Mutant(
         name="a delete changes what a snapshot refers to",
-        file="broker/consumption.py",
+        file="broker/consumer_groups.py",
         old="            self._own(name).forget(topic)\n",
         new="            self._groups[name].forget(topic)\n",
         why="a snapshot is of two moments",
@@ -67,7 +67,7 @@ DELETION_MUTANTS = (
     ),
     Mutant(
         name="polls of a deleted topic wait on",
-        file="rocketmq/turns.py",
+        file="rocketmq/long_polls.py",
         old="            self._over.wake(waiter.wake for waiter in waiters)\n",
         new="",
         why="a consumer hears of it only when its time is up",
@@ -115,7 +115,7 @@ DELETION_MUTANTS = (
     ),
     Mutant(
         name="everything is made on demand at once",
-        file="requests/budget.py",
+        file="requests/topic_resolver.py",
         old="        if self._left < 1:\n            return False\n",
         new="",
         why="a client fills the group with topics by naming them",
@@ -123,7 +123,7 @@ DELETION_MUTANTS = (
     ),
     Mutant(
         name="a stranger speaks for a client",
-        file="rocketmq/clients.py",
+        file="rocketmq/client_registry.py",
         old="        return caller.has_telemetry and caller.host == self.host\n",
         new="        return True\n",
         why="what a live consumer holds is given to others at a stranger's word",
@@ -139,7 +139,7 @@ DELETION_MUTANTS = (
     ),
     Mutant(
         name="anybody keeps a client alive for ever",
-        file="rocketmq/clients.py",
+        file="rocketmq/client_registry.py",
         old=" and now_s - with_telemetry_s < _WITHOUT_TELEMETRY_S",
         new="",
         why="what a dead consumer held is given to nobody",

@@ -4,38 +4,38 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_DISOWNING = "tests/raft/test_disowning.py"
+_LOG_DISCARD = "tests/raft/test_log_discard.py"
 _DAMAGED = "tests/raft/test_damaged_log.py"
 _ENDS = "tests/replica/test_discarded_end.py"
-_DISK = "tests/replica/test_disk.py"
+_DISK = "tests/replica/test_persistence.py"
 _LOG = "tests/store/test_commit_log.py"
 _FAULTY = "tests/store/test_faulty_slots.py"
 _TOOL = "tests/server/test_discard_tool.py"
 
 DISCARD_MUTANTS = (
     Mutant(
-        name="disown though a membership is unknown",
-        file="raft/disowning.py",
+        name="discard though a membership is unknown",
+        file="raft/log_discard.py",
         old="return nobody_leads and is_open and self._knows_who_decided(index)",
         new="return nobody_leads and is_open",
         why="too few are asked, and a committed entry is discarded",
-        checks=(_DISOWNING,),
+        checks=(_LOG_DISCARD,),
     ),
     Mutant(
-        name="disown by the word of those who did not decide",
-        file="raft/disowning.py",
+        name="discard by the word of those who did not decide",
+        file="raft/log_discard.py",
         old="if asked.electorate != self._memberships.electorate_before(asked.index):",
         new="if not asked.electorate:",
         why="a repair between question and answer changes who had a say",
-        checks=(_DISOWNING,),
+        checks=(_LOG_DISCARD,),
     ),
     Mutant(
-        name="leave on the disk what was disowned",
+        name="leave on the disk what was discarded",
         file="raft/log.py",
         old="        self._cut_behind = first - 1\n",
         new="",
         why="a restart or a snapshot brings a dead membership back into force",
-        checks=(_DISOWNING, _ENDS),
+        checks=(_LOG_DISCARD, _ENDS),
     ),
     Mutant(
         name="take a membership beyond the log from a snapshot",
@@ -55,7 +55,7 @@ DISCARD_MUTANTS = (
     ),
     Mutant(
         name="let a vote leave before the cut that it rests on",
-        file="replica/disk.py",
+        file="replica/persistence.py",
         old="self._send_held(self._votes, votes_up_to if is_cut else acks_up_to)",
         new="self._send_held(self._votes, votes_up_to)",
         why="what a vote says is not in the log comes back with a restart",
@@ -63,7 +63,7 @@ DISCARD_MUTANTS = (
     ),
     Mutant(
         name="acknowledge what is about to be cut",
-        file="replica/disk.py",
+        file="replica/persistence.py",
         old="            self._withdraw_acks(ready.cut_behind + 1)\n",
         new="",
         why="a leader counts on an entry that is not there",
@@ -71,7 +71,7 @@ DISCARD_MUTANTS = (
     ),
     Mutant(
         name="cut before what was to be written first",
-        file="replica/disk.py",
+        file="replica/persistence.py",
         old="if run and (cut_behind is not None or entries[0].index != run[-1].index + 1):",
         new="if run and entries and entries[0].index != run[-1].index + 1:",
         why="what was cut is written behind it",
@@ -111,7 +111,7 @@ DISCARD_MUTANTS = (
     ),
     Mutant(
         name="take another group's memberships for ours",
-        file="store/log_reading.py",
+        file="store/log_reader.py",
         old="if at > self._identity.recovered_to]",
         new="]",
         why="rot in a restored log keeps a group from discarding anything",
@@ -120,7 +120,7 @@ DISCARD_MUTANTS = (
     Mutant(
         name="write no identities behind a snapshot within the old log",
         file="store/commit_log.py",
-        old="self._rows_index = index\n                dropped = self._index.restart(base)",
+        old="self._state.rows_index = index\n                dropped = self._index.restart(base)",
         new="dropped = self._index.restart(base)",
         why="M56: one rotten record later the node refuses to start",
         checks=(_FAULTY,),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_CARE = "tests/replica/test_snapshot_care.py"
+_CARE = "tests/replica/test_snapshot_backoff.py"
 _FILES = "tests/store/test_snapshot_files.py"
 _WATCHDOG = "tests/common/test_watchdog.py"
 
@@ -35,7 +35,7 @@ GROWTH_MUTANTS = (
     ),
     Mutant(
         name="a snapshot is due at once after a death in one",
-        file="replica/upkeep.py",
+        file="replica/maintenance.py",
         old="        return self._now_s() < self._not_before_s or self._hands_over()\n",
         new="        return self._hands_over()\n",
         why="all nodes of a group die in it together",
@@ -43,7 +43,7 @@ GROWTH_MUTANTS = (
     ),
     Mutant(
         name="a leader that died in a snapshot keeps the lead",
-        file="replica/upkeep.py",
+        file="replica/maintenance.py",
         old="self._now_s() < self._not_before_s or self._hands_over()",
         new="self._now_s() < self._not_before_s",
         why="the group waits for a loop that stands still",
@@ -67,10 +67,10 @@ GROWTH_MUTANTS = (
     ),
     Mutant(
         name="a long turn that is not seen whole",
-        file="server/loop_turns.py",
+        file="server/loop_profile.py",
         old="        taken_s, self._seen_s = now_s - self._seen_s, now_s\n",
         new="        taken_s, self._seen_s = min(now_s - self._seen_s, BEAT_S), now_s\n",
         why="nobody sees what holds the loop up",
-        checks=("tests/server/test_loop_turns.py",),
+        checks=("tests/server/test_loop_profile.py",),
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _CONFLICTS = "tests/broker/test_message_id_conflicts.py"
-_DEDUPE = "tests/broker/test_dedupe.py"
+_DEDUPE = "tests/broker/test_deduplication.py"
 _IDENTITY = "tests/rocketmq/test_message_identity.py"
 _BROKEN = "tests/requests/test_broken_messages.py"
 
@@ -52,7 +52,7 @@ IDENTITY_MUTANTS = (
     ),
     Mutant(
         name="who was silent longest gives way, however little it holds",
-        file="broker/dedupe.py",
+        file="broker/deduplication.py",
         old="        return None if client is None else (-len(client), client.used_ms)\n",
         new="        return None if client is None else (client.used_ms,)\n",
         why="junk pushes out a quiet producer, whose retry is stored twice",
@@ -60,7 +60,7 @@ IDENTITY_MUTANTS = (
     ),
     Mutant(
         name="all topics give way alike",
-        file="broker/dedupe.py",
+        file="broker/deduplication.py",
         old="        return None if share is None else (-share.ids,)\n",
         new="        return None if share is None else (0,)\n",
         why="junk under many client ids pushes out the producers of other topics",
@@ -84,7 +84,7 @@ IDENTITY_MUTANTS = (
     ),
     Mutant(
         name="one scope for all that conflict",
-        file="rocketmq/identity.py",
+        file="rocketmq/sending.py",
         old='    return f"{client_id}#{digest.hexdigest()}"\n',
         new='    return f"{client_id}#{len(message.message_id):016x}"\n',
         why="the place where a message finds itself is taken as well",

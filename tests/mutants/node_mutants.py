@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_DISK = "tests/replica/test_disk.py"
+_DISK = "tests/replica/test_persistence.py"
 _DRIVER = "tests/replica/test_driver.py"
 _STALE = "tests/replica/test_stale_completion.py"
-_JOINING = "tests/server/test_joining.py"
+_JOINING = "tests/server/test_bootstrap.py"
 _ATTEMPTS = "tests/broker/test_attempts.py"
 _EDGE = "tests/sim/test_order_at_the_edge.py"
-_DEDUPE = "tests/broker/test_dedupe.py"
+_DEDUPE = "tests/broker/test_deduplication.py"
 _FEATURES = "tests/broker/test_features.py"
 _MIXED = "tests/system/test_mixed_versions.py"
 _UNUSED_GROUPS = "tests/broker/test_unused_groups.py"
@@ -19,7 +19,7 @@ _SNAPSHOTS = "tests/broker/test_broker_snapshots.py"
 NODE_MUTANTS = (
     Mutant(
         name="speak before the hard state is durable",
-        file="replica/disk.py",
+        file="replica/persistence.py",
         old="clean=not self._hard_state_busy and not self._hard_states,",
         new="clean=True,",
         why="votes leave before they are on disk",
@@ -27,7 +27,7 @@ NODE_MUTANTS = (
     ),
     Mutant(
         name="speak before the entries are durable",
-        file="replica/disk.py",
+        file="replica/persistence.py",
         old="clean=self.idle, durable=self._log_durable",
         new="clean=True, durable=self._log_durable",
         why="acks leave before the entries are on disk",
@@ -35,7 +35,7 @@ NODE_MUTANTS = (
     ),
     Mutant(
         name="ack what is about to be replaced",
-        file="replica/disk.py",
+        file="replica/persistence.py",
         old="self._withdraw_acks(ready.entries[0].index)",
         new="pass",
         why="an ack leaves for an entry that was never on disk",
@@ -43,7 +43,7 @@ NODE_MUTANTS = (
     ),
     Mutant(
         name="one completion for all batches of a sync",
-        file="replica/disk.py",
+        file="replica/persistence.py",
         old="for one in batches:  # each by itself:",
         new="for one in batches[:1]:  # each by itself:",
         why="the core waits for ever for writes that are done, or takes one for another",
@@ -51,7 +51,7 @@ NODE_MUTANTS = (
     ),
     Mutant(
         name="go on after the disk failed",
-        file="replica/disk.py",
+        file="replica/persistence.py",
         old="            self.stop()\n            self._events.disk_failed(error)\n",
         new="            self._events.hard_state_durable(HardState())\n",
         why="a node whose disk fails stays in the group and acknowledges",
@@ -67,7 +67,7 @@ NODE_MUTANTS = (
     ),
     Mutant(
         name="serve before the own term is applied",
-        file="replica/role_watch.py",
+        file="replica/role_observer.py",
         old="return self._core.role is Role.LEADER and self._term_applied == self._core.term",
         new="return self._core.role is Role.LEADER",
         why="a new leader answers from a state that lacks acknowledged entries",
@@ -75,7 +75,7 @@ NODE_MUTANTS = (
     ),
     Mutant(
         name="reuse a dedupe key",
-        file="broker/dedupe.py",
+        file="broker/deduplication.py",
         old="return not has_repeats(ids) and (client is None or not client.knows_any(ids))",
         new="return not has_repeats(ids)",
         why="a retry is stored a second time",
@@ -91,7 +91,7 @@ NODE_MUTANTS = (
     ),
     Mutant(
         name="a dedupe window without bound",
-        file="broker/dedupe.py",
+        file="broker/deduplication.py",
         old="while self._total > self._max_ids:",
         new="while self._total < 0:",
         why="memory grows with every client that ever wrote",
@@ -99,7 +99,7 @@ NODE_MUTANTS = (
     ),
     Mutant(
         name="forget a client before its hour is over",
-        file="broker/dedupe.py",
+        file="broker/deduplication.py",
         old="oldest.used_ms + SILENCE_MS > self._time.ms:",
         new="oldest.used_ms + SILENCE_MS > self._time.ms + 1:",
         why="a retry within the hour is stored a second time",
@@ -115,7 +115,7 @@ NODE_MUTANTS = (
     ),
     Mutant(
         name="who is silent goes, however few they are",
-        file="broker/dedupe.py",
+        file="broker/deduplication.py",
         old="min(FORGOTTEN_AT_ONCE, len(self._clients) - self._silent_kept)",
         new="min(FORGOTTEN_AT_ONCE, len(self._clients))",
         why="a producer that comes back with its spool after an outage stores a batch twice",
@@ -123,7 +123,7 @@ NODE_MUTANTS = (
     ),
     Mutant(
         name="a retry is no sign of life",
-        file="broker/dedupe.py",
+        file="broker/deduplication.py",
         old="            self._use((client_id, topic))\n",
         new="            pass\n",
         why="a client that only retries is forgotten while it does",
@@ -139,7 +139,7 @@ NODE_MUTANTS = (
     ),
     Mutant(
         name="a snapshot shares a client's ids with what goes on",
-        file="broker/dedupe.py",
+        file="broker/deduplication.py",
         old="        elif client.edition != self.edition.number:\n",
         new="        elif client.edition > self.edition.number:\n",
         why="a snapshot holds ids from behind its last entry, whose messages then count as stored",
@@ -163,7 +163,7 @@ NODE_MUTANTS = (
     ),
     Mutant(
         name="a snapshot shares leases with what goes on",
-        file="broker/groups.py",
+        file="broker/consumer_group.py",
         old="        if found is not None and found.edition != self.edition:\n",
         new="        if found is not None and found.edition > self.edition:\n",
         why="a message that was acked after the snapshot is acked in it",
@@ -204,7 +204,7 @@ NODE_MUTANTS = (
     ),
     Mutant(
         name="refuse a batch that has left the queue",
-        file="replica/proposing.py",
+        file="replica/proposer.py",
         old="""        if not self._core.has_room:
             return False""",
         new="""        if not self._core.has_room and self._queue.size_bytes:
@@ -213,7 +213,7 @@ NODE_MUTANTS = (
                 proposal.result.set_exception(__import__("dledger.errors").errors.Overloaded("full"))
             return False""",
         why="a batch is sent again and stored behind those that stood behind it",
-        checks=("tests/replica/test_proposing.py", _EDGE),
+        checks=("tests/replica/test_proposer.py", _EDGE),
     ),
     Mutant(
         name="more small messages under way than are remembered",
@@ -249,7 +249,7 @@ NODE_MUTANTS = (
     ),
     Mutant(
         name="a group goes though a message of it is on loan",
-        file="broker/groups.py",
+        file="broker/consumer_group.py",
         old="            lease.visible_at_ms > now_ms\n",
         new="            lease.visible_at_ms < 0\n",
         why="a consumer that works on a message for long finds its group gone",
@@ -257,7 +257,7 @@ NODE_MUTANTS = (
     ),
     Mutant(
         name="only receiving is using",
-        file="broker/consumption.py",
+        file="broker/consumer_groups.py",
         old="        group.used_ms = self.active_ms\n",
         new="        group.used_ms = group.used_ms or self.active_ms\n",
         why="a group that is in use loses its place",
@@ -265,7 +265,7 @@ NODE_MUTANTS = (
     ),
     Mutant(
         name="when a group was used is no part of a snapshot",
-        file="broker/groups.py",
+        file="broker/consumer_group.py",
         old="        group.used_ms = source.number()\n",
         new="        source.number()\n",
         why="a node that was restarted lets groups go that the others keep",
@@ -281,7 +281,7 @@ NODE_MUTANTS = (
     ),
     Mutant(
         name="start in spite of a tombstone",
-        file="server/joining.py",
+        file="server/bootstrap.py",
         old="        if tombstone is not None:\n",
         new="        if tombstone is not None and not tombstone.node_id:\n",
         why="a removed node votes and answers again",
@@ -289,7 +289,7 @@ NODE_MUTANTS = (
     ),
     Mutant(
         name="a disk behind since its sync began",
-        file="replica/disk_stall.py",
+        file="replica/leader_health.py",
         old="now_s - max(busy_since_s, self._behind_since_s) >=",
         new="now_s - busy_since_s >=",
         why="disks that hung together cost the group its leader when one of them comes back first",
@@ -345,17 +345,17 @@ NODE_MUTANTS = (
     ),
     Mutant(
         name="a greeting that is refused for a field more",
-        file="peers/hello.py",
+        file="peers/handshake.py",
         old='    where, level = said["endpoint"], said.get("feature_level", LOWEST_LEVEL)\n',
         new='    where, level = said["endpoint"], said["level"] if len(said) > 6 else 1\n',
         why="a newer node never comes into its group, and the rollout stands still",
-        checks=("tests/peers/test_hello.py",),
+        checks=("tests/peers/test_handshake.py",),
     ),
     Mutant(
         name="a connection that ends at a message to come",
         file="peers/peers.py",
         old="        except peer_codec.UnknownMessage as error:\n"
-        "            self._drop_unknown(hello, error)\n",
+        "            self._drop_unknown(handshake, error)\n",
         new="",
         why="a newer peer cuts itself off from the older ones with each such message",
         checks=("tests/peers/test_peer_links.py",),

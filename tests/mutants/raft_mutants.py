@@ -11,7 +11,7 @@ _ORDER = "tests/raft/test_order_of_persistence.py"
 _SCENARIOS = "tests/raft/test_scenarios.py"
 _MEMBERSHIP = "tests/raft/test_membership.py"
 _QUORUM = "tests/raft/test_quorum.py"
-_DISOWNING = "tests/raft/test_disowning.py"
+_LOG_DISCARD = "tests/raft/test_log_discard.py"
 _SAME_LOG = "tests/raft/test_same_log.py"
 _MANGLED = "tests/sim/test_mangled_entries.py"
 
@@ -26,7 +26,7 @@ RAFT_MUTANTS = (
     ),
     Mutant(
         name="vote twice in a term",
-        file="raft/elections.py",
+        file="raft/election.py",
         old="free = vote == message.sender or (vote is None and leader is None)",
         new="free = leader is None",
         why="two candidates can win the same term (5.2)",
@@ -34,7 +34,7 @@ RAFT_MUTANTS = (
     ),
     Mutant(
         name="vote for a log that is behind",
-        file="raft/elections.py",
+        file="raft/election.py",
         old="granted = free and self._is_up_to_date(message)",
         new="granted = free",
         why="a leader can lack what is committed (5.4.1)",
@@ -42,7 +42,7 @@ RAFT_MUTANTS = (
     ),
     Mutant(
         name="skip the vote's sync",
-        file="raft/elections.py",
+        file="raft/election.py",
         old="self._out.after_hard_state.append(\n            VoteResponse(",
         new="self._out.now.append(\n            VoteResponse(",
         why="a vote that is told before it is durable is given again after a power cut",
@@ -50,7 +50,7 @@ RAFT_MUTANTS = (
     ),
     Mutant(
         name="skip the write of a vote in a term already entered",
-        file="raft/standing.py",
+        file="raft/server_state.py",
         old="        self.handed = self.hard_state\n        return self.hard_state\n",
         new="        handed, self.handed = self.handed, self.hard_state\n"
         "        return self.hard_state if self.hard_state.term != handed.term else None\n",
@@ -59,15 +59,15 @@ RAFT_MUTANTS = (
     ),
     Mutant(
         name="count the own vote before it is durable",
-        file="raft/elections.py",
+        file="raft/election.py",
         old="self._votes = {}\n        self._out.after_hard_state.extend(",
-        new="self._votes = {self._standing.id: True}\n        self._out.after_hard_state.extend(",
+        new="self._votes = {self._state.id: True}\n        self._out.after_hard_state.extend(",
         why="a candidate wins with a vote that it may forget",
         checks=(_ORDER,),
     ),
     Mutant(
         name="keep the vote in a new term",
-        file="raft/standing.py",
+        file="raft/server_state.py",
         old="self._set(HardState(term))\n",
         new="self._set(HardState(term, self.vote))\n",
         why="a vote of an earlier term counts in this one (5.2)",
@@ -75,7 +75,7 @@ RAFT_MUTANTS = (
     ),
     Mutant(
         name="grant a pre-vote though a leader is heard",
-        file="raft/elections.py",
+        file="raft/election.py",
         old="granted=willing and not leased",
         new="granted=willing",
         why="a node that was cut off deposes a leader that works (thesis 4.2.3)",
@@ -83,8 +83,8 @@ RAFT_MUTANTS = (
     ),
     Mutant(
         name="lead without a quorum",
-        file="raft/leading.py",
-        old="return electorate.is_quorum(electorate.everyone - self.silent())",
+        file="raft/leader.py",
+        old="return electorate.is_quorum(electorate.everyone - self.inactive_voters())",
         new="return True",
         why="clients wait for a leader that can commit nothing (thesis 6.2)",
         checks=(_SCENARIOS,),
@@ -115,7 +115,7 @@ RAFT_MUTANTS = (
     ),
     Mutant(
         name="commit an older term by counting",
-        file="raft/leading.py",
+        file="raft/leader.py",
         old="return index if index >= self._term_start else 0",
         new="return index",
         why="a committed entry is overwritten (5.4.2, figure 8)",
@@ -123,15 +123,15 @@ RAFT_MUTANTS = (
     ),
     Mutant(
         name="what commits wait for is held back",
-        file="raft/catch_up_pace.py",
+        file="raft/flow_control.py",
         old="        self._settled_bytes = 0\n        return held",
         new="        return held",
         why="a follower whose word is needed gets its entries in shares, and clients wait",
-        checks=("tests/raft/test_catch_up_pace.py",),
+        checks=("tests/raft/test_flow_control.py",),
     ),
     Mutant(
         name="the leader counts what it has not synced",
-        file="raft/leading.py",
+        file="raft/leader.py",
         old="match_index = {self._config.id: self._log.durable_index}",
         new="match_index = {self._config.id: self._log.last_index}",
         why="an entry is committed that only a minority has on disk",
@@ -139,7 +139,7 @@ RAFT_MUTANTS = (
     ),
     Mutant(
         name="ack before sync",
-        file="raft/following.py",
+        file="raft/follower.py",
         old="self._out.after_entries.append(\n            stored(",
         new="self._out.now.append(\n            stored(",
         why="an acknowledged entry is lost in a power cut",
@@ -147,7 +147,7 @@ RAFT_MUTANTS = (
     ),
     Mutant(
         name="acks stay when what they rest on is replaced",
-        file="raft/following.py",
+        file="raft/follower.py",
         old="        self._out.retract_acks(first)\n",
         new="",
         why="the leader counts an entry that was truncated",
@@ -187,7 +187,7 @@ RAFT_MUTANTS = (
     ),
     Mutant(
         name="a follower commits more than was compared",
-        file="raft/following.py",
+        file="raft/follower.py",
         old="self._log.commit_to(min(message.commit_index, last))",
         new="self._log.commit_to(min(message.commit_index, self._log.last_index))",
         why="entries behind those of the message may conflict, and are applied (figure 2)",
@@ -195,7 +195,7 @@ RAFT_MUTANTS = (
     ),
     Mutant(
         name="a heartbeat commits what was not compared",
-        file="raft/leading.py",
+        file="raft/leader.py",
         old="is_behind = peer.match_index < self._log.commit_index",
         new="is_behind = False",
         why="a follower whose log differs applies its own entries",
@@ -203,7 +203,7 @@ RAFT_MUTANTS = (
     ),
     Mutant(
         name="confirm reads without a quorum",
-        file="raft/leading.py",
+        file="raft/leader.py",
         old="confirmed = self._memberships.electorate.committed(acked_round)",
         new="confirmed = self._round",
         why="a leader that was replaced answers with old data (thesis 6.4)",
@@ -211,7 +211,7 @@ RAFT_MUTANTS = (
     ),
     Mutant(
         name="read before an entry of the own term",
-        file="raft/leading.py",
+        file="raft/leader.py",
         old="if self._log.commit_index < self._term_start:",
         new="if self._term_start < 0:",
         why="a new leader's commit index may lag behind what was acknowledged (thesis 6.4)",
@@ -219,7 +219,7 @@ RAFT_MUTANTS = (
     ),
     Mutant(
         name="two membership changes at a time",
-        file="raft/changes.py",
+        file="raft/membership_change.py",
         old="return final and not self._memberships.current.is_joint",
         new="return not self._memberships.current.is_joint",
         why="quorums of two changes need not meet (thesis 4.1)",
@@ -227,7 +227,7 @@ RAFT_MUTANTS = (
     ),
     Mutant(
         name="a truncated membership stays in force",
-        file="raft/following.py",
+        file="raft/follower.py",
         old="        self._memberships.truncate(first)\n",
         new="",
         why="nodes decide by a membership that no log holds (6)",
@@ -235,7 +235,7 @@ RAFT_MUTANTS = (
     ),
     Mutant(
         name="accept a removed member",
-        file="raft/changes.py",
+        file="raft/membership_change.py",
         old="        if returning:\n",
         new="        if returning and not current:\n",
         why="a node comes back that may have forgotten what it acknowledged",
@@ -251,35 +251,35 @@ RAFT_MUTANTS = (
     ),
     Mutant(
         name="proposals without bound",
-        file="raft/leading.py",
+        file="raft/leader.py",
         old="        if held >= limit:\n",
         new="        if held < 0:\n",
         why="memory grows without bound while followers are away",
         checks=(_CORE,),
     ),
     Mutant(
-        name="disown an entry by our own word",
-        file="raft/disowning.py",
-        old="self._answers = {self._standing.id: False}",
-        new="self._answers = {self._standing.id: True}",
+        name="discard an entry by our own word",
+        file="raft/log_discard.py",
+        old="self._answers = {self._state.id: False}",
+        new="self._answers = {self._state.id: True}",
         why="we may have committed it with those who were not asked",
-        checks=(_DISOWNING,),
+        checks=(_LOG_DISCARD,),
     ),
     Mutant(
-        name="disown an entry that a leader of the term counts on",
-        file="raft/disowning.py",
-        old="unchanged and self._standing.led_term < asked.term and",
+        name="discard an entry that a leader of the term counts on",
+        file="raft/log_discard.py",
+        old="unchanged and self._state.led_term < asked.term and",
         new="unchanged and",
         why="what was acknowledged in that term is discarded (5.3)",
-        checks=(_DISOWNING,),
+        checks=(_LOG_DISCARD,),
     ),
     Mutant(
-        name="disown an entry in a term that nobody has entered",
-        file="raft/disowning.py",
+        name="discard an entry in a term that nobody has entered",
+        file="raft/log_discard.py",
         old="self._begin(asked.index, firm=True)",
         new="self._discard(asked.index)",
         why="a leader of the present term may still commit it",
-        checks=(_DISOWNING,),
+        checks=(_LOG_DISCARD,),
     ),
     Mutant(
         name="ask those whom the entry itself made voters",
@@ -291,15 +291,15 @@ RAFT_MUTANTS = (
     ),
     Mutant(
         name="lack what a snapshot took in",
-        file="raft/disowning.py",
-        old="self._standing.installing is not None or index < self._log.first_index",
-        new="self._standing.installing is not None",
+        file="raft/log_discard.py",
+        old="self._state.installing is not None or index < self._log.first_index",
+        new="self._state.installing is not None",
         why="a committed entry is discarded because a witness has compacted it",
-        checks=(_DISOWNING,),
+        checks=(_LOG_DISCARD,),
     ),
     Mutant(
         name="take entries behind another log than the leader's",
-        file="raft/following.py",
+        file="raft/follower.py",
         old="elif self._log.chain(message.previous_index) != message.previous_chain:",
         new="elif False:",
         why="what differs before them stays on one replica for good, and nothing shows it",
@@ -307,7 +307,7 @@ RAFT_MUTANTS = (
     ),
     Mutant(
         name="take entries as they come",
-        file="raft/following.py",
+        file="raft/follower.py",
         old="if chains and chains[-1] != message.last_chain:",
         new="if False:",
         why="what a bad memory changed on its way is acknowledged and applied",
@@ -315,7 +315,7 @@ RAFT_MUTANTS = (
     ),
     Mutant(
         name="take an entry of the same term and index for the same one",
-        file="raft/following.py",
+        file="raft/follower.py",
         old="if known and self._log.chain(entries[known - 1].index) != chains[known - 1]:",
         new="if False:",
         why="a forged entry is acknowledged as the true one, and committed",
@@ -323,7 +323,7 @@ RAFT_MUTANTS = (
     ),
     Mutant(
         name="commit on a heartbeat's word",
-        file="raft/following.py",
+        file="raft/follower.py",
         old="if self._log.chain(index) == message.commit_chain:",
         new="if True:",
         why="an entry is applied that no majority has",
@@ -331,7 +331,7 @@ RAFT_MUTANTS = (
     ),
     Mutant(
         name="count an acknowledgement of another log",
-        file="raft/leading.py",
+        file="raft/leader.py",
         old="if not self._log.knows(index) or self._log.chain(index) == message.match_chain:",
         new="if True:",
         why="an entry is acknowledged to its client that only the leader has",
@@ -347,7 +347,7 @@ RAFT_MUTANTS = (
     ),
     Mutant(
         name="install a snapshot of another log",
-        file="raft/installing.py",
+        file="raft/snapshot_receiver.py",
         old="known and self._log.chain(info.last_index) != info.last_chain",
         new="False",
         why="what is committed here is replaced by something else",
@@ -371,7 +371,7 @@ RAFT_MUTANTS = (
     ),
     Mutant(
         name="nothing is left to do while somebody learns",
-        file="raft/changes.py",
+        file="raft/membership_change.py",
         old="if not self._rounds and self._config.id in current.voter_ids:",
         new="if self._config.id in current.voter_ids:",
         why="a learner that has caught up never votes",

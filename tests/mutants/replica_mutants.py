@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _ROOM = "tests/replica/test_disk_without_room.py"
-_VIEW = "tests/replica/test_log_view.py"
+_VIEW = "tests/replica/test_entry_cache.py"
 _SNAPSHOTS = "tests/replica/test_node_snapshots.py"
-_REFETCH = "tests/replica/test_refetch.py"
+_REFETCH = "tests/replica/test_repair.py"
 _RETENTION = "tests/replica/test_retention.py"
 _READS = "tests/replica/test_linearizable_reads.py"
 _BOUNDS = "tests/replica/test_bounds.py"
@@ -16,7 +16,7 @@ _INSTALLATION = "tests/replica/test_installation.py"
 REPLICA_MUTANTS = (
     Mutant(
         name="what found no room goes behind what came later",
-        file="replica/disk.py",
+        file="replica/persistence.py",
         old="self._batches[:0] = batches",
         new="self._batches += batches",
         why="entries are written out of order, and the log has a hole",
@@ -24,7 +24,7 @@ REPLICA_MUTANTS = (
     ),
     Mutant(
         name="a vote that found no room counts as written",
-        file="replica/disk.py",
+        file="replica/persistence.py",
         old="            if not self._hard_states:\n"
         "                self._hard_states.append((sequence, hard_state))\n",
         new="",
@@ -33,7 +33,7 @@ REPLICA_MUTANTS = (
     ),
     Mutant(
         name="install before the hard state is durable",
-        file="replica/disk.py",
+        file="replica/persistence.py",
         old="if self.idle and not self._hard_state_busy and not self._hard_states:",
         new="if self.idle:",
         why="after a restart a leader of an earlier term may append where a snapshot decided",
@@ -57,7 +57,7 @@ REPLICA_MUTANTS = (
     ),
     Mutant(
         name="keep a chunk that was read before a truncation",
-        file="replica/log_view.py",
+        file="replica/entry_cache.py",
         old="        if truncations != self._log.truncations:\n            self._on_loaded()",
         new="        if truncations < 0:\n            self._on_loaded()",
         why="a leader sends entries that were overwritten",
@@ -65,7 +65,7 @@ REPLICA_MUTANTS = (
     ),
     Mutant(
         name="read what is about to be dropped",
-        file="replica/log_view.py",
+        file="replica/entry_cache.py",
         old="max(self._log.first_index, self._log.needed_from)",
         new="self._log.first_index",
         why="a follower is to be sent entries whose files a thread removes",
@@ -73,7 +73,7 @@ REPLICA_MUTANTS = (
     ),
     Mutant(
         name="drop what the snapshot on disk still needs",
-        file="replica/upkeep.py",
+        file="replica/maintenance.py",
         old="first_index_without(self._log.sealed(), self._snapshots.first_index)",
         new="first_index_without(self._log.sealed(), self._state.first_index)",
         why="a node that restarts before its next snapshot has neither state nor log",
@@ -113,7 +113,7 @@ REPLICA_MUTANTS = (
     ),
     Mutant(
         name="ask about the entry behind the damage",
-        file="replica/refetch.py",
+        file="replica/repair.py",
         old="if each.stop > applied_index + 1)",
         new="if each.stop >= applied_index + 1)",
         why="an entry that is whole is discarded",
@@ -121,7 +121,7 @@ REPLICA_MUTANTS = (
     ),
     Mutant(
         name="try the same damage for ever",
-        file="replica/refetch.py",
+        file="replica/repair.py",
         old="            self._tried_up_to = damages[-1].stop\n",
         new="",
         why="what is behind 64 ranges that nobody gives is never repaired",
@@ -169,11 +169,11 @@ REPLICA_MUTANTS = (
     ),
     Mutant(
         name="take user data while a write waits for room",
-        file="replica/disk_room.py",
+        file="replica/persistence.py",
         old="elif self.refusal is not None and not retrying:",
         new="elif self.refusal is not None:",
         why="memory fills with what cannot be written",
-        checks=("tests/replica/test_disk_room.py",),
+        checks=("tests/replica/test_disk_space.py",),
     ),
     Mutant(
         name="call a change of members done before it is committed",
@@ -185,7 +185,7 @@ REPLICA_MUTANTS = (
     ),
     Mutant(
         name="give whole entries only from the first",
-        file="store/whole_entries.py",
+        file="peers/records.py",
         old="            first = damaged.stop\n",
         new="            return ()\n",
         why="two nodes with damage at the same place do not help each other with the rest",

@@ -24,8 +24,8 @@ from dledger.peers.peer_codec import (
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
-    DisownRequest,
-    DisownResponse,
+    DiscardRequest,
+    DiscardResponse,
     HeartbeatRequest,
     HeartbeatResponse,
     InstallSnapshotRequest,
@@ -97,8 +97,8 @@ def test_every_message_comes_out_as_it_went_in(
         HeartbeatRequest(**ENDS, term=term, commit_index=one, commit_chain=crc, round=two),
         HeartbeatResponse(**ENDS, term=term, round=one),
         TimeoutNow(**ENDS, term=term),
-        DisownRequest(**ENDS, term=term, index=one, entry_term=two, firm=flag),
-        DisownResponse(**ENDS, term=term, index=one, entry_term=two, firm=flag, lacks=not flag),
+        DiscardRequest(**ENDS, term=term, index=one, entry_term=two, firm=flag),
+        DiscardResponse(**ENDS, term=term, index=one, entry_term=two, firm=flag, lacks=not flag),
         InstallSnapshotRequest(
             **ENDS,
             term=term,

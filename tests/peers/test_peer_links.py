@@ -14,7 +14,7 @@ import pytest
 from dledger.common.features import FEATURES, Features, MemberLevels
 from dledger.errors import MemberRemoved, NewerCommand
 from dledger.peers import frame_stream, peer_link
-from dledger.peers.hello import ClientAddress, Hello, PeerAddress
+from dledger.peers.handshake import ClientAddress, Handshake, PeerAddress
 from dledger.peers.peer_codec import encode
 from dledger.peers.peers import Peers
 from dledger.raft.messages import AppendRequest, Message, VoteResponse
@@ -56,9 +56,9 @@ class End:
     def member(self) -> Member:
         return Member(id=self.id, name=self.id, address=f"127.0.0.1:{self.port}")
 
-    def hello_to(self, member: Member) -> Hello:
+    def handshake_to(self, member: Member) -> Handshake:
         host = "127.0.0.1"
-        return Hello(
+        return Handshake(
             group_id="g",
             sender_id=self.id,
             sender_name=self.id,
@@ -67,8 +67,8 @@ class End:
             feature_level=self.features.level,
         )
 
-    async def hello_from(self, hello: Hello) -> Member | None:
-        return self.known.get(hello.sender_id)
+    async def handshake_from(self, handshake: Handshake) -> Member | None:
+        return self.known.get(handshake.sender_id)
 
     def receive(self, message: Message) -> None:
         self.received.append(message)
@@ -353,9 +353,11 @@ async def test_a_greeting_moves_no_member(ends: tuple[End, End]) -> None:
     one, other = ends
     await _meet(one, other)
     link = one.peers._links[other.id]
-    hello = replace(other.hello_to(one.member), endpoint=PeerAddress(host="127.0.0.66", port=1))
+    handshake = replace(
+        other.handshake_to(one.member), endpoint=PeerAddress(host="127.0.0.66", port=1)
+    )
 
-    one.peers._heard_from(hello, other.member)
+    one.peers._heard_from(handshake, other.member)
 
     assert one.peers._links[other.id] is link
     assert one.peers.address(other.member) == f"127.0.0.1:{other.port}"
@@ -369,7 +371,7 @@ async def test_what_a_node_tells_counts_where_its_membership_has_it(
 ) -> None:
     """A node that knows no member answers where the greeting says; its routes wait for more."""
     one, other = ends
-    one.peers._heard_from(other.hello_to(one.member), None)
+    one.peers._heard_from(other.handshake_to(one.member), None)
     await _until(lambda: one.peers.connected(other.id))
     assert one.peers.endpoints == {}
 
@@ -383,7 +385,7 @@ async def test_a_link_to_where_a_greeting_said_gives_way_to_the_membership(
 ) -> None:
     """Though it is up."""
     one, other = ends
-    one.peers._heard_from(other.hello_to(one.member), None)
+    one.peers._heard_from(other.handshake_to(one.member), None)
     await _until(lambda: one.peers.connected(other.id))
     moved = replace(other.member, address=f"localhost:{other.port}")
 

@@ -14,13 +14,13 @@ from dledger.errors import InvalidArgument, MemberRemoved
 from dledger.peers import replication_port
 from dledger.peers.frame_stream import FrameStream
 from dledger.peers.framing import prefix
-from dledger.peers.hello import Hello, PeerAddress
+from dledger.peers.handshake import Handshake, PeerAddress
 from dledger.peers.peer_codec import BadFrame
-from dledger.peers.replication_port import ReplicationPort, Ticket
+from dledger.peers.replication_port import ConnectToken, ReplicationPort
 from dledger.types import NodeId
 
 HOST = "127.0.0.1"
-HELLO = Hello(
+HELLO = Handshake(
     group_id="g",
     sender_id=NodeId("a"),
     sender_name="orders-0",
@@ -34,18 +34,18 @@ class Listening:
     """A replication port, what it took, and whom it lost. Frames that are bad end as in `Peers`."""
 
     frames: list[bytes] = field(default_factory=list)
-    lost: list[Hello] = field(default_factory=list)
+    lost: list[Handshake] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.port = ReplicationPort(self._take, self.lost.append)
         self.port.bind(HOST, 0)
 
-    def _take(self, hello: Hello, frame: memoryview) -> None:
-        assert hello == HELLO
+    def _take(self, handshake: Handshake, frame: memoryview) -> None:
+        assert handshake == HELLO
         if frame == b"bad":
             raise BadFrame("not a Raft message")
         if frame == b"removed":
-            raise MemberRemoved(hello.sender_id, group_id="g", index=7)
+            raise MemberRemoved(handshake.sender_id, group_id="g", index=7)
         self.frames.append(bytes(frame))
 
 
@@ -92,7 +92,7 @@ async def test_frames_arrive_in_order_with_a_ticket(
 ) -> None:
     """Small ones and ones that no buffer holds at once."""
     with listening.port.admitted(HELLO) as ticket:
-        stream.open(HOST, Ticket.decode(ticket.encode()))
+        stream.open(HOST, ConnectToken.decode(ticket.encode()))
         await _sends(stream, listening, b"first")
         frames = [b"", b"x" * 3_000_000, *(bytes([n]) * 1000 for n in range(100))]
         await asyncio.sleep(0.1)
@@ -286,7 +286,7 @@ async def test_a_peer_that_does_not_read_holds_a_bounded_backlog(
         done.set()
 
     server = await asyncio.start_server(reads_late, HOST, 0, limit=1 << 16)
-    stream.open(HOST, Ticket(server.sockets[0].getsockname()[1], bytes(16)))
+    stream.open(HOST, ConnectToken(server.sockets[0].getsockname()[1], bytes(16)))
     await _until(lambda: stream.connected)
     sender = stream._sender
     assert sender is not None
@@ -321,7 +321,7 @@ async def test_a_peer_that_takes_nothing_any_more_is_connected_to_anew(
         await forever.wait()
 
     server = await asyncio.start_server(reads_nothing, HOST, 0, limit=1 << 16)
-    stream.open(HOST, Ticket(server.sockets[0].getsockname()[1], bytes(16)))
+    stream.open(HOST, ConnectToken(server.sockets[0].getsockname()[1], bytes(16)))
     await _until(lambda: stream.connected)
 
     for _ in range(100):
@@ -339,7 +339,7 @@ async def test_a_port_that_is_shut_is_told_once(
     listening: Listening, stream: FrameStream, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever looks why nothing is replicated finds the address: a NetworkPolicy, say."""
-    ticket = Ticket(listening.port.number, bytes(16))
+    ticket = ConnectToken(listening.port.number, bytes(16))
     listening.port.close()
     await asyncio.sleep(0)
 
@@ -355,5 +355,5 @@ async def test_a_port_that_is_shut_is_told_once(
 @pytest.mark.parametrize("text", ["", "x", "0:" + "00" * 16, "70000:" + "00" * 16, "1:00", "1:zz"])
 def test_a_ticket_that_is_none_is_refused(text: str) -> None:
     """The peer may be anything."""
-    with pytest.raises(InvalidArgument, match="not a ticket"):
-        Ticket.decode(text)
+    with pytest.raises(InvalidArgument, match="not a connect token"):
+        ConnectToken.decode(text)

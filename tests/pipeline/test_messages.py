@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dledger.broker.frames import CommandType, MalformedCommandError, frame, split
+from dledger.broker.command_frame import CommandType, MalformedCommandError, frame, split
 from dledger.broker.message import Message
 from dledger.broker.produce import ProduceFrame
 from dledger_pipeline.errors import MalformedMessage

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dledger.broker.command_frame import CommandType
 from dledger.broker.commands import CreateTopic, DeleteTopic
-from dledger.broker.frames import CommandType
 from dledger.broker.message import Message
 from dledger.broker.produce import VERSION, ProduceFrame
 from dledger.types import EntryKind

@@ -50,7 +50,7 @@ def test_agreement_is_the_highest_entry_not_above_in_index_nor_term(
     while expected and terms[expected - 1] > term:
         expected -= 1
 
-    found = log.agreement(index, term)
+    found = log.find_conflict_by_term(index, term)
 
     assert found == (expected, terms[expected - 1] if expected else 0)
 
@@ -162,11 +162,11 @@ def test_log_behind_is_not_up_to_date() -> None:
     log = log_with(1, 2, 2)
 
     ours = {"last_chain": log.last_chain}
-    assert log.is_behind_or_equal(last_index=3, last_term=2, **ours)
-    assert log.is_behind_or_equal(last_index=4, last_term=2, last_chain=0)
-    assert log.is_behind_or_equal(last_index=1, last_term=3, last_chain=0)
-    assert not log.is_behind_or_equal(last_index=2, last_term=2, last_chain=log.chain(2))
-    assert not log.is_behind_or_equal(last_index=9, last_term=1, last_chain=0)
+    assert log.is_up_to_date(last_index=3, last_term=2, **ours)
+    assert log.is_up_to_date(last_index=4, last_term=2, last_chain=0)
+    assert log.is_up_to_date(last_index=1, last_term=3, last_chain=0)
+    assert not log.is_up_to_date(last_index=2, last_term=2, last_chain=log.chain(2))
+    assert not log.is_up_to_date(last_index=9, last_term=1, last_chain=0)
 
 
 @pytest.mark.found
@@ -174,7 +174,7 @@ def test_a_log_that_differs_before_the_same_last_entry_is_not_up_to_date() -> No
     """One of the two is wrong, and whose vote it gets would say that it is right (found: S8)."""
     log = log_with(1, 2, 2)
 
-    assert not log.is_behind_or_equal(last_index=3, last_term=2, last_chain=log.last_chain ^ 1)
+    assert not log.is_up_to_date(last_index=3, last_term=2, last_chain=log.last_chain ^ 1)
 
 
 def test_memberships_are_part_of_the_helper_log() -> None:

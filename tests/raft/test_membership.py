@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from dledger.errors import InvalidArgument, NotLeader, Refused, Unavailable
 from dledger.raft import membership as rules
-from dledger.raft.catch_up import CatchUp
+from dledger.raft.membership_change import CatchUp
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
-    DisownRequest,
+    DiscardRequest,
     HeartbeatRequest,
     HeartbeatResponse,
     Message,
@@ -474,7 +474,7 @@ def test_introduced_leader_that_the_own_membership_does_not_know_is_followed() -
         (HeartbeatRequest, {"commit_index": 1, "round": 1}),
         (VoteRequest, {"last_index": 9, "last_term": 9, "transfer": True}),
         (PreVoteRequest, {"last_index": 9, "last_term": 9}),
-        (DisownRequest, {"index": 1, "entry_term": 1, "firm": True}),
+        (DiscardRequest, {"index": 1, "entry_term": 1, "firm": True}),
         (TimeoutNow, {}),
     ],
 )

@@ -12,8 +12,8 @@ from dledger.broker.state import BrokerState
 from dledger.files.files import RealFiles
 from dledger.raft.core import Raft
 from dledger.raft.messages import (
-    DisownRequest,
-    DisownResponse,
+    DiscardRequest,
+    DiscardResponse,
     HeartbeatRequest,
     InstallSnapshotRequest,
     Message,
@@ -116,14 +116,14 @@ class LoneNode:
         asked = await eventually(lambda: self._asked(firm=firm))
         return {one.recipient for one in asked}
 
-    def _asked(self, *, firm: bool) -> list[DisownRequest]:
-        return [m for m in self.sent if isinstance(m, DisownRequest) and m.firm is firm]
+    def _asked(self, *, firm: bool) -> list[DiscardRequest]:
+        return [m for m in self.sent if isinstance(m, DiscardRequest) and m.firm is firm]
 
     def lacks(self, *peers: NodeId, firm: bool) -> None:
         """Let peers say that they lack what they were asked for."""
         for one in self._asked(firm=firm):
             if one.recipient in peers:
-                answer = DisownResponse(
+                answer = DiscardResponse(
                     sender=one.recipient,
                     recipient=SELF,
                     term=one.term,

@@ -14,9 +14,9 @@ from dledger.peers import outbox
 from dledger.peers.outbox import Outbox
 from dledger.raft.messages import AppendRequest, HeartbeatResponse, Message
 from dledger.raft.ready import Ready
-from dledger.replica.disk import MAX_HELD, Disk
-from dledger.replica.disk_stall import StallLimits
 from dledger.replica.driver import DriverConfig
+from dledger.replica.leader_health import StallLimits
+from dledger.replica.persistence import MAX_HELD, Persister
 from dledger.store.hard_state import HardStateFile
 from dledger.types import HardState, NodeId
 from tests.replica.gated_files import GatedFiles
@@ -43,7 +43,7 @@ async def test_answers_that_wait_for_a_hanging_disk_are_bounded(tmp_path: Path) 
     files = GatedFiles()
     hard_state_file = HardStateFile(files, tmp_path)
     sent: list[Message] = []
-    disk = Disk(
+    disk = Persister(
         log=cast("Any", None),
         hard_state_file=hard_state_file,
         send=sent.append,
@@ -69,7 +69,7 @@ async def test_the_newest_vote_is_written_after_a_hanging_one(tmp_path: Path) ->
     """Only the newest hard state waits: it covers those before it."""
     files = GatedFiles()
     hard_state_file = HardStateFile(files, tmp_path)
-    disk = Disk(
+    disk = Persister(
         log=cast("Any", None),
         hard_state_file=hard_state_file,
         send=lambda _: None,

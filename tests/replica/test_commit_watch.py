@@ -10,7 +10,7 @@ from crc32c import crc32c
 
 from dledger.common.status import MemberStatus, NodeStatus
 from dledger.raft.messages import AppendRequest, AppendResponse, Message
-from dledger.replica.commit_watch import CommitWatch
+from dledger.replica.leader_health import CommitWatch
 from dledger.services.admin import status_response
 from dledger.types import EntryKind, Member, NodeId
 from tests.replica.group import TestGroup, command, eventually

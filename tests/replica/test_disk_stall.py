@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dledger.replica.disk_stall import StallLimits, StallWatch
 from dledger.replica.driver import DriverConfig
+from dledger.replica.leader_health import StallLimits, StallWatch
 from tests.replica.gated_files import GatedFiles
 from tests.replica.group import IDS, TestGroup, TestNode, command, eventually
 

@@ -12,8 +12,8 @@ from dledger.common.metrics import NodeMetrics
 from dledger.errors import DiskFull
 from dledger.raft.messages import AppendResponse, HeartbeatResponse, Message, VoteResponse
 from dledger.raft.ready import Ready
-from dledger.replica import disk as disk_module
-from dledger.replica.disk import Disk
+from dledger.replica import persistence as disk_module
+from dledger.replica.persistence import Persister
 from dledger.store.commit_log import CommitLog
 from dledger.store.hard_state import HardStateFile
 from dledger.types import Entry, EntryKind, HardState, NodeId
@@ -65,7 +65,7 @@ class Bench:
         self.durable: list[tuple[int, int]] = []
         self.states: list[HardState] = []
         self.full: list[DiskFull] = []
-        self.disk = Disk(
+        self.disk = Persister(
             log=cast("CommitLog", self.store),
             hard_state_file=cast("HardStateFile", self.store),
             send=self.sent.append,

@@ -12,8 +12,8 @@ import pytest
 from dledger.errors import DiskFull, LeadershipLost, NotLeader
 from dledger.raft.messages import AppendResponse, VoteResponse
 from dledger.raft.ready import Ready
-from dledger.replica.disk_stall import StallLimits
 from dledger.replica.driver import DriverConfig
+from dledger.replica.leader_health import StallLimits
 from dledger.types import Entry, Role
 from tests.replica.gated_files import GatedFiles
 from tests.replica.group import IDS, TestGroup, TestNode, command, eventually, split

@@ -15,8 +15,8 @@ from dledger.common.metrics import NodeMetrics
 from dledger.errors import DiskFull, StorageError
 from dledger.files.memory_files import Fault, MemoryFiles
 from dledger.raft.ready import Ready, SnapshotChunk
-from dledger.replica.disk import Disk
 from dledger.replica.installation import Installation
+from dledger.replica.persistence import Persister
 from dledger.replica.snapshots import Memberships, Snapshots
 from dledger.store.commit_log import CommitLog
 from dledger.store.format import Base
@@ -63,7 +63,7 @@ class Bench:
         self.snapshots.attach(
             applied_index=lambda: 0, on_loaded=lambda: None, on_error=self.disk_failed
         )
-        self.disk = Disk(
+        self.disk = Persister(
             log=self.log,
             hard_state_file=self.hard_state_file,
             send=lambda _: None,

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from dledger.common.metrics import NodeMetrics, Sample
 from dledger.common.status import FailoverRecord
 from dledger.errors import NotLeader
-from dledger.server.node_sample import quorum_margin
+from dledger.server.node_report import quorum_margin
 from tests.replica.gated_files import GatedFiles
 from tests.replica.group import IDS, TestGroup, TestNode, command, eventually
 

@@ -17,9 +17,9 @@ from dledger.common.metrics import NodeMetrics
 from dledger.errors import CorruptFile
 from dledger.files.files import DiskUsage
 from dledger.raft.messages import InstallSnapshotRequest, Message
+from dledger.replica.maintenance import Maintenance, SnapshotPolicy
 from dledger.replica.retention import RetentionPolicy
 from dledger.replica.snapshots import Snapshots
-from dledger.replica.upkeep import SnapshotPolicy, Upkeep
 from tests.replica.group import TestGroup, TestNode, eventually
 
 _BODY = b"x" * 60_000
@@ -58,8 +58,10 @@ async def _create(leader: TestNode) -> None:
         await leader.driver.propose(command.encode(), grows=True)
 
 
-def _upkeep(node: TestNode, *, hours: int = 0, percent: int = 0, group_hours: int = 0) -> Upkeep:
-    return Upkeep(
+def _upkeep(
+    node: TestNode, *, hours: int = 0, percent: int = 0, group_hours: int = 0
+) -> Maintenance:
+    return Maintenance(
         node.driver,
         node.log,
         _state(node),
@@ -82,7 +84,7 @@ async def _digests_agree(group: TestGroup) -> None:
 
 
 async def _ask_again(node: TestNode, damaged: list[range]) -> None:
-    """Say that no peer gives these, again and again as `Refetcher` does; some are applied."""
+    """Say that no peer gives these, again and again as `LogRepairer` does; some are applied."""
     while True:
         node.driver.entries_lost(damaged)
         await asyncio.sleep(0.2)

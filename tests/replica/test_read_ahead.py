@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from dledger.replica import log_view
-from dledger.replica.log_view import LogView
+from dledger.replica import entry_cache
+from dledger.replica.entry_cache import EntryCache
 from dledger.types import Entry, EntryKind
 
 
@@ -45,7 +45,7 @@ class Viewed:
     def __init__(self) -> None:
         self.log = OldLog()
         self.loaded = asyncio.Event()
-        self.view = LogView(
+        self.view = EntryCache(
             cast("Any", self.log),
             ThreadPoolExecutor(1),
             on_loaded=self.loaded.set,
@@ -73,7 +73,7 @@ async def test_the_next_chunk_is_read_while_one_is_on_its_way() -> None:
 
 async def test_chunks_that_nobody_uses_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """A follower that has caught up leaves nothing behind in its leader's memory."""
-    monkeypatch.setattr(log_view, "_KEEP_S", 0.01)
+    monkeypatch.setattr(entry_cache, "_KEEP_S", 0.01)
     viewed = Viewed()
 
     await viewed.entries(8)

@@ -23,7 +23,7 @@ from dledger.replica.proposals import Command, closed
 from dledger.requests.config import GatewayConfig
 from dledger.requests.engine import ClientEndpoint
 from dledger.server.gateway import Gateway
-from dledger.services.made import MadeServicer
+from dledger.services.topic_admin import TopicAdminServicer
 from dledger.types import Entry, EntryKind, Member, NodeId
 
 WAIT_S = 30.0
@@ -229,7 +229,7 @@ async def memory_group(
         engine = MemoryEngine(group, number)
         node = Node(engine, Gateway(engine, config or GatewayConfig()))
         node.port = await _serve(node, node.gateway.handlers())
-        made = MadeServicer(engine).handler()
+        made = TopicAdminServicer(engine).handler()
         node.peer_port = await _serve(node, (*node.gateway.handlers(peer_port=True), made))
         if tls is not None:
             credentials = grpc.ssl_server_credentials([tls])

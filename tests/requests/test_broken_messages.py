@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import grpc.aio
 import pytest
 
-from dledger.broker.frames import CommandType, frame
+from dledger.broker.command_frame import CommandType, frame
 from dledger.broker.produce import FLAGS
 from dledger.client import Client, Record
 from dledger.errors import InvalidArgument

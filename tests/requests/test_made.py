@@ -12,13 +12,13 @@ from zlib import crc32
 
 import pytest
 
+from dledger.broker.command_frame import CommandType, split
 from dledger.broker.commands import CreateTopic, DeleteTopic, SetSecret
-from dledger.broker.frames import CommandType, split
 from dledger.broker.results import TopicCreated, TopicDeleted
 from dledger.client import AdminClient, BatchingProducer, Client
 from dledger.errors import RateLimited, Refused, UnknownGroup, UnknownTopic
-from dledger.requests.budget import Budget
 from dledger.requests.config import GatewayConfig
+from dledger.requests.topic_resolver import Budget
 from dledger.rpc.rocketmq_stubs import definition, service
 from tests.requests.memory_group import WAIT_S, MemoryGroup, memory_group
 from tests.requests.rocketmq_client import RocketClient, code, message

@@ -13,8 +13,7 @@ import pytest
 from dledger.client import Client
 from dledger.errors import Overloaded
 from dledger.requests import outflow as module
-from dledger.requests.connections import close_connection
-from dledger.requests.outflow import Outflow
+from dledger.requests.outflow import Outflow, close_connection
 from dledger.rocketmq.polls import MAX_BYTES_OF_CONNECTION, HeldPolls
 from dledger.rpc.pb import dledger_pb2 as pb
 from tests.requests.memory_group import WAIT_S, MemoryGroup, until

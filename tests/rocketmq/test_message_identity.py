@@ -11,7 +11,7 @@ from dledger.broker import produce
 from dledger.broker.message import Encoding, Message
 from dledger.client import AppendStream, BatchingProducer, Client, MessageIdConflict, Record
 from dledger.errors import InvalidArgument
-from dledger.rocketmq.identity import is_same, scope_of
+from dledger.rocketmq.sending import is_same, scope_of
 from dledger.rpc.rocketmq_stubs import definition
 from tests.requests.memory_group import MemoryGroup, memory_group
 from tests.requests.rocketmq_client import RocketClient, code, message

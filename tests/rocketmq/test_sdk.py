@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dledger.requests.config import GatewayConfig
-from dledger.server.tls import key_and_chain
+from dledger.server.ports import key_and_chain
 from tests.requests.memory_group import MemoryGroup, memory_group, until
 
 _PROGRAM = Path(__file__).with_name("sdk_session.py")

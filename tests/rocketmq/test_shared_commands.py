@@ -9,15 +9,15 @@ from typing import Any, cast
 
 import pytest
 
+from dledger.broker.command_frame import CommandType, split
 from dledger.broker.commands import Ack, decode
-from dledger.broker.frames import CommandType, split
 from dledger.broker.produce import ProduceFrame
 from dledger.errors import DiskFull, LeadershipLost, NotLeader
 from dledger.replica.proposals import Command, closed
 from dledger.requests.engine import Engine
 from dledger.requests.forward import Caller
-from dledger.rocketmq import shared
-from dledger.rocketmq.shared import SharedCommands
+from dledger.rocketmq import command_batcher
+from dledger.rocketmq.command_batcher import CommandBatcher
 from dledger.rpc.rocketmq_stubs import definition, service
 from tests.requests.memory_group import MemoryGroup
 from tests.requests.rocketmq_client import MESSAGE_ID, RocketClient, code, message
@@ -59,13 +59,13 @@ def engine() -> BusyEngine:
 
 
 @pytest.fixture
-def commands(engine: BusyEngine) -> SharedCommands[str, bytes]:
+def commands(engine: BusyEngine) -> CommandBatcher[str, bytes]:
     """Shared commands whose bytes are the key and the rows."""
-    return SharedCommands(cast("Engine", engine), 1, _joined)
+    return CommandBatcher(cast("Engine", engine), 1, _joined)
 
 
 async def test_rows_of_one_key_share_a_command_until_it_is_closed(
-    engine: BusyEngine, commands: SharedCommands[str, bytes]
+    engine: BusyEngine, commands: CommandBatcher[str, bytes]
 ) -> None:
     """Each request is told where its rows begin."""
     requests = [commands.submit("a", [b"1"], 1), commands.submit("a", [b"2", b"3"], 2)]
@@ -84,7 +84,7 @@ async def test_rows_of_one_key_share_a_command_until_it_is_closed(
 
 
 async def test_rows_of_different_keys_do_not_mix(
-    engine: BusyEngine, commands: SharedCommands[str, bytes]
+    engine: BusyEngine, commands: CommandBatcher[str, bytes]
 ) -> None:
     """In the order of their first rows."""
     for key in "abab":
@@ -94,18 +94,18 @@ async def test_rows_of_different_keys_do_not_mix(
 
 
 async def test_a_full_command_takes_nothing_in(
-    engine: BusyEngine, commands: SharedCommands[str, bytes]
+    engine: BusyEngine, commands: CommandBatcher[str, bytes]
 ) -> None:
     """In rows and in bytes; a request of more makes one of its own."""
-    commands.submit("a", [b""] * shared.MAX_ROWS, 0)
-    commands.submit("a", [b"x"], shared.MAX_BYTES + 1)
+    commands.submit("a", [b""] * command_batcher.MAX_ROWS, 0)
+    commands.submit("a", [b"x"], command_batcher.MAX_BYTES + 1)
     commands.submit("a", [b"y"], 1)
 
     assert engine.closed() == [b"a", b"ax", b"ay"]
 
 
 async def test_a_lost_command_is_lost_for_all_its_requests(
-    engine: BusyEngine, commands: SharedCommands[str, bytes]
+    engine: BusyEngine, commands: CommandBatcher[str, bytes]
 ) -> None:
     """And the next request begins a new one, though this one was never closed."""
     requests = [commands.submit("a", [b"1"], 1) for _ in range(2)]
@@ -118,7 +118,7 @@ async def test_a_lost_command_is_lost_for_all_its_requests(
 
 
 async def test_a_refused_command_leaves_nothing_open(
-    engine: BusyEngine, commands: SharedCommands[str, bytes]
+    engine: BusyEngine, commands: CommandBatcher[str, bytes]
 ) -> None:
     """The request is refused at once, and the next is on its own."""
     engine.refuse = NotLeader(None)
@@ -132,7 +132,7 @@ async def test_a_refused_command_leaves_nothing_open(
 
 
 async def test_nothing_joins_a_command_that_waits_while_its_kind_is_refused(
-    engine: BusyEngine, commands: SharedCommands[str, bytes]
+    engine: BusyEngine, commands: CommandBatcher[str, bytes]
 ) -> None:
     """A full disk is said at once, and not when the caller's time is up."""
     commands.submit("a", [b"1"], 1)
@@ -145,7 +145,7 @@ async def test_nothing_joins_a_command_that_waits_while_its_kind_is_refused(
 
 
 async def test_a_request_that_is_given_up_takes_nobody_with_it(
-    engine: BusyEngine, commands: SharedCommands[str, bytes]
+    engine: BusyEngine, commands: CommandBatcher[str, bytes]
 ) -> None:
     """Its client went away; the others wait on."""
     gone, kept = commands.submit("a", [b"1"], 1), commands.submit("a", [b"2"], 1)

@@ -13,6 +13,7 @@ from dledger import errors
 from dledger.client import error_of
 from dledger.errors import DledgerError
 from dledger.rpc.channel import outcome_of
+from dledger.rpc.error_table import TABLE
 from dledger.rpc.status import Code, Rejected, abort, code_of, from_rpc, status_of
 from dledger.types import NodeId
 
@@ -31,7 +32,15 @@ _ERRORS: list[DledgerError] = [
     errors.LimitReached("there are 10000 groups already"),
     errors.DiskFull("0 bytes"),
     errors.FeatureNotReady("not yet"),
+    errors.OutcomeUnknown("perhaps"),
+    errors.MessageIdConflict("m1 is another's", rows=[0, 7]),
 ]
+
+
+def test_each_error_that_comes_back_as_itself_is_tried() -> None:
+    restored = {kind for kind, row in TABLE.items() if row.restore is not None}
+
+    assert restored == {type(error) for error in _ERRORS}
 
 
 def _name(error: DledgerError) -> str:

@@ -13,7 +13,7 @@ import grpc.aio
 import pytest
 from grpc.aio import _call
 
-from dledger.broker.frames import CommandType, frame
+from dledger.broker.command_frame import CommandType, frame
 from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
 from dledger.broker.results import Produced
@@ -31,15 +31,15 @@ from dledger.errors import (
     Unavailable,
 )
 from dledger.replica.proposals import Command
+from dledger.requests.admission import AdmissionControl
 from dledger.requests.config import GatewayConfig, StreamBounds
-from dledger.requests.intake import Intake
 from dledger.rpc.channel import error_of
 from dledger.rpc.metadata import by_key
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.services import producing
 from dledger.services.batches import checked_batch
 from dledger.services.producing import Producing
-from dledger.spool.gate import BATCH_RECORDS
+from dledger.spool.circuit_breaker import BATCH_RECORDS
 from tests.requests.memory_group import MemoryGroup, memory_group, until
 
 TOPIC = "orders"
@@ -685,7 +685,7 @@ def _answers_of(group: MemoryGroup, requests: _Requests, **bounds: int) -> Async
     config = GatewayConfig(streams=StreamBounds(**bounds))
     context = replace(group.nodes[0].gateway.context, config=config)
     stream = Producing(context, lambda _: None, "stream")
-    messages = partial(Intake().message, requests, "Produce")
+    messages = partial(AdmissionControl().message, requests, "Produce")
     return cast("AsyncGenerator[bytes]", stream.answers(messages))
 
 

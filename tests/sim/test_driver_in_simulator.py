@@ -15,8 +15,8 @@ import pytest
 from dledger.broker.results import Produced
 from dledger.broker.state import BrokerState
 from dledger.errors import StorageError
-from dledger.raft.leading import Leadership
-from dledger.replica.disk import Disk
+from dledger.raft.leader import Leader
+from dledger.replica.persistence import Persister
 from dledger.types import Membership
 from dledger_sim import __main__ as command_line
 from dledger_sim import seeds as many
@@ -265,13 +265,13 @@ def first_failure(seeds: int) -> Failure | None:
 
 def test_ack_before_sync_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that speaks before its disk has the entries."""
-    release = Disk._release
+    release = Persister._release
 
-    def acks_at_once(self: Disk) -> None:
+    def acks_at_once(self: Persister) -> None:
         self._send_held(self._acks, self._sequence)
         release(self)
 
-    monkeypatch.setattr(Disk, "_release", acks_at_once)
+    monkeypatch.setattr(Persister, "_release", acks_at_once)
 
     failure = first_failure(5)
 
@@ -281,13 +281,13 @@ def test_ack_before_sync_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_vote_before_sync_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that votes before its disk knows: it may vote again after a power cut."""
-    release = Disk._release
+    release = Persister._release
 
-    def votes_at_once(self: Disk) -> None:
+    def votes_at_once(self: Persister) -> None:
         self._send_held(self._votes, self._sequence)
         release(self)
 
-    monkeypatch.setattr(Disk, "_release", votes_at_once)
+    monkeypatch.setattr(Persister, "_release", votes_at_once)
 
     failure = first_failure(2)
 
@@ -298,12 +298,12 @@ def test_vote_before_sync_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_commit_of_an_earlier_term_by_counting_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figure 8 of the paper, at the first commit that it makes unsafe."""
 
-    def count_all(self: Leadership) -> int:
+    def count_all(self: Leader) -> int:
         match_index = {peer: one.match_index for peer, one in self.progress.items()}
         match_index[self._config.id] = self._log.durable_index
         return self._memberships.electorate.committed(match_index)
 
-    monkeypatch.setattr(Leadership, "commit_point", count_all)
+    monkeypatch.setattr(Leader, "commit_point", count_all)
 
     failure = first_failure(20)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from unittest import mock
 
 from dledger.raft.ready import Divergence
-from dledger.replica.refusal_log import RefusalLog
+from dledger.replica.role_observer import RefusalLog
 from dledger_sim.options import Options
 from dledger_sim.run import Run
 

@@ -9,11 +9,11 @@ from dledger_sim.paths import Paths
 # A few per cent above what was measured when a line was last lowered; `make paths` shows today's,
 # and with PATHS_ARGS="--top 20" where they are.
 AT_MOST = {
-    "SendMessage alone, at the leader": 555,
-    "32 at once, a message": 120,
-    "ReceiveMessage of one": 655,
-    "AckMessage": 515,
-    "one append, at a follower": 270,
+    "SendMessage alone, at the leader": 480,
+    "32 at once, a message": 117,
+    "ReceiveMessage of one": 590,
+    "AckMessage": 446,
+    "one append, at a follower": 260,
     "an idle leader, a second": 1_170,
 }
 

@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from dledger.raft.leading import Leadership
+from dledger.raft.leader import Leader
 from dledger_sim import __main__ as command_line
 from dledger_sim.checkers import ViolationError
 from dledger_sim.faults import Faults
@@ -92,12 +92,12 @@ def test_ack_before_sync_is_caught_by_what_the_group_does() -> None:
 def test_commit_of_earlier_terms_by_counting_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figure 8 of the paper."""
 
-    def count_all(self: Leadership) -> int:
+    def count_all(self: Leader) -> int:
         match_index = {peer: p.match_index for peer, p in self.progress.items()}
         match_index[self._config.id] = self._log.durable_index
         return self._memberships.electorate.committed(match_index)
 
-    monkeypatch.setattr(Leadership, "commit_point", count_all)
+    monkeypatch.setattr(Leader, "commit_point", count_all)
     options = Options(nodes=3, faults=SHORT_REIGNS, check_disks=False, faulty_s=30)
 
     assert broken_seeds(options, 40)
@@ -106,10 +106,10 @@ def test_commit_of_earlier_terms_by_counting_is_caught(monkeypatch: pytest.Monke
 def test_reads_without_a_quorum_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader that was replaced without knowing it misses what its successor acknowledged."""
 
-    def confirm_alone(self: Leadership) -> None:
+    def confirm_alone(self: Leader) -> None:
         self._out.reads += self._reads.round_confirmed(self._round)
 
-    monkeypatch.setattr(Leadership, "_confirm_reads", confirm_alone)
+    monkeypatch.setattr(Leader, "_confirm_reads", confirm_alone)
     options = Options(nodes=3, faults=CUT_OFF, check_disks=False, faulty_s=20)
 
     assert broken_seeds(options, 40)

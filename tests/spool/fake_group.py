@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from dledger.broker.body_digests import digests_of
-from dledger.broker.dedupe import DedupeWindow
+from dledger.broker.deduplication import DeduplicationWindow
 from dledger.errors import DledgerError, Unavailable
 from dledger.types import Appended, Record
 
@@ -34,7 +34,7 @@ class FakeGroup:
         self.client_ids: list[str] = []
         self.closed = False
         self._rng = Random(seed)
-        self._window = DedupeWindow()
+        self._window = DeduplicationWindow()
 
     def connect(self, client_id: str) -> FakeGroup:
         """Take a producer in."""

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from dledger.broker.body_digests import digests_of
-from dledger.broker.dedupe import DedupeWindow
+from dledger.broker.deduplication import DeduplicationWindow
 from dledger.files.files import Files
 from dledger.files.memory_files import MemoryFiles
 from dledger.spool.format import Message
@@ -50,7 +50,7 @@ class Group:
     def __init__(
         self, window: int = 2 * CHUNK, refuses: Callable[[Message], bool] = lambda _: False
     ) -> None:
-        self._window = DedupeWindow(max_ids_of_client=window)
+        self._window = DeduplicationWindow(max_ids_of_client=window)
         self.refuses = refuses
         self.stored: list[Message] = []
 

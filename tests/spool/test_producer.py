@@ -30,8 +30,8 @@ from dledger.files.memory_files import Fault, MemoryFiles
 from dledger.spool.blocking import BlockingProducer
 from dledger.spool.counters import SpoolCollector
 from dledger.spool.format import Message
-from dledger.spool.lane import SendResult
 from dledger.spool.producer import Producer
+from dledger.spool.topic_sender import SendResult
 from dledger.types import Record
 from tests.spool.fake_group import FakeGroup
 from tests.spool.spool_harness import DIR, end_by_kill

@@ -12,7 +12,7 @@ import pytest
 from dledger.errors import CorruptFile, CorruptRecord, FaultyEntry
 from dledger.store.commit_log import CommitLog
 from dledger.store.format import SLOT_BYTES, WATERMARK_BYTES
-from dledger.store.identity_rows import ROW_BYTES
+from dledger.store.shadow_index import ROW_BYTES
 from dledger.types import Entry
 from tests.store.harness import Disk, entries, everything
 

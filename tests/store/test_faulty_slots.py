@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dledger.errors import CorruptRecord, DiskFull, FaultyEntry, StorageError
 from dledger.files.memory_files import Fault, MemoryFile
-from dledger.store.fault_set import FaultSet
+from dledger.store.faulty_ranges import FaultyRanges
 from dledger.types import EntryKind, Member, Membership, NodeId
 from tests.store.harness import GROUP, LOG, Disk, entries, entry, everything
 
@@ -289,7 +289,7 @@ def test_identities_are_kept_when_a_sealed_segment_becomes_the_last_again() -> N
 def test_fault_set_is_its_model(seed: int) -> None:
     """Ranges say the same as a plain set of numbers."""
     rng = Random(seed)
-    faults, model = FaultSet(), set[int]()
+    faults, model = FaultyRanges(), set[int]()
     for _ in range(30):
         first = rng.randint(1, 40)
         last = first + rng.choice((0, 0, 1, 7))
@@ -311,7 +311,7 @@ def test_fault_set_is_its_model(seed: int) -> None:
 
 def test_fault_set_is_bounded() -> None:
     """The closest ranges become one; nothing faulty is forgotten."""
-    faults = FaultSet()
+    faults = FaultyRanges()
     for index in range(0, 30_000, 10):
         faults.add(index, index)
 

@@ -19,7 +19,7 @@ def scrub(log: CommitLog, *, max_bytes: int = 2000) -> int:
     """Go once through the log; return the bytes read."""
     index = size_bytes = 0
     while True:
-        step = log.scrub(index, max_bytes)
+        step = log.scrubber.scrub(index, max_bytes)
         size_bytes += step.size_bytes
         index = step.next_index
         if not index:
@@ -113,15 +113,15 @@ def test_damaged_watermark_slots_and_rows_are_written_again(position: int) -> No
 def test_scrubbing_goes_on_behind_what_changes_meanwhile() -> None:
     """The log is cut, dropped and written between the steps."""
     _, log = filled()
-    step = log.scrub(70, 500)
+    step = log.scrubber.scrub(70, 500)
     log.append([*entries(60, 62, term=2)])
-    assert log.scrub(step.next_index, 500).next_index == 0
+    assert log.scrubber.scrub(step.next_index, 500).next_index == 0
     log.sync()
     first = log.drop_before(50)
 
-    assert log.scrub(1, 0).next_index == first + 1
+    assert log.scrubber.scrub(1, 0).next_index == first + 1
     log.restart_behind(index=500, term=3, chain=1)
-    assert log.scrub(0, 500).next_index == 0
+    assert log.scrubber.scrub(0, 500).next_index == 0
 
 
 def test_a_missing_file_is_for_the_next_start_to_make_again() -> None:
@@ -130,7 +130,7 @@ def test_a_missing_file_is_for_the_next_start_to_make_again() -> None:
     disk.files.remove(LOG / disk.names(".seg")[0])
 
     with pytest.raises(CorruptRecord, match="missing"):
-        log._scrub_records(1, 100)
+        log.scrubber._scrub_records(1, 100)
 
 
 def test_cold_files_read_what_other_files_do(tmp_path: Path) -> None:
@@ -169,10 +169,10 @@ def filled_meanwhile() -> tuple[Disk, CommitLog, MeanwhileFiles]:
 def test_records_that_are_truncated_while_they_are_read_are_not_rot() -> None:
     """What lies there then is another record."""
     _, log, files = filled_meanwhile()
-    step = log.scrub(0, 0)
+    step = log.scrubber.scrub(0, 0)
     files.meanwhile = lambda: log.append(entries(2, 3, term=2, size=70))
 
-    assert log._scrub_records(step.next_index, 1 << 20).next_index == step.next_index
+    assert log.scrubber._scrub_records(step.next_index, 1 << 20).next_index == step.next_index
 
     assert log.is_whole
 
@@ -182,10 +182,10 @@ def test_segments_that_are_dropped_while_they_are_read_are_not_missing() -> None
     _, log, files = filled_meanwhile()
     files.meanwhile = lambda: log.restart_behind(index=500, term=3, chain=1)
 
-    step = log._scrub_records(1, 100)
+    step = log.scrubber._scrub_records(1, 100)
 
     assert step.next_index == 1
-    assert log.scrub(step.next_index, 100).next_index == 0
+    assert log.scrubber.scrub(step.next_index, 100).next_index == 0
 
 
 def test_a_round_ends_where_the_log_was_cut_meanwhile() -> None:
@@ -193,7 +193,7 @@ def test_a_round_ends_where_the_log_was_cut_meanwhile() -> None:
     _, log = filled()
     log.append(entries(50, 50, term=2))
 
-    assert log._scrub_records(60, 100).next_index == 0
+    assert log.scrubber._scrub_records(60, 100).next_index == 0
 
 
 def test_copies_of_a_segment_that_went_on_meanwhile_are_left_to_the_next_round() -> None:
@@ -204,7 +204,7 @@ def test_copies_of_a_segment_that_went_on_meanwhile_are_left_to_the_next_round()
     disk.contents(name)[30] ^= 1
     files.meanwhile = lambda: log.append(entries(2, 3, term=2))
 
-    log._scrub_copies(first)
+    log.scrubber._scrub_copies(first)
 
     assert name not in disk.names()
     log.sync()
@@ -217,7 +217,7 @@ def test_a_header_that_the_disk_cannot_read_is_written_again() -> None:
     header = Fault("pread", errno.EIO, ".seg", times=2)
     disk.files.inject(header)
 
-    log._scrub_copies(log._index.segments[0])
+    log.scrubber._scrub_copies(log._index.segments[0])
 
     assert not header.times
     assert everything(disk.crash()) == entries(1, 100, size=150)
@@ -231,7 +231,7 @@ def test_an_index_file_that_cannot_be_opened_is_written_again() -> None:
     unopened = Fault("open", errno.EIO, first.index_path.name, times=2)
     disk.files.inject(unopened)
 
-    log._scrub_copies(first)
+    log.scrubber._scrub_copies(first)
 
     assert not unopened.times
     assert bytes(disk.contents(first.index_path.name)) == before
@@ -255,7 +255,7 @@ def test_a_segment_that_cannot_be_opened_is_a_failed_disk() -> None:
     disk.files.inject(Fault(operation="open", errno=errno.EIO, suffix=first.name, times=2))
 
     with pytest.raises(StorageError, match="cannot open segment"):
-        log._scrub_records(1, 0)
+        log.scrubber._scrub_records(1, 0)
     with pytest.raises(StorageError, match="cannot open segment"):
         log.read(1, 1, 0)
 
@@ -270,4 +270,4 @@ def test_what_is_not_synced_is_no_rot() -> None:
     scrub(log)
 
     assert log.is_whole
-    assert log.scrub(101, 2000).next_index == 0
+    assert log.scrubber.scrub(101, 2000).next_index == 0

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from dledger.broker import columns
+from dledger.broker import snapshot_codec
 from dledger.broker import state as broker_state
-from dledger.broker.frames import split
+from dledger.broker.command_frame import split
 from dledger.broker.results import TopicCreated
 from dledger.broker.state import BrokerState
 from dledger.cli import node_command
@@ -244,7 +244,7 @@ async def test_a_snapshot_of_a_newer_format_from_the_leader_stops_a_node_by_name
     live: LiveNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not taken for damage, which would be sent again and again; the leader is not harmed."""
-    newer = b"DLGRBRK%d" % (columns.FORMAT + 1)
+    newer = b"DLGRBRK%d" % (snapshot_codec.FORMAT + 1)
     monkeypatch.setattr(broker_state, "_MAGIC", newer)  # of what is written; read is as before
     live = live.where(segment_bytes=1 << 20, disk_watermark_percent=1)
     leader = await _found(live, 0, 1, 2)
@@ -262,7 +262,7 @@ async def test_a_snapshot_of_a_newer_format_from_the_leader_stops_a_node_by_name
         await client.append("orders", [b"x"], queue_id=0)
 
     assert isinstance(stopped_by, NewerFormat)
-    assert f"format {columns.FORMAT + 1}" in str(stopped_by)
+    assert f"format {snapshot_codec.FORMAT + 1}" in str(stopped_by)
     assert live.nodes[3].engine.state.applied_index == 0
     assert set(live.ended) == {3}
 

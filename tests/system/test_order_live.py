@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dledger.broker.dedupe import MAX_IDS
+from dledger.broker.deduplication import MAX_IDS
 from dledger.client import AppendStream, BatchingProducer, SpoolingProducer
 from dledger.client.produce_call import Call, GrpcConnection
 from dledger.common.limits import MAX_IDS_OF_CLIENT

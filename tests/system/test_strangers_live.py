@@ -17,10 +17,10 @@ import grpc.aio
 import pytest
 
 from dledger.peers.framing import prefix
-from dledger.peers.hello import METADATA_KEY
+from dledger.peers.handshake import METADATA_KEY
 from dledger.peers.peer_codec import encode
 from dledger.peers.peer_link import SERVICE
-from dledger.peers.replication_port import TICKET_KEY, Ticket
+from dledger.peers.replication_port import CONNECT_TOKEN_KEY, ConnectToken
 from dledger.raft.messages import HeartbeatRequest, Message, VoteRequest
 from dledger.server import node
 from dledger.types import NodeId
@@ -45,7 +45,7 @@ class Stranger:
 
     def __init__(self, live: LiveNodes, number: int, **said: Any) -> None:
         self.address = live.peer_address(number)
-        self.hello = {
+        self.handshake = {
             "group_id": GROUP_ID,
             "sender_id": "made-up",
             "sender_name": "stranger",
@@ -55,7 +55,7 @@ class Stranger:
         self._ended = asyncio.Event()
 
     @contextlib.asynccontextmanager
-    async def greets(self) -> AsyncIterator[Ticket]:
+    async def greets(self) -> AsyncIterator[ConnectToken]:
         """Hold a greeted stream. Raises AioRpcError if it is refused."""
 
         async def nothing() -> AsyncIterator[bytes]:
@@ -64,13 +64,13 @@ class Stranger:
             yield b""
 
         async with grpc.aio.insecure_channel(self.address) as channel:
-            greeting = ((METADATA_KEY, json.dumps(self.hello)),)
+            greeting = ((METADATA_KEY, json.dumps(self.handshake)),)
             call = channel.stream_stream(f"/{SERVICE}/Control")(nothing(), metadata=greeting)
             answer = {key: value for key, value in await call.initial_metadata()}  # noqa: C416
-            if TICKET_KEY not in answer:
+            if CONNECT_TOKEN_KEY not in answer:
                 async for _ in call:
                     pass
-            yield Ticket.decode(str(answer[TICKET_KEY]))
+            yield ConnectToken.decode(str(answer[CONNECT_TOKEN_KEY]))
             self._ended.set()
             call.cancel()
 
@@ -82,7 +82,7 @@ class Stranger:
         return str(refused.value.details())
 
 
-async def _send(ticket: Ticket, *messages: Message) -> None:
+async def _send(ticket: ConnectToken, *messages: Message) -> None:
     """Send frames, and wait until the node has read or refused them."""
     reader, writer = await asyncio.open_connection("127.0.0.1", ticket.port)
     frames = b"".join(prefix(frame) + frame for frame in map(encode, messages))

@@ -8,7 +8,7 @@ entries only so much counts. It is part of the replicated state.
 
 from __future__ import annotations
 
-from dledger.broker.columns import Reader, number
+from dledger.broker.snapshot_codec import Reader, number
 
 
 class ActiveTime:

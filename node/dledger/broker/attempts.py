@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from dledger.broker.columns import Reader, number, text
+from dledger.broker.snapshot_codec import Reader, number, text
 from dledger.common.byte_order import little_endian
 
 MAX_ATTEMPTS_REMEMBERED = 1_024
@@ -19,10 +19,10 @@ MAX_ATTEMPTS_REMEMBERED = 1_024
 _SWEPT_AT_LEAST: Final = 8
 _QUEUE_BITS: Final = 16
 
-Place = tuple[int, int]
+QueuePosition = tuple[int, int]
 """(queue id, queue offset)."""
-Holds = Callable[[str, int, Place], bool]
-"""Whether a receive (topic, receive id) still has the lease of a place."""
+Holds = Callable[[str, int, QueuePosition], bool]
+"""Whether a receive (topic, receive id) still has the lease of a position."""
 
 
 class _Attempt(NamedTuple):
@@ -31,12 +31,12 @@ class _Attempt(NamedTuple):
     Attributes:
         number: The how manieth of its group's it is.
         receive_id: The RECEIVE that it was.
-        places: Offset << 16 | queue id of each message, in the order in which they were given.
+        positions: Offset << 16 | queue id of each message, in the order in which they were given.
     """
 
     number: int
     receive_id: int
-    places: array[int]
+    positions: array[int]
 
 
 class Attempts:
@@ -64,13 +64,13 @@ class Attempts:
         topic: str,
         attempt_id: str,
         receive_id: int,
-        places: Sequence[Place],
+        positions: Sequence[QueuePosition],
         holds: Holds,
     ) -> None:
         """Keep what an attempt was given; those with as many behind them as are kept go."""
         self._made += 1
         self._known.pop((topic, attempt_id), None)
-        packed = array("Q", [offset << _QUEUE_BITS | queue_id for queue_id, offset in places])
+        packed = array("Q", [offset << _QUEUE_BITS | queue_id for queue_id, offset in positions])
         self._known[topic, attempt_id] = _Attempt(self._made, receive_id, packed)
         while next(iter(self._known.values())).number <= self._made - MAX_ATTEMPTS_REMEMBERED:
             del self._known[next(iter(self._known))]
@@ -78,7 +78,9 @@ class Attempts:
             self._known = dict(self._holding(holds))
             self._sweep_at = max(2 * len(self._known), _SWEPT_AT_LEAST)
 
-    def recall(self, topic: str, attempt_id: str, holds: Holds) -> tuple[int, list[Place]] | None:
+    def recall(
+        self, topic: str, attempt_id: str, holds: Holds
+    ) -> tuple[int, list[QueuePosition]] | None:
         """Return the receive id of an earlier attempt and what it still holds; None: nothing."""
         found = self._known.get((topic, attempt_id))
         held = list(_held(topic, found, holds)) if found is not None else []
@@ -100,8 +102,8 @@ class Attempts:
             yield text(attempt_id)
             yield number(attempt.number)
             yield number(attempt.receive_id)
-            yield number(len(attempt.places))
-            yield little_endian(attempt.places)
+            yield number(len(attempt.positions))
+            yield little_endian(attempt.positions)
 
     @classmethod
     def read(cls, source: Reader) -> Attempts:
@@ -117,12 +119,14 @@ class Attempts:
 
     def canonical(self, holds: Holds) -> list[object]:
         """Return them as plain values, equal on nodes that applied the same log."""
-        known = [[*key, a.number, a.receive_id, list(a.places)] for key, a in self._holding(holds)]
+        known = [
+            [*key, a.number, a.receive_id, list(a.positions)] for key, a in self._holding(holds)
+        ]
         return [self._made, known]
 
 
-def _held(topic: str, attempt: _Attempt, holds: Holds) -> Iterator[Place]:
-    for packed in attempt.places:
-        place = packed & (1 << _QUEUE_BITS) - 1, packed >> _QUEUE_BITS
-        if holds(topic, attempt.receive_id, place):
-            yield place
+def _held(topic: str, attempt: _Attempt, holds: Holds) -> Iterator[QueuePosition]:
+    for packed in attempt.positions:
+        position = packed & (1 << _QUEUE_BITS) - 1, packed >> _QUEUE_BITS
+        if holds(topic, attempt.receive_id, position):
+            yield position

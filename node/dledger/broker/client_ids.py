@@ -7,7 +7,7 @@ snapshot, where some clients together are these columns (`columns`)::
     strings           the topics, by first use
     topic, used       the topic's number, and when the client sent last; an item a client
     batches           of each client, an item a client
-    count, place      of messages; (queue offset << 16 | queue id) of the first
+    count, position      of messages; (queue offset << 16 | queue id) of the first
     strings           the prefixes of runs, by first use
     strings           all ids of batches that are no runs
     prefix, row       1 + the prefix's number, and the first row; 0, 0: no run
@@ -26,8 +26,8 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 from dledger.broker.body_digests import Digests
-from dledger.broker.columns import Reader, arrays, column, strings, text_bytes
 from dledger.broker.id_runs import MAX_ROW, IdRun, Ids, has_repeats, in_parts, run_from
+from dledger.broker.snapshot_codec import Reader, arrays, column, strings, text_bytes
 
 QUEUE_BITS = 16
 _END = 1 << 64
@@ -43,7 +43,7 @@ _Key = bytes | tuple[bytes, ...]
 class Found(NamedTuple):
     """A message that is remembered: its place, and the digest of its body."""
 
-    place: int
+    position: int
     digest: int
 
 
@@ -194,12 +194,12 @@ class ClientIds:
         behind = wanted.row - _row(run)
         return self._found(_start(run) + (behind << QUEUE_BITS), _serial(run) + behind)
 
-    def _found(self, place: int, serial: int) -> Found:
+    def _found(self, position: int, serial: int) -> Found:
         at = self._digests_begin + (serial - self._first_serial & _U32)
-        return Found(place, self._digests[at])
+        return Found(position, self._digests[at])
 
     def remember(self, ids: Ids, digests: Digests, start: int) -> int:
-        """Remember new ids as those of the messages from place *start* on; return how many.
+        """Remember new ids as those of the messages from position *start* on; return how many.
 
         *digests* has an item for each, and is not kept.
         """
@@ -222,8 +222,10 @@ class ClientIds:
             serials = range(serial, serial + count)
             self._others.update(
                 {
-                    each: _batch(0, 0, number & _U32, place)
-                    for each, number, place in zip(ids, serials, _places(count, start), strict=True)
+                    each: _batch(0, 0, number & _U32, position)
+                    for each, number, position in zip(
+                        ids, serials, _positions(count, start), strict=True
+                    )
                 }
             )
         if self._batches:
@@ -284,7 +286,7 @@ class ClientIds:
         return self._digests[self._digests_begin :]
 
     def read(self, source: Reader, batches: Iterable[tuple[Ids, Digests, int]]) -> None:
-        """Take *batches* (ids, digests, place) of a snapshot. Raises MalformedStateError."""
+        """Take *batches* (ids, digests, position) of a snapshot. Raises MalformedStateError."""
         starts = set[int]()
         for ids, digests, start in batches:
             if has_repeats(ids) or self.knows_any(ids) or start in starts:
@@ -293,7 +295,7 @@ class ClientIds:
             starts.add(start)
 
     def canonical(self) -> list[object]:
-        """Return the last use, lengths of batches, ids, places and digests, oldest first."""
+        """Return the last use, lengths of batches, ids, positions and digests, oldest first."""
         keys, batches = self.in_common(), self.batches()
         ids = chain.from_iterable(map(_spelled_out, keys, batches))
         counts = list(map(_count, batches))
@@ -302,7 +304,7 @@ class ClientIds:
             self.used_ms,
             counts,
             [str(message_id, "latin-1") for message_id in ids],
-            [*chain.from_iterable(map(_places, counts, starts))],
+            [*chain.from_iterable(map(_positions, counts, starts))],
             list(self.digests()),
         ]
 
@@ -317,8 +319,8 @@ def _spelled_out(key: _Key, batch: int) -> tuple[bytes, ...]:
     return key
 
 
-def _places(count: int, start: int) -> range:
-    """Return the places of *count* messages that follow each other in a queue."""
+def _positions(count: int, start: int) -> range:
+    """Return the positions of *count* messages that follow each other in a queue."""
     return range(start, start + (count << QUEUE_BITS), 1 << QUEUE_BITS)
 
 
@@ -381,7 +383,7 @@ def _read_batches(source: Reader, batches: int) -> Iterator[tuple[Ids, Digests, 
     taken = told = 0
     for count, start, number, row in zip(counts, starts, numbers, rows, strict=True):
         if not count or start + (count << QUEUE_BITS) > _END:
-            raise source.malformed(f"a batch of {count} messages at place {start}")
+            raise source.malformed(f"a batch of {count} messages at position {start}")
         if number > len(prefixes) or (row + count - 1 if number else row) > MAX_ROW:
             raise source.malformed(f"rows from {row} on of prefix {number} of {len(prefixes)}")
         told += count

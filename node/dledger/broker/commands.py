@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NoReturn, TypeAlias
 
-from dledger.broker.frames import (
+from dledger.broker.command_frame import (
     CommandType,
     MalformedCommandError,
     UnknownCommandError,
@@ -190,7 +190,7 @@ class Retain:
 class ExpireGroups:
     """Consumer groups that were used last before *before_ms* are let go.
 
-    By the log's time without its gaps (`active_time`): `Consumption.active_ms` goes by it.
+    By the log's time without its gaps (`active_time`): `ConsumerGroups.active_ms` goes by it.
     """
 
     before_ms: int

@@ -16,9 +16,9 @@ from itertools import groupby, pairwise
 from operator import le
 from typing import Final
 
-from dledger.broker.columns import Reader, ascends
 from dledger.broker.filters import tag_code
-from dledger.broker.runs import CODES, Runs, SealedRuns, opened, seal
+from dledger.broker.queue_index import CODES, Runs, SealedRuns, opened, seal
+from dledger.broker.snapshot_codec import Reader, ascends
 from dledger.common.byte_order import little_endian
 from dledger.errors import OffsetOutOfRange
 
@@ -165,7 +165,7 @@ class ConsumeQueue:
     def drop_before(self, index: int) -> int:
         """Forget the messages in entries below *index*; return how many.
 
-        A piece that is kept in part stays as it is; only the first place in it moves.
+        A piece that is kept in part stays as it is; only the first position in it moves.
         """
         gone = 0
         while gone < len(self._sealed) and self._sealed[gone].last_index < index:

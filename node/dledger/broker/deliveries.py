@@ -13,8 +13,8 @@ from heapq import heapify, heappop, heappush
 from itertools import takewhile
 from typing import Final, NamedTuple
 
-from dledger.broker.columns import Reader, ascends, column, number, text
 from dledger.broker.consume_queue import ConsumeQueue
+from dledger.broker.snapshot_codec import Reader, ascends, column, number, text
 from dledger.common.byte_order import TypeCode
 
 MAX_LEASES = 16_384

@@ -76,9 +76,9 @@ def _parts(ids: tuple[bytes, ...]) -> Iterator[Ids]:
         return (run.prefix, run.row - at) if run is not None else None
 
     for _, group in groupby(range(len(ids)), run_of):
-        places = list(group)
-        first = runs[places[0]]
+        positions = list(group)
+        first = runs[positions[0]]
         if first is None:
-            yield ids[places[0] : places[-1] + 1]
+            yield ids[positions[0] : positions[-1] + 1]
         else:
-            yield first._replace(length=len(places))
+            yield first._replace(length=len(positions))

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import islice, repeat
+from operator import attrgetter
+from typing import Any, Final
 
 
 class Encoding(IntEnum):
@@ -34,6 +37,11 @@ class Message:
     trace_context: str = ""
 
 
+_FIELDS: Final[Any] = attrgetter(
+    "message_id", "body", "born_at_ms", "tag", "keys", "properties", "encoding", "trace_context"
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
     """A batch by columns, one item a message; an empty column: every message has its default.
@@ -53,13 +61,15 @@ class Columns:
     @classmethod
     def of(cls, messages: Sequence[Message]) -> Columns:
         """Return the columns of *messages*."""
+        columns = zip(*map(_FIELDS, messages), strict=True) if messages else repeat(())
+        ids, bodies, born_at_ms, tags, keys, properties, encodings, traces = islice(columns, 8)
         return cls(
-            message_ids=[message.message_id for message in messages],
-            bodies=[message.body for message in messages],
-            born_at_ms=[message.born_at_ms for message in messages],
-            tags=[message.tag for message in messages],
-            keys=[message.keys for message in messages],
-            properties=[message.properties for message in messages],
-            encodings=[message.encoding for message in messages],
-            trace_contexts=[message.trace_context for message in messages],
+            message_ids=ids,
+            bodies=bodies,
+            born_at_ms=born_at_ms,
+            tags=tags,
+            keys=keys,
+            properties=properties,
+            encodings=encodings,
+            trace_contexts=traces,
         )

@@ -44,7 +44,7 @@ from dledger.broker.body_digests import (
     digests_of,
     digests_of_one_size,
 )
-from dledger.broker.frames import (
+from dledger.broker.command_frame import (
     CommandType,
     MalformedCommandError,
     UnknownCommandError,

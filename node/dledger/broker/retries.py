@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dledger.broker.body_digests import Digests
-from dledger.broker.dedupe import Known
+from dledger.broker.deduplication import Known
 from dledger.broker.results import NOWHERE
 
-_Place = tuple[int, int]
-_NO_PLACE: _Place = (NOWHERE, NOWHERE)
+_QueuePosition = tuple[int, int]
+_NO_POSITION: _QueuePosition = (NOWHERE, NOWHERE)
 
 
 class Rows:
@@ -39,7 +39,7 @@ class Rows:
         self.repeats: list[int] = []
         self.conflicts: list[int] = []
         self.home: int | None = None
-        self._places: list[_Place] = [_NO_PLACE] * len(ids)
+        self._positions: list[_QueuePosition] = [_NO_POSITION] * len(ids)
         self._first: dict[int, int] = {}
         first_rows: dict[bytes, int] = {}
         for row, (message_id, digest, before) in enumerate(zip(ids, digests, known, strict=True)):
@@ -58,16 +58,16 @@ class Rows:
             self.conflicts.append(row)
             return
         self.repeats.append(row)
-        self._places[row] = (before.queue_id, before.offset)
+        self._positions[row] = (before.queue_id, before.offset)
         if self.home is None:
             self.home = before.queue_id
 
     def stored(self, row: int, queue_id: int, offset: int) -> None:
         """Say where a new row is."""
-        self._places[row] = (queue_id, offset)
+        self._positions[row] = (queue_id, offset)
 
-    def places(self) -> list[_Place]:
+    def positions(self) -> list[_QueuePosition]:
         """Return the place of each row, once all new ones are stored; `NOWHERE` of a conflict."""
         for row, first in self._first.items():
-            self._places[row] = self._places[first]
-        return self._places
+            self._positions[row] = self._positions[first]
+        return self._positions

@@ -18,8 +18,19 @@ from typing import Any, Final, TypeAlias
 from crc32c import crc32c
 
 from dledger.broker import commands
-from dledger.broker.changes import Changes
-from dledger.broker.columns import (
+from dledger.broker.command_frame import (
+    CommandType,
+    MalformedCommandError,
+    UnknownCommandError,
+    split,
+)
+from dledger.broker.consume_queue import Payload
+from dledger.broker.consumer_groups import ConsumerGroups
+from dledger.broker.deduplication import DeduplicationWindow
+from dledger.broker.editions import Edition
+from dledger.broker.produce import ProduceFrame
+from dledger.broker.results import Retained, SecretSet, TopicDeleted
+from dledger.broker.snapshot_codec import (
     FORMAT,
     Encoded,
     MalformedStateError,
@@ -28,18 +39,7 @@ from dledger.broker.columns import (
     gathered,
     number,
 )
-from dledger.broker.consume_queue import Payload
-from dledger.broker.consumption import Consumption
-from dledger.broker.dedupe import DedupeWindow
-from dledger.broker.editions import Edition
-from dledger.broker.frames import (
-    CommandType,
-    MalformedCommandError,
-    UnknownCommandError,
-    split,
-)
-from dledger.broker.produce import ProduceFrame
-from dledger.broker.results import Retained, SecretSet, TopicDeleted
+from dledger.broker.state_changes import StateChanges
 from dledger.broker.topic_store import TopicStore
 from dledger.common.features import FEATURES, Features
 from dledger.errors import DledgerError, InvalidArgument, NewerCommand, NewerFormat
@@ -92,7 +92,7 @@ class BrokerState:
 
     def __init__(
         self,
-        dedupe: DedupeWindow | None = None,
+        dedupe: DeduplicationWindow | None = None,
         *,
         features: Features = FEATURES,
         decoders: commands.Decoders = commands.DECODERS,
@@ -105,14 +105,14 @@ class BrokerState:
             decoders: How each type of command but PRODUCE is read.
         """
         self._features, self._decoders = features, decoders
-        self._changes = Changes()
+        self._changes = StateChanges()
         self.applied_index = 0
         self.first_index = 1
         self.secret = b""
         self._edition = Edition()
-        window = DedupeWindow() if dedupe is None else dedupe  # an empty one is false
+        window = DeduplicationWindow() if dedupe is None else dedupe  # an empty one is false
         self.topics = TopicStore(window, self._changes.arrived, self._edition)
-        self.groups = Consumption(self.topics, self._changes, self._edition)
+        self.groups = ConsumerGroups(self.topics, self._changes, self._edition)
         self._handlers = self._bound()
 
     def _bound(self) -> dict[type, Callable[[Any], object]]:
@@ -278,7 +278,7 @@ class BrokerState:
         )
         self._changes.topics_gone.update((topic.name, topic.queues) for topic in gone)
 
-    def take_changes(self) -> Changes:
+    def take_changes(self) -> StateChanges:
         """Return what got messages and whose leases moved since last asked.
 
         For the one shell that wakes waiting readers; no part of the replicated state.

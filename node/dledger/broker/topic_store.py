@@ -8,14 +8,14 @@ from functools import partial
 
 from dledger.broker import commands
 from dledger.broker.body_digests import Digests
-from dledger.broker.columns import Encoded, Reader, number, text
 from dledger.broker.consume_queue import ConsumeQueue, Payload
-from dledger.broker.dedupe import DedupeWindow
+from dledger.broker.deduplication import DeduplicationWindow
 from dledger.broker.editions import Edition
 from dledger.broker.id_runs import IdRun, Ids
 from dledger.broker.produce import NO_QUEUE, ProduceFrame
 from dledger.broker.results import NOWHERE, Produced, TopicCreated, TopicDeleted
 from dledger.broker.retries import Rows
+from dledger.broker.snapshot_codec import Encoded, Reader, number, text
 from dledger.broker.topics import (
     MAX_QUEUES,
     MAX_QUEUES_IN_ALL,
@@ -33,7 +33,7 @@ class TopicStore:
     """
 
     def __init__(
-        self, dedupe: DedupeWindow, changed: set[tuple[str, int]], edition: Edition
+        self, dedupe: DeduplicationWindow, changed: set[tuple[str, int]], edition: Edition
     ) -> None:
         self._topics: dict[str, Topic] = {}
         self._queues: dict[str, list[ConsumeQueue]] = {}
@@ -219,22 +219,24 @@ class TopicStore:
                     one, its = (ids[row],), digests[row : row + 1]
                     self._dedupe.remember(*scope, one, its, queue_id=queue_id, first=offset)
             self._kept[batch.topic] += len(rows.new)
-        places = rows.places()
-        queue_ids, offsets = zip(*places, strict=True)
+        positions = rows.positions()
+        queue_ids, offsets = zip(*positions, strict=True)
         return Produced(
             topic=batch.topic,
             queue_ids=queue_ids,
             offsets=offsets,
-            index=self._index_of(batch.topic, places),
+            index=self._index_of(batch.topic, positions),
             generation=self._topics[batch.topic].generation,
             stored=len(rows.new),
             repeats=rows.repeats,
             conflicts=rows.conflicts,
         )
 
-    def _index_of(self, topic: str, places: Sequence[tuple[int, int]]) -> int:
+    def _index_of(self, topic: str, positions: Sequence[tuple[int, int]]) -> int:
         """Return the entry that holds the first of messages that is stored; 0 if none is kept."""
-        queue_id, offset = next((place for place in places if place[1] != NOWHERE), (0, NOWHERE))
+        queue_id, offset = next(
+            (position for position in positions if position[1] != NOWHERE), (0, NOWHERE)
+        )
         queue = self._queues[topic][queue_id]
         return queue.locate(offset).payload.index if offset >= queue.first else 0
 

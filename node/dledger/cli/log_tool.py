@@ -21,10 +21,10 @@ from dledger.server import discard_tool
 from dledger.store.discards import Discard, load_discards
 from dledger.store.format import decode_index
 from dledger.store.identity import LOG_DIRECTORY, Identity, load_identity
+from dledger.store.log_scan import LogScan, survey
 from dledger.store.recovery import check
-from dledger.store.scan import to_index
 from dledger.store.segment import Segment, span
-from dledger.store.survey import Survey, survey
+from dledger.store.segment_scan import to_index
 from dledger.store.watermark import Watermark
 from dledger.types import Entry, EntryKind
 
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _survey(files: Files, directory: Path, *, full: bool) -> Survey:
+def _survey(files: Files, directory: Path, *, full: bool) -> LogScan:
     inside = directory / LOG_DIRECTORY
     identity: Identity | None = None
     if files.list(inside):
@@ -89,7 +89,7 @@ def _survey(files: Files, directory: Path, *, full: bool) -> Survey:
     return survey(files, directory, watermark.mark, identity, rows=rows, full=full)
 
 
-def _report(files: Files, found: Survey) -> Iterator[str]:
+def _report(files: Files, found: LogScan) -> Iterator[str]:
     for segment in found.segments:
         index = _index_state(files, segment, found)
         yield (
@@ -114,7 +114,7 @@ def _told(act: Discard) -> str:
     return f"given up on {when}, entries {[list(pair) for pair in act.damaged]} damaged: {gone}"
 
 
-def _index_state(files: Files, segment: Segment, found: Survey) -> str:
+def _index_state(files: Files, segment: Segment, found: LogScan) -> str:
     """Say what the segment's index file is worth; any state is harmless, since it is rebuilt."""
     try:
         file = files.open(segment.index_path, Mode.READ)
@@ -129,7 +129,7 @@ def _index_state(files: Files, segment: Segment, found: Survey) -> str:
     return "good" if index == to_index(segment, found.runs, found.memberships) else "stale"
 
 
-def _dump(files: Files, found: Survey, first: int, last: int | None) -> Iterator[str]:
+def _dump(files: Files, found: LogScan, first: int, last: int | None) -> Iterator[str]:
     last = found.last_index if last is None else min(last, found.last_index)
     for segment in found.segments:
         start, stop = max(first, segment.first_index), min(last, segment.last_index)
@@ -165,7 +165,7 @@ def _line(entry: Entry, segment: Segment) -> str:
     return json.dumps(fields)
 
 
-def _line_of_faulty(index: int, segment: Segment, found: Survey) -> str:
+def _line_of_faulty(index: int, segment: Segment, found: LogScan) -> str:
     """Return what is known of an entry whose record is damaged."""
     fields = {
         "index": index,

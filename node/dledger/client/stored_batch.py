@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dledger.broker.frames import MalformedCommandError
+from dledger.broker.command_frame import MalformedCommandError
 from dledger.broker.produce import ProduceFrame
 from dledger.types import Record, StoredRecord
 

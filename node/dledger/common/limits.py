@@ -14,7 +14,7 @@ MAX_ANSWER_BYTES: Final = 64 << 20
 """An answer that a client takes, where its user does not say otherwise."""
 MAX_MESSAGES: Final = 4_096
 MAX_IDS_OF_CLIENT: Final = 1 << 16
-"""Message ids that the state remembers of a client in a topic (`broker.dedupe`)."""
+"""Message ids that the state remembers of a client in a topic (`broker.deduplication`)."""
 MAX_MESSAGES_UNDER_WAY: Final = MAX_IDS_OF_CLIENT // 2
 """Unanswered messages of one client: of one topic at the client, of one stream at the node.
 

@@ -1,4 +1,4 @@
-"""The way to a peer's replication port: a connection that is opened again while its ticket lasts.
+"""The way to a peer's replication port: a connection, opened again while its token is good.
 
 What does not leave is dropped, and so is what a broken connection held: Raft sends it again.
 """
@@ -12,7 +12,7 @@ from typing import Final, cast
 
 from dledger.peers.framing import prefix
 from dledger.peers.outbox import Outbox
-from dledger.peers.replication_port import Ticket
+from dledger.peers.replication_port import ConnectToken
 
 logger = logging.getLogger(__name__)
 
@@ -44,10 +44,10 @@ class FrameStream:
         """Whether frames can leave now."""
         return self._sender is not None and self._sender.connected
 
-    def open(self, host: str, ticket: Ticket) -> None:
+    def open(self, host: str, connect_token: ConnectToken) -> None:
         """Connect, and again whenever the connection breaks."""
         self.close()
-        self._task = asyncio.get_running_loop().create_task(self._run(host, ticket))
+        self._task = asyncio.get_running_loop().create_task(self._run(host, connect_token))
 
     def close(self) -> None:
         """End the connection."""
@@ -62,18 +62,18 @@ class FrameStream:
         if self._sender is not None:
             self._sender.send(frame)
 
-    async def _run(self, host: str, ticket: Ticket) -> None:
+    async def _run(self, host: str, connect_token: ConnectToken) -> None:
         loop, wait_s = asyncio.get_running_loop(), _RETRY_S
         while True:
-            sender = self._sender = _Sender(ticket.token)
+            sender = self._sender = _Sender(connect_token.token)
             began_s = loop.time()
             try:
                 async with asyncio.timeout(_CONNECT_S):
-                    await loop.create_connection(lambda s=sender: s, host, ticket.port)  # type: ignore[misc]
+                    await loop.create_connection(lambda s=sender: s, host, connect_token.port)  # type: ignore[misc]
                 self._last_error = ""
                 await sender.ended()
             except OSError as error:
-                self._note(f"{host}:{ticket.port}: {error or type(error).__name__}")
+                self._note(f"{host}:{connect_token.port}: {error or type(error).__name__}")
             lasted = loop.time() - began_s > _RETRY_MAX_S
             wait_s = _RETRY_S if lasted else min(wait_s * 2, _RETRY_MAX_S)
             await asyncio.sleep(wait_s)

@@ -34,8 +34,8 @@ from dledger.common.features import FEATURES
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
-    DisownRequest,
-    DisownResponse,
+    DiscardRequest,
+    DiscardResponse,
     HeartbeatRequest,
     HeartbeatResponse,
     InstallSnapshotRequest,
@@ -76,8 +76,8 @@ _FIELDS: Final[dict[type[Message], tuple[int, struct.Struct, tuple[str, ...]]]] 
         struct.Struct("<Q?Q"),
         ("last_index", "accepted", "offset"),
     ),
-    DisownRequest: (12, struct.Struct("<QQ?"), ("index", "entry_term", "firm")),
-    DisownResponse: (13, struct.Struct("<QQ??"), ("index", "entry_term", "firm", "lacks")),
+    DiscardRequest: (12, struct.Struct("<QQ?"), ("index", "entry_term", "firm")),
+    DiscardResponse: (13, struct.Struct("<QQ??"), ("index", "entry_term", "firm", "lacks")),
 }
 _APPEND_TYPE: Final = 5
 _INSTALL_TYPE: Final = 10

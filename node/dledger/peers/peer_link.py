@@ -19,9 +19,9 @@ import grpc.aio
 
 from dledger.errors import InvalidArgument, NewerCommand, Unavailable
 from dledger.peers.frame_stream import FrameStream
-from dledger.peers.hello import METADATA_KEY, Hello
+from dledger.peers.handshake import METADATA_KEY, Handshake
 from dledger.peers.outbox import Outbox
-from dledger.peers.replication_port import TICKET_KEY, Ticket
+from dledger.peers.replication_port import CONNECT_TOKEN_KEY, ConnectToken
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
@@ -55,10 +55,10 @@ _REPLICATION: Final = (
 class PeerEvents(Protocol):
     """What the streams tell the node."""
 
-    def hello_to(self, member: Member) -> Hello:
+    def handshake_to(self, member: Member) -> Handshake:
         """Return the greeting for a stream to *member*."""
 
-    async def hello_from(self, hello: Hello) -> Member | None:
+    async def handshake_from(self, handshake: Handshake) -> Member | None:
         """Accept a greeting, joining its group if this node is Unjoined; or raise.
 
         Returns the sender as a member; None: this node knows no member yet.
@@ -80,7 +80,7 @@ class PeerEvents(Protocol):
         """Stop this node: a peer sent what consensus must know and this version does not."""
 
 
-class _Admission:
+class _ControlStream:
     """The gRPC stream by which a peer takes us in; reopened until the link is closed.
 
     Args:
@@ -96,7 +96,7 @@ class _Admission:
         open_call: Callable[[AsyncIterator[bytes]], Any],
         peer: str,
         *,
-        on_open: Callable[[Ticket], None],
+        on_open: Callable[[ConnectToken], None],
         on_broken: Callable[[], None],
         on_removed: Callable[[int], None],
     ) -> None:
@@ -136,7 +136,7 @@ class _Admission:
             if call.done():
                 await self._note_refusal(call)
                 return False
-            self._on_open(Ticket.decode(str(by_key(answer).get(TICKET_KEY, ""))))
+            self._on_open(ConnectToken.decode(str(by_key(answer).get(CONNECT_TOKEN_KEY, ""))))
             self.connected, self._last_error = True, ""
             logger.info("stream to %s open", self._peer)
             async for _ in call:
@@ -178,11 +178,11 @@ class PeerLink:
         address: Where it is called, ``HOST:PORT``.
         events: The node.
         encode: Makes a message a frame.
-        replication_address: By (address, port of a ticket), the host and port to connect to.
-        told: Told of each ticket that came from *address*.
+        replication_address: By (address, port of a connect_token), the host and port to connect to.
+        told: Told of each connect_token that came from *address*.
 
     Attributes:
-        ticket: The newest one.
+        connect_token: The newest one.
     """
 
     def __init__(
@@ -193,10 +193,10 @@ class PeerLink:
         encode: Callable[[Message], bytes],
         replication_address: Callable[[str, int], tuple[str, int]],
         *,
-        told: Callable[[PeerLink, Ticket], None],
+        told: Callable[[PeerLink, ConnectToken], None],
     ) -> None:
         self._told = told
-        self.ticket: Ticket | None = None
+        self.connect_token: ConnectToken | None = None
         self.member = member
         self.address = address
         self._events = events
@@ -206,7 +206,7 @@ class PeerLink:
         peer = f"{member.name!r} at {address!r}"
         self._replication = FrameStream(f"replication to {peer}")
         self._control = FrameStream(f"control by TCP to {peer}")
-        self._admission = _Admission(
+        self._admission = _ControlStream(
             self._opener(),
             peer,
             on_open=self._accepted,
@@ -253,12 +253,12 @@ class PeerLink:
         await self._admission_channel.close()
         await self._question_channel.close()
 
-    def _accepted(self, ticket: Ticket) -> None:
-        self.ticket = ticket
-        self._told(self, ticket)
-        host, port = self._replication_address(self.address, ticket.port)
+    def _accepted(self, connect_token: ConnectToken) -> None:
+        self.connect_token = connect_token
+        self._told(self, connect_token)
+        host, port = self._replication_address(self.address, connect_token.port)
         for stream in (self._replication, self._control):
-            stream.open(host, Ticket(port, ticket.token))
+            stream.open(host, ConnectToken(port, connect_token.token))
 
     def _broken(self) -> None:
         self._replication.close()
@@ -268,7 +268,7 @@ class PeerLink:
         call = self._admission_channel.stream_stream(f"/{SERVICE}/Control")
 
         def open_call(frames: AsyncIterator[bytes]) -> Any:
-            greeting = self._events.hello_to(self.member).encode()
+            greeting = self._events.handshake_to(self.member).encode()
             return call(frames, metadata=((METADATA_KEY, greeting),))
 
         return open_call

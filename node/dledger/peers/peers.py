@@ -20,9 +20,9 @@ import grpc.aio
 from dledger.common.features import FEATURES, MemberLevels
 from dledger.errors import DledgerError, MemberRemoved, NewerCommand, NotMember, Unavailable
 from dledger.peers import peer_codec
-from dledger.peers.hello import METADATA_KEY, ClientAddress, Hello
+from dledger.peers.handshake import METADATA_KEY, ClientAddress, Handshake
 from dledger.peers.peer_link import REMOVED_KEY, SERVICE, PeerEvents, PeerLink
-from dledger.peers.replication_port import TICKET_KEY, ReplicationPort, Ticket
+from dledger.peers.replication_port import CONNECT_TOKEN_KEY, ConnectToken, ReplicationPort
 from dledger.raft.messages import Message
 from dledger.rpc.metadata import by_key
 from dledger.types import Member, Membership, NodeId
@@ -153,16 +153,16 @@ class Peers:
             told=self._told,
         )
 
-    def _told(self, link: PeerLink, ticket: Ticket) -> None:
+    def _told(self, link: PeerLink, connect_token: ConnectToken) -> None:
         """Take what a node says of itself, where a member answers at its own address."""
-        self.levels.told(link.member.id, ticket.feature_level)
+        self.levels.told(link.member.id, connect_token.feature_level)
         self._note_clients(link)
 
     def _note_clients(self, link: PeerLink) -> None:
         member = self._members.get(link.member.id)
         is_its_own = member is not None and self.address(member) == link.address
-        if is_its_own and link.ticket is not None and link.ticket.clients is not None:
-            self.endpoints[link.member.id] = link.ticket.clients
+        if is_its_own and link.connect_token is not None and link.connect_token.clients is not None:
+            self.endpoints[link.member.id] = link.connect_token.clients
 
     def _drop(self, node_id: NodeId) -> None:
         farewell = self._farewells.pop(node_id, None)
@@ -176,36 +176,36 @@ class Peers:
     async def _exchange(
         self, frames: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]
     ) -> None:
-        """Take one inbound greeted stream until it breaks; only a ticket ever flows back."""
-        hello, sender = await self._greet(context)
-        self.levels.told(hello.sender_id, hello.feature_level)
-        with self.replication.admitted(hello) as ticket:
-            await context.send_initial_metadata(((TICKET_KEY, ticket.encode()),))
-            self._heard_from(hello, sender)
-            self._streams[hello.sender_id] += 1
+        """Take one inbound greeted stream until it breaks; only a connect token ever flows back."""
+        handshake, sender = await self._greet(context)
+        self.levels.told(handshake.sender_id, handshake.feature_level)
+        with self.replication.admitted(handshake) as connect_token:
+            await context.send_initial_metadata(((CONNECT_TOKEN_KEY, connect_token.encode()),))
+            self._heard_from(handshake, sender)
+            self._streams[handshake.sender_id] += 1
             try:
                 async for frame in frames:
-                    self._take(hello, frame)
+                    self._take(handshake, frame)
             except peer_codec.BadFrame as error:
-                logger.error("stream from %r: %s", hello.sender_name, error)
+                logger.error("stream from %r: %s", handshake.sender_name, error)
                 await context.abort(grpc.StatusCode.DATA_LOSS, str(error))
             except (MemberRemoved, NotMember, NewerCommand) as error:
                 await _refuse(context, error)
             finally:
-                self._lost(hello)
-                self._streams[hello.sender_id] -= 1
+                self._lost(handshake)
+                self._streams[handshake.sender_id] -= 1
                 self._streams += Counter()  # which lets go of who has none
 
-    def _lost(self, hello: Hello) -> None:
+    def _lost(self, handshake: Handshake) -> None:
         """Tell that a connection of a node broke, unless it has another stream here.
 
         Then it came back before this was noticed; or the other stream is a stranger's, whose coming
         and going in a member's name says nothing.
         """
-        if self._streams[hello.sender_id] <= 1:
-            self._events.peer_disconnected(hello.sender_id)
+        if self._streams[handshake.sender_id] <= 1:
+            self._events.peer_disconnected(handshake.sender_id)
 
-    def _take(self, hello: Hello, frame: bytes | memoryview) -> None:
+    def _take(self, handshake: Handshake, frame: bytes | memoryview) -> None:
         """Take a frame of either stream.
 
         Raises:
@@ -213,51 +213,51 @@ class Peers:
             MemberRemoved, NotMember: The sender is no member any more.
             NewerCommand: This node must stop.
         """
-        sender = hello.sender_id
+        sender = handshake.sender_id
         if sender not in self._members:
             self._events.check_sender(sender)
         try:
             message = peer_codec.decode(frame, sender=sender, recipient=self._node_id)
         except peer_codec.UnknownMessage as error:
-            self._drop_unknown(hello, error)
+            self._drop_unknown(handshake, error)
         except NewerCommand as error:
             self._events.outdated(error)
             raise
         else:
             self._events.receive(message)
 
-    def _drop_unknown(self, hello: Hello, error: peer_codec.UnknownMessage) -> None:
+    def _drop_unknown(self, handshake: Handshake, error: peer_codec.UnknownMessage) -> None:
         """Pass over what only a newer version says; told once a sender and type."""
-        key = (hello.sender_id, error.number)
+        key = (handshake.sender_id, error.number)
         if key not in self._not_known and len(self._not_known) < _MAX_LINKS:
             self._not_known.add(key)
-            logger.warning("%r sends %s: dropped", hello.sender_name, error)
+            logger.warning("%r sends %s: dropped", handshake.sender_name, error)
 
     async def _greet(
         self, context: grpc.aio.ServicerContext[bytes, bytes]
-    ) -> tuple[Hello, Member | None]:
+    ) -> tuple[Handshake, Member | None]:
         """Return the greeting, and its sender as far as it is known by other than its own word."""
         metadata = by_key(context.invocation_metadata())
         try:
-            hello = Hello.decode(str(metadata.get(METADATA_KEY, "")))
-            sender = await self._events.hello_from(hello)
+            handshake = Handshake.decode(str(metadata.get(METADATA_KEY, "")))
+            sender = await self._events.handshake_from(handshake)
         except DledgerError as error:
             await _refuse(context, error)
-        return hello, sender
+        return handshake, sender
 
-    def _heard_from(self, hello: Hello, sender: Member | None) -> None:
+    def _heard_from(self, handshake: Handshake, sender: Member | None) -> None:
         """Answer whoever greeted, where it is known to be.
 
         A node that knows no member yet answers where the greeting says, until it does.
         """
-        current = self._links.get(hello.sender_id)
+        current = self._links.get(handshake.sender_id)
         if current is None and len(self._links) >= _MAX_LINKS:
-            logger.warning("no link to %r: there are %d", hello.sender_name, len(self._links))
+            logger.warning("no link to %r: there are %d", handshake.sender_name, len(self._links))
         elif sender is not None:
             self._link(sender, is_here=True)
         elif current is None or not current.connected:
-            address = f"{hello.endpoint.host}:{hello.endpoint.port}"
-            told = Member(id=hello.sender_id, name=hello.sender_name, address=address)
+            address = f"{handshake.endpoint.host}:{handshake.endpoint.port}"
+            told = Member(id=handshake.sender_id, name=handshake.sender_name, address=address)
             self._link(told, is_here=True)
 
 

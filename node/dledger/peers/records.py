@@ -19,8 +19,11 @@ import grpc.aio
 
 from dledger.errors import (
     DledgerError,
+    FaultyEntry,
     InvalidArgument,
     NewerCommand,
+    OffsetOutOfRange,
+    StorageError,
     Unavailable,
     WrongGroup,
 )
@@ -28,7 +31,6 @@ from dledger.peers.peer_codec import BadFrame, decode_entries, encode_entries
 from dledger.peers.peers import Peers
 from dledger.rpc.status import abort
 from dledger.store.commit_log import CommitLog
-from dledger.store.whole_entries import whole_entries
 from dledger.types import Entry, NodeId
 
 SERVICE: Final = "dledger.v1.Records"
@@ -94,3 +96,17 @@ class RecordsClient:
             return decode_entries(answer)
         except (BadFrame, NewerCommand) as error:
             raise Unavailable(f"{peer} sent entries that are of no use: {error}") from error
+
+
+def whole_entries(log: CommitLog, first: int, last: int, max_bytes: int) -> tuple[Entry, ...]:
+    """Return what the log can give of [first, last], from the first whole entry on."""
+    first, last = max(first, log.first_index), min(last, log.last_index)
+    for damaged in log.faulty:
+        if first in damaged:
+            first = damaged.stop
+    if first > last:
+        return ()
+    try:
+        return log.read(first, last, max_bytes)
+    except (FaultyEntry, OffsetOutOfRange, StorageError):
+        return ()

@@ -29,13 +29,13 @@ from dledger.common.features import LOWEST_LEVEL
 from dledger.common.limits import MAX_PEER_FRAME_BYTES
 from dledger.errors import InvalidArgument, MemberRemoved, NewerCommand, NotMember
 from dledger.peers.framing import BadFraming, FrameReader
-from dledger.peers.hello import MAX_LEVEL, ClientAddress, Hello
+from dledger.peers.handshake import MAX_LEVEL, ClientAddress, Handshake
 from dledger.peers.peer_codec import BadFrame
 
 logger = logging.getLogger(__name__)
 
-TICKET_KEY: Final = "dledger-replication"
-"""Initial metadata of an accepted greeting: the ticket."""
+CONNECT_TOKEN_KEY: Final = "dledger-replication"  # noqa: S105, the name of a header
+"""Initial metadata of an accepted greeting: the connect token."""
 TOKEN_BYTES: Final = 16
 _GREETS_WITHIN_S: Final = 1.0
 _MAX_STRANGERS: Final = 64
@@ -44,15 +44,15 @@ from the address with the most."""
 _MAX_OF_TOKEN: Final = 4
 """Connections with one token: a member has two, and may open them anew before this node knows that
 the old ones broke. Where there are more, the oldest goes."""
-_MAX_TICKET_CHARS: Final = 256
+_MAX_CONNECT_TOKEN_CHARS: Final = 256
 _PARTS_WITHOUT_CLIENTS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Ticket:
+class ConnectToken:
     """The port to connect to, at the host that was called, and what to show there.
 
-    A ticket may have more than these parts: those of a newer version, which this one ignores.
+    A token may have more than these parts: those of a newer version, which are ignored.
 
     Attributes:
         feature_level: What the node that gave it knows; who does not say it is of the lowest.
@@ -71,17 +71,19 @@ class Ticket:
         return f"{own}:{clients.host}:{clients.port}:{clients.tls_port}" if clients else own
 
     @classmethod
-    def decode(cls, text: str) -> Ticket:
+    def decode(cls, text: str) -> ConnectToken:
         """Parse a metadata value. Raises InvalidArgument."""
-        parts = text.split(":") if len(text) <= _MAX_TICKET_CHARS else []
+        parts = text.split(":") if len(text) <= _MAX_CONNECT_TOKEN_CHARS else []
         port, token, level, *more = *parts, "", "", ""
         with contextlib.suppress(ValueError, InvalidArgument):
             clients = _clients(*more[:3]) if len(parts) > _PARTS_WITHOUT_CLIENTS else None
-            ticket = cls(int(port), bytes.fromhex(token), int(level or LOWEST_LEVEL), clients)
-            whole = 0 < ticket.port < 1 << 16 and len(ticket.token) == TOKEN_BYTES
-            if whole and LOWEST_LEVEL <= ticket.feature_level <= MAX_LEVEL:
-                return ticket
-        raise InvalidArgument(f"not a ticket for the replication port: {text[:80]!r}")
+            connect_token = cls(
+                int(port), bytes.fromhex(token), int(level or LOWEST_LEVEL), clients
+            )
+            whole = 0 < connect_token.port < 1 << 16 and len(connect_token.token) == TOKEN_BYTES
+            if whole and LOWEST_LEVEL <= connect_token.feature_level <= MAX_LEVEL:
+                return connect_token
+        raise InvalidArgument(f"not a connect token for the replication port: {text[:80]!r}")
 
 
 def _clients(host: str, port: str, tls_port: str) -> ClientAddress:
@@ -101,8 +103,8 @@ class ReplicationPort:
 
     def __init__(
         self,
-        take: Callable[[Hello, memoryview], None],
-        lost: Callable[[Hello], None],
+        take: Callable[[Handshake, memoryview], None],
+        lost: Callable[[Handshake], None],
         *,
         feature_level: int = LOWEST_LEVEL,
         clients: ClientAddress | None = None,
@@ -111,7 +113,7 @@ class ReplicationPort:
         self._feature_level, self._clients = feature_level, clients
         self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
-        self._hellos: dict[bytes, Hello] = {}
+        self._handshakes: dict[bytes, Handshake] = {}
         self._connections: dict[_Connection, None] = {}  # oldest first
 
     @property
@@ -141,14 +143,14 @@ class ReplicationPort:
             connection.end()
 
     @contextlib.contextmanager
-    def admitted(self, hello: Hello) -> Iterator[Ticket]:
+    def admitted(self, handshake: Handshake) -> Iterator[ConnectToken]:
         """Let the node that greeted so connect while this lasts; then its connections end."""
         token = secrets.token_bytes(TOKEN_BYTES)
-        self._hellos[token] = hello
+        self._handshakes[token] = handshake
         try:
-            yield Ticket(self.number, token, self._feature_level, self._clients)
+            yield ConnectToken(self.number, token, self._feature_level, self._clients)
         finally:
-            del self._hellos[token]
+            del self._handshakes[token]
             for connection in tuple(self._connections):
                 if connection.token == token:
                     connection.end()
@@ -163,31 +165,31 @@ class ReplicationPort:
     def opened(self, connection: _Connection) -> None:
         """Count a connection; where there are too many strangers, an old one is ended."""
         self._connections[connection] = None
-        strangers = [each for each in self._connections if each.is_stranger]
+        strangers = [each for each in self._connections if each.is_unauthenticated]
         if len(strangers) > _MAX_STRANGERS:
             crowds = Counter(each.host for each in strangers)
             most = max(crowds.values())
             next(each for each in strangers if crowds[each.host] == most).give_way()
 
-    def greeted(self, token: bytes) -> Hello | None:
+    def greeted(self, token: bytes) -> Handshake | None:
         """Return whose token this is; None: nobody's. Of too many with it, the oldest goes."""
-        hello = self._hellos.get(token)
-        if hello is not None:
+        handshake = self._handshakes.get(token)
+        if handshake is not None:
             same = [c for c in self._connections if c.token == token and not c.is_superseded]
             for each in same[:-_MAX_OF_TOKEN]:
                 each.supersede()
-        return hello
+        return handshake
 
-    def received(self, hello: Hello, frame: memoryview) -> None:
+    def received(self, handshake: Handshake, frame: memoryview) -> None:
         """Pass on a frame."""
-        self._take(hello, frame)
+        self._take(handshake, frame)
 
     def closed(self, connection: _Connection) -> None:
         """Forget a connection; while its token is good, the node at its other end is lost."""
         self._connections.pop(connection, None)
-        hello = self._hellos.get(connection.token)
-        if hello is not None and not connection.is_superseded:
-            self._lost(hello)
+        handshake = self._handshakes.get(connection.token)
+        if handshake is not None and not connection.is_superseded:
+            self._lost(handshake)
 
 
 class _Connection(asyncio.BufferedProtocol):
@@ -196,7 +198,7 @@ class _Connection(asyncio.BufferedProtocol):
     def __init__(self, port: ReplicationPort) -> None:
         self.token = b""
         self.host = ""
-        self.is_superseded = self.is_stranger = False
+        self.is_superseded = self.is_unauthenticated = False
         self._port = port
         self._transport: asyncio.Transport | None = None
         self._greeting = memoryview(bytearray(TOKEN_BYTES))
@@ -206,7 +208,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def give_way(self) -> None:
         """Close it, for newer strangers."""
-        self.is_stranger = False
+        self.is_unauthenticated = False
         self.end()
 
     def supersede(self) -> None:
@@ -222,7 +224,7 @@ class _Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self.host = str((transport.get_extra_info("peername") or ("",))[0])
-        self.is_stranger = True
+        self.is_unauthenticated = True
         self._patience = asyncio.get_running_loop().call_later(_GREETS_WITHIN_S, self._impatient)
         self._port.opened(self)
 
@@ -254,18 +256,18 @@ class _Connection(asyncio.BufferedProtocol):
         self._greeting = self._greeting[count:]
         if self._greeting:
             return
-        hello = self._port.greeted(self.token)
-        if hello is None:
+        handshake = self._port.greeted(self.token)
+        if handshake is None:
             self.end()
             return
 
         def received(frame: memoryview) -> None:
             if self._transport is not None:
-                self._port.received(hello, frame)
+                self._port.received(handshake, frame)
 
-        self._name, self.is_stranger = hello.sender_name, False
+        self._name, self.is_unauthenticated = handshake.sender_name, False
         self._frames = FrameReader(received, max_frame_bytes=MAX_PEER_FRAME_BYTES)
 
     def _impatient(self) -> None:
-        if self.is_stranger:
+        if self.is_unauthenticated:
             self.end()

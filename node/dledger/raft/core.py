@@ -14,21 +14,19 @@ from typing import Any, Final
 from crc32c import crc32c
 
 from dledger.errors import InvalidArgument, NotLeader, Refused
-from dledger.raft.answers import answer_outdated
 from dledger.raft.config import RaftConfig
-from dledger.raft.disowning import Disowning
-from dledger.raft.elections import Elections
-from dledger.raft.following import Following
-from dledger.raft.installing import Installing
-from dledger.raft.leading import Leadership
-from dledger.raft.log import LogReader, RaftLog
+from dledger.raft.election import Election
+from dledger.raft.follower import Follower
+from dledger.raft.leader import Leader
+from dledger.raft.log import LogStorage, RaftLog
+from dledger.raft.log_discard import LogDiscard
 from dledger.raft.membership import MembershipStack, memberships_in
 from dledger.raft.messages import (
     AnyRequest,
     AppendRequest,
     AppendResponse,
-    DisownRequest,
-    DisownResponse,
+    DiscardRequest,
+    DiscardResponse,
     HeartbeatRequest,
     HeartbeatResponse,
     InstallSnapshotRequest,
@@ -41,8 +39,10 @@ from dledger.raft.messages import (
     VoteResponse,
 )
 from dledger.raft.ready import Cause, Outbox, Ready, RoleChange, TermJump
+from dledger.raft.responses import answer_outdated
+from dledger.raft.server_state import ServerState
+from dledger.raft.snapshot_receiver import SnapshotReceiver
 from dledger.raft.snapshots import SnapshotReader
-from dledger.raft.standing import Standing
 from dledger.raft.timer import ElectionTimer
 from dledger.raft.view import RaftView
 from dledger.types import Entry, EntryKind, HardState, Member, Membership, NodeId, SnapshotInfo
@@ -52,7 +52,7 @@ MAX_TERM_JUMP: Final = 1 << 32
 every 50 ms would need seven years to get so far ahead of a node that was away, or of a restored
 disk; and who reached 2^62, one such step at a time, would have to be believed a billion times."""
 
-__all__ = ["Cause", "LogReader", "Raft", "RaftConfig", "Ready", "RoleChange"]
+__all__ = ["Cause", "LogStorage", "Raft", "RaftConfig", "Ready", "RoleChange"]
 
 
 class Raft(RaftView):
@@ -75,7 +75,7 @@ class Raft(RaftView):
         config: RaftConfig,
         *,
         hard_state: HardState,
-        log: LogReader,
+        log: LogStorage,
         memberships: Sequence[tuple[int, Membership]],
         rng: random.Random,
         applied_index: int = 0,
@@ -89,15 +89,15 @@ class Raft(RaftView):
             config.election_timeout_ticks, rng, handicap_ticks=config.handicap_ticks
         )
         self._out = Outbox()
-        self._standing = Standing(
+        self._state = ServerState(
             config.id,
             hard_state=hard_state,
             last_term=self._log.last_term,
             timer=self._timer,
             outbox=self._out,
         )
-        self._elections = Elections(
-            self._standing,
+        self._elections = Election(
+            self._state,
             log=self._log,
             memberships=self._memberships,
             timer=self._timer,
@@ -105,19 +105,19 @@ class Raft(RaftView):
             outbox=self._out,
             on_won=self._become_leader,
         )
-        self._installing = Installing(
-            self._standing, log=self._log, outbox=self._out, accepts=snapshots is not None
+        self._installing = SnapshotReceiver(
+            self._state, log=self._log, outbox=self._out, accepts=snapshots is not None
         )
-        self._following = Following(
-            self._standing,
+        self._following = Follower(
+            self._state,
             elections=self._elections,
             log=self._log,
             memberships=self._memberships,
             outbox=self._out,
             installing=self._installing,
         )
-        self._disowning = Disowning(
-            self._standing,
+        self._log_discard = LogDiscard(
+            self._state,
             log=self._log,
             memberships=self._memberships,
             elections=self._elections,
@@ -130,8 +130,8 @@ class Raft(RaftView):
             VoteRequest: self._elections.on_vote_request,
             VoteResponse: self._elections.on_vote_response,
             TimeoutNow: self._elections.on_timeout_now,
-            DisownRequest: self._disowning.on_request,
-            DisownResponse: self._disowning.on_response,
+            DiscardRequest: self._log_discard.on_request,
+            DiscardResponse: self._log_discard.on_response,
             AppendRequest: self._following.on_append_request,
             AppendResponse: self._on_append_response,
             HeartbeatRequest: self._following.on_heartbeat_request,
@@ -144,12 +144,12 @@ class Raft(RaftView):
 
     def tick(self) -> None:
         """Let one tick of time pass."""
-        leading = self._standing.leading
+        leading = self._state.leading
         if leading is not None:
             leading.tick()
             self._continue_change(leading)
-            if not leading.hears_quorum():
-                self._standing.follow(None, Cause.QUORUM_LOST)
+            if not leading.quorum_active():
+                self._state.follow(None, Cause.QUORUM_LOST)
                 self._timer.redraw()
         elif self._timer.tick():
             self._elections.on_timeout()
@@ -160,9 +160,9 @@ class Raft(RaftView):
         Ignored: what is not for us, what strangers and removed members say, and what is of a term
         out of reach.
         """
-        if message.recipient != self._standing.id or not self._is_heard(message):
+        if message.recipient != self._state.id or not self._is_heard(message):
             return
-        ahead = message.term - self._standing.term
+        ahead = message.term - self._state.term
         if ahead > MAX_TERM_JUMP:
             self._out.refused = TermJump(message.sender, message.term)
         elif ahead == 0 or _changes_nothing(message):
@@ -182,7 +182,7 @@ class Raft(RaftView):
             Refused: It is a membership; see `change_membership`.
             Overloaded: Too much is uncommitted, or leadership is being handed over.
         """
-        leading = self._standing.leading
+        leading = self._state.leading
         if leading is None:
             raise NotLeader(self.leader)
         if kind == EntryKind.MEMBERSHIP:
@@ -209,11 +209,11 @@ class Raft(RaftView):
             Refused: A voter would be added that has not caught up as a learner, or a node that
                 was removed before.
         """
-        leading = self._standing.leading
+        leading = self._state.leading
         if leading is None:
             raise NotLeader(self.leader)
         following = leading.changes.requested(
-            voters=voters, learners=learners, tick=leading.ticks, silent=leading.silent()
+            voters=voters, learners=learners, tick=leading.ticks, silent=leading.inactive_voters()
         )
         leading.admit()
         return self._append_membership(leading, following)
@@ -232,14 +232,14 @@ class Raft(RaftView):
             Unavailable: The leader is too new to know what is committed.
             Overloaded: Too many reads wait.
         """
-        leading = self._standing.leading
+        leading = self._state.leading
         if leading is None:
             raise NotLeader(self.leader)
         leading.read_index(context)
 
     def hard_state_persisted(self, hard_state: HardState) -> None:
         """Take the completion of a Ready's hard state; our own vote counts from now on."""
-        if self._standing.persisted(hard_state):
+        if self._state.persisted(hard_state):
             self._elections.own_vote_persisted()
 
     def persisted(self, *, term: int, index: int) -> None:
@@ -247,7 +247,7 @@ class Raft(RaftView):
 
         A completion for entries that were truncated since does not count.
         """
-        leading = self._standing.leading
+        leading = self._state.leading
         if self._log.persisted(term, index) and leading is not None:
             self._commit_by_counting(leading)
 
@@ -283,7 +283,7 @@ class Raft(RaftView):
 
     def campaign(self) -> None:
         """Start a pre-vote now, unless we lead or may not vote."""
-        if self._standing.leading is None:
+        if self._state.leading is None:
             self._elections.start_pre_vote(Cause.ASKED)
 
     def peer_disconnected(self, peer: NodeId) -> None:
@@ -293,8 +293,8 @@ class Raft(RaftView):
         a later heartbeat shows that it lives. If it follows us: expect what is in flight to be
         lost.
         """
-        if self._standing.leading is not None:
-            self._standing.leading.disconnected(peer)
+        if self._state.leading is not None:
+            self._state.leading.disconnected(peer)
         elif peer == self.leader:
             self._elections.leader_lost()
 
@@ -307,7 +307,7 @@ class Raft(RaftView):
             NotLeader: We do not lead.
             InvalidArgument: The target is not another voter, or there is none.
         """
-        leading = self._standing.leading
+        leading = self._state.leading
         if leading is None:
             raise NotLeader(self.leader)
         chosen = leading.most_caught_up() if target is None else target
@@ -323,20 +323,20 @@ class Raft(RaftView):
         self._step_down(Cause.STEPPED_DOWN)
 
     def _step_down(self, cause: Cause) -> None:
-        leading = self._standing.leading
+        leading = self._state.leading
         if leading is None:
             return
         heir = leading.most_caught_up()
         if heir is not None:
             leading.send_timeout_now(heir)
-        self._standing.follow(None, cause)
+        self._state.follow(None, cause)
         self._timer.rest()
 
     def entries_available(self) -> None:
-        """Ask again for entries that the LogReader did not have in memory."""
+        """Ask again for entries that the LogStorage did not have in memory."""
         self._log.apply_blocked = False
-        if self._standing.leading is not None:
-            self._standing.leading.entries_available()
+        if self._state.leading is not None:
+            self._state.leading.entries_available()
 
     def log_repaired(self, entries: Iterable[Entry] = (), *, whole: bool) -> None:
         """Take which damaged entries can be read again, and whether that is so of all now.
@@ -357,7 +357,7 @@ class Raft(RaftView):
         if self.applied_index < index <= self.last_index:
             self._installing.ask(index)
 
-    def disown(self, index: int) -> None:
+    def ask_discard(self, index: int) -> None:
         """Discard our log from *index* on, if nobody leads and a majority of the others lacks that.
 
         Nobody is asked while a membership before it is damaged and unknown.
@@ -365,26 +365,26 @@ class Raft(RaftView):
         Args:
             index: The first entry that is damaged here and still to be applied.
         """
-        self._disowning.ask(index)
+        self._log_discard.ask(index)
 
     def has_ready(self) -> bool:
         """Whether `ready` would hand something over."""
-        standing = self._standing
-        leading = standing.leading
+        state = self._state
+        leading = state.leading
         return (
-            self._log.has_work()
-            or (leading is not None and leading.pump_due)
-            or standing.hard_state is not standing.handed
+            (leading is not None and leading.pump_due)
+            or state.hard_state is not state.handed
+            or self._log.has_work()
             or bool(self._out)
         )
 
     def ready(self) -> Ready:
         """Hand everything over; the core considers it taken."""
-        leading = self._standing.leading
+        leading = self._state.leading
         if leading is not None and leading.pump_due:
-            leading.pump()
+            leading.send_appends()
         return self._out.take(
-            hard_state=self._standing.take_hard_state(),
+            hard_state=self._state.take_hard_state(),
             cut_behind=self._log.take_cut(),
             entries=self._log.take_writes(),
             committed=self._log.take_committed(self._config.max_apply_bytes),
@@ -399,8 +399,8 @@ class Raft(RaftView):
         candidate may be a member that we have not heard of (Raft 6), and was introduced. Answers
         count for members only.
         """
-        sender, leading = message.sender, self._standing.leading
-        if sender == self._standing.id:
+        sender, leading = message.sender, self._state.leading
+        if sender == self._state.id:
             return False
         if isinstance(message, AnyRequest):
             return self._memberships.hears(sender, self._log.commit_index)
@@ -416,10 +416,10 @@ class Raft(RaftView):
         depose it (thesis 6.2, 4.2.3). A hand-over is the leader's own wish.
         """
         is_vote = isinstance(message, VoteRequest) and not message.transfer
-        if (is_vote or isinstance(message, DisownRequest)) and self._elections.lease_is_live():
+        if (is_vote or isinstance(message, DiscardRequest)) and self._elections.lease_is_live():
             return False
         is_leader = isinstance(message, AppendRequest | HeartbeatRequest | InstallSnapshotRequest)
-        self._standing.enter(message.term, message.sender if is_leader else None)
+        self._state.enter(message.term, message.sender if is_leader else None)
         return True
 
     def _answer_outdated(self, message: Message) -> None:
@@ -429,7 +429,7 @@ class Raft(RaftView):
             self._out.after_hard_state.append(reply)
 
     def _become_leader(self, cause: Cause) -> None:
-        leading = Leadership(
+        leading = Leader(
             self._config,
             term=self.term,
             log=self._log,
@@ -437,14 +437,14 @@ class Raft(RaftView):
             outbox=self._out,
             snapshots=self._snapshots,
         )
-        self._standing.lead(leading, cause)
+        self._state.lead(leading, cause)
         self._append_own(leading, kind=EntryKind.NOOP, data=b"", crc32c=0, timestamp_ms=0)
 
     # Replication
 
     def _append_own(
         self,
-        leading: Leadership,
+        leading: Leader,
         *,
         kind: EntryKind,
         data: bytes,
@@ -463,7 +463,7 @@ class Raft(RaftView):
         leading.appended(entry)
         return entry.term, entry.index
 
-    def _append_membership(self, leading: Leadership, membership: Membership) -> tuple[int, int]:
+    def _append_membership(self, leading: Leader, membership: Membership) -> tuple[int, int]:
         """Append a membership; it is in force at once (Raft 6)."""
         data = membership.encode()
         term, index = self._append_own(
@@ -473,7 +473,7 @@ class Raft(RaftView):
         leading.membership_changed()
         return term, index
 
-    def _continue_change(self, leading: Leadership) -> None:
+    def _continue_change(self, leading: Leader) -> None:
         """Leave a joint membership once it is committed, or promote whoever has caught up."""
         if leading.changes.done_with is self._memberships.current:
             return
@@ -483,27 +483,31 @@ class Raft(RaftView):
         elif leading.changes.is_deposed():
             self._step_down(Cause.NO_VOTER)
 
-    def _commit_by_counting(self, leading: Leadership) -> None:
+    def _commit_by_counting(self, leading: Leader) -> None:
         self._log.commit_to(leading.commit_point())
-        leading.settle()
+        leading.release_committed()
         self._continue_change(leading)
 
     def _on_append_response(self, message: AppendResponse) -> None:
-        leading = self._standing.leading
-        if leading is not None and leading.on_append_response(message):
+        leading = self._state.leading
+        if leading is None or not leading.on_append_response(message):
+            return
+        if message.match_index > self._log.commit_index:
             self._commit_by_counting(leading)
+        else:  # what a majority has, the last one's ack cannot commit
+            self._continue_change(leading)
 
     def _on_heartbeat_response(self, message: HeartbeatResponse) -> None:
-        if self._standing.leading is not None:
-            self._standing.leading.on_heartbeat_response(message)
+        if self._state.leading is not None:
+            self._state.leading.on_heartbeat_response(message)
 
     def _on_install_response(self, message: InstallSnapshotResponse) -> None:
-        if self._standing.leading is not None:
-            self._standing.leading.on_install_response(message)
+        if self._state.leading is not None:
+            self._state.leading.on_install_response(message)
 
 
 def _changes_nothing(message: Message) -> bool:
     """Whether a message only finds out what would be, in a term that nobody has entered."""
-    if isinstance(message, DisownRequest | DisownResponse):
+    if isinstance(message, DiscardRequest | DiscardResponse):
         return not message.firm
     return isinstance(message, PreVoteRequest | PreVoteResponse)

@@ -18,7 +18,7 @@ from dledger.errors import OffsetOutOfRange
 from dledger.types import Entry, held_bytes
 
 
-class LogReader(Protocol):
+class LogStorage(Protocol):
     """The durable log. The core asks only below the entries that it still holds itself."""
 
     @property
@@ -81,7 +81,7 @@ class RaftLog:
     that our log has there *now*.
     """
 
-    def __init__(self, reader: LogReader, applied_index: int, *, max_unapplied_bytes: int) -> None:
+    def __init__(self, reader: LogStorage, applied_index: int, *, max_unapplied_bytes: int) -> None:
         """Begin with what is durable, of which [.., *applied_index*] is applied.
 
         *max_unapplied_bytes*: see `RaftConfig`.
@@ -98,6 +98,7 @@ class RaftLog:
         self._tail_chains: list[int] = []
         self._tail_bytes = 0
         self._tail_first = self.last_index + 1
+        self._before_tail = self.last_term, self.last_chain
         self._next_write = self.last_index + 1
         self._writes: deque[_Write] = deque()
         self._cut_behind: int | None = None
@@ -123,6 +124,8 @@ class RaftLog:
             raise OffsetOutOfRange(index, first=self.first_index, last=self.last_index)
         if index >= self._tail_first:
             return self._tail[index - self._tail_first].term
+        if index == self._tail_first - 1:
+            return self._before_tail[0]
         return self._reader.term(index)
 
     def chain(self, index: int) -> int:
@@ -137,6 +140,8 @@ class RaftLog:
             raise OffsetOutOfRange(index, first=self.first_index, last=self.last_index)
         if index >= self._tail_first:
             return self._tail_chains[index - self._tail_first]
+        if index == self._tail_first - 1:
+            return self._before_tail[1]
         return self._reader.chain(index)
 
     def knows(self, index: int) -> bool:
@@ -155,7 +160,7 @@ class RaftLog:
         """Whether everything up to the committed entry (index, term) is in our log."""
         return index <= self.commit_index or self.matches(index, term)
 
-    def is_behind_or_equal(self, *, last_index: int, last_term: int, last_chain: int) -> bool:
+    def is_up_to_date(self, *, last_index: int, last_term: int, last_chain: int) -> bool:
         """Whether a log ending in (last_index, last_term) is up to date for us (Raft 5.4.1).
 
         One that has our entry there, and another log before it, is not: one of the two is wrong.
@@ -164,7 +169,7 @@ class RaftLog:
             return False
         return not self.matches(last_index, last_term) or self.chain(last_index) == last_chain
 
-    def agreement(self, index: int, term: int) -> tuple[int, int]:
+    def find_conflict_by_term(self, index: int, term: int) -> tuple[int, int]:
         """Return the highest (index, term) of ours with both at most the given ones.
 
         Two logs cannot agree above it, so a whole term of disagreement costs one exchange
@@ -191,7 +196,7 @@ class RaftLog:
         self.last_term = entries[-1].term
         self.last_chain = self._tail_chains[-1]
 
-    def first_new(self, entries: Sequence[Entry]) -> int | None:
+    def find_conflict(self, entries: Sequence[Entry]) -> int | None:
         """Return the position of the first of *entries* that we do not have; None if we have all.
 
         Their index is either beyond our log or holds another term there (a conflict).
@@ -210,7 +215,8 @@ class RaftLog:
         self.last_term, self.last_chain = self.term(first - 1), self.chain(first - 1)
         self.last_index = first - 1
         self._forget(max(0, first - self._tail_first), len(self._tail))
-        self._tail_first = min(self._tail_first, first)
+        if first <= self._tail_first:
+            self._tail_first, self._before_tail = first, (self.last_term, self.last_chain)
         self._next_write = min(self._next_write, first)
         self.durable_index = min(self.durable_index, first - 1)
         for write in self._writes:
@@ -228,6 +234,7 @@ class RaftLog:
         self.last_term, self.last_chain = term, chain
         self._forget(0, len(self._tail))
         self._tail_first = self._next_write = index + 1
+        self._before_tail = term, chain
         self.apply_blocked = False
         for write in self._writes:
             write.valid_to = 0
@@ -281,7 +288,7 @@ class RaftLog:
         under way twice, with a truncation between (A, B, A): then the completion is taken for
         the older one, of which only what was never truncated counts.
         """
-        if not any(write.term == term and write.index == index for write in self._writes):
+        if (term, index) not in [(write.term, write.index) for write in self._writes]:
             return False
         durable = self.durable_index
         while True:
@@ -332,16 +339,16 @@ class RaftLog:
         Of those still to be handed over, too, where they are too many: the oldest, which will be
         read back.
         """
-        self._release_first(min(self.durable_index, self.applied_index) - self._tail_first + 1)
-        ready = min(self.durable_index, self.commit_index) - self._tail_first + 1
-        excess, count = self._tail_bytes - self._max_unapplied_bytes, 0
-        while excess > 0 and count < ready:
-            excess -= self._tail[count].held_bytes
-            count += 1
-        self._release_first(count)
-
-    def _release_first(self, count: int) -> None:
-        if count > 0:
+        count = max(0, min(self.durable_index, self.applied_index) - self._tail_first + 1)
+        excess = self._tail_bytes - self._max_unapplied_bytes
+        if excess > 0:
+            excess -= held_bytes(self._tail[:count])
+            ready = min(self.durable_index, self.commit_index) - self._tail_first + 1
+            while excess > 0 and count < ready:
+                excess -= self._tail[count].held_bytes
+                count += 1
+        if count:
+            self._before_tail = self._tail[count - 1].term, self._tail_chains[count - 1]
             self._forget(0, count)
             self._tail_first += count
 

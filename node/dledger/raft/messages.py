@@ -149,7 +149,7 @@ class TimeoutNow(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DisownRequest(Message):
+class DiscardRequest(Message):
     """Have you the entry (entry_term, index), which is damaged here? I would discard it.
 
     Attributes:
@@ -164,7 +164,7 @@ class DisownRequest(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DisownResponse(Message):
+class DiscardResponse(Message):
     """A firm one leaves only after the responder's term is durable.
 
     Attributes:
@@ -184,7 +184,7 @@ AnyRequest = (
     | AppendRequest
     | HeartbeatRequest
     | InstallSnapshotRequest
-    | DisownRequest
+    | DiscardRequest
     | TimeoutNow
 )
 """What asks; everything else answers."""

@@ -3,7 +3,7 @@
 A round of heartbeats confirms every read that was asked before it began: when a quorum has
 answered in our term, no later leader can have committed anything before the round began, so the
 commit index of that moment covers all that was acknowledged by then. Reads gather while a round
-is under way and share the next. Owned by `leading.Leadership`. Source: thesis 6.4.
+is under way and share the next. Owned by `leader.Leader`. Source: thesis 6.4.
 """
 
 from __future__ import annotations

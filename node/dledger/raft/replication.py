@@ -1,14 +1,14 @@
 """What a leader sends to one follower: entries, a probe, or a piece of a snapshot.
 
-Owned by `leading.Leadership`, which keeps the followers' progress and takes their answers. Sources:
+Owned by `leader.Leader`, which keeps the followers' progress and takes their answers. Sources:
 Raft 5.3, 7.
 """
 
 from __future__ import annotations
 
 from dledger.errors import OffsetOutOfRange
-from dledger.raft.catch_up_pace import CatchUpPace
 from dledger.raft.config import RaftConfig
+from dledger.raft.flow_control import FlowControl
 from dledger.raft.log import RaftLog
 from dledger.raft.messages import AppendRequest, InstallSnapshotRequest
 from dledger.raft.progress import Progress, ProgressState
@@ -28,7 +28,7 @@ class Replication:
         log: RaftLog,
         outbox: Outbox,
         snapshots: SnapshotReader | None,
-        pace: CatchUpPace,
+        pace: FlowControl,
     ) -> None:
         self._config = config
         self._term = term

@@ -8,7 +8,7 @@ from dledger.raft.config import RaftConfig
 from dledger.raft.log import RaftLog
 from dledger.raft.membership import MembershipStack
 from dledger.raft.progress import Progress
-from dledger.raft.standing import Standing
+from dledger.raft.server_state import ServerState
 from dledger.types import HardState, Member, Membership, NodeId, Role
 
 
@@ -18,7 +18,7 @@ class RaftView:
     _config: RaftConfig
     _log: RaftLog
     _memberships: MembershipStack
-    _standing: Standing
+    _state: ServerState
 
     @property
     def id(self) -> NodeId:
@@ -33,27 +33,27 @@ class RaftView:
     @property
     def role(self) -> Role:
         """What part we play now."""
-        return self._standing.role
+        return self._state.role
 
     @property
     def term(self) -> int:
         """The current term; perhaps not durable yet."""
-        return self._standing.term
+        return self._state.term
 
     @property
     def vote(self) -> NodeId | None:
         """Whom we voted for in the current term; perhaps not durable yet."""
-        return self._standing.vote
+        return self._state.vote
 
     @property
     def durable_hard_state(self) -> HardState:
         """The newest hard state that storage has confirmed."""
-        return self._standing.durable
+        return self._state.durable
 
     @property
     def leader(self) -> NodeId | None:
         """Who leads the current term, as far as we know."""
-        return self._standing.leader
+        return self._state.leader
 
     @property
     def commit_index(self) -> int:
@@ -126,38 +126,38 @@ class RaftView:
 
     def caught_up_learners(self) -> frozenset[NodeId]:
         """Return the learners that could be voters now; none when not leading."""
-        leading = self._standing.leading
+        leading = self._state.leading
         return leading.changes.caught_up(leading.ticks) if leading else frozenset()
 
     @property
     def transfer_target(self) -> NodeId | None:
         """Whom we are handing leadership to, if anyone."""
-        leading = self._standing.leading
+        leading = self._state.leading
         return leading.transfer_target if leading else None
 
     @property
     def has_room(self) -> bool:
         """Whether `Raft.propose` would take an entry now; not when not leading."""
-        leading = self._standing.leading
+        leading = self._state.leading
         return leading is not None and leading.has_room()
 
-    def heir(self) -> NodeId | None:
+    def transfer_candidate(self) -> NodeId | None:
         """Return the other voter that holds most of our log; None if none, or when not leading."""
-        leading = self._standing.leading
+        leading = self._state.leading
         return leading.most_caught_up() if leading else None
 
     def progress(self) -> Mapping[NodeId, Progress]:
         """Return the leader's view of each other member; empty when not leading."""
-        leading = self._standing.leading
+        leading = self._state.leading
         return dict(leading.progress) if leading else {}
 
-    def silent_voters(self) -> set[NodeId]:
+    def inactive_voters(self) -> set[NodeId]:
         """Return the voters a leader did not hear for an election timeout; none if not leading."""
-        leading = self._standing.leading
-        return leading.silent() if leading else set()
+        leading = self._state.leading
+        return leading.inactive_voters() if leading else set()
 
     @property
     def uncommitted_bytes(self) -> int:
         """Data of the entries we appended as leader that no majority has yet; 0 if not leading."""
-        leading = self._standing.leading
+        leading = self._state.leading
         return leading.uncommitted_bytes() if leading else 0

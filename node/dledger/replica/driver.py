@@ -22,21 +22,16 @@ from dledger.raft.config import RaftConfig
 from dledger.raft.core import Raft
 from dledger.raft.messages import InstallSnapshotRequest, Message
 from dledger.raft.ready import Ready, RoleChange
-from dledger.replica.commit_watch import CommitWatch
-from dledger.replica.disk import Disk
-from dledger.replica.disk_room import DiskRoom
-from dledger.replica.disk_stall import StallLimits, StallWatch
+from dledger.replica.entry_cache import EntryCache
 from dledger.replica.installation import Installation
-from dledger.replica.last_words import last_words
+from dledger.replica.leader_health import CommitWatch, StallLimits, StallWatch, last_words
 from dledger.replica.log_clock import Clock, LogClock
-from dledger.replica.log_view import LogView
+from dledger.replica.persistence import DiskSpaceGuard, Persister
 from dledger.replica.proposals import Command
-from dledger.replica.proposing import EntrySizes, Proposing
+from dledger.replica.proposer import EntrySizes, Proposer
 from dledger.replica.reads import AppliedWaiters, PendingReads
-from dledger.replica.refetch import first_needed, is_stuck_behind
-from dledger.replica.refusal_log import RefusalLog
-from dledger.replica.role_watch import RoleWatch
-from dledger.replica.signals import ChangeSignal
+from dledger.replica.repair import first_needed, is_stuck_behind
+from dledger.replica.role_observer import ChangeSignal, RefusalLog, RoleObserver
 from dledger.replica.snapshots import Memberships, Snapshots
 from dledger.store.commit_log import CommitLog
 from dledger.store.hard_state import HardStateFile
@@ -111,7 +106,7 @@ class Driver:
         self._rng = rng
         self._metrics = metrics
         self._readers = ThreadPoolExecutor(2, "log-reader")
-        self.view = LogView(
+        self.view = EntryCache(
             log, self._readers, on_loaded=self._entries_loaded, on_error=self.disk_failed
         )
         self._snapshots = snapshots
@@ -139,7 +134,7 @@ class Driver:
         self._is_member = self._membership.get(raft.id) is not None
         self._log_clock = LogClock(clock)
         self._log_clock.applied(snapshots.now_ms if snapshots is not None else 0)
-        self._proposing = Proposing(
+        self._proposer = Proposer(
             self.core,
             clock=clock,
             log_clock=self._log_clock,
@@ -148,14 +143,16 @@ class Driver:
             sizes=config.entries,
         )
         self._refusals = RefusalLog(raft.id, clock=clock, metrics=metrics)
-        self._roles = RoleWatch(self.core, clock=clock, log_clock=self._log_clock, metrics=metrics)
-        self._room = DiskRoom(config.min_free_bytes)
+        self._roles = RoleObserver(
+            self.core, clock=clock, log_clock=self._log_clock, metrics=metrics
+        )
+        self._disk_space = DiskSpaceGuard(config.min_free_bytes)
         self._reads = PendingReads()
         self._applied = AppliedWaiters()
         self._wake_scheduled = False
         self._tick_handle: asyncio.TimerHandle | None = None
         self._running = False
-        self._disk = Disk(
+        self._persister = Persister(
             log=log,
             hard_state_file=hard_state_file,
             send=send,
@@ -166,7 +163,10 @@ class Driver:
         )
         self._installation = (
             Installation(
-                snapshots, self._disk, finished=self._snapshot_finished, failed=self.disk_failed
+                snapshots,
+                self._persister,
+                finished=self._snapshot_finished,
+                failed=self.disk_failed,
             )
             if snapshots is not None
             else None
@@ -196,9 +196,9 @@ class Driver:
         self._running = False
         if self._tick_handle is not None:
             self._tick_handle.cancel()
-        self._proposing.refuse(NotLeader(None))
+        self._proposer.refuse(NotLeader(None))
         self._reads.fail_all(NotLeader(None))
-        await self._disk.close()
+        await self._persister.close()
         if self._installation is not None:
             await self._installation.close()
         await asyncio.to_thread(self._readers.shutdown)
@@ -218,16 +218,16 @@ class Driver:
     @property
     def queued_bytes(self) -> int:
         """Bytes of commands that wait to become part of an entry."""
-        return self._proposing.queued_bytes
+        return self._proposer.queued_bytes
 
     @property
     def writes_refused(self) -> DiskFull | None:
         """Why this node takes no user data; None: it does, when it leads."""
-        return self._room.refusal
+        return self._disk_space.refusal
 
     def sync_running_s(self) -> float:
         """Return how long the write and sync under way has taken so far; 0 if none is."""
-        since_s = self._disk.busy_since_s
+        since_s = self._persister.busy_since_s
         return 0.0 if since_s is None else self._clock.monotonic_s() - since_s
 
     def commit_waits_s(self) -> float:
@@ -274,7 +274,7 @@ class Driver:
         """
         self.check(grows=grows)
         self._admit(command, self.core.membership)
-        result = self._proposing.push(command, line=line, producer=producer)
+        result = self._proposer.push(command, line=line, producer=producer)
         self._wake()
         return result
 
@@ -283,7 +283,7 @@ class Driver:
         if not self.is_serving_leader():
             raise NotLeader(self.core.leader)
         if grows:
-            self._room.check()
+            self._disk_space.check()
 
     async def propose(self, command: bytes, *, grows: bool) -> object:
         """Commit one framed command and return what applying it gave; raises as `submit` does."""
@@ -369,7 +369,7 @@ class Driver:
 
     def set_free_bytes(self, free_bytes: int) -> None:
         """Refuse or take user data, by the room that is left on the disk."""
-        self._room.measured(free_bytes, retrying=self._disk.retrying)
+        self._disk_space.measured(free_bytes, retrying=self._persister.retrying)
 
     # -- the loop --------------------------------------------------------------------------------
 
@@ -391,8 +391,8 @@ class Driver:
         self._wake_if_due()
 
     def _watch_disk(self, now_s: float) -> None:
-        since_s = self._disk.busy_since_s
-        if since_s is not None and (self._disk.retrying or self.core.role is not Role.LEADER):
+        since_s = self._persister.busy_since_s
+        if since_s is not None and (self._persister.retrying or self.core.role is not Role.LEADER):
             since_s = None
         is_behind = since_s is not None and self.core.commit_index > self.core.durable_index
         if self._stall.exceeded(now_s, busy_since_s=since_s, is_behind=is_behind):
@@ -408,7 +408,7 @@ class Driver:
 
     def _wake_if_due(self) -> None:
         """Wake up behind what mostly changes nothing: a tick, a heartbeat or its answer."""
-        if self.core.has_ready() or self._proposing.waits():
+        if not self._wake_scheduled and (self.core.has_ready() or self._proposer.waits()):
             self._wake()
 
     def _run(self) -> None:
@@ -423,8 +423,8 @@ class Driver:
 
     def _advance(self) -> None:
         while self._takes_steps():
-            if self._proposing.waits():
-                self._proposing.propose(disk_idle=self._disk.idle)
+            if self._proposer.waits():
+                self._proposer.propose(disk_idle=self._persister.idle)
             if not self.core.has_ready():
                 break
             ready = self.core.ready()
@@ -434,7 +434,7 @@ class Driver:
                 break
 
     def _handle(self, ready: Ready) -> None:
-        self._disk.submit(ready)
+        self._persister.submit(ready)
         if ready.committed:
             self._apply(ready.committed)
             self._applied.applied(self._applied_index)
@@ -456,7 +456,7 @@ class Driver:
 
     def entries_durable(self, term: int, index: int) -> None:
         """Count ourselves towards the majority of these entries."""
-        self._room.write_succeeded(retrying=self._disk.retrying)
+        self._disk_space.write_succeeded(retrying=self._persister.retrying)
         self.core.persisted(term=term, index=index)
         self._wake()
 
@@ -470,9 +470,9 @@ class Driver:
         Whoever waits for an entry is told that its outcome is unknown; asking again, it is told
         why. A voter that has everything on disk has room, and is asked to lead instead.
         """
-        self._room.write_refused(error)
-        self._proposing.outcome_lost()
-        heir = self.core.heir()
+        self._disk_space.write_refused(error)
+        self._proposer.outcome_lost()
+        heir = self.core.transfer_candidate()
         if heir is not None and self.core.progress()[heir].match_index >= self.core.last_index:
             self.transfer_leadership(heir)
 
@@ -490,12 +490,12 @@ class Driver:
     def _fail(self, why: str, error: BaseException) -> None:
         if self._running:
             self._running = False
-            self._disk.stop()
+            self._persister.stop()
             logger.critical("%s, this node stops: %s", why, error)
             farewell = last_words(self.core)
             if farewell is not None:
                 self._send(farewell)
-            self._proposing.refuse(NotLeader(None))
+            self._proposer.refuse(NotLeader(None))
             self._reads.fail_all(NotLeader(None))
             self._on_fatal(error)
 
@@ -517,7 +517,7 @@ class Driver:
         if self._takes_steps() and needed is not None:
             self.core.entry_lost(needed)
             if needed == first_needed(self._log.faulty, self._applied_index):
-                self.core.disown(needed)
+                self.core.ask_discard(needed)
             self._wake()
 
     def hand_over_damaged(self) -> None:
@@ -549,7 +549,7 @@ class Driver:
         applies = entry.kind is EntryKind.DATA and not known
         results = self._state.apply(entry) if applies else ()
         self._applied_index = entry.index
-        self._proposing.applied(entry.term, entry.index, results)
+        self._proposer.applied(entry.term, entry.index, results)
         if entry.kind is EntryKind.MEMBERSHIP:
             self._changes.notify()
         if self._roles.applied(entry.term):
@@ -595,7 +595,7 @@ class Driver:
             return
         if before is Role.LEADER:
             self._reads.fail_all(NotLeader(self.core.leader))
-            self._proposing.refuse(NotLeader(self.core.leader))
+            self._proposer.refuse(NotLeader(self.core.leader))
         self._changes.notify()
 
     def _entries_loaded(self) -> None:

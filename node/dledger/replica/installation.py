@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from dledger.errors import StorageError
 from dledger.raft.ready import Ready
-from dledger.replica.disk import Disk
+from dledger.replica.persistence import Persister
 from dledger.replica.snapshots import Memberships, Snapshots
 from dledger.types import SnapshotInfo
 
@@ -35,13 +35,13 @@ class Installation:
     def __init__(
         self,
         snapshots: Snapshots,
-        disk: Disk,
+        disk: Persister,
         *,
         finished: Callable[[SnapshotInfo, Memberships | None], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._snapshots = snapshots
-        self._disk = disk
+        self._persister = disk
         self._finished = finished
         self._failed = failed
         self._task: asyncio.Task[None] | None = None
@@ -56,7 +56,7 @@ class Installation:
 
     async def _install(self, info: SnapshotInfo) -> None:
         try:
-            if not await self._disk.drained():
+            if not await self._persister.drained():
                 return
             memberships = await self._replace(info)
         except StorageError as error:

@@ -14,8 +14,8 @@ from typing import Final
 
 from dledger.common.words import check_member
 from dledger.errors import InvalidArgument, LeadershipLost, NotLeader, Refused, Unavailable
+from dledger.replica.bootstrap_record import MAX_MEMBERS
 from dledger.replica.driver import Driver
-from dledger.replica.founding import MAX_MEMBERS
 from dledger.types import Member, Membership, NodeId, Role
 
 logger = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ MAX_QUEUED_COMMANDS: Final = 1 << 16
 
 
 class OpenCommand(Protocol):
-    """A command that takes more requests in for as long as it waits; see `rocketmq.shared`."""
+    """A command that takes in more requests while it waits; see `rocketmq.command_batcher`."""
 
     @property
     def kind(self) -> int:

@@ -1,7 +1,7 @@
 """When old messages go: decided here by pure functions, by whole segments, oldest first.
 
 The leader proposes what is decided as a RETAIN command; each node drops its segments once a
-snapshot of its own makes them dispensable. Called by `upkeep`.
+snapshot of its own makes them dispensable. Called by `maintenance`.
 """
 
 from __future__ import annotations

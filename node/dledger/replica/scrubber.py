@@ -50,7 +50,7 @@ class Scrubber:
         step_bytes = min(_STEP_BYTES, self._bytes_per_s)
         while True:
             try:
-                done = await asyncio.to_thread(self._log.scrub, index, step_bytes)
+                done = await asyncio.to_thread(self._log.scrubber.scrub, index, step_bytes)
             except StorageError as error:
                 self._on_failed(error)
                 return

@@ -18,13 +18,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from dledger.broker.columns import MalformedStateError
+from dledger.broker.snapshot_codec import MalformedStateError
 from dledger.broker.state import BrokerState, FrozenState
 from dledger.common.pacing import in_short_turns
 from dledger.common.watchdog import Watchdog
 from dledger.errors import CorruptFile, DiskFull, OffsetOutOfRange, StorageError
 from dledger.raft.ready import SnapshotChunk
-from dledger.replica import snapshot_care
+from dledger.replica import snapshot_backoff
 from dledger.store.commit_log import CommitLog
 from dledger.store.format import Base
 from dledger.store.snapshot_file import Snapshot
@@ -226,7 +226,7 @@ class Snapshots:
     async def _take(self, snapshot: Snapshot) -> None:
         began_s = time.perf_counter()
         work = f"freeze the state at entry {snapshot.applied.index} for a snapshot"
-        with self._watchdog.during(work, looks=snapshot_care.looks(self.unfinished)):
+        with self._watchdog.during(work, looks=snapshot_backoff.looks(self.unfinished)):
             frozen = self._state.freeze()
         frozen_s = time.perf_counter()
         size_bytes = await self._run_or_fail(self._save, snapshot, frozen)

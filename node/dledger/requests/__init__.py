@@ -1,1 +1,1 @@
-"""What every client request passes, whichever protocol: admission, catalog, forwarding."""
+"""What every client request passes, whichever protocol: admission, resolver, forwarding."""

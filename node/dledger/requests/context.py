@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dledger.common.metrics import NodeMetrics, Requests
-from dledger.requests.affinity import Affinity
-from dledger.requests.arrivals import Arrivals
-from dledger.requests.broken import BrokenMessages
-from dledger.requests.catalog import Catalog
+from dledger.requests.admission import AdmissionControl
 from dledger.requests.config import GatewayConfig
 from dledger.requests.engine import Engine
 from dledger.requests.forward import Relay
-from dledger.requests.intake import Intake
+from dledger.requests.leader_locality import LeaderLocality
 from dledger.requests.outflow import Outflow
 from dledger.requests.production import Production
+from dledger.requests.queue_followers import QueueFollowers
+from dledger.requests.topic_resolver import TopicResolver
+from dledger.requests.unreadable import UnreadableMessages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,14 +26,14 @@ class RequestContext:
         config: Settings of the client protocol.
         metrics: Where answers are counted.
         relay: The way to the leader.
-        intake: The room for requests of clients.
+        admission: The room for requests of clients.
         peer_intake: The room for what other nodes send on; clients cannot fill it.
         produce_intake: The room for messages of producers' streams.
         production: The room for their batches that are not in the log yet.
         outflow: The room for what is written to clients.
-        catalog: Topics and groups by name; made where clients may make them.
-        arrivals: Who waits for entries of a queue.
-        affinity: Through which nodes requests come.
+        resolver: Topics and groups by name; made where clients may make them.
+        queue_followers: Who waits for entries of a queue.
+        locality: Through which nodes requests come.
         broken: Messages that cannot be told.
     """
 
@@ -41,21 +41,21 @@ class RequestContext:
     config: GatewayConfig
     metrics: NodeMetrics
     relay: Relay
-    intake: Intake
-    peer_intake: Intake
-    produce_intake: Intake
+    admission: AdmissionControl
+    peer_intake: AdmissionControl
+    produce_intake: AdmissionControl
     production: Production
     outflow: Outflow
-    catalog: Catalog
-    arrivals: Arrivals
-    affinity: Affinity
-    broken: BrokenMessages
+    resolver: TopicResolver
+    queue_followers: QueueFollowers
+    locality: LeaderLocality
+    broken: UnreadableMessages
 
     @property
     def requests(self) -> Requests:
         """Where answers are counted by method and code."""
         return self.metrics.requests
 
-    def intake_of(self, *, peer_port: bool) -> Intake:
+    def intake_of(self, *, peer_port: bool) -> AdmissionControl:
         """Return the room for what comes through such a port."""
-        return self.peer_intake if peer_port else self.intake
+        return self.peer_intake if peer_port else self.admission

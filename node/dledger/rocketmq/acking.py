@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from dledger.broker.command_frame import CommandType
 from dledger.broker.commands import Ack, ChangeInvisible, LeaseRef
-from dledger.broker.frames import CommandType
 from dledger.broker.results import Acked
 from dledger.common.limits import CONSUME_BACKOFF_S, MAX_MESSAGES
 from dledger.errors import InvalidReceiptHandle
 from dledger.requests.engine import Engine
 from dledger.requests.forward import Caller
+from dledger.rocketmq.command_batcher import CommandBatcher
 from dledger.rocketmq.names import client_id, group_name, topic_name
 from dledger.rocketmq.receipts import Receipts
 from dledger.rocketmq.receiving import checked_invisible
-from dledger.rocketmq.shared import SharedCommands
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import Code, Rejected, ok, status_of
 
@@ -34,7 +34,7 @@ class Acker:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._acks: SharedCommands[tuple[str, str], LeaseRef] = SharedCommands(
+        self._acks: CommandBatcher[tuple[str, str], LeaseRef] = CommandBatcher(
             engine, CommandType.ACK, _encoded
         )
 

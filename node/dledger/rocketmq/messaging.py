@@ -18,7 +18,7 @@ from dledger.errors import DledgerError, NotLeader, Unavailable, Unsupported
 from dledger.requests.context import RequestContext
 from dledger.requests.forward import Caller
 from dledger.rocketmq.acking import Acker
-from dledger.rocketmq.clients import Clients
+from dledger.rocketmq.client_registry import ClientRegistry
 from dledger.rocketmq.polls import HeldPolls
 from dledger.rocketmq.receiving import Receiver, nothing_new
 from dledger.rocketmq.routes import Router
@@ -69,7 +69,7 @@ class MessagingParts:
     """What serves the methods: one of each for a node, shared by its ports."""
 
     router: Router
-    clients: Clients
+    clients: ClientRegistry
     sender: Sender
     acker: Acker
     receiver: Receiver
@@ -85,7 +85,7 @@ class MessagingHandlers:
     ) -> None:
         self._context, self._parts = context, parts
         self._tls, self._peer_port = tls, peer_port
-        self._intake = context.intake_of(peer_port=peer_port)
+        self._admission = context.intake_of(peer_port=peer_port)
         here = parts.router.is_known
         self._methods = (
             _Method("QueryRoute", parts.router.route, here),
@@ -115,7 +115,7 @@ class MessagingHandlers:
         async def handle(_: Any, context: Any) -> bytes:
             caller = self._caller(context)
             try:
-                async with self._intake.request(context, method.name) as raw:
+                async with self._admission.request(context, method.name) as raw:
                     return await self._context.relay.run(
                         caller, len(raw), lambda: self._unary_once(method, raw, caller)
                     )
@@ -135,7 +135,7 @@ class MessagingHandlers:
             request = method.parse(raw)
             if leads or (method.here is not None and method.here(request)):
                 self._parts.clients.seen(caller)
-                context.affinity.note(caller.through)
+                context.locality.note(caller.through)
                 return self._answer(method.name, await method.serve(request, caller))
         return await context.relay.unary(method.path, raw, caller)
 
@@ -143,7 +143,7 @@ class MessagingHandlers:
         caller = self._caller(context)
         started = False
         try:
-            async with self._intake.request(context, _RECEIVE) as raw:
+            async with self._admission.request(context, _RECEIVE) as raw:
                 kept = _kept(raw)
             del raw
             with self._parts.polls.held(caller.connection, len(kept)):
@@ -177,9 +177,9 @@ class MessagingHandlers:
                 in_doubt |= not isinstance(error, NotLeader)
                 if started or caller.forwarded or caller.remaining_s() <= 0:
                     raise
-                if in_doubt and self._context.arrivals.closed:
+                if in_doubt and self._context.queue_followers.closed:
                     raise
-            if self._context.arrivals.closed:
+            if self._context.queue_followers.closed:
                 yield self._answer(_RECEIVE, nothing_new())
                 return
             await self._context.relay.pause(caller, _RETRY_S)
@@ -188,7 +188,7 @@ class MessagingHandlers:
         context = self._context
         if context.engine.is_leader():
             self._parts.clients.seen(caller)
-            context.affinity.note(caller.through)
+            context.locality.note(caller.through)
             answers = self._parts.receiver.receive(_parsed(_RECEIVE, raw), caller)
             async with aclosing(answers) as responses:
                 async for response in responses:

@@ -8,12 +8,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dledger.broker.command_frame import MalformedCommandError
 from dledger.broker.commands import Ack, LeaseRef, Receive
 from dledger.broker.consume_queue import Payload
 from dledger.broker.filters import parse_tags
-from dledger.broker.frames import MalformedCommandError
+from dledger.broker.message import Message
 from dledger.broker.produce import ProduceFrame
-from dledger.broker.results import Received
+from dledger.broker.results import Delivery, Received
 from dledger.broker.topics import Topic
 from dledger.common.limits import (
     DEFAULT_POLL_MS,
@@ -22,6 +23,7 @@ from dledger.common.limits import (
     MAX_INVISIBLE_MS,
     MAX_POLL_MS,
     MAX_RECEIVE_BATCH,
+    RENEWED_INVISIBLE_MS,
 )
 from dledger.errors import (
     DledgerError,
@@ -31,16 +33,16 @@ from dledger.errors import (
     UnknownGroup,
     UnknownTopic,
 )
-from dledger.requests.broken import BrokenMessages
-from dledger.requests.catalog import Catalog
 from dledger.requests.engine import Engine
 from dledger.requests.forward import Caller
 from dledger.requests.outflow import Outflow
-from dledger.rocketmq.clients import Clients
-from dledger.rocketmq.delivering import DeliveryForm
+from dledger.requests.topic_resolver import TopicResolver
+from dledger.requests.unreadable import UnreadableMessages
+from dledger.rocketmq.client_registry import ClientRegistry
+from dledger.rocketmq.long_polls import ANY_QUEUE, LongPollQueue, Want
 from dledger.rocketmq.names import client_id, group_name, topic_name
 from dledger.rocketmq.receipts import Receipts
-from dledger.rocketmq.turns import ANY_QUEUE, Turns, Want
+from dledger.rpc.checks import MAX_TIMESTAMP_MS, md5_of
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import Code, Rejected, ok
 from dledger.types import Entry
@@ -82,14 +84,14 @@ class Receiver:
     def __init__(
         self,
         engine: Engine,
-        catalog: Catalog,
-        turns: Turns,
-        clients: Clients,
+        resolver: TopicResolver,
+        turns: LongPollQueue,
+        clients: ClientRegistry,
         *,
-        broken: BrokenMessages,
+        broken: UnreadableMessages,
         outflow: Outflow,
     ) -> None:
-        self._engine, self._catalog = engine, catalog
+        self._engine, self._resolver = engine, resolver
         self._turns, self._clients, self._broken = turns, clients, broken
         self._outflow = outflow
 
@@ -100,7 +102,7 @@ class Receiver:
         """
         poll = await self._check(request, caller)
         del request  # nothing of it is kept while the poll waits
-        secret = await self._catalog.secret()
+        secret = await self._resolver.secret()
         received = await self._poll(poll, caller)
         if received is None:
             yield nothing_new()
@@ -130,8 +132,8 @@ class Receiver:
         invisible_ms = invisible_of(request)
         if request.batch_size < 1:
             raise Rejected(Code.BAD_REQUEST, f"batch_size must be positive: {request.batch_size}")
-        topic = await self._catalog.topic(name)
-        await self._catalog.group(group)
+        topic = await self._resolver.topic(name)
+        await self._resolver.group(group)
         if request.message_queue.id >= topic.queues:
             raise Rejected(
                 Code.BAD_REQUEST,
@@ -283,3 +285,73 @@ def _wait_s(request: Any) -> float:
     duration = request.long_polling_timeout
     wait_s: float = duration.seconds + duration.nanos / 1e9
     return min(max(wait_s, 0.0), MAX_POLL_MS / 1000)
+
+
+class DeliveryForm:
+    """Makes the responses of one RECEIVE; what neighbours share is encoded once.
+
+    Args:
+        poll: What was asked for.
+        resource: The topic as the client named it.
+        receive_id: Part of every receipt handle.
+        receipts: Makes these.
+    """
+
+    def __init__(self, poll: Receive, resource: Any, receive_id: int, receipts: Receipts) -> None:
+        self._receive_id, self._receipts = receive_id, receipts
+        message = definition.Message(topic=resource)
+        system = message.system_properties
+        system.message_type = definition.MessageType.NORMAL
+        system.body_digest.type = definition.DigestType.MD5
+        kept_ms = RENEWED_INVISIBLE_MS if poll.client_id else poll.invisible_ms
+        system.invisible_duration.FromMilliseconds(kept_ms)
+        self._message = message
+        self._common = b""
+
+    def begin(self, born_host: str, stored_at_ms: int) -> None:
+        """Begin with the messages of the next payload, which have this in common."""
+        system = self._message.system_properties
+        system.born_host = born_host
+        system.store_timestamp.FromMilliseconds(stored_at_ms)
+        self._common = service.ReceiveMessageResponse(message=self._message).SerializeToString()
+
+    def response(self, message: Message, delivery: Delivery) -> Any:
+        """Return the ReceiveMessageResponse with a message that was handed out."""
+        lease = LeaseRef(delivery.queue_id, delivery.offset, self._receive_id)
+        response = service.ReceiveMessageResponse.FromString(self._common)
+        response.message.body = message.body
+        system = response.message.system_properties
+        system.message_id = message.message_id or made_up_id(delivery)
+        system.body_encoding = int(message.encoding)
+        system.body_digest.checksum = md5_of(message.body)
+        system.receipt_handle = self._receipts.encode(lease)
+        system.queue_id, system.queue_offset = delivery.queue_id, delivery.offset
+        system.delivery_attempt = delivery.attempt
+        _set_time(system.born_timestamp, message.born_at_ms)
+        _set_optional(response.message, message)
+        return response
+
+
+def _set_time(timestamp: Any, milliseconds: int) -> None:
+    """Set a producer's clock; one of an older log that no ``Timestamp`` can say is moved there."""
+    milliseconds = min(max(milliseconds, 0), MAX_TIMESTAMP_MS)
+    timestamp.seconds, rest = divmod(milliseconds, 1000)
+    timestamp.nanos = rest * 1_000_000
+
+
+def _set_optional(target: Any, message: Message) -> None:
+    system = target.system_properties
+    if message.tag:
+        system.tag = message.tag
+    if message.keys:
+        system.keys.extend(message.keys)
+    if message.trace_context:
+        system.trace_context = message.trace_context
+    if message.properties:
+        target.user_properties.update(message.properties)
+
+
+def made_up_id(delivery: Delivery) -> str:
+    """Return the id of a message that was stored without one: always the same one."""
+    payload = delivery.payload
+    return f"01{payload.index:016X}{payload.start & 0xFFFFFFFF:08X}{delivery.row:08X}"

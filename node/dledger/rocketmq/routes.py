@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from dledger.broker.topics import Topic
-from dledger.requests.catalog import Catalog
 from dledger.requests.config import GatewayConfig
 from dledger.requests.engine import ClientEndpoint, Engine
 from dledger.requests.forward import Caller
+from dledger.requests.topic_resolver import TopicResolver
 from dledger.rocketmq.names import group_name, topic_name
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import ok
@@ -32,8 +32,8 @@ and C++ take any certificate."""
 class Router:
     """Serves routes on any node that knows the topic, on the leader if it is to be created."""
 
-    def __init__(self, engine: Engine, catalog: Catalog, config: GatewayConfig) -> None:
-        self._engine, self._catalog, self._config = engine, catalog, config
+    def __init__(self, engine: Engine, resolver: TopicResolver, config: GatewayConfig) -> None:
+        self._engine, self._resolver, self._config = engine, resolver, config
 
     def is_known(self, request: Any) -> bool:
         """Whether this node can answer by itself, leader or not.
@@ -62,7 +62,7 @@ class Router:
 
     async def _queues(self, resource: Any, caller: Caller) -> list[Any]:
         name = topic_name(resource)
-        topic = await self._catalog.topic(name)
+        topic = await self._resolver.topic(name)
         nodes = self._engine.endpoints()
         if takes_one_address(caller):
             brokers = as_brokers(self._engine.node_id, nodes, tls=caller.tls)

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 from prometheus_client import Counter
 
-from dledger.broker.frames import CommandType
+from dledger.broker.command_frame import CommandType, MalformedCommandError
 from dledger.broker.message import Columns, Encoding, Message
-from dledger.broker.produce import encode_produce
+from dledger.broker.produce import ProduceFrame, encode_produce
 from dledger.broker.results import Produced
 from dledger.common.limits import MAX_ID_LENGTH, MAX_MESSAGES
-from dledger.errors import MessageIdConflict
-from dledger.requests.catalog import Catalog
+from dledger.errors import MessageIdConflict, OffsetOutOfRange
 from dledger.requests.engine import Engine
 from dledger.requests.forward import Caller
-from dledger.rocketmq.identity import is_stored, scope_of
+from dledger.requests.topic_resolver import TopicResolver
+from dledger.rocketmq.command_batcher import CommandBatcher
 from dledger.rocketmq.names import client_id, topic_name
-from dledger.rocketmq.shared import SharedCommands
 from dledger.rpc.checks import (
+    SCOPE_DIGEST_BYTES,
     check_body,
     check_digest,
     check_normal,
@@ -51,10 +52,10 @@ class _Origin(NamedTuple):
 class Sender:
     """Serves SendMessage on the leader."""
 
-    def __init__(self, engine: Engine, catalog: Catalog, conflicts: Counter) -> None:
+    def __init__(self, engine: Engine, resolver: TopicResolver, conflicts: Counter) -> None:
         """*conflicts* counts messages whose ids were those of others before."""
-        self._engine, self._catalog, self._conflicts = engine, catalog, conflicts
-        self._batches: SharedCommands[_Origin, Message] = SharedCommands(
+        self._engine, self._resolver, self._conflicts = engine, resolver, conflicts
+        self._batches: CommandBatcher[_Origin, Message] = CommandBatcher(
             engine, CommandType.PRODUCE, _encoded
         )
 
@@ -65,7 +66,7 @@ class Sender:
         messages = [message_of(message) for message in request.messages]
         size_bytes = sum([len(message.body) for message in messages])
         check_total(size_bytes)
-        await self._catalog.topic(topic)
+        await self._resolver.topic(topic)
         host = request.messages[0].system_properties.born_host[:MAX_ID_LENGTH]
         origin = _Origin(sender, topic, host)
         stored, first = await self._stored(origin, messages, size_bytes, caller.line)
@@ -190,3 +191,66 @@ def _encoding(value: int) -> Encoding:
     if encoding is None:
         raise Rejected(Code.BAD_REQUEST, f"body encoding {value} is unknown")
     return encoding
+
+
+# An SDK makes ids of its machine's address, its process, the time and a counter: who has seen some
+# can guess others, and take them before they are used. So of a message that the deduplication
+# window takes for a repetition the stored one is read and compared. One whose id is another's,
+# there or in the log, goes into the log in a scope that holds a digest of all that consumers see
+# of it: whoever sends it again finds it there, and nothing else fits in.
+
+
+def scope_of(client_id: str, message: Message) -> str:
+    """Return the scope for a message whose id is taken in that of its client.
+
+    No client may call itself so (`checks.is_scope`).
+    """
+    digest = blake2b(digest_size=SCOPE_DIGEST_BYTES)
+    for part in _parts(message):
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return f"{client_id}#{digest.hexdigest()}"
+
+
+def _parts(message: Message) -> Iterator[bytes]:
+    yield message.body
+    yield bytes([message.encoding, len(message.keys)])
+    yield message.tag.encode()
+    yield from (key.encode() for key in message.keys)
+    for name, value in sorted(message.properties.items()):
+        yield name.encode()
+        yield value.encode()
+
+
+def is_same(message: Message, other: Message) -> bool:
+    """Whether consumers see no difference; times and traces are those of an attempt."""
+    return (
+        message.body == other.body
+        and message.encoding == other.encoding
+        and message.tag == other.tag
+        and message.keys == other.keys
+        and message.properties == other.properties
+    )
+
+
+async def is_stored(
+    engine: Engine, topic: str, queue_id: int, offset: int, message: Message
+) -> bool:
+    """Whether *message* is what lies there; one that retention has dropped is believed to be.
+
+    Raises:
+        Unavailable: It cannot be read now.
+    """
+    queue = engine.state.topics.queue(topic, queue_id)
+    if offset < queue.first:
+        return True
+    place = queue.locate(offset)
+    payload = place.payload
+    try:
+        entry = await engine.read_entry(payload.index)
+        stored = ProduceFrame(entry.data, payload.start, payload.end).message(place.row)
+    except OffsetOutOfRange:
+        return True
+    except MalformedCommandError:
+        return False
+    return is_same(message, stored)

@@ -21,8 +21,8 @@ from dledger.common.limits import (
     MAX_TELEMETRY_STREAMS,
 )
 from dledger.errors import DledgerError
+from dledger.requests.admission import AdmissionControl
 from dledger.requests.forward import client_id_of
-from dledger.requests.intake import Intake
 from dledger.requests.outflow import Outflow
 from dledger.rpc.metadata import by_key
 from dledger.rpc.rocketmq_stubs import definition, service
@@ -39,8 +39,8 @@ _REQUEST_TIMEOUT_S: Final = 3
 class Telemetry:
     """The open Telemetry streams of one node, and on which connections clients have them."""
 
-    def __init__(self, intake: Intake, outflow: Outflow) -> None:
-        self._intake, self._outflow = intake, outflow
+    def __init__(self, admission: AdmissionControl, outflow: Outflow) -> None:
+        self._admission, self._outflow = admission, outflow
         self._closing = asyncio.Event()
         self._open = 0
         self._peers: dict[str, list[str]] = {}
@@ -103,7 +103,7 @@ class Telemetry:
 
     async def _answer_next(self, context: Any, before_bytes: int | None) -> int | None:
         """Answer the next command; return its size, or None where the stream is to end."""
-        message = self._intake.message(context, "Telemetry", before_bytes)
+        message = self._admission.message(context, "Telemetry", before_bytes)
         try:
             async with message as raw:
                 if message.ended:

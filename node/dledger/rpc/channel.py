@@ -6,7 +6,7 @@ Shared by `client.Client`, `admin_client.AdminClient` and `append_stream.AppendS
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -14,27 +14,9 @@ import grpc
 import grpc.aio
 
 from dledger.common.limits import MAX_ANSWER_BYTES, MAX_PEER_FRAME_BYTES
-from dledger.errors import (
-    AlreadyBootstrapped,
-    DiskFull,
-    DledgerError,
-    FeatureNotReady,
-    InvalidArgument,
-    LimitReached,
-    MessageIdConflict,
-    NotJoined,
-    NotLeader,
-    NotServed,
-    OutcomeUnknown,
-    Overloaded,
-    RateLimited,
-    Refused,
-    Unavailable,
-    UnknownGroup,
-    UnknownTopic,
-)
+from dledger.errors import DledgerError, InvalidArgument, NotServed, Unavailable
+from dledger.rpc.error_table import ARGUMENT_KEY, ERROR_KEY, error_named, error_of_code
 from dledger.rpc.metadata import by_key
-from dledger.types import NodeId
 
 LEADER_KEY: Final = "dledger-leader"
 """Trailing metadata: the leader's client address, where a caller has to go there by itself."""
@@ -126,34 +108,6 @@ class Channel:
 
 _NO_CONNECTION: Final = ("failed to connect to all addresses", "errors resolving ")
 
-_BY_NAME: Final[dict[str, type[DledgerError]]] = {
-    cls.__name__: cls
-    for cls in (
-        Refused,
-        InvalidArgument,
-        LimitReached,
-        Unavailable,
-        OutcomeUnknown,
-        Overloaded,
-        RateLimited,
-        DiskFull,
-        FeatureNotReady,
-    )
-}
-
-_BY_ARGUMENT: Final[dict[str, Callable[[str, str], DledgerError]]] = {
-    "AlreadyBootstrapped": lambda _, group_id: AlreadyBootstrapped(group_id),
-    "MessageIdConflict": lambda text, rows: MessageIdConflict(text, rows=_numbers(rows)),
-    "NotJoined": lambda _, __: NotJoined(),
-    "NotLeader": lambda _, leader: NotLeader(NodeId(leader) if leader else None),
-    "UnknownGroup": lambda _, group: UnknownGroup(group),
-    "UnknownTopic": lambda _, topic: UnknownTopic(topic),
-}
-
-
-def _numbers(listed: str) -> list[int]:
-    return [int(number) for number in listed.split(",") if number.isdecimal()]
-
 
 def error_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:
     """Return the error that a node meant by a gRPC status.
@@ -162,15 +116,13 @@ def error_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:
     """
     metadata = by_key(error.trailing_metadata())
     text = f"{address}: {in_words(error)}"
-    name = str(metadata.get("dledger-error", ""))
-    argument = str(metadata.get("dledger-error-argument", ""))
-    if name in _BY_ARGUMENT:
-        return _BY_ARGUMENT[name](text, argument)
-    if name in _BY_NAME:
-        return _BY_NAME[name](text)
+    name = str(metadata.get(ERROR_KEY, ""))
+    named = error_named(name, text, str(metadata.get(ARGUMENT_KEY, "")))
+    if named is not None:
+        return named
     if not name and error.code() is grpc.StatusCode.UNIMPLEMENTED:
         return NotServed(text)
-    return _by_code(error.code(), text)
+    return error_of_code(error.code(), text)
 
 
 def in_words(error: Any) -> str:
@@ -188,7 +140,7 @@ def outcome_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:
     Only what a node says by name is a refusal; proxies and foreign services are no group.
     """
     meant = error_of(error, address)
-    named = by_key(error.trailing_metadata()).get("dledger-error") is not None
+    named = by_key(error.trailing_metadata()).get(ERROR_KEY) is not None
     return meant if named or isinstance(meant, Unavailable) else Unavailable(str(meant))
 
 
@@ -200,19 +152,3 @@ def leader_address(error: grpc.aio.AioRpcError) -> str:
 def nothing_taken(error: grpc.aio.AioRpcError) -> bool:
     """Whether a node says that it has stored nothing of a stream, nor will."""
     return NOTHING_TAKEN_KEY in by_key(error.trailing_metadata())
-
-
-def _by_code(code: grpc.StatusCode, text: str) -> DledgerError:
-    if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.OUT_OF_RANGE):
-        return InvalidArgument(text)
-    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        return Overloaded(text)
-    transient = (
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-        grpc.StatusCode.ABORTED,
-        grpc.StatusCode.CANCELLED,
-    )
-    if code is grpc.StatusCode.INTERNAL:
-        return DledgerError(text)  # the node's own fault, its disk or a bug: no word on the request
-    return Unavailable(text) if code in transient else Refused(text)

@@ -1,4 +1,4 @@
-"""The one table from our errors to what callers are told: RocketMQ codes and gRPC codes."""
+"""What callers are told of our errors: RocketMQ statuses and gRPC codes, by `error_table`."""
 
 from __future__ import annotations
 
@@ -10,42 +10,11 @@ import grpc.aio
 
 from dledger import errors
 from dledger.errors import DledgerError, Refused
+from dledger.rpc.error_table import ARGUMENT_KEY, ERROR_KEY, TRANSIENT, argument_of, row_of
 from dledger.rpc.metadata import by_key
 from dledger.rpc.rocketmq_stubs import definition
 
 Code: Final[Any] = definition.Code
-_Grpc = grpc.StatusCode
-ERROR_KEY: Final = "dledger-error"
-ARGUMENT_KEY: Final = "dledger-error-argument"
-
-_TABLE: Final[dict[type[DledgerError], tuple[int, grpc.StatusCode]]] = {
-    errors.Refused: (Code.BAD_REQUEST, _Grpc.FAILED_PRECONDITION),
-    errors.InvalidArgument: (Code.BAD_REQUEST, _Grpc.INVALID_ARGUMENT),
-    errors.Unsupported: (Code.NOT_IMPLEMENTED, _Grpc.UNIMPLEMENTED),
-    errors.UnknownTopic: (Code.TOPIC_NOT_FOUND, _Grpc.NOT_FOUND),
-    errors.UnknownGroup: (Code.CONSUMER_GROUP_NOT_FOUND, _Grpc.NOT_FOUND),
-    errors.TopicTypeMismatch: (Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, _Grpc.FAILED_PRECONDITION),
-    errors.InvalidReceiptHandle: (Code.INVALID_RECEIPT_HANDLE, _Grpc.INVALID_ARGUMENT),
-    errors.MessageIdConflict: (Code.ILLEGAL_MESSAGE_ID, _Grpc.ALREADY_EXISTS),
-    errors.AlreadyBootstrapped: (Code.BAD_REQUEST, _Grpc.ALREADY_EXISTS),
-    errors.OffsetOutOfRange: (Code.ILLEGAL_OFFSET, _Grpc.OUT_OF_RANGE),
-    errors.Unavailable: (Code.HA_NOT_AVAILABLE, _Grpc.UNAVAILABLE),
-    errors.Overloaded: (Code.TOO_MANY_REQUESTS, _Grpc.RESOURCE_EXHAUSTED),
-    errors.RateLimited: (Code.TOO_MANY_REQUESTS, _Grpc.RESOURCE_EXHAUSTED),
-    errors.DiskFull: (Code.INTERNAL_SERVER_ERROR, _Grpc.RESOURCE_EXHAUSTED),
-    errors.FeatureNotReady: (Code.VERSION_UNSUPPORTED, _Grpc.FAILED_PRECONDITION),
-    errors.DledgerError: (Code.INTERNAL_ERROR, _Grpc.INTERNAL),
-}
-"""The nearest class of an error's own line of ancestors counts.
-
-A full disk is the only INTERNAL_SERVER_ERROR, so that it can be told from a bug (INTERNAL_ERROR).
-TOO_MANY_REQUESTS makes SDKs give up at once, so only real overload says it, never an election.
-"""
-
-
-_ROWS_TOLD: Final = 256
-"""Rows that a status names at most: gRPC takes 8 KiB of metadata."""
-_LONGEST_ARGUMENT: Final = 2048
 
 
 class Rejected(Refused):
@@ -66,7 +35,7 @@ class Relayed(DledgerError):
 
 def code_of(error: DledgerError) -> int:
     """Return the RocketMQ code for *error*."""
-    return error.code if isinstance(error, Rejected) else _row(error)[0]
+    return error.code if isinstance(error, Rejected) else _CODES[row_of(error).rocketmq]
 
 
 def code_name(code: int) -> str:
@@ -76,7 +45,7 @@ def code_name(code: int) -> str:
 
 def grpc_code_of(error: DledgerError) -> grpc.StatusCode:
     """Return the gRPC code for *error*."""
-    return error.error.code() if isinstance(error, Relayed) else _row(error)[1]
+    return error.error.code() if isinstance(error, Relayed) else row_of(error).grpc
 
 
 def status_of(error: DledgerError) -> Any:
@@ -84,7 +53,8 @@ def status_of(error: DledgerError) -> Any:
     return definition.Status(code=code_of(error), message=str(error))
 
 
-_NAMES: Final[dict[int, str]] = {code: name for name, code in Code.items()}
+_CODES: Final[dict[str, int]] = dict(Code.items())
+_NAMES: Final[dict[int, str]] = {code: name for name, code in _CODES.items()}
 _OK: Final[Any] = definition.Status(code=Code.OK, message="OK")
 
 
@@ -99,14 +69,14 @@ async def abort(context: Any, error: DledgerError, *more: tuple[str, str]) -> No
     *more* is further metadata. gRPC keeps what ends a call until the garbage collector comes by, so
     the frames that *error* passed, with the request in them, are let go here.
 
-    `client.error_of` makes the same error of it on the other side.
+    `channel.error_of` makes the same error of it on the other side.
     """
     if isinstance(error, Relayed):
         code, details = error.error.code(), error.error.details() or ""
         metadata = tuple(error.error.trailing_metadata() or ())
     else:
-        code, details = _row(error)[1], str(error)
-        metadata = ((ERROR_KEY, type(error).__name__), (ARGUMENT_KEY, _argument(error)))
+        code, details = row_of(error).grpc, str(error)
+        metadata = ((ERROR_KEY, type(error).__name__), (ARGUMENT_KEY, argument_of(error)))
     _forget_frames(error)
     _forget_frames(sys.exception())
     await context.abort(code, details, trailing_metadata=(*metadata, *more))
@@ -128,35 +98,11 @@ def from_rpc(error: grpc.aio.AioRpcError) -> DledgerError:
     sentence = f"the leader did not answer ({error.code().name}): {error.details()}"
     if name == errors.Overloaded.__name__:
         return errors.Overloaded(sentence)
-    if error.code() in _TRANSIENT:
+    if error.code() in TRANSIENT or error.code() is grpc.StatusCode.UNKNOWN:
         return errors.Unavailable(sentence)
     return Relayed(error)
-
-
-_TRANSIENT = frozenset(
-    {_Grpc.UNAVAILABLE, _Grpc.DEADLINE_EXCEEDED, _Grpc.ABORTED, _Grpc.CANCELLED, _Grpc.UNKNOWN}
-)
 
 
 def bug(error: BaseException) -> DledgerError:
     """Return what a caller is told of an error that is our own; the details are in the log."""
     return DledgerError(f"internal error of the node ({type(error).__name__}); see its log")
-
-
-def _row(error: DledgerError) -> tuple[int, grpc.StatusCode]:
-    return next(_TABLE[cls] for cls in type(error).__mro__ if cls in _TABLE)
-
-
-def _argument(error: DledgerError) -> str:
-    if isinstance(error, errors.MessageIdConflict):
-        return ",".join(map(str, error.rows)) if len(error.rows) <= _ROWS_TOLD else ""
-    if isinstance(error, errors.CorruptRecord):
-        return _printable(f"{error.segment} {error.offset} {error.reason}"[:_LONGEST_ARGUMENT])
-    fields = ("group_id", "leader", "topic", "group")
-    value = next((getattr(error, field) for field in fields if hasattr(error, field)), None)
-    return _printable(str(value or ""))
-
-
-def _printable(text: str) -> str:
-    """Return *text* as gRPC lets metadata be: other characters would fail the call."""
-    return "".join(c if " " <= c <= "~" else "?" for c in text)

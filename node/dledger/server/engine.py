@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from dledger.broker.frames import CommandType, frame_type
+from dledger.broker.command_frame import CommandType, frame_type
 from dledger.broker.state import BrokerState
 from dledger.common.status import CAUGHT_UP_ENTRIES
 from dledger.errors import DledgerError, NotJoined, NotLeader
-from dledger.peers.hello import ClientAddress
+from dledger.peers.handshake import ClientAddress
 from dledger.peers.peers import Peers
 from dledger.replica.driver import Driver
 from dledger.replica.proposals import Command
@@ -101,7 +101,7 @@ class NodeEngine:
         """
         if node_id == self.node_id:
             return True
-        silent = self._driver.core.silent_voters() if self._driver is not None else ()
+        silent = self._driver.core.inactive_voters() if self._driver is not None else ()
         return self._peers.connected(node_id) and node_id not in silent
 
     def submit(

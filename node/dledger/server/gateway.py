@@ -12,26 +12,26 @@ import grpc
 import grpc.aio
 
 from dledger.common.metrics import NodeMetrics
-from dledger.requests.affinity import WINDOW_S, Affinity
-from dledger.requests.arrivals import Arrivals
-from dledger.requests.broken import BrokenMessages
-from dledger.requests.catalog import Catalog
+from dledger.requests.admission import PEER_SHARES, AdmissionControl
 from dledger.requests.config import GatewayConfig
 from dledger.requests.context import RequestContext
 from dledger.requests.engine import Engine
 from dledger.requests.forward import Relay
-from dledger.requests.intake import PEER_SHARES, Intake
+from dledger.requests.leader_locality import WINDOW_S, LeaderLocality
 from dledger.requests.outflow import Outflow
 from dledger.requests.production import Production
+from dledger.requests.queue_followers import QueueFollowers
+from dledger.requests.topic_resolver import TopicResolver
+from dledger.requests.unreadable import UnreadableMessages
 from dledger.rocketmq.acking import Acker
-from dledger.rocketmq.clients import Clients, passed_on_handler
+from dledger.rocketmq.client_registry import ClientRegistry, passed_on_handler
+from dledger.rocketmq.long_polls import LongPollQueue
 from dledger.rocketmq.messaging import MessagingHandlers, MessagingParts
 from dledger.rocketmq.polls import HeldPolls
 from dledger.rocketmq.receiving import Receiver
 from dledger.rocketmq.routes import Router
 from dledger.rocketmq.sending import Sender
 from dledger.rocketmq.telemetry import Telemetry
-from dledger.rocketmq.turns import Turns
 from dledger.services.ledger import LedgerHandlers
 from dledger.services.topics import TopicsHandlers
 
@@ -80,38 +80,38 @@ class Gateway:
         self.requests = self.metrics.requests
         self.relay = Relay(engine, dial)
         self.outflow = Outflow()
-        self.arrivals = Arrivals()
-        self.affinity = Affinity(engine.node_id)
+        self.queue_followers = QueueFollowers()
+        self.locality = LeaderLocality(engine.node_id)
         self.context = RequestContext(
             engine=engine,
             config=config,
             metrics=self.metrics,
             relay=self.relay,
-            intake=Intake(),
-            peer_intake=Intake(shares=PEER_SHARES),
-            produce_intake=Intake(),
+            admission=AdmissionControl(),
+            peer_intake=AdmissionControl(shares=PEER_SHARES),
+            produce_intake=AdmissionControl(),
             production=Production(),
             outflow=self.outflow,
-            catalog=Catalog(engine, config),
-            arrivals=self.arrivals,
-            affinity=self.affinity,
-            broken=BrokenMessages(engine.group, self.metrics.broken_messages),
+            resolver=TopicResolver(engine, config),
+            queue_followers=self.queue_followers,
+            locality=self.locality,
+            broken=UnreadableMessages(engine.group, self.metrics.broken_messages),
         )
-        self.turns = Turns(engine)
-        self.clients = Clients(engine)
-        self.sender = Sender(engine, self.context.catalog, self.metrics.message_id_conflicts)
+        self.turns = LongPollQueue(engine)
+        self.clients = ClientRegistry(engine)
+        self.sender = Sender(engine, self.context.resolver, self.metrics.message_id_conflicts)
         self.receiver = Receiver(
             engine,
-            self.context.catalog,
+            self.context.resolver,
             self.turns,
             self.clients,
             broken=self.context.broken,
             outflow=self.outflow,
         )
         self.acker = Acker(engine)
-        self.telemetry = Telemetry(self.context.intake, self.outflow)
+        self.telemetry = Telemetry(self.context.admission, self.outflow)
         self._messaging = MessagingParts(
-            router=Router(engine, self.context.catalog, config),
+            router=Router(engine, self.context.resolver, config),
             clients=self.clients,
             sender=self.sender,
             acker=self.acker,
@@ -143,7 +143,7 @@ class Gateway:
         """Return what clients keep busy here now."""
         return Load(
             held_request_bytes=self.relay.held_bytes,
-            waiting_polls=len(self.arrivals) + len(self.turns),
+            waiting_polls=len(self.queue_followers) + len(self.turns),
             telemetry_streams=len(self.telemetry),
         )
 
@@ -157,7 +157,7 @@ class Gateway:
     def drain(self) -> None:
         """End Telemetry streams and long polls now; other calls are served on."""
         self.telemetry.close()
-        self.arrivals.close()
+        self.queue_followers.close()
         self.turns.close()
         self.relay.cancel_streams()
 
@@ -173,7 +173,7 @@ class Gateway:
 
     def _applied(self) -> None:
         changes = self.engine.state.take_changes()
-        self.arrivals.notify(changes)
+        self.queue_followers.notify(changes)
         self.turns.notify(changes)
 
     async def _watch(self) -> None:
@@ -181,7 +181,7 @@ class Gateway:
         while True:
             await self.engine.wait_leader_change(_WATCH_S)
             if not self.engine.is_leader():
-                self.arrivals.notify_all()
+                self.queue_followers.notify_all()
                 self.turns.look_again()
 
     async def _follow_clients(self) -> None:
@@ -189,9 +189,9 @@ class Gateway:
         while True:
             await asyncio.sleep(WINDOW_S)
             if not self.engine.is_leader() or not self.config.leader_follows_clients:
-                self.affinity.forget()
+                self.locality.forget()
                 continue
-            favourite = self.affinity.end_window()
+            favourite = self.locality.end_window()
             if favourite is not None and self.engine.hand_over(favourite):
                 logger.info(
                     "group %s: nearly all requests come through %s, which is to lead",

@@ -31,7 +31,7 @@ from dledger.errors import (
     StorageError,
 )
 from dledger.files.files import DiskUsage, RealFiles
-from dledger.peers.hello import ClientAddress, Hello, PeerAddress
+from dledger.peers.handshake import ClientAddress, Handshake, PeerAddress
 from dledger.peers.introductions import Introductions
 from dledger.peers.peers import Peers
 from dledger.peers.records import RecordsServicer
@@ -40,19 +40,18 @@ from dledger.replica.driver import Driver
 from dledger.replica.log_clock import RealClock
 from dledger.replica.member_change import Changed, MemberChange, carry_out
 from dledger.requests.config import GatewayConfig
+from dledger.server.bootstrap import Bootstrap
 from dledger.server.config import Settings
 from dledger.server.engine import NodeEngine
 from dledger.server.gateway import Gateway
-from dledger.server.joining import Joining
-from dledger.server.loop_turns import LoopTurns
-from dledger.server.node_sample import node_sample
-from dledger.server.node_status import Facts, node_status
+from dledger.server.loop_profile import LoopProfile
+from dledger.server.node_report import Facts, node_sample, node_status
 from dledger.server.ports import listeners
-from dledger.server.replica import Replica, Surroundings
+from dledger.server.replica import MemberDependencies, Replica
 from dledger.server.servers import Servers
 from dledger.services.admin import AdminServicer
 from dledger.services.export import CommittedLog
-from dledger.services.made import MadeServicer
+from dledger.services.topic_admin import TopicAdminServicer
 from dledger.store.commit_log import CommitLog
 from dledger.store.identity import lock_directory
 from dledger.types import Member, NodeId, Role
@@ -107,7 +106,7 @@ class Node:
             port=settings.client_port,
             tls_port=settings.client_tls_port,
         )
-        self._joining = Joining(
+        self._joining = Bootstrap(
             self._files,
             self._directory,
             group=settings.group,
@@ -135,7 +134,7 @@ class Node:
         self._burial: asyncio.Task[None] | None = None
         self._usage = shutil.disk_usage(self._directory)
         self._tasks: list[asyncio.Task[None]] = []
-        self._loop_turns = LoopTurns(self._metrics.loop_turn_seconds.observe)
+        self._loop_turns = LoopProfile(self._metrics.loop_turn_seconds.observe)
         self._health = HealthServer(
             (settings.listen_host, settings.http_port),
             live=self._live_problem,
@@ -163,7 +162,7 @@ class Node:
         return [
             self._peers.handlers(),
             AdminServicer(self).handler(),
-            MadeServicer(self.engine).handler(),
+            TopicAdminServicer(self.engine).handler(),
             RecordsServicer(self._open_records).handler(),
         ]
 
@@ -180,7 +179,7 @@ class Node:
         else:
             logger.info("node %s: %s", self.node_id, self.engine.not_ready_reason())
         loop = asyncio.get_running_loop()
-        duties = (self._keep_house(), self._keep_log_short(), self._show())
+        duties = (self._check_disk(), self._keep_log_short(), self._publish_metrics())
         self._tasks += [loop.create_task(duty) for duty in duties]
         self._loop_turns.start()
         self._health.start()
@@ -206,7 +205,7 @@ class Node:
 
     async def _hand_over(self) -> None:
         driver = self._driver
-        if driver is None or not driver.is_running or driver.core.heir() is None:
+        if driver is None or not driver.is_running or driver.core.transfer_candidate() is None:
             return
         chosen = driver.transfer_leadership(None)
         logger.info("shutting down: handing leadership to %s", chosen)
@@ -216,7 +215,7 @@ class Node:
 
     async def _start_replica(self) -> None:
         """Open the log of the joined group and run Raft on it."""
-        given = Surroundings(
+        given = MemberDependencies(
             settings=self._settings,
             files=self._files,
             directory=self._directory,
@@ -249,11 +248,11 @@ class Node:
         """Found a group. Raises AlreadyBootstrapped, InvalidArgument."""
         await self._joining.bootstrap(group_id, members)
 
-    def hello_to(self, member: Member) -> Hello:
+    def handshake_to(self, member: Member) -> Handshake:
         """Return the greeting for a stream to *member*."""
-        return self._joining.hello_to(member)
+        return self._joining.handshake_to(member)
 
-    async def hello_from(self, hello: Hello) -> Member | None:
+    async def handshake_from(self, handshake: Handshake) -> Member | None:
         """Accept a peer's greeting, which may make this node join its group; or raise.
 
         Returns the sender as a member, by this node's log or by the word of a member that is in it;
@@ -261,17 +260,17 @@ class Node:
         """
         if self._stopping:
             raise NotJoined
-        await self._joining.accept(hello, lambda: self._driver.core if self._driver else None)
+        await self._joining.accept(handshake, lambda: self._driver.core if self._driver else None)
         core = self._driver.core if self._driver else None
         if core is None or not core.membership.voters:
             return None
-        sender = core.known_member(hello.sender_id)
+        sender = core.known_member(handshake.sender_id)
         if sender is None:
             others = [one.id for one in core.membership.members if one.id != self.node_id]
-            sender = await self._introductions.find(hello.sender_id, others)
+            sender = await self._introductions.find(handshake.sender_id, others)
             if sender is None:
                 group_id = self._joining.group_id
-                raise NotMember(hello.sender_id, name=hello.sender_name, group_id=group_id)
+                raise NotMember(handshake.sender_id, name=handshake.sender_name, group_id=group_id)
             logger.info("heard of a new member: %s", sender)
             core.introduce(sender.id)
         return sender
@@ -289,9 +288,9 @@ class Node:
     def removed(self, index: int) -> None:
         """Take note that committed entry *index* removed this node: it stops for good."""
         if self._burial is None and not self._stopping:
-            self._burial = asyncio.get_running_loop().create_task(self._bury(index))
+            self._burial = asyncio.get_running_loop().create_task(self._write_tombstone(index))
 
-    async def _bury(self, index: int) -> None:
+    async def _write_tombstone(self, index: int) -> None:
         try:
             reason: StorageError | DiskFull = await self._joining.bury(index, self._clock.unix_ms())
         except (DiskFull, StorageError) as error:
@@ -324,7 +323,7 @@ class Node:
         """Take a snapshot of the state; return its last index. Raises NotJoined, DiskFull."""
         if self._replica is None:
             raise NotJoined
-        return await self._replica.upkeep.take_snapshot()
+        return await self._replica.maintenance.take_snapshot()
 
     async def change_members(self, change: MemberChange, *, timeout_s: float) -> Changed:
         """Add learners and remove members; see `member_change.carry_out`. Raises NotJoined too."""
@@ -383,7 +382,7 @@ class Node:
             return "shutting down"
         return self.engine.not_ready_reason()
 
-    async def _keep_house(self) -> None:
+    async def _check_disk(self) -> None:
         """Every second: watch the disk, make the next segment ready."""
         while True:
             self._usage = await asyncio.to_thread(shutil.disk_usage, self._directory)
@@ -397,10 +396,10 @@ class Node:
         while True:
             if self._replica is not None:
                 usage = self._usage  # of what is ours to use, as `df` counts
-                await self._replica.upkeep.run(DiskUsage(usage.used + usage.free, usage.free))
+                await self._replica.maintenance.run(DiskUsage(usage.used + usage.free, usage.free))
             await asyncio.sleep(_HOUSEKEEPING_S)
 
-    async def _show(self) -> None:
+    async def _publish_metrics(self) -> None:
         """Publish gauges every second, also while the disk keeps housekeeping waiting."""
         while True:
             status, load, free = self.status(), self._gateway.load(), self._usage.free

@@ -21,16 +21,16 @@ from dledger.files.files import Files
 from dledger.peers.peers import Peers
 from dledger.peers.records import RecordsClient
 from dledger.raft.config import RaftConfig
+from dledger.replica.bootstrap_record import BootstrapRecord
 from dledger.replica.driver import Driver, DriverConfig
-from dledger.replica.founding import Founding
 from dledger.replica.log_clock import Clock
-from dledger.replica.refetch import Refetcher
+from dledger.replica.maintenance import Maintenance, SnapshotPolicy
+from dledger.replica.repair import LogRepairer
 from dledger.replica.retention import RetentionPolicy
 from dledger.replica.scrubber import Scrubber
 from dledger.replica.snapshots import Snapshots
-from dledger.replica.upkeep import SnapshotPolicy, Upkeep
+from dledger.server.bootstrap import Bootstrap
 from dledger.server.config import Settings
-from dledger.server.joining import Joining
 from dledger.store.commit_log import CommitLog
 from dledger.store.hard_state import HardStateFile
 from dledger.store.identity import LOG_DIRECTORY
@@ -44,7 +44,7 @@ _MAX_QUEUED_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class MemberDependencies:
     """What a replica is given.
 
     Attributes:
@@ -57,7 +57,7 @@ class Surroundings:
     settings: Settings
     files: Files
     directory: Path
-    joining: Joining
+    joining: Bootstrap
     peers: Peers
     state: BrokerState
     metrics: NodeMetrics
@@ -69,16 +69,22 @@ class Surroundings:
 
 
 class Replica:
-    """Log, driver and upkeep of a member; *founds*: the group begins with this start."""
+    """Log, driver and maintenance of a member; *founds*: the group begins with this start."""
 
     def __init__(
-        self, given: Surroundings, log: CommitLog, driver: Driver, upkeep: Upkeep, *, founds: bool
+        self,
+        given: MemberDependencies,
+        log: CommitLog,
+        driver: Driver,
+        maintenance: Maintenance,
+        *,
+        founds: bool,
     ) -> None:
         self._given, self._founds = given, founds
-        self.log, self.driver, self.upkeep = log, driver, upkeep
+        self.log, self.driver, self.maintenance = log, driver, maintenance
 
     @classmethod
-    async def open(cls, given: Surroundings) -> Replica:
+    async def open(cls, given: MemberDependencies) -> Replica:
         """Recover the log of the joined group, or found it.
 
         Raises:
@@ -93,8 +99,8 @@ class Replica:
         snapshots = _snapshots(given, log)
         await asyncio.to_thread(snapshots.load)
         driver = _driver(given, hard_state_file, hard_state, log, snapshots)
-        upkeep = _upkeep(given, driver, log, snapshots)
-        return cls(given, log, driver, upkeep, founds=founding is not None)
+        maintenance = _maintenance(given, driver, log, snapshots)
+        return cls(given, log, driver, maintenance, founds=founding is not None)
 
     def start(self) -> None:
         """Run Raft on the log."""
@@ -118,7 +124,7 @@ class Replica:
         """Return what looks for rot, and what fetches from peers what is found."""
         given, log, driver = self._given, self.log, self.driver
         source = RecordsClient(given.peers, given.joining.group_id)
-        refetcher = Refetcher(
+        refetcher = LogRepairer(
             log, source, driver, now_s=given.clock.monotonic_s, metrics=given.metrics
         )
         work = [refetcher.run()]
@@ -133,7 +139,7 @@ class Replica:
         return work
 
 
-def _open_log(given: Surroundings) -> CommitLog:
+def _open_log(given: MemberDependencies) -> CommitLog:
     return CommitLog.open(
         given.files,
         given.directory / LOG_DIRECTORY,
@@ -144,7 +150,7 @@ def _open_log(given: Surroundings) -> CommitLog:
     )
 
 
-def _found(log: CommitLog, hard_state_file: HardStateFile, founding: Founding) -> HardState:
+def _found(log: CommitLog, hard_state_file: HardStateFile, founding: BootstrapRecord) -> HardState:
     """Write the founding entry behind what the log holds, and the term it belongs to."""
     entry = founding.entry(last_index=log.last_index, last_term=log.term(log.last_index))
     hard_state = HardState(term=entry.term)
@@ -154,7 +160,7 @@ def _found(log: CommitLog, hard_state_file: HardStateFile, founding: Founding) -
     return hard_state
 
 
-def _snapshots(given: Surroundings, log: CommitLog) -> Snapshots:
+def _snapshots(given: MemberDependencies, log: CommitLog) -> Snapshots:
     files = SnapshotFiles(
         given.files, given.directory / SNAPSHOT_DIRECTORY, reserve_bytes=_RESERVE_BYTES
     )
@@ -168,7 +174,7 @@ def _snapshots(given: Surroundings, log: CommitLog) -> Snapshots:
 
 
 def _driver(
-    given: Surroundings,
+    given: MemberDependencies,
     hard_state_file: HardStateFile,
     hard_state: HardState,
     log: CommitLog,
@@ -205,9 +211,11 @@ def _driver(
     )
 
 
-def _upkeep(given: Surroundings, driver: Driver, log: CommitLog, snapshots: Snapshots) -> Upkeep:
+def _maintenance(
+    given: MemberDependencies, driver: Driver, log: CommitLog, snapshots: Snapshots
+) -> Maintenance:
     settings = given.settings
-    return Upkeep(
+    return Maintenance(
         driver,
         log,
         given.state,

@@ -5,7 +5,7 @@ The rules are those of `checks`, which look at single messages; here each looks 
 
 from __future__ import annotations
 
-from dledger.broker.frames import (
+from dledger.broker.command_frame import (
     CommandType,
     MalformedCommandError,
     UnknownCommandError,

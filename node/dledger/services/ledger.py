@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import grpc
 
-from dledger.broker.frames import MalformedCommandError
+from dledger.broker.command_frame import MalformedCommandError
 from dledger.broker.message import Columns
 from dledger.broker.produce import NO_QUEUE, encode_produce
 from dledger.broker.results import Produced
@@ -41,7 +41,7 @@ from dledger.rpc.status import bug, grpc_code_of
 from dledger.services.batches import check_client_id
 from dledger.services.native import NativeHandlers
 from dledger.services.producing import Producing
-from dledger.services.reading import BatchReading, Stretch, encoded
+from dledger.services.reading import BatchReading, QueueSlice, encoded
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class LedgerHandlers(NativeHandlers):
         check_name("topic", topic)
         command, request_client = command_of(request), request.client_id
         del request  # a second copy of the bodies, while the command waits
-        await self._context.catalog.topic(topic)
+        await self._context.resolver.topic(topic)
         line = f"client {request_client}"  # such calls take turns within their connection's room
         stored = await self._engine.submit(command, line=line, producer=request_client)
         if not isinstance(stored, Produced):
@@ -142,12 +142,12 @@ class LedgerHandlers(NativeHandlers):
         self,
         context: Any,
         method: str,
-        told: Callable[[pb.ReadRequest, Sequence[Stretch]], Iterable[bytes]],
+        told: Callable[[pb.ReadRequest, Sequence[QueueSlice]], Iterable[bytes]],
     ) -> None:
         """Send what is asked for, as *told*, a part at a time and each when there is room."""
         connection = "" if self._peer_port else context.peer()
         try:
-            async with self._intake.request(context, method.rpartition("/")[2]) as raw:
+            async with self._admission.request(context, method.rpartition("/")[2]) as raw:
                 request = parsed(pb.ReadRequest, raw)
             if request.linearizable:
                 await self._catch_up(context)
@@ -182,13 +182,13 @@ class LedgerHandlers(NativeHandlers):
         index = await self._context.relay.run(caller, 0, ask)
         await self._engine.wait_applied(index, caller.remaining_s())
 
-    def _records(self, request: pb.ReadRequest, part: Sequence[Stretch]) -> Iterator[bytes]:
+    def _records(self, request: pb.ReadRequest, part: Sequence[QueueSlice]) -> Iterator[bytes]:
         """Yield the responses with the messages of a part, one by one."""
         for records in _parts(record for each in part for record in self._stored(request, each)):
             next_offset = records[-1].offset + 1
             yield pb.ReadResponse(records=records, next_offset=next_offset).SerializeToString()
 
-    def _stored(self, request: pb.ReadRequest, stretch: Stretch) -> Iterator[pb.StoredRecord]:
+    def _stored(self, request: pb.ReadRequest, stretch: QueueSlice) -> Iterator[pb.StoredRecord]:
         """Yield the messages of a stretch but for those that cannot be told."""
         frame = stretch.frame()
         for number in range(stretch.count):

@@ -23,15 +23,15 @@ class NativeHandlers:
     def __init__(self, context: RequestContext, *, tls: bool, peer_port: bool) -> None:
         self._context, self._engine = context, context.engine
         self._tls, self._peer_port = tls, peer_port
-        self._intake = context.intake_of(peer_port=peer_port)
+        self._admission = context.intake_of(peer_port=peer_port)
 
     def _at_leader(
         self, path: str, request_type: Any, serve: Callable[[Any], Awaitable[Any]]
     ) -> Callable[[Any, Any], Awaitable[bytes]]:
         """Return a unary handler that runs *serve* here if this node leads, else at the leader.
 
-        It reads its request itself (`intake`), so it is to be registered as ``stream_unary``. Each
-        request is counted once: an answer where it is made, an error where the client is.
+        It reads its request itself (`admission`), so it is to be registered as ``stream_unary``.
+        Each request is counted once: an answer where it is made, an error where the client is.
         """
         method = method_of(path)
 
@@ -43,7 +43,7 @@ class NativeHandlers:
             return answer
 
         async def admitted(context: Any, caller: Caller) -> bytes:
-            async with self._intake.request(context, path.rpartition("/")[2]) as raw:
+            async with self._admission.request(context, path.rpartition("/")[2]) as raw:
                 return await self._context.relay.run(caller, len(raw), lambda: once(raw, caller))
 
         async def handle(_: Any, context: Any) -> bytes:

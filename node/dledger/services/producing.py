@@ -37,7 +37,7 @@ from dledger.rpc.status import bug
 from dledger.services.batches import checked_batch
 
 if TYPE_CHECKING:
-    from dledger.requests.intake import Request
+    from dledger.requests.admission import Request
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class Producing:
         answered: Callable[[DledgerError | None], None],
         connection: str,
     ) -> None:
-        self._engine, self._catalog = context.engine, context.catalog
+        self._engine, self._resolver = context.engine, context.resolver
         self._production, self._connection = context.production, connection
         self._bounds = context.config.streams
         self._answered = answered
@@ -160,7 +160,7 @@ class Producing:
         try:
             checked = checked_batch(command)
             messages, producer = checked.count, checked.client_id
-            await self._catalog.topic(checked.topic)
+            await self._resolver.topic(checked.topic)
         except (Refused, RateLimited) as error:
             refused = error
         while not self._closed and self._is_full(len(command), messages):

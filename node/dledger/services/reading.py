@@ -25,7 +25,7 @@ _PAYLOAD: Final = pb.StoredBatch.PAYLOAD_FIELD_NUMBER
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class QueueSlice:
     """Messages that follow each other in a queue and were produced together.
 
     Attributes:
@@ -60,7 +60,7 @@ class BatchReading:
     """One reader: walks a queue from payload to payload."""
 
     def __init__(self, context: RequestContext, request: pb.ReadRequest) -> None:
-        self._engine, self._arrivals = context.engine, context.arrivals
+        self._engine, self._queue_followers = context.engine, context.queue_followers
         self._request = request
         self._topic: Topic | None = None
         self._offset = request.start_offset
@@ -91,7 +91,7 @@ class BatchReading:
                 break
             self.let_go()
             request = self._request
-            await self._arrivals.wait(request.topic, request.queue_id, _FOLLOW_POLL_S)
+            await self._queue_followers.wait(request.topic, request.queue_id, _FOLLOW_POLL_S)
         return 0
 
     def _queue(self) -> ConsumeQueue:
@@ -105,9 +105,9 @@ class BatchReading:
         """Keep nothing of the log while this waits."""
         self._entry = None
 
-    async def part(self) -> list[Stretch]:
+    async def part(self) -> list[QueueSlice]:
         """Return the next batches in order: one, or what is together at most 1 MiB."""
-        part: list[Stretch] = []
+        part: list[QueueSlice] = []
         size_bytes = 0
         while self._has_more(size_bytes):
             part.append(await self._stretch())
@@ -127,7 +127,7 @@ class BatchReading:
         payload = self._ahead[0].payload
         return payload.end - payload.start
 
-    async def _stretch(self) -> Stretch:
+    async def _stretch(self) -> QueueSlice:
         place, count = self._ahead or self._queue().stretch(self._offset)
         self._ahead, payload = None, place.payload
         if self._entry is None or self._entry.index != payload.index:
@@ -136,10 +136,10 @@ class BatchReading:
             count = min(count, self._left)
             self._left -= count
         first, self._offset = self._offset, self._offset + count
-        return Stretch(first, place.row, count, self._entry, payload.start, payload.end)
+        return QueueSlice(first, place.row, count, self._entry, payload.start, payload.end)
 
 
-def encoded(part: Sequence[Stretch]) -> bytes:
+def encoded(part: Sequence[QueueSlice]) -> bytes:
     """Return the ReadBatchesResponse with these batches, in which each payload is copied once."""
     pieces: list[bytes | memoryview] = []
     for stretch in part:

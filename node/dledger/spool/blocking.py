@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from dledger.spool.counters import SpoolCounters
-from dledger.spool.lane import SendResult
 from dledger.spool.producer import Producer
+from dledger.spool.topic_sender import SendResult
 from dledger.types import Record
 
 _T = TypeVar("_T")

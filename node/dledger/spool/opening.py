@@ -42,9 +42,9 @@ from dledger.spool.spool_files import (
     remove_leftovers,
     set_aside,
 )
+from dledger.spool.spool_scan import SpoolScanner, settle
 from dledger.spool.state import NAME as STATE_NAME
 from dledger.spool.state import StateFile, format_state
-from dledger.spool.survey import Surveyor, settle
 
 _log = logging.getLogger(__name__)
 
@@ -135,7 +135,7 @@ class _Opening:
         remove_leftovers(self.files, self.directory)
         self.files.fsync_dir(self.directory)
         rejected = settle_rejected(self.files, self.directory, identity, replayed=replayed)
-        surveyor = Surveyor(
+        surveyor = SpoolScanner(
             self.files, self.directory, identity, rejected=rejected, certain=certain
         )
         found = surveyor.survey(replayed=replayed, accepted=accepted)

@@ -20,14 +20,14 @@ from typing import Final, Self
 
 from dledger.errors import CorruptSpool, Refused
 from dledger.files.files import Files, RealFiles
+from dledger.spool.circuit_breaker import BATCH_RECORDS, CircuitBreaker
 from dledger.spool.counters import Counts, SpoolCounters
 from dledger.spool.format import Message, encode_message, record_size
-from dledger.spool.gate import BATCH_RECORDS, Gate
-from dledger.spool.lane import Lane, Pending, SendResult, Upstream
 from dledger.spool.opening import limits_of, open_spool
 from dledger.spool.rejected import Rejected
 from dledger.spool.replay import Replay, Report
 from dledger.spool.spool import Spool
+from dledger.spool.topic_sender import Pending, SendResult, TopicSender, Upstream
 from dledger.spool.worker import Worker
 from dledger.types import Record
 
@@ -74,7 +74,7 @@ class Producer:
         self._files = files or RealFiles()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="dledger-spool")
         self._counts = Counts()
-        self._lanes: dict[str, Lane] = {}
+        self._lanes: dict[str, TopicSender] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._room = _Room(MAX_PENDING_BYTES, self._put)
         self._open = False
@@ -96,7 +96,7 @@ class Producer:
             raise
         self._upstream = self._connect(spool.client_id)
         self._worker = Worker(self._executor, spool)
-        self._gate = Gate(spool)
+        self._gate = CircuitBreaker(spool)
         self._replay = Replay(
             upstream=self._upstream,
             worker=self._worker,
@@ -201,7 +201,7 @@ class Producer:
         topic = pending.message.topic
         lane = self._lanes.get(topic)
         if lane is None:
-            lane = self._lanes[topic] = Lane(
+            lane = self._lanes[topic] = TopicSender(
                 topic,
                 upstream=self._upstream,
                 worker=self._worker,

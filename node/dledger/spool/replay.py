@@ -19,10 +19,10 @@ from dledger.errors import (
     Unavailable,
     UnknownTopic,
 )
+from dledger.spool.circuit_breaker import BATCH_BYTES, BATCH_RECORDS, CircuitBreaker
 from dledger.spool.counters import Counts
-from dledger.spool.gate import BATCH_BYTES, BATCH_RECORDS, Gate
-from dledger.spool.lane import Upstream
 from dledger.spool.reader import Chunk, Spooled
+from dledger.spool.topic_sender import Upstream
 from dledger.spool.worker import Worker
 
 TIMEOUT_S: Final = 5.0
@@ -46,7 +46,7 @@ class Replay:
         *,
         upstream: Upstream,
         worker: Worker,
-        gate: Gate,
+        gate: CircuitBreaker,
         counts: Counts,
         report: Report,
         batch_records: int = BATCH_RECORDS,

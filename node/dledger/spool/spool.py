@@ -28,8 +28,8 @@ from dledger.spool.spool_files import (
     file_sizes,
     set_aside,
 )
+from dledger.spool.spool_scan import SpoolScan, damage_of
 from dledger.spool.state import StateFile
-from dledger.spool.survey import Survey, damage_of
 
 MAX_FILE_RECORDS: Final = 32_768
 """Half of what the group remembers of a client: a file may be replayed twice and store nothing."""
@@ -71,7 +71,7 @@ class Spool:
         lock: File,
         identity: SpoolIdentity,
         state: StateFile,
-        found: Survey,
+        found: SpoolScan,
         rejected: set[int],
         limits: Limits,
     ) -> None:

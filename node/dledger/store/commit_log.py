@@ -2,14 +2,12 @@
 
 Threads: `append`, `sync` and `prepare` belong to writer threads and block on the disk; `read` may
 run in any number of reader threads; `term`, `recent`, `memberships` and the properties never do
-I/O and are for the event loop. Two locks make that safe: `_writing` serialises writers and is held
-during I/O; `_state` guards the metadata, is never held during I/O, and is all that the loop takes.
+I/O and are for the event loop. `log_state` has the two locks that make that safe.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,13 +19,15 @@ from dledger.files.files import Files, disk_full_on_enospc
 from dledger.store.format import Base, encode_records, record_size
 from dledger.store.identity import Identity
 from dledger.store.log_index import LogIndex
-from dledger.store.log_scrubbing import LogScrubbing
+from dledger.store.log_reader import LogReader
+from dledger.store.log_scan import LogScan, survey
+from dledger.store.log_scrubber import LogScrubber
+from dledger.store.log_state import LogState
 from dledger.store.recent import RecentEntries
 from dledger.store.recovery import check, has_room_for_rows, repair, write_index
 from dledger.store.segment import Segment
 from dledger.store.segment_files import SegmentFiles
 from dledger.store.slot_repair import fitting, write_back
-from dledger.store.survey import Survey, survey
 from dledger.store.watermark import Watermark
 from dledger.types import Entry, EntryKind, Membership
 
@@ -36,13 +36,17 @@ _log = logging.getLogger(__name__)
 Durability = Literal["sync", "osBuffer"]
 
 
-class CommitLog(LogScrubbing):
-    """An open commit log; see the module for which thread may call what."""
+class CommitLog(LogReader):
+    """An open commit log; see the module for which thread may call what.
+
+    Attributes:
+        scrubber: Looks for rot in it.
+    """
 
     def __init__(
         self,
         segment_files: SegmentFiles,
-        found: Survey,
+        found: LogScan,
         watermark: Watermark,
         *,
         rows_index: int,
@@ -50,24 +54,26 @@ class CommitLog(LogScrubbing):
         cache_bytes: int,
         durability: Durability,
     ) -> None:
-        self._disk = segment_files
-        self._watermark = watermark
-        self._identity = identity
-        self._durability = durability
-        self._index = LogIndex(
+        index = LogIndex(
             found.mark.base,
             found.segments,
             found.runs,
             special=found.memberships,
             faulty=found.faulty,
         )
-        self._synced_index = found.last_index
-        self._rows_index = rows_index
-        self._recent = RecentEntries(cache_bytes)
-        self._truncations = 0
-        self._failure: str | None = None
-        self._writing = threading.Lock()
-        self._state = threading.Lock()
+        super().__init__(
+            LogState(
+                segment_files,
+                watermark,
+                index,
+                RecentEntries(cache_bytes),
+                identity=identity,
+                rows_index=rows_index,
+            )
+        )
+        self.scrubber = LogScrubber(self._state)
+        self._watermark = watermark
+        self._durability = durability
 
     @classmethod
     def open(
@@ -152,7 +158,7 @@ class CommitLog(LogScrubbing):
         """
         if not entries:
             return
-        with self._writing, self._poisoning():
+        with self._state.writing, self._state.poisoning():
             self._check_appendable(entries)
             if entries[0].index <= self._index.last_index:
                 self._truncate(entries[0].index - 1)
@@ -183,7 +189,7 @@ class CommitLog(LogScrubbing):
         with disk_full_on_enospc(f"write segment {segment.name}"):
             file.pwritev(encoded.buffers, segment.end)
         memberships = [(e.index, _membership(e, segment)) for e in entries if _is_membership(e)]
-        with self._state:
+        with self._state.lock:
             self._index.add(encoded, entries, memberships)
             self._recent.add(entries)
 
@@ -198,13 +204,13 @@ class CommitLog(LogScrubbing):
             previous_chain=self._index.chain(self._index.last_index),
             room_bytes=room_bytes,
         )
-        with self._state:
+        with self._state.lock:
             self._index.segments.append(segment)
 
     def _drop_empty_segment(self) -> None:
         """Remove a last segment without records: it was too small, and its name is needed."""
         empty = [one for one in self._index.segments[-1:] if one.last_index < one.first_index]
-        with self._state:
+        with self._state.lock:
             del self._index.segments[len(self._index.segments) - len(empty) :]
         self._disk.remove(empty, ())
 
@@ -229,8 +235,8 @@ class CommitLog(LogScrubbing):
             ValueError: The log begins behind that; a mistake of the caller.
             StorageError: A write, sync or removal failed, now or earlier.
         """
-        with self._writing, self._poisoning():
-            self._check_usable()
+        with self._state.writing, self._state.poisoning():
+            self._state.check_usable()
             if last < self._index.base.index:
                 raise ValueError(f"the log begins behind {self._index.base.index}, not {last}")
             if last < self._index.last_index:
@@ -244,19 +250,19 @@ class CommitLog(LogScrubbing):
         The order is what makes it safe: first the watermark no longer promises the records, then
         later segments go, then the rest is zeroed so that it can never be taken for records again.
         """
-        with self._state:
-            self._truncations += 1
+        with self._state.lock:
+            self._state.truncations += 1
             self._index.forget_behind(last)
-            self._synced_index = min(self._synced_index, last)
+            self._state.synced_index = min(self._state.synced_index, last)
             self._recent.truncate(last)
         crossing = any(segment.first_index > last for segment in self._index.segments)
         if last < self._watermark.mark.index or crossing:
             self._lower_watermark(last, with_rows=crossing and last >= self.first_index)
-        with self._state:
+        with self._state.lock:
             dropped = self._index.cut_segments(last)
         self._disk.remove(dropped, self._index.segments[-1:])
         if self._index.segments:
-            with self._state:
+            with self._state.lock:
                 self._index.segments[-1].truncate(last)
             self._index.segments[-1].scrub(self._disk.open(self._index.segments[-1]))
 
@@ -268,12 +274,12 @@ class CommitLog(LogScrubbing):
         """
         index = min(last, self._watermark.mark.index)
         chain = self._index.chain(index)
-        self._rows_index = min(self._rows_index, last)
+        self._state.rows_index = min(self._state.rows_index, last)
         self._watermark.advance(index=index, chain=chain)
         if with_rows:
             segment = self._index.segment_of(last)
             has_room = has_room_for_rows(self._watermark, segment)
-            self._rows_index = last if has_room else 0
+            self._state.rows_index = last if has_room else 0
             if has_room:
                 rows = self._index.rows(segment, segment.first_index, last)
                 self._watermark.advance(index=index, chain=chain, rows=rows)
@@ -287,14 +293,14 @@ class CommitLog(LogScrubbing):
         Raises:
             StorageError: A write or removal failed, now or earlier.
         """
-        with self._writing, self._poisoning():
-            self._check_usable()
+        with self._state.writing, self._state.poisoning():
+            self._state.check_usable()
             base = self._index.base_before(index)
             if base == self._index.base:
                 return self.first_index
             self._move_base(base)
-            with self._state:
-                self._truncations += 1
+            with self._state.lock:
+                self._state.truncations += 1
                 dropped = self._index.rebase(base)
                 self._recent.forget_before(base.index + 1)
             self._disk.remove(dropped, ())
@@ -307,7 +313,7 @@ class CommitLog(LogScrubbing):
         """
         index = max(self._watermark.mark.index, base.index)
         self._watermark.rebase(base, index=index, chain=self._index.chain(index))
-        self._synced_index = max(self._synced_index, index)
+        self._state.synced_index = max(self._state.synced_index, index)
 
     def restart_behind(self, *, index: int, term: int, chain: int) -> None:
         """Replace the log by an empty one behind a snapshot that ends in this entry.
@@ -319,15 +325,15 @@ class CommitLog(LogScrubbing):
             StorageError: A write or removal failed, now or earlier.
         """
         base = Base(index=index, term=term, chain=chain)
-        with self._writing, self._poisoning():
-            self._check_usable()
+        with self._state.writing, self._state.poisoning():
+            self._state.check_usable()
             self._watermark.rebase(base, index=index, chain=chain)
-            with self._state:
-                self._truncations += 1
-                self._rows_index = index
+            with self._state.lock:
+                self._state.truncations += 1
+                self._state.rows_index = index
                 dropped = self._index.restart(base)
                 self._recent.clear()
-                self._synced_index = index
+                self._state.synced_index = index
             self._disk.remove(dropped, ())
 
     def sync(self) -> None:
@@ -338,25 +344,25 @@ class CommitLog(LogScrubbing):
         Raises:
             StorageError: A write or sync failed, now or earlier; what the disk holds is unknown.
         """
-        with self._writing, self._poisoning():
-            self._check_usable()
+        with self._state.writing, self._state.poisoning():
+            self._state.check_usable()
             if self._durability == "sync":
                 self._sync()
-            self._synced_index = self._index.last_index
+            self._state.synced_index = self._index.last_index
 
     def _sync(self) -> None:
         if self._watermark.mark.index == self._index.last_index:
             return
         last = self._index.segments[-1]
         last.sync(self._disk.open(last))
-        first = max(last.first_index, self._rows_index + 1)
+        first = max(last.first_index, self._state.rows_index + 1)
         self._watermark.advance(
             index=self._index.last_index,
             chain=last.last_chain,
             at=first - last.first_index,
             rows=self._index.rows(last, first, last.last_index),
         )
-        self._rows_index = self._index.last_index
+        self._state.rows_index = self._index.last_index
 
     def repair(self, entries: Iterable[Entry]) -> tuple[Entry, ...]:
         """Write those of *entries* that are exactly what a faulty slot held, and return them.
@@ -367,10 +373,10 @@ class CommitLog(LogScrubbing):
             DiskFull: A file system that copies on write has no room.
             StorageError: A write or sync failed, now or earlier.
         """
-        with self._writing, self._poisoning():
-            self._check_usable()
+        with self._state.writing, self._state.poisoning():
+            self._state.check_usable()
             slots = write_back(self._disk, fitting(self._index, entries))
-            with self._state:
+            with self._state.lock:
                 for slot in slots:
                     self._index.mend(slot.entry.index, slot.membership)
             return tuple(slot.entry for slot in slots)
@@ -385,23 +391,23 @@ class CommitLog(LogScrubbing):
         Returns:
             Whether a spare file is ready.
         """
-        if self._failure:
+        if self._state.failure:
             return False
-        with self._poisoning():
+        with self._state.poisoning():
             return self._disk.prepare()
 
     def close(self) -> None:
         """Close all files; with durability "osBuffer", sync first."""
-        with self._writing:
-            if self._durability == "osBuffer" and not self._failure:
-                with self._poisoning():
+        with self._state.writing:
+            if self._durability == "osBuffer" and not self._state.failure:
+                with self._state.poisoning():
                     self._sync()
-            self._failure = self._failure or "closed"
+            self._state.failure = self._state.failure or "closed"
             self._watermark.close()
             self._disk.close()
 
     def _check_appendable(self, entries: Sequence[Entry]) -> None:
-        self._check_usable()
+        self._state.check_usable()
         if not self._identity.group_id:
             raise NotJoined
         first = entries[0].index

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from dledger.errors import OffsetOutOfRange
-from dledger.store.fault_set import FaultSet
+from dledger.store.faulty_ranges import FaultyRanges
 from dledger.store.format import Base, EncodedRecords
-from dledger.store.identity_rows import encode_rows, identities
 from dledger.store.segment import Segment, TermRuns
+from dledger.store.shadow_index import encode_rows, identities
 from dledger.types import Entry, Membership
 
 
@@ -44,7 +44,7 @@ class LogIndex:
         runs: TermRuns,
         *,
         special: Iterable[int],
-        faulty: FaultSet,
+        faulty: FaultyRanges,
     ) -> None:
         self.base = base
         self.last_index = segments[-1].last_index if segments else base.index
@@ -165,6 +165,6 @@ class LogIndex:
         """Forget everything: the log is empty behind *base*; return the segments that go."""
         dropped, self.segments = self.segments, []
         self.runs = TermRuns()
-        self.memberships, self.special, self.faulty = [], set(), FaultSet()
+        self.memberships, self.special, self.faulty = [], set(), FaultyRanges()
         self.base, self.last_index = base, base.index
         return dropped

@@ -16,17 +16,17 @@ from dledger.errors import CorruptRecord
 from dledger.files.files import Files, Mode
 from dledger.store.format import SegmentHeader, encode_index, encode_segment_header
 from dledger.store.identity import Identity
-from dledger.store.identity_rows import encode_rows, identities
-from dledger.store.scan import to_index
+from dledger.store.log_scan import LogScan, load_index
 from dledger.store.segment import INDEX_SUFFIX, NEW_SUFFIX, SUFFIX, Segment, TermRuns
-from dledger.store.survey import Survey, load_index
+from dledger.store.segment_scan import to_index
+from dledger.store.shadow_index import encode_rows, identities
 from dledger.store.watermark import Watermark
 
 _log = logging.getLogger(__name__)
 _REWRITE_BYTES = 1 << 20
 
 
-def check(found: Survey) -> None:
+def check(found: LogScan) -> None:
     """Refuse a log that lacks anything it ever promised to have.
 
     Raises:
@@ -52,7 +52,7 @@ def check(found: Survey) -> None:
 
 
 def repair(
-    files: Files, directory: Path, found: Survey, watermark: Watermark, identity: Identity
+    files: Files, directory: Path, found: LogScan, watermark: Watermark, identity: Identity
 ) -> bool:
     """Cut what follows the last record, make the rest durable and both copies whole again.
 
@@ -77,7 +77,7 @@ def repair(
     return _renew_watermark(found, watermark, with_rows=free)
 
 
-def _tell(found: Survey) -> None:
+def _tell(found: LogScan) -> None:
     for damage in found.damages:
         _log.error("rot: %s; to be fetched from peers", damage)
     if found.fault:
@@ -91,7 +91,7 @@ def _tell(found: Survey) -> None:
         )
 
 
-def _restore_files(files: Files, directory: Path, found: Survey, identity: Identity) -> None:
+def _restore_files(files: Files, directory: Path, found: LogScan, identity: Identity) -> None:
     """Write headers that are damaged, and files, without records, where they are missing."""
     for segment in found.headerless:
         file = files.open(segment.path, Mode.UPDATE)
@@ -122,7 +122,7 @@ def header_of(segment: Segment, identity: Identity) -> bytes:
     )
 
 
-def _restore_indexes(files: Files, directory: Path, found: Survey) -> bool:
+def _restore_indexes(files: Files, directory: Path, found: LogScan) -> bool:
     """Write missing and damaged index files; return whether all are there, durably.
 
     Before that, the identity rows of a segment without one are its only second copy.
@@ -138,7 +138,7 @@ def _restore_indexes(files: Files, directory: Path, found: Survey) -> bool:
     return all(written)
 
 
-def _renew_watermark(found: Survey, watermark: Watermark, *, with_rows: bool) -> bool:
+def _renew_watermark(found: LogScan, watermark: Watermark, *, with_rows: bool) -> bool:
     """Write the watermark, and the last segment's identity rows if there is room for them."""
     rows = b""
     for last in found.segments[-1:]:
@@ -164,7 +164,7 @@ def has_room_for_rows(watermark: Watermark, segment: Segment) -> bool:
     return True
 
 
-def _remove_leftovers(files: Files, directory: Path, found: Survey) -> None:
+def _remove_leftovers(files: Files, directory: Path, found: LogScan) -> None:
     """Remove what is not the log's, and make all names durable: those, too, that were found.
 
     The process before may have been killed between a rename or removal and its directory fsync.

@@ -21,7 +21,7 @@ from dledger.store.format import (
     decode_mark,
     encode_mark,
 )
-from dledger.store.identity_rows import ROW_BYTES
+from dledger.store.shadow_index import ROW_BYTES
 
 NAME = "watermark"
 _GROWTH_BYTES = 1 << 16

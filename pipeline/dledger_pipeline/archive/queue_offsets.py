@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dledger.broker.frames import MalformedCommandError, split
+from dledger.broker.command_frame import MalformedCommandError, split
 from dledger.broker.results import Produced
 from dledger.broker.state import BrokerState
 from dledger.types import Entry, EntryKind

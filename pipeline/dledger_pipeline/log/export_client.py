@@ -17,6 +17,7 @@ import numpy as np
 
 from dledger.errors import CorruptRecord, DledgerError
 from dledger.rpc.channel import in_words
+from dledger.rpc.error_table import ARGUMENT_KEY, ERROR_KEY, TRANSIENT
 from dledger.rpc.metadata import by_key
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
@@ -38,15 +39,7 @@ _OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 10_000),
 )
-_TRANSIENT: Final = frozenset(
-    {
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-        grpc.StatusCode.ABORTED,
-        grpc.StatusCode.CANCELLED,
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
-    }
-)
+_TRANSIENT: Final = TRANSIENT | {grpc.StatusCode.RESOURCE_EXHAUSTED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,9 +273,9 @@ def _meaning(error: Any, address: str) -> DledgerError:
     an `ExportError` with that sentence.
     """
     metadata = by_key(error.trailing_metadata())
-    name = metadata.get("dledger-error", "")
+    name = metadata.get(ERROR_KEY, "")
     text = f"{address}: {in_words(error)}"
-    segment, _, rest = str(metadata.get("dledger-error-argument", "")).partition(" ")
+    segment, _, rest = str(metadata.get(ARGUMENT_KEY, "")).partition(" ")
     offset, _, reason = rest.partition(" ")
     if name == CorruptRecord.__name__ and offset.isdecimal():
         return CorruptRecord(f"{segment} of {address}", int(offset), reason)

@@ -28,8 +28,8 @@ from dledger.store.format import (
     record_size,
 )
 from dledger.store.identity import LOG_DIRECTORY
+from dledger.store.log_scan import segment_firsts
 from dledger.store.segment import INDEX_SUFFIX, segment_name
-from dledger.store.survey import segment_firsts
 from dledger.store.watermark import Watermark
 from dledger_pipeline.log.records import RecordBytes, follow
 

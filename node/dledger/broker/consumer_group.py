@@ -1,0 +1,160 @@
+"""Consumer groups: their deliveries, and the receives they may ask for again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from dledger.broker.attempts import Attempts, QueuePosition
+from dledger.broker.consume_queue import ConsumeQueue
+from dledger.broker.deliveries import QueueDeliveries
+from dledger.broker.snapshot_codec import Reader, number, text
+from dledger.errors import Refused
+
+MAX_GROUPS = 10_000
+QueueOf = Callable[[str, int], ConsumeQueue]
+"""Returns the queue of a (topic, queue id), or raises Refused."""
+
+
+class ConsumerGroup:
+    """One consumer group, over all the topics it reads."""
+
+    __slots__ = ("_attempts", "_deliveries", "edition", "name", "used_ms")
+
+    def __init__(self, name: str, edition: int = 0) -> None:
+        self.name = name
+        self.edition = edition
+        """Which edition of the state this is of; see `editions`."""
+        self.used_ms = 0
+        """When one of its members asked for something last, by the log's time."""
+        self._deliveries: dict[str, dict[int, QueueDeliveries]] = {}
+        """By topic and queue id, so that a topic can go in one step."""
+        self._attempts = Attempts()
+
+    def copy(self, edition: int) -> ConsumerGroup:
+        """Return the same group, to be changed while this one stays as it is.
+
+        What it did with queues is copied when it is changed: see `own`.
+        """
+        other = ConsumerGroup(self.name, edition)
+        other.used_ms = self.used_ms
+        other._deliveries = {topic: queues.copy() for topic, queues in self._deliveries.items()}
+        other._attempts = self._attempts.copy()
+        return other
+
+    def is_unused(self, before_ms: int, now_ms: int) -> bool:
+        """Whether it was used last before *before_ms*, and nothing is on loan at *now_ms*."""
+        return self.used_ms < before_ms and not any(
+            lease.visible_at_ms > now_ms
+            for _, _, deliveries in self._each()
+            for lease in deliveries.leases.values()
+        )
+
+    def deliveries(self, topic: str, queue_id: int, *, first: int) -> QueueDeliveries:
+        """Return what this group did with a queue, to be changed; new ones start at *first*."""
+        found = self.own(topic, queue_id)
+        if found is None:
+            found = QueueDeliveries(first, self.edition)
+            self._deliveries.setdefault(topic, {})[queue_id] = found
+        return found
+
+    def own(self, topic: str, queue_id: int) -> QueueDeliveries | None:
+        """Return what this group did with a queue, to be changed, if it did anything.
+
+        The group itself is one that may be changed.
+        """
+        found = self.peek(topic, queue_id)
+        if found is not None and found.edition != self.edition:
+            found = self._deliveries[topic][queue_id] = found.copy(self.edition)
+        return found
+
+    def peek(self, topic: str, queue_id: int) -> QueueDeliveries | None:
+        """Return what this group did with a queue, if anything."""
+        queues = self._deliveries.get(topic)
+        return None if queues is None else queues.get(queue_id)
+
+    def all_deliveries(self) -> list[tuple[str, int, QueueDeliveries]]:
+        """Return (topic, queue id, deliveries) of every queue this group has read."""
+        return list(self._each())
+
+    def _each(self) -> Iterator[tuple[str, int, QueueDeliveries]]:
+        for topic, queues in self._deliveries.items():
+            for queue_id, deliveries in queues.items():
+                yield topic, queue_id, deliveries
+
+    def topics(self) -> list[str]:
+        """Return the topics of which this group has read something, sorted."""
+        return sorted(self._deliveries)
+
+    def reads(self, topic: str) -> bool:
+        """Whether this group has read something of a topic."""
+        return topic in self._deliveries
+
+    def forget(self, topic: str) -> None:
+        """Forget what this group did with a topic that is gone.
+
+        Its attempts hold nothing any more, and go as such do.
+        """
+        self._deliveries.pop(topic, None)
+
+    def remember(
+        self, topic: str, attempt_id: str, receive_id: int, positions: Sequence[QueuePosition]
+    ) -> None:
+        """Keep what an attempt was given, in case it asks again."""
+        self._attempts.remember(topic, attempt_id, receive_id, positions, self._holds)
+
+    def recall(self, topic: str, attempt_id: str) -> tuple[int, list[QueuePosition]] | None:
+        """Return the receive id of an earlier attempt and what it still holds; None: nothing."""
+        return self._attempts.recall(topic, attempt_id, self._holds)
+
+    def lease_anew(
+        self, topic: str, receive_id: int, held: Iterable[QueuePosition], until_ms: int
+    ) -> None:
+        """Let what `recall` found end at *until_ms*: the attempt is answered again."""
+        for queue_id, offset in held:
+            if (deliveries := self.own(topic, queue_id)) is not None:
+                deliveries.extend(offset, receive_id, until_ms)
+
+    def _holds(self, topic: str, receive_id: int, position: QueuePosition) -> bool:
+        queue_id, offset = position
+        deliveries = self.peek(topic, queue_id)
+        lease = deliveries.leases.get(offset) if deliveries else None
+        return lease is not None and lease.receive_id == receive_id
+
+    def encoded(self) -> Iterator[bytes]:
+        """Yield the group, without its name, for a snapshot: deliveries by queue, then attempts."""
+        yield number(self.used_ms)
+        yield number(sum(map(len, self._deliveries.values())))
+        for topic, queue_id, deliveries in self._sorted():
+            yield text(topic)
+            yield number(queue_id)
+            yield from deliveries.encoded()
+        yield from self._attempts.encoded(self._holds)
+
+    def _sorted(self) -> Iterator[tuple[str, int, QueueDeliveries]]:
+        for topic, queues in sorted(self._deliveries.items()):
+            for queue_id, deliveries in sorted(queues.items()):
+                yield topic, queue_id, deliveries
+
+    @classmethod
+    def read(cls, name: str, source: Reader, queue: QueueOf) -> ConsumerGroup:
+        """Take a group from a snapshot; *queue* finds queues. Raises MalformedStateError."""
+        group = cls(name)
+        group.used_ms = source.number()
+        for _ in range(source.number()):
+            topic, queue_id = source.text(), source.number()
+            try:
+                found = queue(topic, queue_id)
+            except Refused as error:
+                raise source.malformed(f"deliveries of group {name!r}: {error}") from error
+            deliveries = QueueDeliveries.read(source, found)
+            group._deliveries.setdefault(topic, {})[queue_id] = deliveries
+        group._attempts = Attempts.read(source)
+        return group
+
+    def canonical(self) -> list[object]:
+        """Return the group as plain values, in one order on every node."""
+        return [
+            self.used_ms,
+            [[topic, queue_id, found.canonical()] for topic, queue_id, found in self._sorted()],
+            self._attempts.canonical(self._holds),
+        ]

@@ -1,0 +1,374 @@
+"""Consumer groups and what they were given: what RECEIVE, ACK and their kin change."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from functools import partial
+
+from dledger.broker import commands
+from dledger.broker.active_time import ActiveTime
+from dledger.broker.commands import LeaseRef
+from dledger.broker.consumer_group import MAX_GROUPS, ConsumerGroup
+from dledger.broker.deliveries import Lease, QueueDeliveries
+from dledger.broker.editions import Edition
+from dledger.broker.filters import tag_codes
+from dledger.broker.results import (
+    Acked,
+    Delivery,
+    GroupCreated,
+    GroupDeleted,
+    GroupsExpired,
+    InvisibilityChanged,
+    Received,
+    Released,
+)
+from dledger.broker.snapshot_codec import Encoded, Reader, number, text
+from dledger.broker.state_changes import QueueKey, StateChanges
+from dledger.broker.topic_store import TopicStore
+from dledger.broker.topics import check_name
+from dledger.common.status import Backlog
+from dledger.errors import InvalidArgument, InvalidReceiptHandle, LimitReached, UnknownGroup
+
+MAX_GAP_MS = 3_600_000
+"""What a time without entries counts for groups that nobody uses, at most."""
+MAX_RECEIVE = 1_024
+"""Messages that one RECEIVE may hand out."""
+
+
+class ConsumerGroups:
+    """All consumer groups. Part of `state.BrokerState`, and as deterministic.
+
+    *changes* is where it notes whose leases move.
+    """
+
+    def __init__(self, topics: TopicStore, changes: StateChanges, edition: Edition) -> None:
+        self._topics, self._changes, self._edition = topics, changes, edition
+        self._groups: dict[str, ConsumerGroup] = {}
+        self._receives = 0
+        self._active = ActiveTime(MAX_GAP_MS)
+
+    @property
+    def now_ms(self) -> int:
+        """The log's time, Unix milliseconds."""
+        return self._active.log_ms
+
+    @property
+    def active_ms(self) -> int:
+        """The log's time without its gaps, by which unused groups go (`active_time`)."""
+        return self._active.ms
+
+    def advance(self, log_ms: int) -> None:
+        """Take an entry's timestamp, Unix milliseconds; comes before the entry is applied."""
+        self._active.advance(log_ms)
+
+    def exists(self, name: str) -> bool:
+        """Whether the consumer group exists."""
+        return name in self._groups
+
+    def was_used(self, name: str, now_ms: int, *, within_ms: int) -> bool:
+        """Whether the group exists, and the log at *now_ms* says that it was used not long ago."""
+        group = self._groups.get(name)
+        return group is not None and self._active.at(now_ms) - group.used_ms < within_ms
+
+    def available(
+        self, group: str, topic: str, queue_ids: Sequence[int], now_ms: int, *, enough: int
+    ) -> int:
+        """Return how many messages a RECEIVE could hand out at *now_ms*; filters may make it fewer.
+
+        Zero means that a RECEIVE is not worth proposing. Counting stops at *enough*: an answer
+        that reaches it may be too low.
+        """
+        queues, found = self._topics.queues(topic), self._groups.get(group)
+        count = 0
+        for queue_id in queue_ids:
+            queue = queues[queue_id]
+            deliveries = found.peek(topic, queue_id) if found else None
+            if deliveries is None:
+                count += queue.end - queue.first
+            else:
+                count += deliveries.available(queue.end, now_ms, enough=enough - count)
+            if count >= enough:
+                break
+        return count
+
+    def holds_attempt(self, group: str, topic: str, attempt_id: str) -> bool:
+        """Whether this attempt was answered before and still holds some of what it was given."""
+        found = self._groups.get(group)
+        return found is not None and found.recall(topic, attempt_id) is not None
+
+    def next_expiry(self, group: str, topic: str, queue_ids: Sequence[int]) -> float:
+        """Return when the next lease of these queues ends (Unix ms); infinity if there is none."""
+        found = (self._peek(group, topic, queue_id) for queue_id in queue_ids)
+        return min((each.next_expiry() for each in found if each), default=float("inf"))
+
+    def committed(self, group: str, topic: str, queue_id: int) -> int:
+        """Return the offset before which *group* is done with the queue."""
+        found = self._peek(group, topic, queue_id)
+        return found.committed if found else self._topics.queue(topic, queue_id).first
+
+    def lease(self, group: str, topic: str, ref: LeaseRef) -> Lease | None:
+        """Return the lease that *ref* names; None if it is stale, or the message is done."""
+        found = self._peek(group, topic, ref.queue_id)
+        lease = found.leases.get(ref.offset) if found else None
+        return lease if lease is not None and lease.receive_id == ref.receive_id else None
+
+    def backlog(self, group: str, topic: str) -> Backlog:
+        """Return what a group has before it in a topic. Raises UnknownGroup, UnknownTopic."""
+        found, unread, held = self._group(group), 0, 0
+        for queue_id, queue in enumerate(self._topics.queues(topic)):
+            deliveries = found.peek(topic, queue_id)
+            unread += queue.end - (deliveries.next_offset if deliveries else queue.first)
+            held += len(deliveries.leases) if deliveries else 0
+        return Backlog(group=group, topic=topic, unread=unread, held=held)
+
+    def names(self) -> list[str]:
+        """Return the names of all groups, sorted."""
+        return sorted(self._groups)
+
+    def topics_of(self, group: str) -> list[str]:
+        """Return the topics of which a group has read something, sorted; none if it is gone."""
+        found = self._groups.get(group)
+        return found.topics() if found is not None else []
+
+    def readers_of(self, topic: str) -> list[str]:
+        """Return the groups that have read something of a topic, sorted."""
+        return sorted(group.name for group in self._groups.values() if group.reads(topic))
+
+    def renewable(self, before_ms: int) -> Iterator[tuple[QueueKey, int, Lease]]:
+        """Yield (queue, offset, lease) of client-kept leases ending earlier."""
+        for group in self._groups.values():
+            for topic, queue_id, deliveries in group.all_deliveries():
+                for offset, lease in deliveries.renewable(before_ms):
+                    yield (group.name, topic, queue_id), offset, lease
+
+    def handed_out(
+        self, receives: Mapping[QueueKey, Container[int]]
+    ) -> Iterator[tuple[QueueKey, int, Lease]]:
+        """Yield what clients still hold of these RECEIVEs, by queue, and was not renewed yet."""
+        for key, receive_ids in receives.items():
+            if found := self._peek(*key):
+                for offset, lease in found.handed_out(receive_ids):
+                    yield key, offset, lease
+
+    def create(self, command: commands.CreateGroup) -> GroupCreated:
+        """Make a group, or find it; either is a use of it."""
+        check_name("consumer group", command.name)
+        if command.name in self._groups:
+            self._used(command.name)
+            return GroupCreated(command.name, created=False)
+        if len(self._groups) >= MAX_GROUPS:
+            raise LimitReached(f"there are {MAX_GROUPS} groups already, which is the limit")
+        self._groups[command.name] = ConsumerGroup(command.name, self._edition.number)
+        self._used(command.name)
+        return GroupCreated(command.name, created=True)
+
+    def delete(self, command: commands.DeleteGroup) -> GroupDeleted:
+        """Let a group go; raise UnknownGroup if there is none."""
+        del self._groups[self._group(command.name).name]
+        self._changes.groups_gone.add(command.name)
+        return GroupDeleted(command.name)
+
+    def forget_topic(self, topic: str) -> None:
+        """Forget what all groups did with a topic that is gone."""
+        for name in self.readers_of(topic):
+            self._own(name).forget(topic)
+
+    def receive(self, command: commands.Receive) -> Received:
+        """Hand out messages; an attempt that asks again gets what it still holds."""
+        group = self._used(command.group)
+        self._topics.queue(command.topic, command.queue_id)
+        topic = self._topics.named(command.topic)
+        until = self.now_ms + command.invisible_ms
+        earlier = group.recall(command.topic, command.attempt_id) if command.attempt_id else None
+        if earlier is not None:
+            receive_id, positions = earlier
+            group.lease_anew(command.topic, receive_id, positions, until)
+            self._note(group, command.topic, positions)
+        else:
+            self._receives += 1
+            receive_id = self._receives
+            positions = self._take(group, command, receive_id, until)
+            self._note(group, command.topic, positions)
+            if command.attempt_id and positions:
+                group.remember(command.topic, command.attempt_id, receive_id, positions)
+                self._changes.attempts.add((group.name, command.topic, command.attempt_id))
+        return Received(
+            topic=topic.name,
+            generation=topic.generation,
+            receive_id=receive_id,
+            visible_at_ms=until,
+            deliveries=tuple(
+                self._delivery(group, command.topic, position) for position in positions
+            ),
+        )
+
+    def _note(self, group: ConsumerGroup, topic: str, positions: Sequence[tuple[int, int]]) -> None:
+        self._changes.leases.update((group.name, topic, queue_id) for queue_id, _ in positions)
+
+    def _take(
+        self, group: ConsumerGroup, command: commands.Receive, receive_id: int, until: int
+    ) -> list[tuple[int, int]]:
+        queues = self._topics.queues(command.topic)
+        hint, codes = command.queue_id, tag_codes(command.tags)
+        limit = min(command.limit, MAX_RECEIVE)
+        order = [*range(hint, len(queues)), *range(hint)] if command.any_queue else [hint]
+        positions: list[tuple[int, int]] = []
+        for queue_id in order:
+            if len(positions) >= limit:
+                break
+            queue = queues[queue_id]
+            taken = group.deliveries(command.topic, queue_id, first=queue.first).take(
+                queue,
+                limit=limit - len(positions),
+                codes=codes,
+                now_ms=self.now_ms,
+                lease_until_ms=until,
+                receive_id=receive_id,
+                client_id=command.client_id,
+            )
+            positions.extend((queue_id, offset) for offset in taken)
+        return positions
+
+    def _delivery(self, group: ConsumerGroup, topic: str, position: tuple[int, int]) -> Delivery:
+        queue_id, offset = position
+        queue = self._topics.queue(topic, queue_id)
+        found = queue.locate(offset)
+        return Delivery(
+            queue_id=queue_id,
+            offset=offset,
+            attempt=group.deliveries(topic, queue_id, first=queue.first).leases[offset].attempt,
+            payload=found.payload,
+            row=found.row,
+        )
+
+    def ack(self, command: commands.Ack) -> Acked:
+        """Mark messages as consumed."""
+        group = self._used(command.group)
+        return Acked(tuple(self._ack(group, command.topic, lease) for lease in command.leases))
+
+    def _ack(self, group: ConsumerGroup, topic: str, lease: LeaseRef) -> bool:
+        deliveries = group.own(topic, lease.queue_id)
+        if deliveries is None:
+            return False
+        if deliveries.lacks_room(self._topics.queues(topic)[lease.queue_id].end):
+            self._changes.leases.add((group.name, topic, lease.queue_id))
+        return deliveries.ack(lease.offset, lease.receive_id)
+
+    def change_invisible(self, command: commands.ChangeInvisible) -> InvisibilityChanged:
+        """Let one lease end at another time; raise InvalidReceiptHandle if it is stale."""
+        until = self.now_ms + command.invisible_ms
+        group = self._used(command.group)
+        lease = command.lease
+        deliveries = group.own(command.topic, lease.queue_id)
+        self._changes.leases.add((group.name, command.topic, lease.queue_id))
+        if not (deliveries and deliveries.give_back(lease.offset, lease.receive_id, until)):
+            raise InvalidReceiptHandle(
+                f"the receipt handle for queue {lease.queue_id}, offset "
+                f"{lease.offset} is stale: the message was acked or delivered again"
+            )
+        return InvisibilityChanged(1)
+
+    def renew(self, command: commands.Renew) -> InvisibilityChanged:
+        """Let leases end later; stale ones are passed over."""
+        until = self.now_ms + command.invisible_ms
+        group = self._used(command.group)
+        leases = command.leases
+        changed = sum(self._renew(group, command.topic, lease, until) for lease in leases)
+        return InvisibilityChanged(changed)
+
+    def _renew(self, group: ConsumerGroup, topic: str, lease: LeaseRef, until: int) -> bool:
+        deliveries = group.own(topic, lease.queue_id)
+        self._changes.leases.add((group.name, topic, lease.queue_id))
+        return deliveries is not None and deliveries.renew(lease.offset, lease.receive_id, until)
+
+    def release(self, command: commands.Release) -> Released:
+        """End what was renewed for a client that is gone."""
+        group = self._used(command.group)
+        released = 0
+        for topic, queue_id, found in group.all_deliveries():
+            if found.keeps_for(command.client_id):
+                deliveries = group.deliveries(topic, queue_id, first=found.next_offset)
+                released += deliveries.release(command.client_id, self.now_ms)
+                self._changes.leases.add((group.name, topic, queue_id))
+        return Released(released)
+
+    def expire(self, command: commands.ExpireGroups) -> GroupsExpired:
+        """Let the groups go that nobody used for long: who comes back is a new group.
+
+        Raises:
+            InvalidArgument: That time has not come.
+        """
+        if command.before_ms > self.active_ms:
+            raise InvalidArgument(f"it is {self.active_ms}, before {command.before_ms}")
+        gone = self._unused(command.before_ms)
+        for name in gone:
+            del self._groups[name]
+        return GroupsExpired(len(gone))
+
+    def any_unused(self, before_ms: int) -> bool:
+        """Whether `expire` would let a group go."""
+        return bool(self._unused(before_ms))
+
+    def _unused(self, before_ms: int) -> list[str]:
+        now_ms = self.now_ms
+        return [g.name for g in self._groups.values() if g.is_unused(before_ms, now_ms)]
+
+    def drop_before_first_offsets(self) -> None:
+        """Forget deliveries of messages that their queues do not keep any longer."""
+        for name, group in list(self._groups.items()):
+            for topic, queue_id, deliveries in group.all_deliveries():
+                first = self._topics.queue(topic, queue_id).first
+                if deliveries.reaches_below(first):
+                    own = self._own(name).deliveries(topic, queue_id, first=first)
+                    if own.drop_before(first):
+                        self._changes.leases.add((name, topic, queue_id))
+
+    def _used(self, name: str) -> ConsumerGroup:
+        """Return a group of which a member asks for something, to be changed."""
+        group = self._own(name)
+        group.used_ms = self.active_ms
+        return group
+
+    def _own(self, name: str) -> ConsumerGroup:
+        """Return a group, to be changed."""
+        group = self._group(name)
+        if group.edition != self._edition.number:
+            group = self._groups[name] = group.copy(self._edition.number)
+        return group
+
+    def _group(self, name: str) -> ConsumerGroup:
+        group = self._groups.get(name)
+        if group is None:
+            raise UnknownGroup(name)
+        return group
+
+    def _peek(self, group: str, topic: str, queue_id: int) -> QueueDeliveries | None:
+        found = self._groups.get(group)
+        return found.peek(topic, queue_id) if found else None
+
+    def freeze(self) -> Encoded:
+        """Return what makes everything as it is now."""
+        groups = list(self._groups.values())
+        return partial(_encoded, self._active.encoded(), self._receives, groups)
+
+    def read(self, source: Reader) -> None:
+        """Take everything from a snapshot; nothing is here yet. Raises MalformedStateError."""
+        self._active.read(source)
+        self._receives = source.number()
+        for _ in range(source.number(high=MAX_GROUPS)):
+            name = source.text()
+            self._groups[name] = ConsumerGroup.read(name, source, self._topics.queue)
+
+    def canonical(self) -> list[object]:
+        """Return everything as plain values, in one order on every node."""
+        groups = [[name, group.canonical()] for name, group in sorted(self._groups.items())]
+        return [self._active.canonical(), self._receives, groups]
+
+
+def _encoded(active: bytes, receives: int, groups: list[ConsumerGroup]) -> Iterator[bytes]:
+    """Yield everything for a snapshot; groups by name."""
+    yield active + number(receives)
+    yield number(len(groups))
+    for group in sorted(groups, key=lambda group: group.name):
+        yield text(group.name)
+        yield from group.encoded()

@@ -1,0 +1,49 @@
+"""What moved in the state since somebody last asked: for the one shell that wakes who waits for it.
+
+No part of the replicated state, and none of it is in a snapshot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+QueueKey = tuple[str, str, int]
+"""(group, topic, queue id)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateChanges:
+    """The positions that may have more for a reader than before.
+
+    Attributes:
+        arrived: (topic, queue id) that got messages.
+        leases: (group, topic, queue id) whose leases began, ended, or end at another time, or
+            whose acks made room for more.
+        attempts: (group, topic, attempt id) that was given messages: who asks with it again has
+            them waiting.
+        topics_gone: (topic, its number of queues) that was deleted; there may be another of the
+            name by now.
+        groups_gone: Consumer groups that were deleted, likewise.
+    """
+
+    arrived: set[tuple[str, int]] = field(default_factory=set)
+    leases: set[QueueKey] = field(default_factory=set)
+    attempts: set[tuple[str, str, str]] = field(default_factory=set)
+    topics_gone: set[tuple[str, int]] = field(default_factory=set)
+    groups_gone: set[str] = field(default_factory=set)
+
+    def take(self) -> StateChanges:
+        """Return what was noted, and note nothing any more."""
+        taken = StateChanges(
+            arrived=set(self.arrived),
+            leases=set(self.leases),
+            attempts=set(self.attempts),
+            topics_gone=set(self.topics_gone),
+            groups_gone=set(self.groups_gone),
+        )
+        self.arrived.clear()
+        self.leases.clear()
+        self.attempts.clear()
+        self.topics_gone.clear()
+        self.groups_gone.clear()
+        return taken

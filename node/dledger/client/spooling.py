@@ -1,0 +1,117 @@
+"""The producer that users have: messages pass through to any node, or wait on the local disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from dledger.broker.topics import check_name
+from dledger.client.ledger_client import Client
+from dledger.errors import CorruptSpool, MessageRejected, Unavailable
+from dledger.rpc.channel import nodes_of
+from dledger.rpc.checks import check_record
+from dledger.spool.blocking import BlockingProducer
+from dledger.spool.format import Message
+from dledger.spool.producer import DEFAULT_MAX_BYTES, DEFAULT_PATIENCE_S, Producer
+from dledger.types import Appended, Record
+
+_RETRY_S: Final = 0.1
+
+
+class SpoolingProducer(Producer):
+    """A producer that goes on accepting while the whole group is down.
+
+    Messages pass through while the group takes them. While it does not, they are written to the
+    local disk and synced before `send` returns, and replayed in order, with their ids, when it
+    takes writes again: nothing is lost or stored twice. See ``docs/outage-spool.md``.
+
+    Args:
+        addresses: Client ports (8081) of the group's nodes, ``host:port``; one is enough.
+        directory: The spool's own directory, on a local disk; one process uses it at a time.
+        max_bytes: What the spool may take on the disk.
+        patience_s: How long the group is tried before a message is spooled.
+        client_id: For a new spool; one is made up if empty. An existing one keeps its own.
+        report: Is told of damage and of rejected messages, which are logged in any case.
+
+    Raises:
+        InvalidArgument: There is no address, or *max_bytes* is too small.
+    """
+
+    def __init__(
+        self,
+        addresses: str | Sequence[str],
+        directory: str | Path,
+        *,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        patience_s: float = DEFAULT_PATIENCE_S,
+        client_id: str = "",
+        report: Callable[[CorruptSpool | MessageRejected], None] = lambda _: None,
+    ) -> None:
+        nodes = nodes_of(addresses, for_what="producer")
+        super().__init__(
+            Path(directory),
+            lambda client_id: AnyNode([Client(node, client_id=client_id) for node in nodes]),
+            check=_check_message,
+            max_bytes=max_bytes,
+            patience_s=patience_s,
+            client_id=client_id,
+            report=report,
+        )
+
+    def blocking(self) -> BlockingProducer:
+        """Return the same for programs without an event loop, as a context manager."""
+        return BlockingProducer(self)
+
+
+def _check_message(message: Message) -> None:
+    """Refuse what a node would refuse, by its own rules: after an outage it would be too late."""
+    check_name("topic", message.topic)
+    check_record(message.record)
+
+
+class OneNode(Protocol):
+    """A node; `dledger.client.Client` is one."""
+
+    async def append_once(
+        self, topic: str, records: Sequence[Record], *, queue_id: int, timeout_s: float
+    ) -> Appended:
+        """Append one batch in a single attempt. Raises as `Client.append_once`."""
+
+    async def close(self) -> None:
+        """Close the connection."""
+
+
+class AnyNode:
+    """Appends through one node, and through the next one when that fails."""
+
+    def __init__(self, nodes: Sequence[OneNode]) -> None:
+        self._nodes = nodes
+        self._current = 0
+
+    async def append(
+        self, topic: str, records: Sequence[Record], *, queue_id: int, timeout_s: float
+    ) -> Appended:
+        """Append one batch, trying until *timeout_s*. Raises as `Client.append_once` does."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_s
+        attempt_s = timeout_s / len(self._nodes)
+        while True:
+            chosen = self._current
+            left_s = max(0.1, deadline_s - loop.time())
+            try:
+                return await self._nodes[chosen].append_once(
+                    topic, records, queue_id=queue_id, timeout_s=min(attempt_s, left_s)
+                )
+            except Unavailable:
+                if self._current == chosen:
+                    self._current = (chosen + 1) % len(self._nodes)
+                if loop.time() + _RETRY_S >= deadline_s:
+                    raise
+            await asyncio.sleep(_RETRY_S)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        for node in self._nodes:
+            await node.close()

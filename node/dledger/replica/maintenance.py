@@ -1,0 +1,221 @@
+"""What a node does for its disk now and then: snapshots by policy, retention, unused groups.
+
+Owned by the node, which calls `run` every second. Retention has three steps, with a crash possible
+behind each: the leader commits RETAIN, so that all states forget the same messages; each node takes
+a snapshot that does not need them any more; then its log drops the segments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from dledger.broker.commands import ExpireGroups, Retain
+from dledger.broker.results import Retained
+from dledger.broker.state import BrokerState
+from dledger.common.metrics import NodeMetrics
+from dledger.errors import DiskFull, DledgerError, StorageError
+from dledger.files.files import DiskUsage
+from dledger.replica import snapshot_backoff
+from dledger.replica.driver import Driver
+from dledger.replica.retention import RetentionPolicy, first_index_without, keep_from
+from dledger.replica.slow_followers import SlowFollowers
+from dledger.replica.snapshots import Snapshots
+from dledger.store.commit_log import CommitLog
+from dledger.store.log_index import SealedSegment
+
+logger = logging.getLogger(__name__)
+
+_ROUNDS_BETWEEN_LOOKS: Final = 60
+"""At all groups, for those that nobody uses; a round is a second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotPolicy:
+    """When a snapshot is due: both this much log and this many entries since the last one.
+
+    Attributes:
+        size_bytes: How much log.
+        entries: How many entries.
+        rest_rounds: Rounds of maintenance, of a second each, between two snapshots which only the
+            segments ask for that retention lets go: there may be one for each of them.
+    """
+
+    size_bytes: int
+    entries: int
+    rest_rounds: int = 10
+
+
+class Maintenance:
+    """The maintenance of one node's disk."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        log: CommitLog,
+        state: BrokerState,
+        snapshots: Snapshots,
+        *,
+        retention: RetentionPolicy,
+        policy: SnapshotPolicy,
+        metrics: NodeMetrics,
+        now_s: Callable[[], float] = time.monotonic,
+        spread: Callable[[], float] = random.random,
+    ) -> None:
+        self._driver = driver
+        self._log = log
+        self._state = state
+        self._snapshots = snapshots
+        self._retention = retention
+        self._policy = policy
+        self._metrics = metrics
+        self._now_s = now_s
+        wait_s = snapshot_backoff.wait_s(snapshots.unfinished, spread())
+        self._not_before_s = now_s() + wait_s
+        self._transfers = 0
+        self._slow_followers = SlowFollowers()
+        self._bytes_at_snapshot = 0
+        self._rounds = policy.rest_rounds
+        self._rounds_until_look = 0
+        self._newest_ms: dict[int, int] = {}
+
+    async def run(self, usage: DiskUsage) -> None:
+        """Do what is due."""
+        self._rounds += 1
+        try:
+            await self._propose_retention(usage)
+            await self._propose_expiry()
+            followers = self._driver.core.progress()
+            if self._slow_followers.get_on(followers, self._state.first_index):
+                return
+            if self._is_snapshot_due() and not self._should_wait():
+                await self.take_snapshot()
+            await self._drop()
+        except StorageError:
+            return  # the driver knows, and ends the node
+        except DiskFull as error:
+            logger.warning("no snapshot: %s", error)
+        except DledgerError as error:
+            logger.info("retention is put off: %s", error)
+
+    async def take_snapshot(self) -> int:
+        """Take a snapshot now; see `Snapshots.take`."""
+        applied_bytes = self._driver.applied_bytes
+        index = await self._snapshots.take()
+        self._bytes_at_snapshot, self._rounds = applied_bytes, 0
+        return index
+
+    def _should_wait(self) -> bool:
+        """Whether a snapshot is put off because this node ended in the middle of the last ones."""
+        if not self._snapshots.unfinished:
+            return False
+        return self._now_s() < self._not_before_s or self._hands_over()
+
+    def _hands_over(self) -> bool:
+        """Let another lead before the loop may stand still; False when nobody takes over."""
+        if (
+            not self._driver.is_serving_leader()
+            or self._transfers == snapshot_backoff.MOST_TRANSFERS
+        ):
+            return False
+        self._transfers += 1
+        try:
+            heir = self._driver.transfer_leadership(None)
+        except DledgerError as error:
+            logger.info("a snapshot is taken while leading: %s", error)
+            return False
+        logger.info("handing leadership to %s before a snapshot, in which this node has died", heir)
+        return True
+
+    def _is_snapshot_due(self) -> bool:
+        applied = self._driver.applied_index - self._snapshots.index
+        size_bytes = self._driver.applied_bytes - self._bytes_at_snapshot
+        if applied >= self._policy.entries and size_bytes >= self._policy.size_bytes:
+            return True
+        if self._rounds <= self._policy.rest_rounds:
+            return False
+        segments = self._log.sealed()
+        by_state = first_index_without(segments, self._state.first_index)
+        return by_state > first_index_without(segments, self._snapshots.first_index)
+
+    async def _drop(self) -> None:
+        first_index = first_index_without(self._log.sealed(), self._snapshots.first_index)
+        if first_index > self._log.first_index:
+            await asyncio.to_thread(self._log.drop_before, first_index)
+            logger.info("dropped the log below entry %d", first_index)
+
+    async def _propose_retention(self, usage: DiskUsage) -> None:
+        if not self._driver.is_serving_leader():
+            return
+        decided = await asyncio.to_thread(self._keep_from, usage, self._driver.now_ms())
+        index, of_age = decided
+        if index <= self._state.first_index:
+            return
+        logger.info("messages in entries below %d are not kept any longer", index)
+        grown = self._state.topics.grown_bytes
+        retained = await self._driver.propose(Retain(before_index=index).encode(), grows=False)
+        if index > of_age and isinstance(retained, Retained):
+            self._went_early(retained.dropped, grown)
+
+    def _went_early(self, dropped: int, grown: dict[str, int]) -> None:
+        """Say whose messages took the room for which others go before their time."""
+        self._metrics.early_dropped_messages.inc(dropped)
+        topic = max(grown, key=lambda each: (grown[each], each), default="")
+        logger.warning(
+            "the disk is fuller than it may be: %d messages went before their time, of all topics; "
+            "most of the room went to topic %s: %d MiB since this was last said, or since this "
+            "node started",
+            dropped,
+            topic,
+            grown.get(topic, 0) >> 20,
+        )
+        grown.clear()
+
+    async def _propose_expiry(self) -> None:
+        """Every minute on the leader: let go the groups that nobody used for long."""
+        if self._rounds_until_look > 0 or not self._driver.is_serving_leader():
+            self._rounds_until_look -= 1
+            return
+        self._rounds_until_look = _ROUNDS_BETWEEN_LOOKS
+        before_ms = self._retention.unused_before_ms(self._state.groups.active_ms)
+        if before_ms and self._state.groups.any_unused(before_ms):
+            logger.info("consumer groups that were used last before %d are let go", before_ms)
+            await self._driver.propose(ExpireGroups(before_ms=before_ms).encode(), grows=False)
+
+    def _keep_from(self, usage: DiskUsage, now_ms: int) -> tuple[int, int]:
+        """Return from which index on messages are kept; and from which if there were more room."""
+        used_bytes = usage.total_bytes - usage.free_bytes
+        excess_bytes = self._retention.excess_bytes(
+            used_bytes=used_bytes, total_bytes=usage.total_bytes
+        )
+        decide = partial(
+            keep_from,
+            self._log.sealed(),
+            self._retention,
+            applied_index=self._driver.applied_index,
+            now_ms=now_ms,
+            newest_ms=self._newest,
+        )
+        of_age = decide(excess_bytes=0)
+        return (decide(excess_bytes=excess_bytes) if excess_bytes else of_age), of_age
+
+    def _newest(self, segment: SealedSegment) -> int:
+        """Return the newest time in a segment; the core's own entries at its end have none."""
+        found = self._newest_ms.get(segment.first_index)
+        if found is None:
+            found = self._read_newest(segment)
+            self._newest_ms = {segment.first_index: found}
+        return found
+
+    def _read_newest(self, segment: SealedSegment) -> int:
+        for index in range(segment.last_index, segment.first_index - 1, -1):
+            (entry,) = self._log.read(index, index, 0)
+            if entry.timestamp_ms:
+                return entry.timestamp_ms
+        return 0

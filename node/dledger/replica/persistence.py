@@ -1,0 +1,322 @@
+"""What a node has to write, in order, and what it may only say once that is durable.
+
+One thread writes and syncs the log, one the hard state, so that a vote never waits behind data.
+While a sync runs, what arrives is gathered and goes down with the next one (group commit).
+Owned by the driver; everything but the writes themselves happens on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from dledger.common.metrics import NodeMetrics
+from dledger.common.work_thread import Worker, WorkThread
+from dledger.errors import DiskFull
+from dledger.raft.messages import AppendResponse, Message
+from dledger.raft.ready import Ready
+from dledger.store.commit_log import CommitLog
+from dledger.store.hard_state import HardStateFile
+from dledger.types import Entry, HardState
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S: Final = 0.5
+MAX_HELD: Final = 1024
+"""Answers that wait for a write, by Ready; beyond it the oldest are lost, as messages may be."""
+_M = TypeVar("_M", bound=Message)
+
+
+class PersisterEvents(Protocol):
+    """What the disk reports to the driver, on the event loop."""
+
+    def hard_state_durable(self, hard_state: HardState) -> None:
+        """Note that a hard state is on disk."""
+
+    def entries_durable(self, term: int, index: int) -> None:
+        """Note that all entries written up to this one are on disk."""
+
+    def cut_durable(self) -> None:
+        """Note that the disk has let go of what the core let go of."""
+
+    def disk_full(self, error: DiskFull) -> None:
+        """Note that entries wait for room; the write is tried again by itself."""
+
+    def disk_failed(self, error: BaseException) -> None:
+        """Stop: what the disk holds is unknown."""
+
+
+class _Batch(NamedTuple):
+    """What one Ready asks of the log: behind which index to cut it, if at all, and what to add."""
+
+    sequence: int
+    cut_behind: int | None
+    entries: tuple[Entry, ...]
+
+
+class Persister:
+    """Makes each Ready durable and sends what rested on it. Persist before you speak."""
+
+    def __init__(
+        self,
+        *,
+        log: CommitLog,
+        hard_state_file: HardStateFile,
+        send: Callable[[Message], None],
+        events: PersisterEvents,
+        now_s: Callable[[], float],
+        metrics: NodeMetrics,
+        thread: Callable[[str], Worker] = WorkThread,
+    ) -> None:
+        self._log = log
+        self._hard_state_file = hard_state_file
+        self._send = send
+        self._events = events
+        self._now_s = now_s
+        self._metrics = metrics
+        self._log_writer = thread("log-writer")
+        self._hard_state_writer = thread("hard-state-writer")
+        self._open = True
+        self._sequence = 0
+        self._hard_states: deque[tuple[int, HardState]] = deque(maxlen=1)  # the newest covers all
+        self._hard_state_busy = False
+        self._hard_state_durable = 0
+        self._batches: list[_Batch] = []
+        self._log_durable = self._newest_cut = 0
+        self._votes: deque[tuple[int, tuple[Message, ...]]] = deque(maxlen=MAX_HELD)
+        self._acks: deque[tuple[int, tuple[AppendResponse, ...]]] = deque(maxlen=MAX_HELD)
+        self._drained: asyncio.Future[None] | None = None
+        self.retrying = False
+        self.busy_since_s: float | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing of the log is being written or waits to be."""
+        return self.busy_since_s is None and not self._batches
+
+    async def drained(self) -> bool:
+        """Return True once nothing is being written nor waits to be; False if we stop before."""
+        while self._open:
+            if self.idle and not self._hard_state_busy and not self._hard_states:
+                return True
+            self._drained = asyncio.get_running_loop().create_future()
+            await self._drained
+        return False
+
+    def submit(self, ready: Ready) -> None:
+        """Take one Ready; its messages leave in the order and at the times it asks for."""
+        self._sequence += 1
+        if ready.hard_state is not None:
+            self._hard_states.append((self._sequence, ready.hard_state))
+            self._write_hard_state()
+        if ready.cut_behind is not None:
+            self._withdraw_acks(ready.cut_behind + 1)
+            self._newest_cut = self._sequence
+        if ready.entries:
+            self._withdraw_acks(ready.entries[0].index)
+        if ready.entries or ready.cut_behind is not None:
+            self._batches.append(_Batch(self._sequence, ready.cut_behind, ready.entries))
+            self._write_log()
+        for message in ready.messages:
+            self._send(message)
+        if ready.after_hard_state:
+            self._votes.append((self._sequence, ready.after_hard_state))
+        if ready.after_entries:
+            self._acks.append((self._sequence, ready.after_entries))
+        if self._votes or self._acks:
+            self._release()
+
+    def stop(self) -> None:
+        """Start no more writes and say nothing more; the running ones end."""
+        self._open = False
+        self._tell_drained()
+
+    async def close(self) -> None:
+        """Stop, and wait for the running writes."""
+        self.stop()
+        for thread in (self._log_writer, self._hard_state_writer):
+            await thread.close()
+
+    # -- hard state -----------------------------------------------------------------------------
+
+    def _write_hard_state(self) -> None:
+        if self._hard_state_busy or not self._hard_states or not self._open:
+            return
+        sequence, hard_state = self._hard_states.pop()
+        self._hard_state_busy = True
+        self._hard_state_writer.run(
+            partial(self._hard_state_file.save, hard_state),
+            lambda error: self._hard_state_done(error, sequence, hard_state),
+        )
+
+    def _hard_state_done(
+        self, error: BaseException | None, sequence: int, hard_state: HardState
+    ) -> None:
+        self._hard_state_busy = False
+        if isinstance(error, DiskFull):
+            logger.error("disk full while writing the hard state: %s", error)
+            if not self._hard_states:
+                self._hard_states.append((sequence, hard_state))
+            asyncio.get_running_loop().call_later(_RETRY_S, self._write_hard_state)
+        elif error is not None:
+            self._fail(error)
+        else:
+            self._hard_state_durable = sequence
+            self._events.hard_state_durable(hard_state)
+            self._write_hard_state()
+            self._release()
+            self._tell_drained()
+
+    # -- log ------------------------------------------------------------------------------------
+
+    def _write_log(self) -> None:
+        if self.busy_since_s is not None or not self._batches or not self._open:
+            return
+        batches, self._batches = self._batches, []
+        self.busy_since_s = self._now_s()
+        self._log_writer.run(
+            partial(_write_and_sync, self._log, batches),
+            lambda error: self._log_done(error, batches),
+        )
+
+    def _log_done(self, error: BaseException | None, batches: list[_Batch]) -> None:
+        if isinstance(error, DiskFull):
+            self._keep_for_retry(error, batches)
+            return
+        if error is not None:
+            self._fail(error)
+            return
+        started_s, self.busy_since_s = self.busy_since_s, None
+        self._metrics.sync_seconds.observe(self._now_s() - (started_s or 0.0))
+        self._metrics.sync_bytes.inc(sum([len(e.data) for one in batches for e in one.entries]))
+        self._log_durable = batches[-1].sequence
+        for one in batches:  # each by itself: the same entry may be among them twice
+            if one.cut_behind is not None:
+                self._events.cut_durable()
+            if one.entries:
+                self._events.entries_durable(one.entries[-1].term, one.entries[-1].index)
+        self._write_log()
+        if self._votes or self._acks:
+            self._release()
+        self._tell_drained()
+
+    def _tell_drained(self) -> None:
+        done, self._drained = self._drained, None
+        if done is not None and not done.done():
+            done.set_result(None)
+
+    def _keep_for_retry(self, error: DiskFull, batches: list[_Batch]) -> None:
+        """Nothing of it counts; all of it is tried again until there is room."""
+        self._batches[:0] = batches
+        self.retrying = True
+        self._events.disk_full(error)
+        asyncio.get_running_loop().call_later(_RETRY_S, self._retry)
+
+    def _retry(self) -> None:
+        self.retrying = False
+        self.busy_since_s = None
+        self._write_log()
+
+    # -- speaking -------------------------------------------------------------------------------
+
+    def _release(self) -> None:
+        """Send what rests on writes that are durable by now.
+
+        A vote rests on the hard state alone; but behind a cut it is one of a log without what was
+        cut, which must not come back.
+        """
+        votes_up_to = self._durable_up_to(
+            clean=not self._hard_state_busy and not self._hard_states,
+            durable=self._hard_state_durable,
+        )
+        log_up_to = self._durable_up_to(clean=self.idle, durable=self._log_durable)
+        acks_up_to = min(votes_up_to, log_up_to)
+        is_cut = log_up_to >= self._newest_cut
+        self._send_held(self._votes, votes_up_to if is_cut else acks_up_to)
+        self._send_held(self._acks, acks_up_to)
+
+    def _durable_up_to(self, *, clean: bool, durable: int) -> int:
+        return self._sequence if clean else durable
+
+    def _withdraw_acks(self, first: int) -> None:
+        """Drop acks for entries at *first* and above, which are replaced now or go.
+
+        They may go down in one sync with what replaces them, and so never be on disk themselves.
+        """
+        if any(ack.match_index >= first for _, acks in self._acks for ack in acks):
+            kept = ((n, [a for a in acks if a.match_index < first]) for n, acks in self._acks)
+            self._acks = deque(((n, tuple(acks)) for n, acks in kept if acks), MAX_HELD)
+
+    def _send_held(self, held: deque[tuple[int, tuple[_M, ...]]], up_to: int) -> None:
+        while held and held[0][0] <= up_to and self._open:
+            for message in held.popleft()[1]:
+                self._send(message)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._open:
+            self.stop()
+            self._events.disk_failed(error)
+
+
+def _write_and_sync(log: CommitLog, batches: Sequence[_Batch]) -> None:
+    """Write what follows on in one go, cuts and overlaps one by one, then sync once."""
+    run: list[Entry] = []
+    for _, cut_behind, entries in batches:
+        if run and (cut_behind is not None or entries[0].index != run[-1].index + 1):
+            log.append(run)
+            run = []
+        if cut_behind is not None:
+            log.cut_behind(cut_behind)
+        run.extend(entries)
+    if run:
+        log.append(run)
+    log.sync()
+
+
+class DiskSpaceGuard:
+    """The room on one node's disk, as the leader's answers depend on it.
+
+    Args:
+        min_free_bytes: What user data leaves free, for hard state, segments under way and acks.
+    """
+
+    def __init__(self, min_free_bytes: int) -> None:
+        self._min_free_bytes = min_free_bytes
+        self.refusal: DiskFull | None = None
+        """Why user data is refused; None: it is taken."""
+
+    def check(self) -> None:
+        """Raise DiskFull if user data is refused."""
+        if self.refusal is not None:
+            raise DiskFull(str(self.refusal))
+
+    def measured(self, free_bytes: int, *, retrying: bool) -> None:
+        """Take what is free now; *retrying*: a write waits for room, so there is not enough yet."""
+        if free_bytes < self._min_free_bytes:
+            if self.refusal is None:
+                logger.warning(
+                    "disk full: %d bytes free, %d needed", free_bytes, self._min_free_bytes
+                )
+            self.refusal = DiskFull(
+                f"the disk of the leader has {free_bytes} bytes free and keeps "
+                f"{self._min_free_bytes} in reserve; free some space or grow the volume, "
+                "writes resume by themselves"
+            )
+        elif self.refusal is not None and not retrying:
+            logger.warning("disk has room again: %d bytes free; writes resume", free_bytes)
+            self.refusal = None
+
+    def write_refused(self, error: DiskFull) -> None:
+        """Take a write that found no room."""
+        if self.refusal is None:
+            logger.error("disk full while writing the log: %s", error)
+        self.refusal = error
+
+    def write_succeeded(self, *, retrying: bool) -> None:
+        """Take a write that found room."""
+        if not retrying:
+            self.refusal = None

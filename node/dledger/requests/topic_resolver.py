@@ -1,0 +1,129 @@
+"""Topics and groups on demand: found in the state, or created through the log if allowed."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from typing import Final
+
+from dledger.broker.commands import SECRET_BYTES, CreateGroup, CreateTopic, SetSecret
+from dledger.broker.topics import NORMAL, Topic, check_name
+from dledger.errors import InvalidArgument, RateLimited, UnknownTopic
+from dledger.requests.config import GatewayConfig
+from dledger.requests.engine import Engine
+
+_USE_IS_SAID_MS: Final = 3_600_000
+
+
+class TopicResolver:
+    """What exists, as far as the leader's state says. Call it on the leader only.
+
+    What clients make by only naming it is bounded in time: client ids are the clients' own words,
+    so all of them have one budget for topics and one for groups. Who makes topics and groups
+    deliberately is not held to it; see docs/security.md.
+    """
+
+    def __init__(self, engine: Engine, config: GatewayConfig) -> None:
+        self._engine, self._config = engine, config
+        self._creating: dict[tuple[str, str], asyncio.Task[object]] = {}
+        self._budgets = {
+            what: Budget(at_once=config.made_at_once, per_s=config.made_per_s)
+            for what in ("topic", "group")
+        }
+
+    async def topic(self, name: str) -> Topic:
+        """Return a topic, creating it if need be.
+
+        Raises:
+            UnknownTopic: It does not exist, and topics are not created on demand.
+            RateLimited: It does not exist, and too many were created on demand just now.
+            LimitReached: It does not exist, and there are as many as there may be.
+        """
+        topics = self._engine.state.topics
+        found = topics.get(name)
+        if found is None and self._config.auto_create_topics:
+            command = CreateTopic(name=name, type=NORMAL, queues=self._config.default_queues)
+            await self._make("topic", name, command.encode(), lambda: topics.get(name) is not None)
+            found = self._engine.state.topics.get(name)
+        if found is None:
+            raise UnknownTopic(name)
+        return found
+
+    async def group(self, name: str) -> None:
+        """Return when a consumer group exists, creating it if need be.
+
+        A group that nobody uses is let go some day. A reader of an empty topic leaves no trace in
+        the log, so it is said there once in a while that the group is in use.
+
+        Raises:
+            RateLimited: It does not exist, and too many were created on demand just now.
+            LimitReached: It does not exist, and there are as many as there may be.
+        """
+        groups, command = self._engine.state.groups, CreateGroup(name=name).encode()
+        if groups.was_used(name, self._engine.now_ms(), within_ms=_USE_IS_SAID_MS):
+            return
+        if groups.exists(name):
+            await self._propose("group", name, command)
+        else:
+            await self._make("group", name, command, lambda: groups.exists(name))
+
+    async def secret(self) -> bytes:
+        """Return what receipt handles are signed with, making it if the group has none yet."""
+        if not self._engine.state.secret:
+            drawn = SetSecret(secret=secrets.token_bytes(SECRET_BYTES))
+            await self._propose("secret", "", drawn.encode())
+        return self._engine.state.secret
+
+    async def _make(self, what: str, name: str, command: bytes, exists: Callable[[], bool]) -> None:
+        """Have something created that a client has named, if that is not too much by now."""
+        check_name(what, name)
+        now_s = asyncio.get_running_loop().time()
+        if (what, name) not in self._creating and not self._budgets[what].take(now_s):
+            raise RateLimited(
+                f"{what} {name!r} does not exist, and {self._config.made_at_once} {what}s at once, "
+                f"then {self._config.made_per_s:g} a second, are created on their first use: "
+                f"create it with `dledger {what} create {name}`, or try again later"
+            )
+        try:
+            await self._propose(what, name, command)
+        except InvalidArgument:
+            if not exists():  # someone else made it with other settings, which is as good
+                raise
+
+    async def _propose(self, what: str, name: str, command: bytes) -> None:
+        """Propose *command* once, however many requests ask for it at the same time."""
+        task = self._creating.get((what, name))
+        if task is None:
+            task = asyncio.ensure_future(self._engine.propose(command))
+            self._creating[what, name] = task
+            task.add_done_callback(lambda done: self._created((what, name), done))
+        await asyncio.shield(task)
+
+    def _created(self, key: tuple[str, str], done: asyncio.Task[object]) -> None:
+        self._creating.pop(key, None)
+        if not done.cancelled():
+            done.exception()  # those who wait for it raise it; there may be none any more
+
+
+class Budget:
+    """A token bucket: it holds *at_once*, and gets *per_s* back each second.
+
+    Source: J. Turner, New directions in communications, 1986 (the leaky bucket as a meter).
+    """
+
+    def __init__(self, *, at_once: int, per_s: float) -> None:
+        self._at_once, self._per_s = at_once, per_s
+        self._left = float(at_once)
+        self._at_s = float("-inf")
+
+    def take(self, now_s: float) -> bool:
+        """Take one at *now_s*, which never goes back; False: there is none."""
+        if self._at_s > float("-inf"):
+            gained = (now_s - self._at_s) * self._per_s
+            self._left = min(self._left + gained, float(self._at_once))
+        self._at_s = now_s
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True

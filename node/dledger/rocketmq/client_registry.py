@@ -1,0 +1,246 @@
+"""Which consumers are alive, and the renewal of what live ones still hold.
+
+Only the leader keeps this, in memory: heartbeats are forwarded to it. A new leader knows nobody
+yet, so for a while it takes every holder for alive.
+
+What a client was given is renewed only once it is known to have it: an answer may die with a node
+or a connection, and would then never be acked by a client that lives on. The leader that sees an
+answer out renews what is left of it at its next look, within seconds; that renewal in the log is
+how the leaders after it know. An answer that goes through a follower is out when that follower says
+so (`passing_on`): it may die, or be frozen, with the answer in its hands. What no leader saw
+out is handed out again when its first lease ends, which is short.
+
+A client id is only a word of the caller. A client's own connection is the one on which its
+Telemetry runs: the node that has that stream says so with each call, also when it forwards it.
+While calls on it come, calls in the same name on other connections keep nobody alive and release
+nothing. SDKs open Telemetry again only minutes after a break, so nothing else asks for it; but who
+has none for long is not kept alive for ever by calls that anybody may make.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+
+from dledger.broker.commands import LeaseRef, Receive, Release, Renew
+from dledger.broker.deliveries import Lease
+from dledger.broker.results import Received
+from dledger.broker.state_changes import QueueKey
+from dledger.common.limits import MAX_CLIENTS, MAX_UNCONFIRMED_ANSWERS, RENEWED_INVISIBLE_MS
+from dledger.errors import DledgerError
+from dledger.requests.engine import Engine
+from dledger.requests.forward import THROUGH_KEY, Caller
+from dledger.requests.passing_on import PASSED_ON_PATH, numbers_of
+from dledger.rocketmq.names import client_id, group_name, is_client_id
+from dledger.rpc.metadata import by_key
+from dledger.rpc.rocketmq_stubs import service
+from dledger.rpc.status import ok
+from dledger.types import NodeId
+
+logger = logging.getLogger(__name__)
+
+_SCAN_S: Final = 3.0
+"""What goes out just after a look is renewed at the next, before its first lease ends."""
+_ALIVE_S: Final = 35.0
+"""SDKs send a heartbeat every 10 s; three in a row may be lost."""
+_OWN_S: Final = 20.0
+"""How long a call on a client's own connection stands against others. Well below `_ALIVE_S`: who
+has a new connection, and no Telemetry on it yet, is believed before it counts as gone."""
+_WITHOUT_TELEMETRY_S: Final = 600.0
+_SILENT_S: Final = 120.0
+"""After so long all leases of a client have ended: who is heard again begins anew."""
+_RENEW_BEFORE_MS: Final = RENEWED_INVISIBLE_MS // 2
+_LEASES_PER_COMMAND: Final = 1_000
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What is known of a client, by the event loop's clock.
+
+    Attributes:
+        since_s: The first call in its name since it was last silent for long.
+        at_s: The last one that counted.
+        own_at_s: The last one on its own connection.
+        host: Where that came from.
+    """
+
+    since_s: float
+    at_s: float
+    own_at_s: float = float("-inf")
+    host: str = ""
+
+    def believes(self, caller: Caller, now_s: float) -> bool:
+        """Whether a call in the client's name may be its own."""
+        if now_s - self.own_at_s >= _OWN_S:
+            return True
+        return caller.has_telemetry and caller.host == self.host
+
+    def is_alive(self, now_s: float) -> bool:
+        """Whether it was heard lately, and had its Telemetry not too long ago."""
+        with_telemetry_s = max(self.since_s, self.own_at_s)
+        return now_s - self.at_s < _ALIVE_S and now_s - with_telemetry_s < _WITHOUT_TELEMETRY_S
+
+
+class ClientRegistry:
+    """Serves Heartbeat and NotifyClientTermination on the leader, and renews leases."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._seen: OrderedDict[str, _Seen] = OrderedDict()
+        self._leading_since_s: float | None = None
+        self._answered: defaultdict[QueueKey, set[int]] = defaultdict(set)
+        self._passed_on: OrderedDict[tuple[NodeId, int], list[tuple[QueueKey, int]]] = OrderedDict()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Start renewing."""
+        self._task = asyncio.get_running_loop().create_task(self._renew_for_ever())
+
+    async def close(self) -> None:
+        """Stop renewing."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    def seen(self, caller: Caller) -> None:
+        """Note that a client is alive, if the call may be its own.
+
+        The longest silent ones are forgotten first. What is no client's id is not remembered: its
+        request is refused.
+        """
+        client, now_s = caller.client_id, asyncio.get_running_loop().time()
+        if not is_client_id(client) or not self._believes(caller):
+            return
+        known = self._seen.get(client)
+        if known is None or now_s - known.at_s > _SILENT_S:
+            known = self._seen[client] = _Seen(now_s, now_s)
+        known.at_s = now_s
+        if caller.has_telemetry:
+            known.own_at_s, known.host = now_s, caller.host
+        self._seen.move_to_end(client)
+        if len(self._seen) > MAX_CLIENTS:
+            self._seen.popitem(last=False)
+
+    def _believes(self, caller: Caller) -> bool:
+        known = self._seen.get(caller.client_id)
+        return known is None or known.believes(caller, asyncio.get_running_loop().time())
+
+    def answered(self, command: Receive, received: Received, caller: Caller) -> None:
+        """Note that a RECEIVE's whole answer went out, so that its messages may be renewed.
+
+        What went to a follower waits until that has `passed_on` the answer; of very many the oldest
+        are forgotten, as if they were lost.
+        """
+        if not command.client_id:
+            return
+        queue_ids = {delivery.queue_id for delivery in received.deliveries}
+        parts = [((command.group, command.topic, each), received.receive_id) for each in queue_ids]
+        if caller.through is None:
+            self._arrived(parts)
+        elif caller.passing_on is not None:
+            self._passed_on[caller.through, caller.passing_on] = parts
+            if len(self._passed_on) > MAX_UNCONFIRMED_ANSWERS:
+                self._passed_on.popitem(last=False)
+
+    def passed_on(self, through: NodeId, numbers: Iterable[int]) -> None:
+        """Take a follower's word that its clients have these answers; it numbers them itself."""
+        for number in numbers:
+            self._arrived(self._passed_on.pop((through, number), ()))
+
+    def _arrived(self, parts: Iterable[tuple[QueueKey, int]]) -> None:
+        for key, receive_id in parts:
+            self._answered[key].add(receive_id)
+
+    def is_alive(self, client: str) -> bool:
+        """Whether a client was heard from lately, or could not have been."""
+        now_s = asyncio.get_running_loop().time()
+        if (known := self._seen.get(client)) is not None:
+            return known.is_alive(now_s)
+        return self._leading_since_s is None or now_s - self._leading_since_s < _ALIVE_S
+
+    async def heartbeat(self, request: Any, caller: Caller) -> Any:
+        """Answer a client's sign of life."""
+        del request
+        client_id(caller)
+        return service.HeartbeatResponse(status=ok())
+
+    async def terminate(self, request: Any, caller: Caller) -> Any:
+        """Let the messages that a parting push consumer held be delivered to others now.
+
+        In the name of one that is there, on another connection, it does nothing.
+        """
+        client = client_id(caller)
+        if not self._believes(caller):
+            return service.NotifyClientTerminationResponse(status=ok())
+        self._seen.pop(client, None)
+        if request.HasField("group") and request.group.name:
+            group = group_name(request.group)
+            if self._engine.state.groups.exists(group):
+                await self._engine.propose(Release(group=group, client_id=client).encode())
+        return service.NotifyClientTerminationResponse(status=ok())
+
+    async def _renew_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(_SCAN_S)
+            if not self._engine.is_leader():
+                self._leading_since_s = None
+                self._answered.clear()
+                self._passed_on.clear()
+                continue
+            if self._leading_since_s is None:
+                self._leading_since_s = asyncio.get_running_loop().time()
+            try:
+                await self.renew()
+            except DledgerError as error:
+                logger.info("group %s: leases not renewed: %s", self._engine.group, error)
+            except Exception:
+                logger.exception("group %s: renewing leases failed", self._engine.group)
+
+    async def renew(self) -> None:
+        """Propose the renewal of what live clients hold: ending soon, or answered since last time.
+
+        What was answered is forgotten also if this fails: its leases then end once, as any does.
+        """
+        groups, before_ms = self._engine.state.groups, self._engine.now_ms() + _RENEW_BEFORE_MS
+        held = [*groups.handed_out(self._answered), *groups.renewable(before_ms)]
+        self._answered.clear()
+        for (group, topic), leases in self._of_live_clients(held).items():
+            for start in range(0, len(leases), _LEASES_PER_COMMAND):
+                command = Renew(
+                    group=group,
+                    topic=topic,
+                    leases=tuple(leases[start : start + _LEASES_PER_COMMAND]),
+                    invisible_ms=RENEWED_INVISIBLE_MS,
+                )
+                await self._engine.propose(command.encode())
+
+    def _of_live_clients(
+        self, held: Iterable[tuple[QueueKey, int, Lease]]
+    ) -> dict[tuple[str, str], list[LeaseRef]]:
+        leases: defaultdict[tuple[str, str], list[LeaseRef]] = defaultdict(list)
+        for (group, topic, queue_id), offset, lease in held:
+            if self.is_alive(lease.client_id):
+                leases[group, topic].append(LeaseRef(queue_id, offset, lease.receive_id))
+        return leases
+
+
+def passed_on_handler(clients: ClientRegistry) -> grpc.GenericRpcHandler:
+    """Return what takes a follower's word for answers that it passed on; for the peers' port."""
+
+    async def passed_on(request: bytes, context: Any) -> bytes:
+        through = by_key(context.invocation_metadata()).get(THROUGH_KEY)
+        if through is not None:
+            clients.passed_on(NodeId(through), numbers_of(request))
+        return b""
+
+    _, service_name, method = PASSED_ON_PATH.split("/")
+    handler = grpc.unary_unary_rpc_method_handler(passed_on)
+    return grpc.method_handlers_generic_handler(service_name, {method: handler})

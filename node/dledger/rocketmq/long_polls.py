@@ -1,0 +1,334 @@
+"""Whose turn it is to ask: the polls of consumers that wait for a message.
+
+The polls of one consumer group compete for each message, and those that nobody can serve should
+sleep on. So they stand in lines, one for each (group, topic, queue id or any queue), first come,
+first served. A turn is given to the first of a line only while there is more than those before it,
+whose RECEIVE is not applied yet, will take. It must be given back, used or not: then the next of
+the line is looked at. So one message costs a group one turn, however many polls wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, TypeAlias
+
+from dledger.broker.state_changes import StateChanges
+from dledger.broker.topics import Topic
+from dledger.common.limits import MAX_WAITING_POLLS
+from dledger.requests.engine import Engine
+from dledger.requests.herd import Herd
+
+ANY_QUEUE: Final = -1
+MAX_TURNS: Final = 64
+"""Turns of waiting polls at once. When very many can be served together, as when the leases of a
+whole group end, the event loop applies and answers them so many at a time."""
+_LOOK_AGAIN_S: Final = 0.1
+
+_Attempt: TypeAlias = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Want:
+    """What a poll waits for.
+
+    Attributes:
+        queue_id: The one queue, or `ANY_QUEUE`.
+        queue_ids: The queues it may be answered from.
+        limit: The most messages that it takes.
+        attempt_id: By what it is known if it asks again; empty: by nothing.
+    """
+
+    group: str
+    topic: Topic
+    queue_id: int
+    queue_ids: range
+    limit: int
+    attempt_id: str
+
+
+class _Waiter:
+    """One poll in a line; its future gives a turn, or None: look again by yourself."""
+
+    __slots__ = ("future", "line", "want")
+
+    def __init__(self, want: Want, line: _Line) -> None:
+        self.want, self.line = want, line
+        self.future: asyncio.Future[Turn | None] = asyncio.get_running_loop().create_future()
+
+    def wake(self, turn: Turn | None = None) -> None:
+        if not self.future.done():
+            self.future.set_result(turn)
+
+
+class _Line:
+    """The polls of a group that may be answered from the same queues.
+
+    One that is *over* is in no list any more: its topic or its group is gone.
+    """
+
+    __slots__ = ("claimed", "over", "timer", "timer_ms", "waiters", "want")
+
+    def __init__(self, want: Want) -> None:
+        self.want = want
+        self.waiters: OrderedDict[_Waiter, None] = OrderedDict()
+        self.claimed = 0
+        self.over = False
+        self.timer: asyncio.TimerHandle | None = None
+        self.timer_ms = 0.0
+
+    def stop_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+
+class Turn:
+    """The right to propose one RECEIVE; a context manager, at whose end it is given back."""
+
+    __slots__ = ("_counted", "_limit", "_line", "_turns")
+
+    def __init__(
+        self, turns: LongPollQueue, line: _Line | None, limit: int, *, counted: bool
+    ) -> None:
+        self._turns, self._line, self._limit, self._counted = turns, line, limit, counted
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.give_back()
+
+    def give_back(self) -> None:
+        """Let the next of the line be looked at: the RECEIVE is applied, or will never be."""
+        if self._line is not None:
+            self._turns.end(self._line, self._limit, counted=self._counted)
+
+
+class LongPollQueue:
+    """All lines of a node. Single-threaded, on the event loop."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lines: defaultdict[tuple[str, int], dict[str, _Line]] = defaultdict(dict)
+        self._attempts: defaultdict[_Attempt, set[_Waiter]] = defaultdict(set)
+        self._due: OrderedDict[_Line, None] = OrderedDict()
+        self._over = Herd()
+        self._waiting = self._out = 0
+        self._closed = False
+
+    def __len__(self) -> int:
+        return self._waiting
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether there is room for one more poll that waits."""
+        return self._waiting < MAX_WAITING_POLLS and not self._closed
+
+    async def take(self, want: Want, timeout_s: float) -> Turn | None:
+        """Wait until it is this poll's turn to ask.
+
+        Returns:
+            A turn, to be given back; or None: there is nothing after *timeout_s*, no room to wait,
+            or the caller should see whether this node still leads.
+        """
+        if self._holds_attempt(want):
+            return Turn(self, None, 0, counted=False)
+        if timeout_s > 0 and self.may_wait:
+            waiter = _Waiter(want, self._line(want))
+            turn = await self._wait(waiter, timeout_s)
+            if turn is not None or waiter.line.over:
+                return turn
+        return self._look(want)
+
+    async def _wait(self, waiter: _Waiter, timeout_s: float) -> Turn | None:
+        self._enter(waiter)
+        timer = asyncio.get_running_loop().call_later(timeout_s, waiter.wake)
+        try:
+            return await waiter.future
+        except asyncio.CancelledError:
+            self._hand_on(waiter)
+            raise
+        finally:
+            timer.cancel()
+            self._leave(waiter)
+
+    @staticmethod
+    def _hand_on(waiter: _Waiter) -> None:
+        """Give back the turn of a poll that went away just as it was given one."""
+        future = waiter.future
+        turn = future.result() if future.done() and not future.cancelled() else None
+        if turn is not None:
+            turn.give_back()
+
+    def _look(self, want: Want) -> Turn | None:
+        """Give a poll a turn that will not wait, or not any longer, if there is something for it.
+
+        It does not stand behind those whose turn is only put off by `MAX_TURNS`.
+        """
+        line = self._line(want)
+        if self._has_more(line):
+            line.claimed += want.limit
+            return Turn(self, line, want.limit, counted=False)
+        self._drop_if_idle(line)
+        return None
+
+    # -- waking ----------------------------------------------------------------------------------
+
+    def notify(self, changes: StateChanges) -> None:
+        """Give turns to those whom *changes* can serve; end the wait for what is gone."""
+        self._end_lines(changes)
+        for topic, queue_id in changes.arrived:
+            for place in ((topic, queue_id), (topic, ANY_QUEUE)):
+                if lines := self._lines.get(place):
+                    self._due.update(dict.fromkeys(lines.values()))
+        for group, topic, queue_id in changes.leases:
+            for place in ((topic, queue_id), (topic, ANY_QUEUE)):
+                if line := self._lines.get(place, {}).get(group):
+                    self._due[line] = None
+        for attempt in changes.attempts:
+            for waiter in self._attempts.get(attempt, ()):
+                waiter.wake(Turn(self, None, 0, counted=False))
+        self._serve_due()
+
+    def _end_lines(self, changes: StateChanges) -> None:
+        for topic, queues in changes.topics_gone:
+            for queue_id in range(ANY_QUEUE, queues):
+                self._end_all(self._lines.pop((topic, queue_id), {}).values())
+        if changes.groups_gone:
+            for place, lines in list(self._lines.items()):
+                gone = changes.groups_gone.intersection(lines)
+                self._end_all([lines.pop(group) for group in gone])
+                if not lines:
+                    del self._lines[place]
+
+    def _end_all(self, lines: Iterable[_Line]) -> None:
+        for line in lines:
+            line.over = True
+            line.stop_timer()
+            self._due.pop(line, None)
+            waiters, line.waiters = line.waiters, OrderedDict()
+            self._over.wake(waiter.wake for waiter in waiters)
+
+    def look_again(self) -> None:
+        """Wake everyone: leadership changed, or the node is closing."""
+        for lines in self._lines.values():
+            for line in lines.values():
+                for waiter in line.waiters:
+                    waiter.wake()
+
+    def close(self) -> None:
+        """Wake everyone, and let nobody wait any more."""
+        self._closed = True
+        self.look_again()
+
+    def end(self, line: _Line, limit: int, *, counted: bool) -> None:
+        """Take a turn back."""
+        line.claimed -= limit
+        self._out -= counted
+        if not line.over:
+            self._due[line] = None
+        self._serve_due()
+
+    def _serve_due(self) -> None:
+        """Give turns to the lines that may have more for somebody, each in its turn one."""
+        while self._due and self._out < MAX_TURNS:
+            line, _ = self._due.popitem(last=False)
+            self._serve(line)
+
+    def _serve(self, line: _Line) -> None:
+        if not line.waiters:
+            line.stop_timer()
+            self._drop_if_idle(line)
+        elif self._has_more(line):
+            waiter, _ = line.waiters.popitem(last=False)
+            if not waiter.future.done():
+                line.claimed += waiter.want.limit
+                self._out += 1
+                waiter.wake(Turn(self, line, waiter.want.limit, counted=True))
+            self._due[line] = None
+        else:
+            self._set_timer(line)
+
+    def _has_more(self, line: _Line) -> bool:
+        """Whether there is more in the line's queues than those before will take."""
+        want, enough, state = line.want, line.claimed + 1, self._engine.state
+        return state.topics.is_there(want.topic) and enough <= state.groups.available(
+            want.group, want.topic.name, want.queue_ids, self._now_ms(), enough=enough
+        )
+
+    def _set_timer(self, line: _Line) -> None:
+        """Look again when the next lease of these queues ends."""
+        want = line.want
+        groups = self._engine.state.groups
+        expiry_ms = groups.next_expiry(want.group, want.topic.name, want.queue_ids)
+        if line.timer is not None and line.timer_ms == expiry_ms:
+            return
+        line.stop_timer()
+        if expiry_ms == float("inf"):
+            return
+        # What has ended already is for those who are asking: unless one of them hangs.
+        remaining_s = (expiry_ms - self._now_ms()) / 1000
+        delay_s = max(remaining_s, 0.001) if remaining_s > 0 else _LOOK_AGAIN_S
+        line.timer_ms = expiry_ms
+        line.timer = asyncio.get_running_loop().call_later(delay_s, self._time_is_up, line)
+
+    def _time_is_up(self, line: _Line) -> None:
+        line.timer = None
+        self._due[line] = None
+        self._serve_due()
+
+    # -- standing in line ------------------------------------------------------------------------
+
+    def _line(self, want: Want) -> _Line:
+        lines = self._lines[want.topic.name, want.queue_id]
+        line = lines.get(want.group)
+        if line is None:
+            line = lines[want.group] = _Line(want)
+        return line
+
+    def _enter(self, waiter: _Waiter) -> None:
+        want, line = waiter.want, waiter.line
+        line.waiters[waiter] = None
+        self._waiting += 1
+        if want.attempt_id:
+            self._attempts[want.group, want.topic.name, want.attempt_id].add(waiter)
+        self._due[line] = None
+        self._serve_due()
+
+    def _leave(self, waiter: _Waiter) -> None:
+        want = waiter.want
+        self._waiting -= 1
+        attempt = (want.group, want.topic.name, want.attempt_id)
+        if want.attempt_id:
+            self._attempts[attempt].discard(waiter)
+            if not self._attempts[attempt]:
+                del self._attempts[attempt]
+        waiter.line.waiters.pop(waiter, None)
+        self._drop_if_idle(waiter.line)
+
+    def _drop_if_idle(self, line: _Line) -> None:
+        if line.waiters or line.claimed or line.over:
+            return
+        line.stop_timer()
+        self._due.pop(line, None)
+        place = (line.want.topic.name, line.want.queue_id)
+        self._lines[place].pop(line.want.group, None)
+        if not self._lines[place]:
+            del self._lines[place]
+
+    def _holds_attempt(self, want: Want) -> bool:
+        """Whether it asks again, because its answer was lost, and has something waiting."""
+        groups = self._engine.state.groups
+        return groups.holds_attempt(want.group, want.topic.name, want.attempt_id)
+
+    def _now_ms(self) -> int:
+        return max(self._engine.now_ms(), self._engine.state.now_ms)

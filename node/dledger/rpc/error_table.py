@@ -1,0 +1,171 @@
+"""The one table of errors on the wire: its codes, what goes with them, and how one comes back.
+
+`rpc.status` tells callers by it, `rpc.channel` makes of an answer the error that the node meant. A
+node names the class of its error in trailing metadata (``dledger-error``), since many share a gRPC
+code; and what the class carries besides its sentence (``dledger-error-argument``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from grpc import StatusCode
+
+from dledger import errors
+from dledger.errors import DledgerError
+from dledger.types import NodeId
+
+ERROR_KEY: Final = "dledger-error"
+ARGUMENT_KEY: Final = "dledger-error-argument"
+
+TRANSIENT: Final = frozenset(
+    {
+        StatusCode.UNAVAILABLE,
+        StatusCode.DEADLINE_EXCEEDED,
+        StatusCode.ABORTED,
+        StatusCode.CANCELLED,
+    }
+)
+"""What gRPC itself says where nothing is wrong with the request."""
+
+_ROWS_TOLD: Final = 256
+"""Rows that a status names at most: gRPC takes 8 KiB of metadata."""
+_LONGEST_ARGUMENT: Final = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRow:
+    """How one class of error is told.
+
+    Attributes:
+        rocketmq: The name of its code in ``apache.rocketmq.v2.Code``.
+        grpc: Its gRPC code.
+        restore: Makes it again of its sentence and its argument, at the other side. None: whoever
+            is told of it has no use for the class, and gets what the gRPC code means.
+        argument: Returns what it carries besides the sentence.
+    """
+
+    rocketmq: str
+    grpc: StatusCode
+    restore: Callable[[str, str], DledgerError] | None = None
+    argument: Callable[[Any], object] = lambda _: ""
+
+
+def _same(kind: type[DledgerError]) -> Callable[[str, str], DledgerError]:
+    return lambda sentence, _: kind(sentence)
+
+
+def _told_rows(error: errors.MessageIdConflict) -> str:
+    return ",".join(map(str, error.rows)) if len(error.rows) <= _ROWS_TOLD else ""
+
+
+def _corrupt_record(error: errors.CorruptRecord) -> str:
+    """Return segment, byte and reason, so that nobody has to take the sentence apart."""
+    return f"{error.segment} {error.offset} {error.reason}"[:_LONGEST_ARGUMENT]
+
+
+def _conflict(sentence: str, listed: str) -> DledgerError:
+    rows = [int(number) for number in listed.split(",") if number.isdecimal()]
+    return errors.MessageIdConflict(sentence, rows=rows)
+
+
+TABLE: Final[dict[type[DledgerError], ErrorRow]] = {
+    errors.Refused: ErrorRow("BAD_REQUEST", StatusCode.FAILED_PRECONDITION, _same(errors.Refused)),
+    errors.InvalidArgument: ErrorRow(
+        "BAD_REQUEST", StatusCode.INVALID_ARGUMENT, _same(errors.InvalidArgument)
+    ),
+    errors.LimitReached: ErrorRow(
+        "BAD_REQUEST", StatusCode.INVALID_ARGUMENT, _same(errors.LimitReached)
+    ),
+    errors.Unsupported: ErrorRow("NOT_IMPLEMENTED", StatusCode.UNIMPLEMENTED),
+    errors.UnknownTopic: ErrorRow(
+        "TOPIC_NOT_FOUND",
+        StatusCode.NOT_FOUND,
+        lambda _, topic: errors.UnknownTopic(topic),
+        lambda error: error.topic,
+    ),
+    errors.UnknownGroup: ErrorRow(
+        "CONSUMER_GROUP_NOT_FOUND",
+        StatusCode.NOT_FOUND,
+        lambda _, group: errors.UnknownGroup(group),
+        lambda error: error.group,
+    ),
+    errors.TopicTypeMismatch: ErrorRow(
+        "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE", StatusCode.FAILED_PRECONDITION
+    ),
+    errors.InvalidReceiptHandle: ErrorRow("INVALID_RECEIPT_HANDLE", StatusCode.INVALID_ARGUMENT),
+    errors.MessageIdConflict: ErrorRow(
+        "ILLEGAL_MESSAGE_ID", StatusCode.ALREADY_EXISTS, _conflict, _told_rows
+    ),
+    errors.AlreadyBootstrapped: ErrorRow(
+        "BAD_REQUEST",
+        StatusCode.ALREADY_EXISTS,
+        lambda _, group_id: errors.AlreadyBootstrapped(group_id),
+        lambda error: error.group_id,
+    ),
+    errors.OffsetOutOfRange: ErrorRow("ILLEGAL_OFFSET", StatusCode.OUT_OF_RANGE),
+    errors.Unavailable: ErrorRow(
+        "HA_NOT_AVAILABLE", StatusCode.UNAVAILABLE, _same(errors.Unavailable)
+    ),
+    errors.OutcomeUnknown: ErrorRow(
+        "HA_NOT_AVAILABLE", StatusCode.UNAVAILABLE, _same(errors.OutcomeUnknown)
+    ),
+    errors.NotLeader: ErrorRow(
+        "HA_NOT_AVAILABLE",
+        StatusCode.UNAVAILABLE,
+        lambda _, leader: errors.NotLeader(NodeId(leader) if leader else None),
+        lambda error: error.leader,
+    ),
+    errors.NotJoined: ErrorRow(
+        "HA_NOT_AVAILABLE", StatusCode.UNAVAILABLE, lambda _, __: errors.NotJoined()
+    ),
+    # TOO_MANY_REQUESTS makes SDKs give up at once: only real overload says it, never an election.
+    errors.Overloaded: ErrorRow(
+        "TOO_MANY_REQUESTS", StatusCode.RESOURCE_EXHAUSTED, _same(errors.Overloaded)
+    ),
+    errors.RateLimited: ErrorRow(
+        "TOO_MANY_REQUESTS", StatusCode.RESOURCE_EXHAUSTED, _same(errors.RateLimited)
+    ),
+    # The only INTERNAL_SERVER_ERROR, so that it can be told from a bug (INTERNAL_ERROR).
+    errors.DiskFull: ErrorRow(
+        "INTERNAL_SERVER_ERROR", StatusCode.RESOURCE_EXHAUSTED, _same(errors.DiskFull)
+    ),
+    errors.FeatureNotReady: ErrorRow(
+        "VERSION_UNSUPPORTED", StatusCode.FAILED_PRECONDITION, _same(errors.FeatureNotReady)
+    ),
+    errors.CorruptRecord: ErrorRow("INTERNAL_ERROR", StatusCode.INTERNAL, argument=_corrupt_record),
+    DledgerError: ErrorRow("INTERNAL_ERROR", StatusCode.INTERNAL),
+}
+"""The nearest class of an error's own line of ancestors counts."""
+
+_BY_NAME: Final = {kind.__name__: row.restore for kind, row in TABLE.items() if row.restore}
+
+
+def row_of(error: DledgerError) -> ErrorRow:
+    """Return how *error* is told."""
+    return next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
+
+
+def argument_of(error: DledgerError) -> str:
+    """Return what *error* carries besides its sentence, as metadata may hold it."""
+    value = str(row_of(error).argument(error) or "")
+    return "".join(c if " " <= c <= "~" else "?" for c in value)  # gRPC's rule
+
+
+def error_named(name: str, sentence: str, argument: str) -> DledgerError | None:
+    """Return the error that a node named; None for a name that is told by its code alone."""
+    restore = _BY_NAME.get(name)
+    return restore(sentence, argument) if restore else None
+
+
+def error_of_code(code: StatusCode, sentence: str) -> DledgerError:
+    """Return what a gRPC code means where no error is named: a proxy's word, or gRPC's own."""
+    if code in (StatusCode.INVALID_ARGUMENT, StatusCode.OUT_OF_RANGE):
+        return errors.InvalidArgument(sentence)
+    if code is StatusCode.RESOURCE_EXHAUSTED:
+        return errors.Overloaded(sentence)
+    if code is StatusCode.INTERNAL:
+        return DledgerError(sentence)  # the node's own fault, its disk or a bug; not the request's
+    return errors.Unavailable(sentence) if code in TRANSIENT else errors.Refused(sentence)

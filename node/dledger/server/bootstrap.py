@@ -1,0 +1,185 @@
+"""Which group this disk belongs to, and how it comes to belong to one.
+
+Owned by the node, which starts its driver once the disk belongs to a group: by `Bootstrap`, or by
+the greeting of a member that knows the disk's UUID; and to none but the one it was told before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from dledger.common.features import FEATURE_LEVEL
+from dledger.errors import AlreadyBootstrapped, NodeRemoved, NotTheGroup
+from dledger.files.files import Files
+from dledger.peers.handshake import Handshake, PeerAddress, check
+from dledger.raft.view import RaftView
+from dledger.replica.bootstrap_record import BootstrapFile, BootstrapRecord, check_bootstrap
+from dledger.store.identity import Identity, join, load_or_format
+from dledger.store.tombstone import NAME as TOMBSTONE_NAME
+from dledger.store.tombstone import Tombstone, load_tombstone, save_tombstone
+from dledger.types import Member, Membership, NodeId, Role
+
+logger = logging.getLogger(__name__)
+
+
+def authoritative_membership(core: RaftView | None) -> Membership:
+    """Return the members if we lead, and so know them all; none otherwise: a follower may lag."""
+    if core is None or core.role is not Role.LEADER:
+        return Membership()
+    return core.membership
+
+
+class Bootstrap:
+    """The identity of one disk, formatted if it was empty; it joins one group, once.
+
+    Args:
+        address: Where this node tells its peers that it is.
+        told_group: The id of the group that the disk may join, or found, if it is empty; "": none.
+        feature_level: What this node tells its peers that it knows.
+        on_joined: Called when the disk has come to belong to a group.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        *,
+        group: str,
+        name: str,
+        address: PeerAddress,
+        told_group: str,
+        feature_level: int = FEATURE_LEVEL,
+        on_joined: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Load or write the identity.
+
+        Raises:
+            NodeRemoved: The group has removed this node.
+            StorageError: The directory is foreign or damaged.
+        """
+        self._files = files
+        self._directory = directory
+        self._name = name
+        self._address = address
+        self.told_group = told_group
+        self._feature_level = feature_level
+        self._on_joined = on_joined
+        self._lock = asyncio.Lock()
+        self._founding = BootstrapFile(files, directory)
+        self.identity: Identity = load_or_format(files, directory, f"{group}/{name}")
+        tombstone = load_tombstone(files, directory)
+        if tombstone is not None:
+            raise self._removed(tombstone)
+        if self.group_id and told_group not in ("", self.group_id):
+            logger.warning(
+                "this disk belongs to group %r; group_id %r is for an empty one",
+                self.group_id,
+                told_group,
+            )
+
+    @property
+    def node_id(self) -> NodeId:
+        """The UUID of this node's disk."""
+        return self.identity.node_id
+
+    @property
+    def group_id(self) -> str:
+        """The group; empty while Unjoined."""
+        return self.identity.group_id
+
+    def founding_of(self, last_index: int) -> BootstrapRecord | None:
+        """Return what is still to be written of a founding by this node, for a log that ends there.
+
+        Raises:
+            CorruptFile: The record of it is damaged.
+        """
+        founding = self._founding.load()
+        begun = founding is not None and founding.group_id == self.group_id
+        return founding if begun and last_index == self.identity.recovered_to else None
+
+    async def bootstrap(self, group_id: str, members: tuple[Member, ...]) -> None:
+        """Found a group with this node among its members. Recorded before it is done.
+
+        Raises:
+            AlreadyBootstrapped: This node belongs to a group.
+            NotTheGroup: It was told to join another one, or none.
+            InvalidArgument: See `check_bootstrap`.
+        """
+        founding = check_bootstrap(group_id, members, own_id=self.node_id)
+        async with self._lock:
+            if self.group_id:
+                raise AlreadyBootstrapped(self.group_id)
+            if group_id != self.told_group:
+                raise NotTheGroup(told=self.told_group, theirs=group_id)
+            await asyncio.to_thread(self._founding.save, founding)
+            await self._join(group_id)
+            logger.info("founding group %s with %s", group_id, [m.name for m in members])
+            await self._on_joined()
+
+    def handshake_to(self, member: Member) -> Handshake:
+        """Return the greeting for a stream to *member*."""
+        return Handshake(
+            group_id=self.group_id,
+            sender_id=self.node_id,
+            sender_name=self._name,
+            recipient_id=member.id,
+            endpoint=self._address,
+            feature_level=self._feature_level,
+        )
+
+    async def accept(self, handshake: Handshake, view: Callable[[], RaftView | None]) -> None:
+        """Accept a peer's greeting; an Unjoined node joins the group that it was told to join.
+
+        Args:
+            handshake: The greeting.
+            view: Gives the core, once there is one.
+
+        Raises:
+            Refused: See `handshake.check`.
+        """
+        async with self._lock:
+            core = view()
+            joins = check(
+                handshake,
+                node_id=self.node_id,
+                group_id=self.group_id,
+                told_group=self.told_group,
+                membership=authoritative_membership(core),
+                removal_index=core.removal_index(handshake.sender_id) if core else None,
+            )
+            if joins:
+                await self._join(handshake.group_id)
+                logger.info(
+                    "joined group %s at the greeting of %r",
+                    handshake.group_id,
+                    handshake.sender_name,
+                )
+                await self._on_joined()
+
+    async def bury(self, index: int, now_ms: int) -> NodeRemoved:
+        """Write the tombstone: the group has removed this node. Returns why the node must stop.
+
+        Raises:
+            DiskFull, StorageError: It could not be written; the node must stop all the same.
+        """
+        tombstone = Tombstone(
+            group_id=self.group_id, node_id=self.node_id, index=index, learned_at_ms=now_ms
+        )
+        await asyncio.to_thread(save_tombstone, self._files, self._directory, tombstone)
+        return self._removed(tombstone)
+
+    def _removed(self, tombstone: Tombstone) -> NodeRemoved:
+        return NodeRemoved(
+            tombstone.node_id,
+            group_id=tombstone.group_id,
+            index=tombstone.index,
+            path=str(self._directory / TOMBSTONE_NAME),
+        )
+
+    async def _join(self, group_id: str) -> None:
+        self.identity = await asyncio.to_thread(
+            join, self._files, self._directory, self.identity, group_id
+        )

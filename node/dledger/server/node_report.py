@@ -1,0 +1,178 @@
+"""What a node reports: its status and the sample that scrapes see. Pure translation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from dledger.broker.deduplication import MAX_IDS
+from dledger.common.features import MemberLevels
+from dledger.common.metrics import Sample
+from dledger.common.status import CAUGHT_UP_ENTRIES, MemberStatus, NodeStatus
+from dledger.raft import quorum
+from dledger.raft.core import Raft
+from dledger.replica.driver import Driver
+from dledger.server.gateway import Load
+from dledger.store.commit_log import CommitLog
+from dledger.types import Member, NodeId, Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a node knows of itself whether or not it has joined a group."""
+
+    node_id: NodeId
+    name: str
+    group: str
+    group_id: str
+    not_ready_reason: str
+    version: str
+    storage_used_bytes: int
+    storage_capacity_bytes: int
+    recovered_to: int = 0
+    feature_level: int = 0
+    told_group_id: str = ""
+
+
+class PeerView(Protocol):
+    """What is known of the other members beside what Raft knows; see `peers.peers.Peers`."""
+
+    @property
+    def levels(self) -> MemberLevels:
+        """Their feature levels."""
+
+    def connected(self, node_id: NodeId) -> bool:
+        """Whether the link to a member is up."""
+
+
+def node_status(
+    facts: Facts,
+    driver: Driver | None,
+    log: CommitLog | None,
+    peers: PeerView,
+) -> NodeStatus:
+    """Return the status of a node; positions are 0 while it is Unjoined."""
+    core = driver.core if driver else None
+    refused = driver.writes_refused if driver else None
+    return NodeStatus(
+        node_id=facts.node_id,
+        name=facts.name,
+        group=facts.group,
+        group_id=facts.group_id,
+        role=_own_role(core) if core else "unjoined",
+        term=core.term if core else 0,
+        leader_id=(core.leader or "") if core else "",
+        commit_index=core.commit_index if core else 0,
+        applied_index=driver.applied_index if driver else 0,
+        last_index=core.last_index if core else 0,
+        synced_index=log.synced_index if log else 0,
+        ready=not facts.not_ready_reason,
+        not_ready_reason=facts.not_ready_reason,
+        members=_members(driver, facts.node_id, peers) if driver else (),
+        last_failover=driver.last_failover if driver else None,
+        version=facts.version,
+        storage_used_bytes=facts.storage_used_bytes,
+        storage_capacity_bytes=facts.storage_capacity_bytes,
+        writes_refused_reason=str(refused) if refused else "",
+        recovered_to=facts.recovered_to,
+        faulty_entries=log.faulty_count if log else 0,
+        feature_level=facts.feature_level,
+        told_group_id=facts.told_group_id,
+        commit_waits_ms=int(driver.commit_waits_s() * 1000) if driver else 0,
+    )
+
+
+def _members(driver: Driver, own_id: NodeId, peers: PeerView) -> tuple[MemberStatus, ...]:
+    core = driver.core
+    match = {node: progress.match_index for node, progress in core.progress().items()}
+    match[own_id] = core.last_index if core.role is Role.LEADER else 0
+
+    def row(member: Member) -> MemberStatus:
+        up = member.id == own_id or peers.connected(member.id)
+        leads = core.role is Role.LEADER
+        return MemberStatus(
+            member=member,
+            role=_role(member.id, core, up),
+            match_index=match.get(member.id, 0),
+            lag=core.last_index - match.get(member.id, 0) if leads else 0,
+            connected=up,
+            voter=member.id not in core.membership.learner_ids,
+            feature_level=peers.levels.get(member.id) or 0,
+        )
+
+    return tuple(row(member) for member in core.membership.members)
+
+
+def _own_role(core: Raft) -> str:
+    learns = core.id in core.membership.learner_ids
+    return "learner" if learns and core.role is Role.FOLLOWER else core.role.value
+
+
+def _role(member: NodeId, core: Raft, up: bool) -> str:
+    if member == core.leader:
+        return "leader"
+    if up and member in core.membership.learner_ids:
+        return "learner"
+    return "follower" if up else "unknown"
+
+
+def node_sample(
+    status: NodeStatus,
+    driver: Driver | None,
+    log: CommitLog | None,
+    load: Load,
+    *,
+    free_bytes: int,
+    remembered_ids: int,
+) -> Sample:
+    """Return a node's state as gauges; positions are 0 while it is Unjoined."""
+    core = driver.core if driver else None
+    leads = core is not None and core.role is Role.LEADER
+    others = [row for row in status.members if row.member.id != status.node_id]
+    return Sample(
+        role=status.role,
+        follower_lag_entries={row.member.name: row.lag for row in others if leads},
+        ready=status.ready,
+        term=status.term,
+        has_leader=bool(status.leader_id),
+        commit_index=status.commit_index,
+        applied_index=status.applied_index,
+        last_index=status.last_index,
+        synced_index=status.synced_index,
+        voters=len(core.membership.voters) if core else 0,
+        quorum_margin=quorum_margin(core) if core else None,
+        bytes_at_risk=core.uncommitted_bytes if core and leads else None,
+        commit_waits_seconds=driver.commit_waits_s() if driver and leads else None,
+        queued_bytes=driver.queued_bytes if driver else 0,
+        sync_running_seconds=driver.sync_running_s() if driver else 0.0,
+        writes_refused=bool(status.writes_refused_reason),
+        faulty_entries=status.faulty_entries,
+        log_bytes=log.size_bytes if log else 0,
+        storage_free_bytes=free_bytes,
+        storage_capacity_bytes=status.storage_capacity_bytes,
+        held_request_bytes=load.held_request_bytes,
+        waiting_polls=load.waiting_polls,
+        telemetry_streams=load.telemetry_streams,
+        remembered_message_ids=remembered_ids,
+        remembered_message_ids_limit=MAX_IDS,
+    )
+
+
+def quorum_margin(core: Raft) -> int | None:
+    """Return how many voters more than a majority could commit an entry now; None: not leading.
+
+    Counted are the leader and each voter that it heard within an election timeout and that lacks
+    at most 1000 entries; while the voters change, the smaller of the two halves' margins. At 0 the
+    loss of one more stops writes; below, they stand still.
+    """
+    if core.role is not Role.LEADER:
+        return None
+    silent = core.inactive_voters()
+    able = {core.id} | {
+        peer
+        for peer, progress in core.progress().items()
+        if peer not in silent and core.last_index - progress.match_index <= CAUGHT_UP_ENTRIES
+    }
+    membership = core.membership
+    halves = [ids for ids in (membership.voter_ids, membership.outgoing_ids) if ids]
+    return min(len(able & ids) - quorum.majority(len(ids)) for ids in halves)

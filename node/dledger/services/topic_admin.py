@@ -1,0 +1,130 @@
+"""The Admin service's calls about what clients make a group hold: topics and consumer groups.
+
+Served by the leader, whose state is current; translates, decides nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import grpc
+
+from dledger.broker.commands import CreateGroup, DeleteGroup, DeleteTopic
+from dledger.broker.results import GroupCreated, TopicDeleted
+from dledger.common.status import Backlog
+from dledger.errors import DledgerError, NotLeader
+from dledger.requests.engine import Engine
+from dledger.rpc.pb import dledger_pb2 as pb
+from dledger.rpc.status import abort
+
+_QUEUES_IN_A_TURN: Final = 1_024
+"""Of all groups together, that ListGroups looks at before others have the event loop."""
+
+
+class TopicAdminServicer:
+    """Shows, makes and unmakes topics and consumer groups."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """Return what to register on the peer port's server, beside the other Admin calls."""
+        calls: dict[str, tuple[Any, Callable[[Any], Awaitable[Any]]]] = {
+            "DescribeTopic": (pb.DescribeTopicRequest, self._describe_topic),
+            "DeleteTopic": (pb.DeleteTopicRequest, self._delete_topic),
+            "ListGroups": (pb.ListGroupsRequest, self._list_groups),
+            "CreateGroup": (pb.CreateGroupRequest, self._create_group),
+            "DeleteGroup": (pb.DeleteGroupRequest, self._delete_group),
+        }
+        return grpc.method_handlers_generic_handler(
+            f"{pb.DESCRIPTOR.package}.Admin",
+            {
+                name: grpc.unary_unary_rpc_method_handler(
+                    self._at_leader(serve), request_deserializer=request.FromString
+                )
+                for name, (request, serve) in calls.items()
+            },
+        )
+
+    def _at_leader(
+        self, serve: Callable[[Any], Awaitable[Any]]
+    ) -> Callable[[Any, Any], Awaitable[bytes]]:
+        async def handle(request: Any, context: Any) -> bytes:
+            try:
+                if not self._engine.is_leader():
+                    leader = self._engine.leader()
+                    raise NotLeader(leader.id if leader is not None else None)
+                return bytes((await serve(request)).SerializeToString())
+            except DledgerError as error:
+                await abort(context, error)
+
+        return handle
+
+    async def _describe_topic(self, request: pb.DescribeTopicRequest) -> pb.DescribeTopicResponse:
+        state = self._engine.state
+        topic = state.topics.named(request.name)
+        response = pb.DescribeTopicResponse(
+            topic=pb.Topic(
+                name=topic.name,
+                type=topic.type,
+                queues=topic.queues,
+                messages=state.topics.messages(topic.name),
+            ),
+            generation=topic.generation,
+        )
+        turns = _Turns()
+        for group in state.groups.readers_of(topic.name):
+            if state.groups.exists(group):
+                response.backlogs.append(_backlog(state.groups.backlog(group, topic.name)))
+            await turns.looked_at(topic.queues)
+        return response
+
+    async def _delete_topic(self, request: pb.DeleteTopicRequest) -> pb.DeleteTopicResponse:
+        command = DeleteTopic(name=request.name, generation=request.generation)
+        result = await self._engine.propose(command.encode())
+        if not isinstance(result, TopicDeleted):
+            raise TypeError(f"DELETE_TOPIC answered {result!r}")
+        return pb.DeleteTopicResponse(messages=result.messages)
+
+    async def _list_groups(self, request: pb.ListGroupsRequest) -> pb.ListGroupsResponse:
+        del request
+        response, state, turns = pb.ListGroupsResponse(), self._engine.state, _Turns()
+        for name in state.groups.names():
+            topics = state.groups.topics_of(name)
+            backlogs = [_backlog(state.groups.backlog(name, topic)) for topic in topics]
+            if state.groups.exists(name):
+                response.groups.add(name=name, backlogs=backlogs)
+            await turns.looked_at(1 + sum(state.topics.named(topic).queues for topic in topics))
+        return response
+
+    async def _create_group(self, request: pb.CreateGroupRequest) -> pb.CreateGroupResponse:
+        result = await self._engine.propose(CreateGroup(name=request.name).encode())
+        if not isinstance(result, GroupCreated):
+            raise TypeError(f"CREATE_GROUP answered {result!r}")
+        return pb.CreateGroupResponse(created=result.created)
+
+    async def _delete_group(self, request: pb.DeleteGroupRequest) -> pb.DeleteGroupResponse:
+        await self._engine.propose(DeleteGroup(name=request.name).encode())
+        return pb.DeleteGroupResponse()
+
+
+class _Turns:
+    """Leaves the event loop to others now and then; what is looked at may change meanwhile."""
+
+    def __init__(self) -> None:
+        self._queues = 0
+
+    async def looked_at(self, queues: int) -> None:
+        """Return at once, or, behind very many queues, in the next turn of the loop."""
+        self._queues += queues
+        if self._queues >= _QUEUES_IN_A_TURN:
+            self._queues = 0
+            await asyncio.sleep(0)
+
+
+def _backlog(backlog: Backlog) -> pb.Backlog:
+    return pb.Backlog(
+        group=backlog.group, topic=backlog.topic, unread=backlog.unread, held=backlog.held
+    )

@@ -1,0 +1,205 @@
+"""Opening a spool: what is whole, what is damaged, and what a crash left half-written.
+
+The spool ends at its last intact record. Bytes that are no record are **damage** if an intact
+record follows them, or if messages that were accepted should be there; else they are a **torn
+tail**, of which nobody was ever told, and `settle` overwrites it with zeros.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Set
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dledger.errors import CorruptSpool, WrongIdentity
+from dledger.files.checked_json import VersionError
+from dledger.files.files import Files, Mode
+from dledger.spool.format import (
+    FILE_HEADER_BYTES,
+    Gap,
+    Scan,
+    decode_file_header,
+    scan,
+    topic_of,
+)
+from dledger.spool.identity import SpoolIdentity
+from dledger.spool.spool_files import SpoolFile, file_name, first_sequences, read_file
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class SpoolScan:
+    """What a directory holds.
+
+    Attributes:
+        replayed: Every message up to this sequence needs no replay.
+        accepted: The last sequence in use.
+        files: The spool files in order.
+        damage: What is lost, in order.
+        depth: Messages to replay, by topic.
+        size_bytes: The bytes of their records.
+    """
+
+    replayed: int
+    accepted: int
+    files: list[SpoolFile] = field(default_factory=list)
+    damage: list[CorruptSpool] = field(default_factory=list)
+    depth: Counter[str] = field(default_factory=Counter)
+    size_bytes: int = 0
+
+
+def damage_of(path: Path, gap: Gap, replayed: int) -> CorruptSpool | None:
+    """Return what is lost in *gap*; None if that is only what was replayed before."""
+    first = max(gap.first, replayed + 1)
+    if gap.first <= gap.last < first:
+        return None
+    return CorruptSpool(
+        str(path),
+        offset=gap.offset,
+        size_bytes=gap.end - gap.offset,
+        first=first,
+        last=max(gap.last, first - 1),
+        reason=gap.reason,
+    )
+
+
+class SpoolScanner:
+    """Reads all spool files of a directory once.
+
+    Args:
+        files: Where they are.
+        directory: Theirs.
+        identity: The spool's.
+        rejected: Sequences that need no replay.
+        certain: Whether it is known up to where messages were accepted; if not, no bytes behind
+            the last record are taken for a torn tail.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        identity: SpoolIdentity,
+        *,
+        rejected: Set[int],
+        certain: bool,
+    ) -> None:
+        self._files, self._directory, self._identity = files, directory, identity
+        self._rejected, self._certain = rejected, certain
+
+    def survey(self, *, replayed: int, accepted: int) -> SpoolScan:
+        """Return what is there, given what the state says.
+
+        Raises:
+            WrongIdentity: A file is another spool's.
+            VersionError: A file is of another format version.
+        """
+        result = SpoolScan(replayed=replayed, accepted=accepted)
+        firsts = first_sequences(self._files, self._directory)
+        self._blame_missing_front(result, firsts)
+        for number, first in enumerate(firsts, start=1):
+            self._include(result, first, firsts[number] if number < len(firsts) else None)
+        if result.files:
+            result.accepted = max(result.accepted, result.files[-1].last)
+        return result
+
+    def _blame_missing_front(self, result: SpoolScan, firsts: list[int]) -> None:
+        """Files that are gone altogether: in front of the first, or all of them."""
+        last = firsts[0] - 1 if firsts else result.accepted
+        if last > result.replayed:
+            path = self._directory / file_name(result.replayed + 1)
+            gap = Gap(0, 0, result.replayed + 1, last, "the file is missing")
+            self._blame(result, path, [gap])
+            result.replayed = last
+
+    def _include(self, result: SpoolScan, first: int, successor: int | None) -> None:
+        """Take in the next file; its messages end where the successor's begin."""
+        path = self._directory / file_name(first)
+        promised = result.accepted if successor is None else successor - 1
+        data, found = self._scanned(path, first, successor)
+        last = found.records[-1].sequence if found.records else first - 1
+        if last < promised or (found.fault and successor is None and not self._certain):
+            end = max(found.end, len(data.rstrip(b"\0")))
+            reason = found.fault or "the rest of the file is missing"
+            found.gaps.append(Gap(found.end, end, last + 1, max(last, promised), reason))
+        self._blame(result, path, found.gaps)
+        self._count(result, found)
+        result.files.append(
+            SpoolFile(
+                path=path,
+                first=first,
+                last=max(last, promised),
+                end=found.end,
+                capacity=len(data),
+                damaged=bool(found.gaps),
+            )
+        )
+
+    def _scanned(self, path: Path, first: int, successor: int | None) -> tuple[bytes, Scan]:
+        """Read and scan a file; one that cannot be read is damaged as a whole."""
+        try:
+            data = read_file(self._files, path)
+        except OSError as error:
+            return b"", Scan(end=FILE_HEADER_BYTES, fault=f"cannot be read: {error}")
+        stamp = self._identity.stamp
+        found = scan(data, stamp=stamp, first=first, limit=successor, start=FILE_HEADER_BYTES)
+        if fault := self._header_fault(data):
+            found.gaps.insert(0, Gap(0, FILE_HEADER_BYTES, first, first - 1, fault))
+        return data, found
+
+    def _header_fault(self, data: bytes) -> str:
+        try:
+            header = decode_file_header(data)
+        except VersionError:
+            raise
+        except ValueError as error:
+            return str(error)
+        if header.stamp != self._identity.stamp:
+            ours = self._identity.client_id
+            raise WrongIdentity("client id", expected=ours, found=header.client_id)
+        return ""
+
+    def _blame(self, result: SpoolScan, path: Path, gaps: list[Gap]) -> None:
+        found = (damage_of(path, gap, result.replayed) for gap in gaps)
+        result.damage.extend(damage for damage in found if damage is not None)
+
+    def _count(self, result: SpoolScan, found: Scan) -> None:
+        for record in found.records:
+            if record.sequence > result.replayed and record.sequence not in self._rejected:
+                result.depth[_topic(record.payload)] += 1
+                result.size_bytes += record.end - record.offset
+
+
+def _topic(payload: bytes) -> str:
+    """Return the topic; what is no message has none, and is reported when it is to be replayed."""
+    try:
+        return topic_of(payload)
+    except ValueError:
+        return ""
+
+
+def settle(files: Files, file: SpoolFile, *, accepted: int, stamp: bytes) -> None:
+    """Make the last file end where its last record ends, durably.
+
+    Records above *accepted* are written again before they are synced: after a failed sync the page
+    cache may hold, as clean, bytes that never reached the disk. What is behind them becomes zeros.
+
+    Raises:
+        OSError: A write or sync failed.
+    """
+    handle = files.open(file.path, Mode.UPDATE)
+    try:
+        data = handle.pread(file.capacity, 0)
+        records = scan(data, stamp=stamp, first=file.first, start=FILE_HEADER_BYTES).records
+        unsure = next((r.offset for r in records if r.sequence > accepted), file.end)
+        torn = max(0, len(data.rstrip(b"\0")) - file.end)
+        if torn:
+            _log.info("cut a torn tail of %d bytes at byte %d of %s", torn, file.end, file.path)
+        if file.end + torn > unsure:
+            handle.pwritev([data[unsure : file.end], bytes(torn)], unsure)
+            handle.fdatasync()
+    finally:
+        handle.close()

@@ -1,0 +1,201 @@
+"""The messages of one topic, in the order in which they were sent, one batch at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from dledger.errors import DledgerError, Refused, SpoolFull, UnknownTopic
+from dledger.spool.circuit_breaker import BATCH_BYTES, BATCH_RECORDS, CircuitBreaker, Route
+from dledger.spool.counters import Counts
+from dledger.spool.format import Message
+from dledger.spool.worker import Worker
+from dledger.types import Appended, Record
+
+
+class Upstream(Protocol):
+    """The broker group, as the producer needs it."""
+
+    async def append(
+        self, topic: str, records: Sequence[Record], *, queue_id: int, timeout_s: float
+    ) -> Appended:
+        """Store one batch, whose records have ids.
+
+        Raises:
+            MessageIdConflict: Some of its messages have the ids of others; the rest is stored.
+            Refused: Any other: the batch is at fault; nothing of it is stored.
+            DledgerError: Any other: the outcome is unknown.
+        """
+
+    async def close(self) -> None:
+        """Close the connections."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendResult:
+    """What became of a message.
+
+    Attributes:
+        message_id: Its idempotency key.
+        spooled: True: it is on the local disk and will be replayed. False: the group stored it.
+        queue_id: Where the group stored it; None while it is spooled.
+        offset: Its queue offset; None while it is spooled.
+    """
+
+    message_id: str
+    spooled: bool
+    queue_id: int | None = None
+    offset: int | None = None
+
+
+@dataclass(slots=True)
+class Pending:
+    """A message under way, and who waits for it; a cancelled one is not sent any more."""
+
+    message: Message
+    size_bytes: int
+    result: asyncio.Future[SendResult]
+
+
+class TopicSender:
+    """Sends one topic's messages; `task` ends when there are none left."""
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        upstream: Upstream,
+        worker: Worker,
+        gate: CircuitBreaker,
+        counts: Counts,
+        patience_s: float,
+        batch_records: int = BATCH_RECORDS,
+    ) -> None:
+        self._topic = topic
+        self._upstream, self._worker, self._gate = upstream, worker, gate
+        self._counts, self._patience_s = counts, patience_s
+        self._pending: deque[Pending] = deque()
+        self._limit = self._batch_records = batch_records
+        self.task: asyncio.Task[None] | None = None
+
+    def put(self, pending: Pending) -> asyncio.Task[None]:
+        """Take a message; return the task that deals with it."""
+        self._pending.append(pending)
+        if self.task is None or self.task.done():
+            self.task = asyncio.create_task(self._run())
+        return self.task
+
+    async def _run(self) -> None:
+        batch: list[Pending] = []
+        try:
+            while self._pending:
+                route = self._gate.route(self._topic)
+                if route is Route.WAIT:
+                    await self._gate.wait()
+                elif route is Route.SPOOL:
+                    batch = self._take(self._batch_records, one_queue=False)
+                    await self._spool(batch)
+                else:
+                    batch = self._take(self._limit, one_queue=True)
+                    await self._direct(batch)
+        except BaseException as error:  # nobody shall wait for what will not come
+            _fail([*batch, *self._pending], error)
+            self._pending.clear()
+            raise
+
+    def _take(self, limit: int, *, one_queue: bool) -> list[Pending]:
+        """Take the next messages, up to the limits of a batch, off the lane."""
+        taken: list[Pending] = []
+        size_bytes = 0
+        while self._pending and len(taken) < limit:
+            first = self._pending[0]
+            size_bytes += first.size_bytes
+            other = taken and one_queue and first.message.queue_id != taken[0].message.queue_id
+            if other or (taken and size_bytes > BATCH_BYTES):
+                break
+            self._pending.popleft()
+            if not first.result.cancelled():
+                taken.append(first)
+        return taken
+
+    def _put_back(self, batch: Sequence[Pending]) -> None:
+        self._pending.extendleft(reversed(batch))
+
+    async def _direct(self, batch: list[Pending]) -> None:
+        if not batch:
+            return
+        try:
+            stored = await self._upstream.append(
+                self._topic,
+                [pending.message.record for pending in batch],
+                queue_id=batch[0].message.queue_id,
+                timeout_s=self._patience_s,
+            )
+        except Refused as error:
+            self._refused(batch, error)
+        except DledgerError as error:
+            self._limit = max(1, len(batch) // 2)
+            self._gate.closed(error)
+            await self._spool(batch)
+        else:
+            self._stored(batch, stored)
+
+    def _stored(self, batch: Sequence[Pending], stored: Appended) -> None:
+        self._gate.opened()
+        self._limit = min(self._limit * 2, self._batch_records)
+        self._counts.stored += len(batch)
+        for pending, offset in zip(batch, stored.offsets, strict=True):
+            result = SendResult(
+                message_id=pending.message.record.message_id,
+                spooled=False,
+                queue_id=stored.queue_id,
+                offset=offset,
+            )
+            _settle(pending, result)
+
+    def _refused(self, batch: Sequence[Pending], error: Refused) -> None:
+        """Find out whose fault it is: the smaller halves of a refused batch go next."""
+        if len(batch) == 1 or isinstance(error, UnknownTopic):
+            _fail(batch, error)
+        else:
+            self._limit = len(batch) // 2
+            self._put_back(batch)
+
+    async def _spool(self, batch: list[Pending]) -> None:
+        if not batch:
+            return
+        try:
+            kept = await self._worker.append([pending.message for pending in batch])
+        except DledgerError as error:
+            _fail(batch, error)
+            return
+        done, rest = batch[: kept.messages], batch[kept.messages :]
+        self._counts.spooled += len(done)
+        self._gate.spooled(sum(pending.size_bytes for pending in done))
+        for pending in done:
+            message_id = pending.message.record.message_id
+            _settle(pending, SendResult(message_id=message_id, spooled=True))
+        if kept.refusal is not None:
+            await self._no_room(rest, kept.refusal)
+
+    async def _no_room(self, rest: Sequence[Pending], refusal: SpoolFull) -> None:
+        """Wait while the spool is being emptied; refuse while it is not."""
+        if self._gate.down:
+            _fail(rest, refusal)
+        else:
+            self._put_back(rest)
+            await self._gate.wait()
+
+
+def _settle(pending: Pending, result: SendResult) -> None:
+    if not pending.result.done():
+        pending.result.set_result(result)
+
+
+def _fail(batch: Sequence[Pending], error: BaseException) -> None:
+    for pending in batch:
+        if not pending.result.done():
+            pending.result.set_exception(error)

@@ -1,0 +1,129 @@
+"""Committed records as the bytes they are on disk, for export: how to cut them, and one cut.
+
+Cuts depend on the records' sizes only, never on where a node's segments begin, so that every node
+of a group cuts the same log in the same places. Called by `CommitLog`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dledger.errors import CorruptRecord
+from dledger.files.files import File
+from dledger.store.format import ALIGNMENT_BYTES
+from dledger.store.segment import Segment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordRange:
+    """Entries [first_index, last_index]: *size_bytes* of records behind *previous_chain*."""
+
+    first_index: int
+    last_index: int
+    size_bytes: int
+    previous_chain: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedRange:
+    """Records next to each other in one segment: a snapshot that a reader works from.
+
+    Attributes:
+        offset: The byte of the segment file at which the first record begins.
+        size_bytes: Of all records, headers and padding included.
+        starts: Where each record begins in the segment file, in units of 8 bytes.
+        previous_chain: The chain CRC of the record before the first.
+    """
+
+    segment: Segment
+    first_index: int
+    offset: int
+    size_bytes: int
+    starts: array[int]
+    previous_chain: int
+
+    @property
+    def last_index(self) -> int:
+        """The index of the last record."""
+        return self.first_index + len(self.starts) - 1
+
+    @property
+    def positions(self) -> array[int]:
+        """Where each record begins in the extent, in units of 8 bytes."""
+        start = self.starts[0]
+        return array("I", [position - start for position in self.starts])
+
+    def read(self, file: File) -> bytes:
+        """Return the records with one pread, unchecked.
+
+        Raises:
+            CorruptRecord: The disk cannot read them, or the file is too short.
+        """
+        name, size_bytes = self.segment.name, self.size_bytes
+        try:
+            data = file.pread(size_bytes, self.offset)
+        except OSError as error:
+            raise CorruptRecord(name, self.offset, f"cannot be read: {error}") from error
+        if len(data) < size_bytes:
+            raise CorruptRecord(
+                name, self.offset + len(data), f"{len(data)} of {size_bytes} bytes are there"
+            )
+        return data
+
+
+def extent(segment: Segment, first: int, last: int, max_bytes: int) -> ExportedRange:
+    """Return records from *first* on, not beyond *last*, at most *max_bytes* but at least one."""
+    last = max(first, _fitting(segment, first, min(last, segment.last_index), max_bytes))
+    offset, start = segment.position(first), first - segment.first_index
+    return ExportedRange(
+        segment=segment,
+        first_index=first,
+        offset=offset,
+        size_bytes=segment.position(last + 1) - offset,
+        starts=segment.positions[start : last + 1 - segment.first_index],
+        previous_chain=segment.chain(first - 1),
+    )
+
+
+def cut(segments: Iterable[Segment], first: int, last: int, target_bytes: int) -> list[RecordRange]:
+    """Cut [first, last], which *segments* hold, into ranges of at most *target_bytes*.
+
+    A record that is larger has a range of its own. Each range is as large as it can be.
+    """
+    ranges: list[RecordRange] = []
+    start, size_bytes, chain = first, 0, 0
+    for segment in segments:
+        index, stop = max(first, segment.first_index), min(last, segment.last_index)
+        while index <= stop:
+            if size_bytes == 0:
+                start, chain = index, segment.chain(index - 1)
+            fit = _fitting(segment, index, stop, target_bytes - size_bytes)
+            if fit < index and size_bytes:
+                ranges.append(_range(start, index - 1, size_bytes, chain))
+                size_bytes = 0
+                continue
+            fit = max(fit, index)
+            size_bytes += segment.position(fit + 1) - segment.position(index)
+            index = fit + 1
+    if size_bytes:
+        ranges.append(_range(start, last, size_bytes, chain))
+    return ranges
+
+
+def _range(first: int, last: int, size_bytes: int, chain: int) -> RecordRange:
+    return RecordRange(
+        first_index=first, last_index=last, size_bytes=size_bytes, previous_chain=chain
+    )
+
+
+def _fitting(segment: Segment, first: int, stop: int, room_bytes: int) -> int:
+    """Return the last of the records [first, stop] that ends within *room_bytes*; else first-1."""
+    limit = segment.position(first) + room_bytes
+    if segment.position(stop + 1) <= limit:
+        return stop
+    begin, end = first - segment.first_index, stop + 1 - segment.first_index
+    starts_within = bisect_right(segment.positions, limit // ALIGNMENT_BYTES, begin, end)
+    return segment.first_index + starts_within - 2

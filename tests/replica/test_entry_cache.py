@@ -1,0 +1,223 @@
+"""What the log view serves when the log is truncated while entries are read in the background."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+
+from dledger.errors import DledgerError
+from dledger.files.memory_files import MemoryFiles
+from dledger.replica.entry_cache import EntryCache
+from dledger.store.commit_log import CommitLog
+from dledger.store.identity import LOG_DIRECTORY, join, load_or_format
+from dledger.types import Entry, EntryKind
+
+DATA = Path("/data")
+
+
+class SteppedExecutor(Executor):
+    """A thread that does its next job when the test says so."""
+
+    def __init__(self) -> None:
+        self._jobs: deque[Callable[[], None]] = deque()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._jobs.append(lambda: _settle(future, lambda: fn(*args, **kwargs)))
+        return future
+
+    def run_unheard(self) -> None:
+        """Do the oldest job; the loop has not heard of it yet."""
+        self._jobs.popleft()()
+
+    async def run_next(self) -> None:
+        """Do the oldest job, and let the loop hear of it."""
+        self.run_unheard()
+        await hear()
+
+
+def _settle(future: Future[Any], job: Callable[[], Any]) -> None:
+    try:
+        future.set_result(job())
+    except DledgerError as error:
+        future.set_exception(error)
+
+
+async def hear() -> None:
+    """Let the loop hear of what threads have done."""
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+
+class Viewed:
+    """A log whose entries have all left its memory, and the view of it."""
+
+    def __init__(self) -> None:
+        files = MemoryFiles()
+        empty = load_or_format(files, DATA, "orders-0", new_id=lambda: "1")
+        identity = join(files, DATA, empty, "group")
+        self.log = CommitLog.open(files, DATA / LOG_DIRECTORY, identity=identity, cache_bytes=0)
+        self.executor = SteppedExecutor()
+        self.loaded = 0
+        self.view = EntryCache(
+            self.log, self.executor, on_loaded=self._on_loaded, on_error=pytest.fail
+        )
+
+    def _on_loaded(self) -> None:
+        self.loaded += 1
+
+    def write(self, term: int, first: int, last: int, *, size: int = 0) -> None:
+        """Have entries of one term from *first* on, in place of what was there."""
+        self.log.append([_entry(term, index, size) for index in range(first, last + 1)])
+        self.log.sync()
+
+    def terms(self, first: int, last: int) -> list[int] | None:
+        """Return the terms of what the view serves; None if it has to load it."""
+        found = self.view.entries(first, last, 1 << 20)
+        return None if found is None else [entry.term for entry in found]
+
+
+def _entry(term: int, index: int, size: int = 0) -> Entry:
+    data = f"{term}:{index}".encode().ljust(size)
+    return Entry(
+        term=term,
+        index=index,
+        kind=EntryKind.DATA,
+        timestamp_ms=1,
+        crc32c=crc32c(data),
+        data=data,
+    )
+
+
+async def test_entries_read_before_a_truncation_are_not_served_after_it() -> None:
+    """The write that truncates had been handed to its thread, but had not begun (seed 421)."""
+    viewed = Viewed()
+    viewed.write(1, 1, 4)
+    assert viewed.terms(2, 2) is None
+    await viewed.executor.run_next()
+    assert viewed.terms(2, 4) == [1, 1, 1]
+
+    viewed.write(2, 3, 4)
+    before = viewed.terms(2, 4)
+    await viewed.executor.run_next()
+
+    assert before is None
+    assert viewed.terms(2, 4) == [1, 2, 2]
+
+
+async def test_entries_that_a_truncation_overtook_while_they_were_read_are_read_again() -> None:
+    """What the reader found is dropped, and who waits is told to ask once more."""
+    viewed = Viewed()
+    viewed.write(1, 1, 4)
+    assert viewed.terms(2, 4) is None
+    viewed.write(2, 3, 4)
+    await viewed.executor.run_next()
+    told, before = viewed.loaded, viewed.terms(2, 4)
+
+    await viewed.executor.run_next()
+
+    assert (told, before) == (1, None)
+    assert viewed.terms(2, 4) == [1, 2, 2]
+
+
+async def test_an_entry_repaired_before_its_damage_was_heard_of_is_read_again() -> None:
+    """Seed 522: the repair told its waiters while the read that found the damage was on its way.
+
+    Whoever asked meanwhile waited for that read, whose failure told nobody: a follower applied
+    nothing any more.
+    """
+    viewed = Viewed()
+    viewed.write(1, 1, 4)
+    assert viewed.terms(2, 4) is None
+    viewed.log.mark_faulty(2, 2, "test")
+    viewed.executor.run_unheard()
+    viewed.log.repair([_entry(1, 2)])
+    assert viewed.terms(2, 4) is None
+    await hear()
+    told, again = viewed.loaded, viewed.terms(2, 4)
+
+    await viewed.executor.run_next()
+
+    assert (told, again) == (1, None)
+    assert viewed.terms(2, 4) == [1, 1, 1]
+
+
+async def test_a_damaged_entry_is_not_asked_for_again_before_its_repair() -> None:
+    """Its repair tells who waits; until then a read would only find the damage again."""
+    viewed = Viewed()
+    viewed.write(1, 1, 4)
+    assert viewed.terms(2, 4) is None
+    viewed.log.mark_faulty(2, 2, "test")
+    await viewed.executor.run_next()
+
+    assert (viewed.loaded, viewed.terms(2, 4)) == (0, None)
+    viewed.log.repair([_entry(1, 2)])
+    assert viewed.terms(2, 4) is None
+    await viewed.executor.run_next()
+    assert viewed.terms(2, 4) == [1, 1, 1]
+
+
+async def test_a_reader_of_one_entry_does_not_read_what_is_far_behind_it() -> None:
+    """A follower gets what comes next as well; a reader of one queue skips most of that."""
+    viewed = Viewed()
+    viewed.write(1, 1, 8, size=200_000)
+    reading = asyncio.ensure_future(viewed.view.entry(2))
+    await asyncio.sleep(0)
+    await viewed.executor.run_next()
+
+    assert (await reading).index == 2
+    assert viewed.terms(4, 4) is None
+    await viewed.executor.run_next()
+    assert viewed.terms(4, 8) == [1, 1, 1, 1, 1]
+
+
+async def test_a_reader_that_walks_the_log_does_not_wait_for_each_piece() -> None:
+    """What is behind the second piece in a row is read while that one is used."""
+    viewed = Viewed()
+    viewed.write(1, 1, 20, size=100_000)
+    walked = []
+    for index in (1, 2, 3, 4):
+        reading = asyncio.ensure_future(viewed.view.entry(index))
+        await asyncio.sleep(0)
+        if not reading.done():
+            await viewed.executor.run_next()
+        walked.append((await reading).index)
+    await viewed.executor.run_next()
+
+    assert walked == [1, 2, 3, 4]
+    assert viewed.terms(5, 20) is not None
+
+
+async def test_a_chunk_that_was_read_before_a_truncation_is_not_kept_for_later() -> None:
+    """Also if somebody asked for other entries in between, who saw that the log was cut."""
+    viewed = Viewed()
+    viewed.write(1, 1, 4)
+    assert viewed.terms(2, 4) is None
+    viewed.executor.run_unheard()
+    viewed.write(2, 3, 4)
+    assert viewed.terms(4, 4) is None
+
+    await hear()
+    assert viewed.terms(2, 4) is None
+    await viewed.executor.run_next()
+    await viewed.executor.run_next()
+
+    assert viewed.terms(2, 4) == [1, 2, 2]
+
+
+async def test_the_log_begins_where_no_snapshot_covers_it() -> None:
+    """A thread removes what is before at any moment; nobody is to begin to read there."""
+    viewed = Viewed()
+    viewed.write(1, 1, 4)
+
+    viewed.log.need_from(3)
+
+    assert viewed.log.first_index == 1
+    assert viewed.view.first_index == 3

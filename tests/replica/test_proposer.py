@@ -1,0 +1,102 @@
+"""From the queue into the log: in order, as far as there is room, and refused together."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from dledger.common.metrics import NodeMetrics
+from dledger.errors import NotLeader
+from dledger.raft.messages import HeartbeatRequest
+from dledger.replica.log_clock import LogClock
+from dledger.replica.proposer import Proposer
+from dledger.types import EntryKind
+from dledger_sim.alone import Alone
+from tests.replica.group import Clock
+
+KIB: Final = 1 << 10
+ROOM: Final = 100 * KIB
+
+
+def leading() -> Alone:
+    """Return the leader of three, whose log has room for two commands of `large`."""
+    node = Alone(max_uncommitted_bytes=ROOM)
+    node.become_leader()
+    node.ack(node.raft.last_index)
+    node.settle()
+    return node
+
+
+def proposing_of(node: Alone) -> Proposer:
+    clock = Clock()
+    return Proposer(
+        node.raft,
+        clock=clock,
+        log_clock=LogClock(clock),
+        metrics=NodeMetrics("test", "n1"),
+        max_queued_bytes=1 << 20,
+    )
+
+
+def large(number: int) -> bytes:
+    """Return a command that is worth an entry of its own."""
+    return bytes([number]) * (64 * KIB)
+
+
+def proposed(node: Alone) -> list[int]:
+    """Return which commands have become entries, in order; the writes of all have ended."""
+    node.settle()
+    entries = node.disk.entries(1, node.disk.last_index, 1 << 30)
+    commands = b"".join(entry.data for entry in entries if entry.kind is EntryKind.DATA)
+    return list(commands[:: 64 * KIB])
+
+
+async def test_what_finds_no_room_stays_queued_and_in_order() -> None:
+    """A batch that was refused by itself was overtaken by those behind it (promise P2)."""
+    node = leading()
+    proposing = proposing_of(node)
+    results = []
+    for number in range(1, 6):
+        results.append(proposing.push(large(number)))
+        proposing.propose(disk_idle=True)
+        proposed(node)
+    assert proposed(node) == [1, 2]
+    assert proposing.queued_bytes == 3 * 64 * KIB
+
+    while proposing.queued_bytes:
+        node.ack(node.raft.last_index)
+        node.settle()
+        proposing.propose(disk_idle=True)
+
+    assert proposed(node) == [1, 2, 3, 4, 5]
+    assert not any(result.done() for result in results)
+
+
+async def test_nothing_is_proposed_while_leadership_is_handed_over() -> None:
+    """The heir must catch up; the commands wait, for it or for the end of the attempt."""
+    node = leading()
+    proposing = proposing_of(node)
+    node.do(lambda raft: raft.transfer_leadership(None))
+    node.settle()
+
+    result = proposing.push(large(1))
+    proposing.propose(disk_idle=True)
+
+    assert (proposed(node), result.done()) == ([], False)
+
+
+async def test_when_leadership_ends_all_that_is_queued_is_refused_together() -> None:
+    """One alone that was refused would be overtaken, were the lead won again."""
+    node = leading()
+    proposing = proposing_of(node)
+    results = [proposing.push(large(number)) for number in (1, 2)]
+    node.hear(HeartbeatRequest, term=node.raft.term + 1, commit_index=0, round=1)
+    node.settle()
+
+    proposing.propose(disk_idle=True)
+    assert not any(result.done() for result in results)
+    proposing.refuse(NotLeader(None))
+
+    outcomes = await asyncio.gather(*results, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [NotLeader, NotLeader]
+    assert (proposed(node), proposing.queued_bytes) == ([], 0)
