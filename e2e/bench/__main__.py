@@ -18,14 +18,14 @@ from e2e.bench.catch_up import CATCH_UP, catch_up_rows
 from e2e.bench.contest import Turns, contest, contestants
 from e2e.bench.etcd import Etcd
 from e2e.bench.failover import Trials, failover_rows
-from e2e.bench.groups import System
 from e2e.bench.java import JavaDLedger
 from e2e.bench.ours import Ours
-from e2e.bench.processes import BenchError
-from e2e.bench.results import BUILD, LOGS, home, run_of, write
+from e2e.bench.process_group import System
+from e2e.bench.results import BUILD, LOGS, add_arguments, home, keep, names
 from e2e.bench.rows import Row
-from e2e.bench.verdicts import BROKEN, UNMEASURED
 from e2e.cluster.errors import ClusterError
+from e2e.harness.checks import BROKEN, UNMEASURED
+from e2e.harness.waiting import HarnessError
 
 FAILOVERS: Final[Mapping[str, Callable[[], System]]] = {
     "ours-failover": lambda: Ours({"leader_follows_clients": "false"}),
@@ -80,13 +80,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for row in measure(args, Path(scratch)):
                 print(line(row), flush=True)
                 rows.append(row)
-    except (BenchError, ClusterError) as error:
+    except (HarnessError, ClusterError) as error:
         problem = str(error)
     facts["stolen_percent"] = stolen.percent()
     is_whole = bool(rows) and not problem
-    path = write(run_of(rows, at, facts), home(record=args.record, is_kept=is_whole))
     print(f"\nstolen by the hypervisor: {facts['stolen_percent']} % of the cores")
-    print(f"as JSON: {path.relative_to(machine.ROOT)}")
+    keep(rows, at, facts, into=home(record=args.record, is_kept=is_whole))
     if problem:
         print(f"bench: cut short: {problem}", file=sys.stderr)
         return BROKEN
@@ -110,23 +109,17 @@ def parser() -> argparse.ArgumentParser:
         "--behind-mib", type=int, default=256, help="what a lagging follower misses (default 256)"
     )
     made.add_argument(
-        "--only",
-        type=lambda text: text.split(","),
-        default=list(SECTIONS),
-        metavar="SECTION,…",
+        "--only", type=names, default=list(SECTIONS), metavar="SECTION,…",
         help=f"of {', '.join(SECTIONS)}",
-    )
-    made.add_argument("--data", type=Path, help="where the nodes' disks are (default: build/bench)")
-    made.add_argument(
-        "--record", action="store_true", help="write to bench/results, the history, to be committed"
-    )
+    )  # fmt: skip
+    add_arguments(made)
     return made
 
 
 def measure(args: argparse.Namespace, scratch: Path) -> Iterator[Row]:
     """Yield every row as it is measured."""
     if unknown := set(args.only) - set(SECTIONS):
-        raise BenchError(f"no such section: {', '.join(sorted(unknown))}")
+        raise HarnessError(f"no such section: {', '.join(sorted(unknown))}")
     if "disk" in args.only:
         yield from machine.disk_rows(scratch, _DISK_S)
         yield machine.sync_row(scratch, _SYNC_S)

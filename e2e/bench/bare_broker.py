@@ -25,10 +25,10 @@ from e2e.bench.bare_server import bare_server, serve
 from e2e.bench.cases import Case
 from e2e.bench.engine import usage_figures
 from e2e.bench.loads import Load
-from e2e.bench.processes import Child
 from e2e.bench.rows import Row
-from e2e.bench.sdk import ALONE, ASYNC, SDK, Step, sdk_client
-from e2e.bench.seats import HOST
+from e2e.bench.sdk import ALONE, ASYNC, SDK, SdkCalls, sdk_client
+from e2e.harness.ports import HOST
+from e2e.harness.processes import ChildProcess
 
 BARE: Final = "bare broker"
 _QUEUES: Final = 8
@@ -37,15 +37,14 @@ _SETTLE_S: Final = 1.0
 
 def bare_broker_rows(seconds: float, log: Path) -> list[Row]:
     """Measure the SDK's sends where nothing becomes of them."""
-    with bare_server("e2e.bench.bare_broker", log) as (broker, port):
-        load = sdk_client(f"{HOST}:{port}", log)
-        try:
-            return [_row(broker, load, seconds, step) for step in (ALONE, ASYNC)]
-        finally:
-            load.child.stop()
+    with (
+        bare_server("e2e.bench.bare_broker", log) as (broker, port),
+        sdk_client([f"{HOST}:{port}"], log) as load,
+    ):
+        return [_row(broker, load, seconds, step) for step in (ALONE, ASYNC)]
 
 
-def _row(broker: Child, load: Load, seconds: float, step: Step) -> Row:
+def _row(broker: ChildProcess, load: Load, seconds: float, step: SdkCalls) -> Row:
     case = Case(batch=1, window=step.window)
     load.run(case, _SETTLE_S, mode=step.mode)
     before = (broker.usage(), load.child.usage())

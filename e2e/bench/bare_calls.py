@@ -20,9 +20,10 @@ import uvloop
 from e2e.bench.bare_server import bare_server, serve
 from e2e.bench.figures import latency_figures
 from e2e.bench.machine import MACHINE
-from e2e.bench.processes import BenchError, Child
 from e2e.bench.rows import Row
-from e2e.bench.seats import HOST
+from e2e.harness.ports import HOST
+from e2e.harness.processes import ChildProcess
+from e2e.harness.waiting import HarnessError
 
 BARE_CALLS: Final = "bare calls"
 _SERVICE: Final = "dledger.bench.Bare"
@@ -37,13 +38,13 @@ def bare_rows(seconds: float, log: Path) -> list[Row]:
         return [_row(server, port, window, seconds) for window in _WINDOWS]
 
 
-def _row(server: Child, port: int, window: int, seconds: float) -> Row:
+def _row(server: ChildProcess, port: int, window: int, seconds: float) -> Row:
     uvloop.run(_call(port, window, seconds / 4))
     before, client_before_s = server.usage(), time.process_time()
     latencies_us = uvloop.run(_call(port, window, seconds))
     after, client_s = server.usage(), time.process_time() - client_before_s
     if before is None or after is None:
-        raise BenchError(f"the bare server has ended, see {server.log}")
+        raise HarnessError(f"the bare server has ended, see {server.log}")
     calls = len(latencies_us)
     return Row(
         kind=BARE_CALLS,

@@ -13,16 +13,16 @@ from typing import Final
 import grpc
 import grpc.aio
 
-from e2e.bench.processes import Child, Command
-from e2e.bench.seats import HOST
+from e2e.harness.ports import HOST
+from e2e.harness.processes import ChildProcess, Command
 
 _ANSWER_S: Final = 20.0
 
 
 @contextmanager
-def bare_server(module: str, log: Path) -> Iterator[tuple[Child, int]]:
+def bare_server(module: str, log: Path) -> Iterator[tuple[ChildProcess, int]]:
     """Run *module*, whose program is `serve`; yield it and its port."""
-    server = Child(Command((sys.executable, "-m", module), answers=True), log)
+    server = ChildProcess(Command((sys.executable, "-m", module), answers=True), log)
     try:
         yield server, server.ask({}, timeout_s=_ANSWER_S)["port"]
     finally:

@@ -36,18 +36,18 @@ from typing import Any, Final
 
 from e2e.bench import machine
 from e2e.bench.cases import Case, interleaved
-from e2e.bench.comparison import LEAST_ROUNDS, Comparison, Verdict, compared
+from e2e.bench.comparison import LEAST_ROUNDS, Change, Comparison, compared
 from e2e.bench.contest import freeze
-from e2e.bench.groups import Group
 from e2e.bench.loads import Loaded
 from e2e.bench.markdown import with_unit
 from e2e.bench.ours import Ours
-from e2e.bench.processes import BenchError
+from e2e.bench.process_group import ProcessGroup
 from e2e.bench.results import BUILD, LOGS
 from e2e.bench.sdk import ASYNC, sdk_client
-from e2e.bench.seats import HOST, take_seats
 from e2e.bench.trees import Tree, checked_out, this_tree
-from e2e.bench.verdicts import BROKEN, UNMEASURED
+from e2e.harness import checks
+from e2e.harness.nodes import allocate
+from e2e.harness.waiting import HarnessError
 
 _OURS: Final = "ours"
 _THEIRS: Final = "theirs"
@@ -60,7 +60,7 @@ _INTERRUPTED: Final = 128 + signal.SIGINT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class LoadPlan:
     """How long everything takes, and how much is offered.
 
     Attributes:
@@ -75,7 +75,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measure:
+class ComparedLine:
     """One line.
 
     Attributes:
@@ -92,7 +92,7 @@ class Measure:
     figure: str = "per_s"
     unit: str = "/s"
     less_is_better: bool = False
-    load: Callable[[Group, Plan], Loaded]
+    load: Callable[[ProcessGroup, LoadPlan], Loaded]
 
     def value(self, loaded: Loaded) -> float | None:
         """Return the figure; None if a request failed, or none was answered.
@@ -104,48 +104,44 @@ class Measure:
         return loaded.figures(self.batch).get(self.figure)
 
 
-def _appends(batch: int, window: int) -> Measure:
+def _appends(batch: int, window: int) -> ComparedLine:
     case = Case(batch=batch, window=window)
 
-    def load(group: Group, plan: Plan) -> Loaded:
+    def load(group: ProcessGroup, plan: LoadPlan) -> Loaded:
         leader = group.wait_whole()
         group.load.run(case, _SETTLE_S, node=leader)
         return group.load.run(case, plan.seconds, node=leader)
 
-    return Measure(name=f"appends, {case.name}", batch=batch, load=load)
+    return ComparedLine(name=f"appends, {case.name}", batch=batch, load=load)
 
 
-def _steady(group: Group, plan: Plan) -> Loaded:
+def _steady(group: ProcessGroup, plan: LoadPlan) -> Loaded:
     case, leader = _WARM_UP_CASE, group.wait_whole()
     rate = plan.offered_per_s / case.batch
     group.load.run(case, _SETTLE_S, node=leader, rate=rate)
     return group.load.run(case, plan.seconds, node=leader, rate=rate)
 
 
-def _reads(group: Group, plan: Plan) -> Loaded:
+def _reads(group: ProcessGroup, plan: LoadPlan) -> Loaded:
     """Read what the appends before have written, from a follower."""
     case = Case(batch=256, window=4)
-    follower = (group.wait_whole() + 1) % len(group.seats)
+    follower = (group.wait_whole() + 1) % len(group.specs)
     return group.load.run(case, plan.seconds, mode="read", node=follower)
 
 
-def _sends(group: Group, plan: Plan) -> Loaded:
+def _sends(group: ProcessGroup, plan: LoadPlan) -> Loaded:
     group.wait_whole()
-    endpoints = ";".join(f"{HOST}:{seat.client_port}" for seat in group.seats)
-    client = sdk_client(endpoints, plan.logs / "sdk.log")
-    try:
-        case = Case(batch=1, window=ASYNC.window)
+    case = Case(batch=1, window=ASYNC.window)
+    with sdk_client([spec.endpoint for spec in group.specs], plan.logs / "sdk.log") as client:
         client.run(case, _SETTLE_S, mode=ASYNC.mode)
         return client.run(case, plan.seconds, mode=ASYNC.mode)
-    finally:
-        client.child.stop()
 
 
 MEASURES: Final = (
     _appends(256, 16),
     _appends(64, 16),
     _appends(16, 64),
-    Measure(
+    ComparedLine(
         name="p99 at a fixed load, batch 64",
         batch=_WARM_UP_CASE.batch,
         figure="p99_ms",
@@ -153,9 +149,15 @@ MEASURES: Final = (
         less_is_better=True,
         load=_steady,
     ),
-    Measure(name="reads, batch 256, 4 readers, a follower", batch=256, load=_reads),
-    Measure(name=f"SDK, {ASYNC.name}", batch=1, load=_sends),
+    ComparedLine(name="reads, batch 256, 4 readers, a follower", batch=256, load=_reads),
+    ComparedLine(name=f"SDK, {ASYNC.name}", batch=1, load=_sends),
 )
+
+_CHECKED: Final = {
+    Change.BROKEN: checks.Verdict.BROKEN,
+    Change.UNMEASURED: checks.Verdict.UNMEASURED,
+}
+"""What a line counts as; any other one is kept."""
 
 Figures = Mapping[str, Mapping[str, list[float | None]]]
 """By line, by tree: one for each round."""
@@ -185,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 tempfile.TemporaryDirectory(dir=args.data or BUILD, prefix="beside-")
             )
             take(trees, args, Path(scratch), figures)
-    except BenchError as error:
+    except HarnessError as error:
         problem = str(error)
     except KeyboardInterrupt:
         print("bench: interrupted; groups and trees are gone", file=sys.stderr)
@@ -237,7 +239,7 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def _some(text: str) -> tuple[Measure, ...]:
+def _some(text: str) -> tuple[ComparedLine, ...]:
     if chosen := tuple(measure for measure in MEASURES if text in measure.name):
         return chosen
     names = "; ".join(measure.name for measure in MEASURES)
@@ -262,23 +264,23 @@ def take(
     """Take all figures, round after round; those taken so far are there if it breaks off.
 
     Raises:
-        BenchError: A group or a program does not do its part any more.
+        HarnessError: A group or a program does not do its part any more.
     """
     with contextlib.ExitStack() as stack:
-        groups: dict[str, Group] = {}
+        groups: dict[str, ProcessGroup] = {}
         for name, tree in trees.items():
             system = Ours(
                 python=tree.python, environment=tree.environment, tells_group=tree.tells_group
             )
             logs = LOGS / f"beside-{name}"
-            groups[name] = Group(system, take_seats(scratch / name), logs)
+            groups[name] = ProcessGroup(system, allocate(scratch / name), logs)
             stack.callback(groups[name].discard)
             print(f"starting {name} ({tree.commit}); logs: {logs}", flush=True)
             _start(groups[name])
             freeze(groups[name])
         for number, name in interleaved(list(trees), args.rounds):
             logs = LOGS / f"beside-{name}"
-            plan = Plan(seconds=args.seconds, offered_per_s=args.offered, logs=logs)
+            plan = LoadPlan(seconds=args.seconds, offered_per_s=args.offered, logs=logs)
             for measure, loaded in _turn(groups[name], plan, args.only):
                 value = measure.value(loaded)
                 figures[measure.name][name][number] = value
@@ -289,14 +291,14 @@ def take(
                 print(f"{round_of}  {name:6}  {measure.name:40} {told}", flush=True)
 
 
-def _start(group: Group) -> None:
+def _start(group: ProcessGroup) -> None:
     group.start()
     group.load.run(_WARM_UP_CASE, _WARM_UP_S, node=group.wait_whole())
 
 
 def _turn(
-    group: Group, plan: Plan, measures: Sequence[Measure]
-) -> Iterator[tuple[Measure, Loaded]]:
+    group: ProcessGroup, plan: LoadPlan, measures: Sequence[ComparedLine]
+) -> Iterator[tuple[ComparedLine, Loaded]]:
     """Let the group go, take every figure, freeze it again; begin anew where it wrote too much."""
     group.resume()
     for measure in measures:
@@ -315,13 +317,11 @@ def exit_code(lines: Collection[Comparison], *, is_whole: bool) -> int:
         lines: All of them.
         is_whole: Whether all rounds were held.
     """
-    verdicts = {line.verdict for line in lines}
-    if Verdict.BROKEN in verdicts:
-        return BROKEN
-    return UNMEASURED if Verdict.UNMEASURED in verdicts or not verdicts or not is_whole else 0
+    verdicts = [_CHECKED.get(line.verdict, checks.Verdict.KEPT) for line in lines]
+    return checks.exit_code(verdicts if is_whole else [*verdicts, checks.Verdict.UNMEASURED])
 
 
-def table(lines: Mapping[Measure, Comparison]) -> str:
+def table(lines: Mapping[ComparedLine, Comparison]) -> str:
     """Return every line with both medians, their ratio, and both trees' own spreads."""
     rows: list[Sequence[str]] = [("", "ours", "theirs", "ratio", "spread, ours", "theirs", "")]
     for measure, line in lines.items():
@@ -330,15 +330,7 @@ def table(lines: Mapping[Measure, Comparison]) -> str:
         ratio, *spreads = ("" if math.isnan(factor) else f"{factor:.2f}" for factor in factors)
         own = [f"{spread}x" if spread else "" for spread in spreads]
         rows.append((measure.name, *figures, ratio, *own, line.verdict.value))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if column else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=False))
-        )
-        + f"  {row[-1]}"
-        for row in rows
-    )
+    return checks.columns(rows, right=range(1, len(rows[0]) - 1))
 
 
 def _write(
@@ -352,7 +344,7 @@ def _write(
     return BUILD / name
 
 
-def reported(lines: Mapping[Measure, Comparison], figures: Figures) -> list[dict[str, Any]]:
+def reported(lines: Mapping[ComparedLine, Comparison], figures: Figures) -> list[dict[str, Any]]:
     """Return the lines as they stand in the file, with every round's figure."""
     return [
         {

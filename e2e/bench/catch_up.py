@@ -14,11 +14,11 @@ from typing import Final
 from e2e.bench.cases import Case
 from e2e.bench.engine import LATENCY_CASE, STEADY, STEADY_RATE
 from e2e.bench.figures import latency_figures
-from e2e.bench.groups import Group, Standing, System, until
 from e2e.bench.loads import Loaded
-from e2e.bench.processes import BenchError
+from e2e.bench.process_group import NodeState, ProcessGroup, System
 from e2e.bench.rows import Row
-from e2e.bench.seats import take_seats
+from e2e.harness.nodes import allocate
+from e2e.harness.waiting import HarnessError, eventually
 
 CATCH_UP: Final = "catch-up"
 HALF_LOAD: Final = "50% load"
@@ -33,11 +33,10 @@ _LOADS: Final[Mapping[str, Callable[[float], float]]] = {
 _STARTED_S: Final = 60.0
 _DEADLINE_S: Final = 600.0
 _ENDS_S: Final = 30.0
-_POLL_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class CatchUp:
     """How it went.
 
     Attributes:
@@ -80,7 +79,7 @@ def catch_up_rows(
 ) -> Iterator[Row]:
     """Yield the rows of a follower that is *behind_bytes* of bodies behind, at least."""
     for name, offered in _LOADS.items():
-        group = Group(system, take_seats(root), logs)
+        group = ProcessGroup(system, allocate(root), logs)
         try:
             group.start()
             course = _run(group, behind_bytes, seconds, offered)
@@ -97,10 +96,10 @@ def catch_up_rows(
 
 
 def _run(
-    group: Group, behind_bytes: int, seconds: float, offered: Callable[[float], float]
-) -> Course:
+    group: ProcessGroup, behind_bytes: int, seconds: float, offered: Callable[[float], float]
+) -> CatchUp:
     leader = group.wait_whole()
-    follower = (leader + 1) % len(group.seats)
+    follower = (leader + 1) % len(group.specs)
     closed = group.load.run(LATENCY_CASE, seconds, node=leader)
     rate = offered(closed.requests / closed.seconds)
     calm = group.load.run(LATENCY_CASE, seconds, node=leader, rate=rate)
@@ -108,19 +107,19 @@ def _run(
     group.nodes[follower].wait(_ENDS_S)
     begin = _standing(group, leader).last_index
     written = _write(group, leader, behind_bytes)
-    goal = _standing(group, leader).last_index
+    target = _standing(group, leader).last_index
     with ThreadPoolExecutor(1) as pool:
         over = Event()
         slices = pool.submit(_load_until, over, group, leader, rate)
         began_s = time.monotonic()
         try:
-            start_s, first, catch_up_s = _come_back(group, follower, goal)
+            start_s, first, catch_up_s = _come_back(group, follower, target)
         finally:
             over.set()
         loaded, answered_s = slices.result(), began_s + start_s
-    return Course(
+    return CatchUp(
         behind_bytes=written,
-        caught_up_bytes=written * (goal - first) / max(1, goal - begin),
+        caught_up_bytes=written * (target - first) / max(1, target - begin),
         start_s=start_s,
         catch_up_s=catch_up_s,
         calm_us=calm.latencies_us,
@@ -129,40 +128,41 @@ def _run(
     )
 
 
-def _write(group: Group, leader: int, behind_bytes: int) -> int:
-    """Append until so many bytes were acknowledged; return how many were. Raises BenchError."""
+def _write(group: ProcessGroup, leader: int, behind_bytes: int) -> int:
+    """Append until so many bytes were acknowledged; return how many were. Raises HarnessError."""
     written = 0
     while written < behind_bytes:
         loaded = group.load.run(_WRITE_CASE, _WRITE_SLICE_S, node=leader)
         if not loaded.requests:
-            raise BenchError(f"the leader took nothing for {_WRITE_SLICE_S:g} s")
+            raise HarnessError(f"the leader took nothing for {_WRITE_SLICE_S:g} s")
         written += loaded.requests * _WRITE_CASE.batch * _WRITE_CASE.size_bytes
     return written
 
 
-def _come_back(group: Group, follower: int, goal: int) -> tuple[float, int, float]:
+def _come_back(group: ProcessGroup, follower: int, target: int) -> tuple[float, int, float]:
     """Start the follower.
 
     Returns:
-        How long it took to answer, the newest entry it had then, how long it took to *goal* from
+        How long it took to answer, the newest entry it had then, how long it took to *target* from
         there.
     """
     began_s = time.monotonic()
     group.restart(follower)
-    seat = group.seats[follower]
-    first = until("the follower answers", lambda: group.system.standing(seat), _STARTED_S)
+    spec = group.specs[follower]
+    first = eventually("the follower answers", lambda: group.system.state(spec), _STARTED_S)
     answered_s = time.monotonic()
 
     def reached() -> bool | None:
-        time.sleep(_POLL_S)
-        standing = group.system.standing(seat)
-        return True if standing and standing.last_index >= goal else None
+        state = group.system.state(spec)
+        return True if state and state.last_index >= target else None
 
-    until("the follower has caught up", reached, _DEADLINE_S)
+    eventually("the follower has caught up", reached, _DEADLINE_S)
     return answered_s - began_s, first.last_index, time.monotonic() - answered_s
 
 
-def _load_until(over: Event, group: Group, leader: int, rate: float) -> list[tuple[float, Loaded]]:
+def _load_until(
+    over: Event, group: ProcessGroup, leader: int, rate: float
+) -> list[tuple[float, Loaded]]:
     """Load by short slices, each with when it began."""
     slices = []
     while not over.is_set():
@@ -176,5 +176,5 @@ def _latencies(slices: Iterable[Loaded]) -> list[float]:
     return [latency for each in slices for latency in each.latencies_us]
 
 
-def _standing(group: Group, index: int) -> Standing:
-    return until("a node answers", lambda: group.system.standing(group.seats[index]), _STARTED_S)
+def _standing(group: ProcessGroup, index: int) -> NodeState:
+    return eventually("a node answers", lambda: group.system.state(group.specs[index]), _STARTED_S)

@@ -27,7 +27,7 @@ LEAST_ROUNDS: Final = 3
 """Fewer have no median to speak of."""
 
 
-class Verdict(Enum):
+class Change(Enum):
     """What became of a line."""
 
     BROKEN = "broken"
@@ -59,7 +59,7 @@ class Comparison:
     their_spread: float
     ratio: float
     rounds: int
-    verdict: Verdict
+    verdict: Change
 
 
 def compared(
@@ -87,7 +87,7 @@ def compared(
 
 def verdict(
     ours: Sequence[float | None], theirs: Sequence[float | None], *, less_is_better: bool = False
-) -> Verdict:
+) -> Change:
     """Return what two trees' figures come to; see `compared`.
 
     A figure that is missing, or no number above zero, takes its whole round away. A line that keeps
@@ -95,14 +95,14 @@ def verdict(
     """
     pairs = _pairs(ours, theirs)
     if len(pairs) < max(LEAST_ROUNDS, len(ours) / 2):
-        return Verdict.UNMEASURED
+        return Change.UNMEASURED
     own_spread = max(_spread([pair[side] for pair in pairs]) for side in (0, 1))
     ratios = [our / their for our, their in _goodness(pairs, less_is_better=less_is_better)]
     if median(ratios) < LEAST_RATIO:
-        return Verdict.BROKEN if _is_step(ratios, own_spread) else Verdict.WITHIN
+        return Change.BROKEN if _is_step(ratios, own_spread) else Change.WITHIN
     inverse = [1 / ratio for ratio in ratios]
     is_better = median(inverse) < LEAST_RATIO and _is_step(inverse, own_spread)
-    return Verdict.BETTER if is_better else Verdict.KEPT
+    return Change.BETTER if is_better else Change.KEPT
 
 
 def _pairs(

@@ -12,13 +12,13 @@ from typing import Final
 from e2e.bench.cases import Case, engine_cases, interleaved, peer_cases
 from e2e.bench.engine import APPEND, append_row, latency_rows, measured, read_rows
 from e2e.bench.etcd import Etcd
-from e2e.bench.groups import Group, System
 from e2e.bench.java import JavaDLedger
 from e2e.bench.loads import Load, Loaded
 from e2e.bench.ours import Ours
+from e2e.bench.process_group import ProcessGroup, System
 from e2e.bench.rows import Row
 from e2e.bench.sdk import sdk_rows
-from e2e.bench.seats import take_seats
+from e2e.harness.nodes import allocate
 
 INSIDE: Final = "inside the leader"
 _WARM_UP_CASE: Final = Case(batch=1, window=64)
@@ -27,7 +27,7 @@ _MOST_DISK_BYTES: Final = 12 << 30
 """A group that wrote more begins anew, so that a long run does not fill the disk."""
 _SETTLE_S: Final = 2.0
 
-Measure = Callable[[Group], Iterator[Row]]
+Measurements = Callable[[ProcessGroup], Iterator[Row]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,30 +52,30 @@ class Contestant:
     """A system and its rows."""
 
     make: Callable[[], System]
-    measure: Measure
+    measure: Measurements
 
 
 def contestants(turns: Turns, logs: Path) -> Mapping[str, Contestant]:
     """Return who may take part, by the name the command line knows."""
 
-    def ours(group: Group) -> Iterator[Row]:
+    def ours(group: ProcessGroup) -> Iterator[Row]:
         for case in engine_cases(full=turns.full):
             yield append_row(group, case, turns.seconds)
         yield from latency_rows(group, turns.seconds)
         yield from read_rows(group, turns.seconds)
 
-    def sdk(group: Group) -> Iterator[Row]:
+    def sdk(group: ProcessGroup) -> Iterator[Row]:
         yield from sdk_rows(group, turns.seconds, logs / "sdk.log")
 
-    def peer(group: Group) -> Iterator[Row]:
+    def peer(group: ProcessGroup) -> Iterator[Row]:
         for case in peer_cases(full=turns.full):
             yield append_row(group, case, turns.seconds)
 
-    def inside(group: Group) -> Iterator[Row]:
+    def inside(group: ProcessGroup) -> Iterator[Row]:
         for case in _INSIDE_CASES:
             yield inside_row(group, case, turns.seconds)
 
-    def java(group: Group) -> Iterator[Row]:
+    def java(group: ProcessGroup) -> Iterator[Row]:
         yield from peer(group)
         yield from inside(group)
 
@@ -88,7 +88,7 @@ def contestants(turns: Turns, logs: Path) -> Mapping[str, Contestant]:
     }
 
 
-def inside_row(group: Group, case: Case, seconds: float) -> Row:
+def inside_row(group: ProcessGroup, case: Case, seconds: float) -> Row:
     """Measure batches that are made inside the leader, with no client between: its very best."""
     load = Load(group.nodes[group.wait_whole()])
 
@@ -111,10 +111,10 @@ def contest(
         logs: Where what they print goes.
     """
     with contextlib.ExitStack() as stack:
-        groups: dict[str, Group] = {}
+        groups: dict[str, ProcessGroup] = {}
         for name, contestant in chosen.items():
-            seats = take_seats(scratch / name)
-            groups[name] = Group(contestant.make(), seats, logs / name)
+            specs = allocate(scratch / name)
+            groups[name] = ProcessGroup(contestant.make(), specs, logs / name)
             stack.callback(groups[name].discard)
             _start(groups[name], turns)
             freeze(groups[name])
@@ -122,7 +122,7 @@ def contest(
             yield from _turn(groups[name], chosen[name].measure, turns)
 
 
-def _start(group: Group, turns: Turns) -> None:
+def _start(group: ProcessGroup, turns: Turns) -> None:
     """Start the group and load it before anything counts: by its client, and inside if it can."""
     group.start()
     leader = group.wait_whole()
@@ -132,7 +132,7 @@ def _start(group: Group, turns: Turns) -> None:
         Load(group.nodes[leader]).run(_INSIDE_CASES[0], seconds)
 
 
-def _turn(group: Group, measure: Measure, turns: Turns) -> Iterator[Row]:
+def _turn(group: ProcessGroup, measure: Measurements, turns: Turns) -> Iterator[Row]:
     """Let the group go, yield its rows, freeze it again; begin anew where it wrote too much."""
     group.resume()
     group.load.run(_WARM_UP_CASE, _SETTLE_S, node=group.wait_whole())
@@ -144,7 +144,7 @@ def _turn(group: Group, measure: Measure, turns: Turns) -> Iterator[Row]:
     freeze(group)
 
 
-def freeze(group: Group) -> None:
+def freeze(group: ProcessGroup) -> None:
     """Pause a group, and let the disk have what it left in the page cache.
 
     The next one's syncs would else wait behind the gigabytes of one that does not sync.

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from e2e.bench.seats import Seat
 from e2e.cluster.shell import run
+from e2e.harness.nodes import NodeSpec
 
 _TOOLS: Final = ("mkfs.ext4", "mount", "umount", "fsfreeze")
 _SIZE_BYTES: Final = 4 << 30
@@ -32,8 +32,8 @@ def why_not() -> str:
 class Disks:
     """One file system for each node, in a sparse file, mounted where its data goes."""
 
-    def __init__(self, seats: Sequence[Seat]) -> None:
-        self._mounts = [seat.directory for seat in seats]
+    def __init__(self, specs: Sequence[NodeSpec]) -> None:
+        self._mounts = [spec.directory for spec in specs]
         self._mounted: list[Path] = []
         self._frozen: set[Path] = set()
 

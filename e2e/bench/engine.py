@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from e2e.bench.cases import Case
-from e2e.bench.groups import Group
 from e2e.bench.loads import Load, Loaded
-from e2e.bench.processes import BenchError, Usage
+from e2e.bench.process_group import ProcessGroup
 from e2e.bench.rows import Row
+from e2e.harness.processes import Usage
+from e2e.harness.waiting import HarnessError
 
 APPEND: Final = "append"
 LATENCY: Final = "latency"
@@ -29,7 +30,7 @@ READ_BATCHES: Final = (256, 1)
 _WRITERS: Final = 16
 
 
-def append_row(group: Group, case: Case, seconds: float) -> Row:
+def append_row(group: ProcessGroup, case: Case, seconds: float) -> Row:
     """Measure a closed loop of appends through the leader."""
     leader = group.wait_whole()
 
@@ -40,7 +41,7 @@ def append_row(group: Group, case: Case, seconds: float) -> Row:
     return measured(group, group.load, case, load, kind=APPEND, name=case.name)
 
 
-def latency_rows(group: Group, seconds: float) -> list[Row]:
+def latency_rows(group: ProcessGroup, seconds: float) -> list[Row]:
     """Measure an open loop at shares of what the closed loop reaches before, and at `STEADY`."""
     case, leader = LATENCY_CASE, group.wait_whole()
     group.load.run(case, _SETTLE_S, node=leader)
@@ -58,14 +59,14 @@ def latency_rows(group: Group, seconds: float) -> list[Row]:
     return [*shares, row(STEADY, STEADY_RATE)]
 
 
-def read_rows(group: Group, seconds: float) -> list[Row]:
+def read_rows(group: ProcessGroup, seconds: float) -> list[Row]:
     """Measure the native read of committed messages, some just written, through a follower."""
     return [_read_row(group, batch, seconds) for batch in READ_BATCHES]
 
 
-def _read_row(group: Group, batch: int, seconds: float) -> Row:
+def _read_row(group: ProcessGroup, batch: int, seconds: float) -> Row:
     leader = group.wait_whole()
-    follower = (leader + 1) % len(group.seats)
+    follower = (leader + 1) % len(group.specs)
     group.load.run(Case(batch=batch, window=_WRITERS), seconds, node=leader)
     case = Case(batch=batch, window=_READERS)
 
@@ -77,14 +78,14 @@ def _read_row(group: Group, batch: int, seconds: float) -> Row:
 
 
 def measured(
-    group: Group, load: Load, case: Case, work: Callable[[], Loaded], *, kind: str, name: str
+    group: ProcessGroup, load: Load, case: Case, work: Callable[[], Loaded], *, kind: str, name: str
 ) -> Row:
     """Run *work* and return its row, with what each node and *load* took meanwhile."""
     before, began_s = _usages(group, load), time.monotonic()
     loaded = work()
     after, ended_s = _usages(group, load), time.monotonic()
     if not all(node.is_running() for node in group.nodes):
-        raise BenchError(f"{group.system.name}: a node ended while {name} was measured")
+        raise HarnessError(f"{group.system.name}: a node ended while {name} was measured")
     figures = loaded.figures(case.batch)
     return Row(
         kind=kind,
@@ -98,7 +99,7 @@ def measured(
     )
 
 
-def _usages(group: Group, load: Load) -> list[Usage | None]:
+def _usages(group: ProcessGroup, load: Load) -> list[Usage | None]:
     """Return what each node took so far, and the client, unless a node is its own client."""
     client = None if load.child in group.nodes else load.child.usage()
     return [*group.usages(), client]

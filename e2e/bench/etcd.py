@@ -7,10 +7,11 @@ import urllib.request
 from collections.abc import Sequence
 from typing import Any
 
-from e2e.bench.groups import Standing
-from e2e.bench.processes import Command
-from e2e.bench.seats import HOST, Link, Seat
+from e2e.bench.process_group import NodeState
 from e2e.cluster import binaries
+from e2e.harness.nodes import Link, NodeSpec
+from e2e.harness.ports import HOST
+from e2e.harness.processes import Command
 
 _ASK_S = 0.5
 _QUOTA_BYTES = 8 << 30
@@ -28,17 +29,17 @@ class Etcd:
         self._server = binaries.etcd_peer()
         self._load = binaries.etcd_load()
 
-    def node(self, seat: Seat, seats: Sequence[Seat]) -> Command:
+    def node(self, spec: NodeSpec, specs: Sequence[NodeSpec]) -> Command:
         """See `System`. Its peers' addresses are advertised, so each is a link that can be cut."""
-        cluster = ",".join(f"{each.name}=http://{each.link_address}" for each in seats)
-        clients = f"http://{HOST}:{seat.client_port}"
+        cluster = ",".join(f"{each.name}=http://{each.link_address}" for each in specs)
+        clients = f"http://{HOST}:{spec.client_port}"
         options = {
-            "name": seat.name,
-            "data-dir": str(seat.directory / "data"),
+            "name": spec.name,
+            "data-dir": str(spec.directory / "data"),
             "listen-client-urls": clients,
             "advertise-client-urls": clients,
-            "listen-peer-urls": f"http://{seat.own_address}",
-            "initial-advertise-peer-urls": f"http://{seat.link_address}",
+            "listen-peer-urls": f"http://{spec.own_address}",
+            "initial-advertise-peer-urls": f"http://{spec.link_address}",
             "initial-cluster": cluster,
             "initial-cluster-state": "new",
             "quota-backend-bytes": str(_QUOTA_BYTES),
@@ -47,17 +48,17 @@ class Etcd:
         argv = [f"--{name}={value}" for name, value in options.items()]
         return Command((self._server, *argv))
 
-    def load(self, seats: Sequence[Seat]) -> Command:
+    def load(self, specs: Sequence[NodeSpec]) -> Command:
         """See `System`."""
-        endpoints = ",".join(f"http://{HOST}:{seat.client_port}" for seat in seats)
+        endpoints = ",".join(f"http://{HOST}:{spec.client_port}" for spec in specs)
         return Command((self._load, endpoints), answers=True)
 
-    def found(self, seats: Sequence[Seat]) -> None:
+    def found(self, specs: Sequence[NodeSpec]) -> None:
         """See `System`. Its command line founds the cluster."""
 
-    def standing(self, seat: Seat) -> Standing | None:
+    def state(self, spec: NodeSpec) -> NodeState | None:
         """See `System`."""
-        url = f"http://{HOST}:{seat.client_port}/v3/maintenance/status"
+        url = f"http://{HOST}:{spec.client_port}/v3/maintenance/status"
         request = urllib.request.Request(url, b"{}", {"Content-Type": "application/json"})
         try:
             with urllib.request.urlopen(request, timeout=_ASK_S) as response:  # noqa: S310
@@ -66,10 +67,10 @@ class Etcd:
             return None
 
 
-def parse_status(told: dict[str, Any]) -> Standing:
+def parse_status(told: dict[str, Any]) -> NodeState:
     """Read the answer of Maintenance.Status, numbers in strings as its gateway writes them."""
     leader = told.get("leader", "0")
-    return Standing(
+    return NodeState(
         leads=leader == told["header"]["member_id"],
         term=int(told.get("raftTerm", 0)),
         is_ready=leader != "0" and not told.get("errors"),

@@ -16,13 +16,12 @@ from e2e.bench import disks as frozen
 from e2e.bench.cases import Case
 from e2e.bench.disks import Disks
 from e2e.bench.faults import KILL, STOP, TERM, Fault, cut, stall
-from e2e.bench.figures import quantile
-from e2e.bench.gaps import Gap, has_resumed, longest_gap
-from e2e.bench.groups import Group, Standing, System
-from e2e.bench.links import Links
-from e2e.bench.processes import BenchError
+from e2e.bench.figures import Gap, has_resumed, longest_gap, quantile
+from e2e.bench.process_group import NodeState, ProcessGroup, System
 from e2e.bench.rows import Row
-from e2e.bench.seats import take_seats
+from e2e.harness.nodes import allocate
+from e2e.harness.proxy import Links
+from e2e.harness.waiting import HarnessError
 
 FAILOVER: Final = "failover"
 _RECENT_S: Final = 0.5
@@ -30,7 +29,7 @@ _STEADY_S: Final = 1.0
 _GIVE_UP_S: Final = 30.0
 _POLL_S: Final = 0.05
 _WARM_UP_CASE: Final = Case(batch=1, window=16, size_bytes=128)
-Prepared = tuple[Group, tuple[Fault, ...]]
+Prepared = tuple[ProcessGroup, tuple[Fault, ...]]
 """A running group, and what can be done to it."""
 
 
@@ -43,7 +42,7 @@ class Trials:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TrialOutcome:
     """One trial.
 
     Attributes:
@@ -78,15 +77,15 @@ def failover_rows(system: System, trials: Trials, scratch: Path, logs: Path) -> 
 
 @contextlib.contextmanager
 def _plain(system: System, root: Path, logs: Path) -> Iterator[Prepared]:
-    group = Group(system, take_seats(root), logs)
+    group = ProcessGroup(system, allocate(root), logs)
     with _running(group):
         yield group, (KILL, TERM, STOP)
 
 
 @contextlib.contextmanager
 def _linked(system: System, root: Path, logs: Path) -> Iterator[Prepared]:
-    group = Group(system, take_seats(root, system.link), logs)
-    links = Links(group.seats, lambda: [node.pid for node in group.nodes])
+    group = ProcessGroup(system, allocate(root, system.link), logs)
+    links = Links(group.specs, lambda: [node.pid for node in group.nodes])
     links.start()
     try:
         with _running(group):
@@ -97,8 +96,8 @@ def _linked(system: System, root: Path, logs: Path) -> Iterator[Prepared]:
 
 @contextlib.contextmanager
 def _mounted(system: System, root: Path, logs: Path) -> Iterator[Prepared]:
-    group = Group(system, take_seats(root), logs)
-    disks = Disks(group.seats)
+    group = ProcessGroup(system, allocate(root), logs)
+    disks = Disks(group.specs)
     try:
         disks.mount()
         with _running(group):
@@ -111,7 +110,7 @@ def _mounted(system: System, root: Path, logs: Path) -> Iterator[Prepared]:
 
 
 @contextlib.contextmanager
-def _running(group: Group) -> Iterator[None]:
+def _running(group: ProcessGroup) -> Iterator[None]:
     try:
         group.start()
         group.load.run(_WARM_UP_CASE, group.system.warm_up_s, node=group.wait_whole())
@@ -120,7 +119,7 @@ def _running(group: Group) -> Iterator[None]:
         group.discard()
 
 
-def _row(group: Group, fault: Fault, trials: Trials, rng: random.Random) -> Row:
+def _row(group: ProcessGroup, fault: Fault, trials: Trials, rng: random.Random) -> Row:
     outcomes = [_trial(group, fault, rng) for _ in range(trials.count)]
     return Row(
         kind=FAILOVER,
@@ -134,10 +133,10 @@ def _row(group: Group, fault: Fault, trials: Trials, rng: random.Random) -> Row:
     )
 
 
-def _trial(group: Group, fault: Fault, rng: random.Random) -> Outcome:
+def _trial(group: ProcessGroup, fault: Fault, rng: random.Random) -> TrialOutcome:
     """Make the fault under a steady writer, watch, take it back, and wait for all nodes."""
     victim = group.wait_whole()
-    group.load.start_steady(node=(victim + 1) % len(group.seats))
+    group.load.start_steady(node=(victim + 1) % len(group.specs))
     acks_s = _until_steady(group, [], _GIVE_UP_S)
     time.sleep(rng.uniform(0, 0.3))
     fault_s = time.monotonic()
@@ -154,11 +153,11 @@ def _trial(group: Group, fault: Fault, rng: random.Random) -> Outcome:
     if not group.nodes[victim].is_running():
         group.restart(victim)
     gap = longest_gap(acks_s, fault_s=fault_s, end_s=end_s, recent_s=_RECENT_S)
-    return Outcome(gap, successor is not None, successor.phases if successor else {}, amiss)
+    return TrialOutcome(gap, successor is not None, successor.phases if successor else {}, amiss)
 
 
 def _until_steady(
-    group: Group, acks_s: list[float], give_up_s: float, *, at_least_s: float = 0.0
+    group: ProcessGroup, acks_s: list[float], give_up_s: float, *, at_least_s: float = 0.0
 ) -> list[float]:
     """Return all acknowledgements up to when they flow again, or up to the time to give up."""
     began_s = time.monotonic()
@@ -169,23 +168,23 @@ def _until_steady(
             return acks_s
         time.sleep(_POLL_S)
     if not acks_s:
-        raise BenchError(f"{group.system.name}: the steady writer had no acknowledgement")
+        raise HarnessError(f"{group.system.name}: the steady writer had no acknowledgement")
     return acks_s
 
 
-def _successor(group: Group, victim: int) -> Standing | None:
+def _successor(group: ProcessGroup, victim: int) -> NodeState | None:
     """Return what the newest leader says if it is not the victim."""
     leader = group.leader()
-    return None if leader is None or leader == victim else group.standings()[leader]
+    return None if leader is None or leader == victim else group.states()[leader]
 
 
-def deaths(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+def deaths(outcomes: Sequence[TrialOutcome]) -> tuple[str, ...]:
     """Return how often the victim ended by itself, and how: who reads the gaps has to know."""
     ends = Counter(outcome.amiss for outcome in outcomes if outcome.amiss)
     return tuple(f"{count} of {len(outcomes)} {amiss}" for amiss, count in sorted(ends.items()))
 
 
-def moved(outcomes: Sequence[Outcome]) -> dict[str, float]:
+def moved(outcomes: Sequence[TrialOutcome]) -> dict[str, float]:
     """Return how often leadership went to another node: a fault may be survived without that."""
     return {"moved": float(sum(outcome.has_moved for outcome in outcomes))}
 

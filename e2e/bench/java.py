@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from e2e.bench.groups import Standing
-from e2e.bench.processes import BenchError, Command
-from e2e.bench.seats import Link, Seat
+from e2e.bench.process_group import NodeState
 from e2e.cluster import packages
 from e2e.cluster.layout import Layout, default_layout
 from e2e.cluster.shell import run
 from e2e.cluster.steps import Steps
+from e2e.harness.nodes import Link, NodeSpec
+from e2e.harness.processes import Command
+from e2e.harness.waiting import HarnessError
 
 NAME: Final = "java-dledger"
 DEFAULT_HEARTBEAT_MS: Final = 2000
@@ -56,34 +57,34 @@ class JavaDLedger:
         ) + ["batch push"] * self._batch_push
         return NAME + (f" ({', '.join(changed)})" if changed else "")
 
-    def node(self, seat: Seat, seats: Sequence[Seat]) -> Command:
+    def node(self, spec: NodeSpec, specs: Sequence[NodeSpec]) -> Command:
         """See `System`."""
-        (seat.directory / "role.json").unlink(missing_ok=True)
-        known = (e.own_address if e == seat else e.link_address for e in seats)
-        peers = ";".join(f"{e.name}-{at}" for e, at in zip(seats, known, strict=True))
+        (spec.directory / "role.json").unlink(missing_ok=True)
+        known = (e.own_address if e == spec else e.link_address for e in specs)
+        peers = ";".join(f"{e.name}-{at}" for e, at in zip(specs, known, strict=True))
         push = str(self._batch_push).lower()
-        arguments = (seat.name, peers, str(seat.directory), str(self._heartbeat_ms), push)
+        arguments = (spec.name, peers, str(spec.directory), str(self._heartbeat_ms), push)
         return self._java("Server", *arguments)
 
-    def load(self, seats: Sequence[Seat]) -> Command:
+    def load(self, specs: Sequence[NodeSpec]) -> Command:
         """See `System`. Its clients come through the peers' port, which no cut link leads to."""
-        return self._java("Client", ";".join(f"{e.name}-{e.own_address}" for e in seats))
+        return self._java("Client", ";".join(f"{e.name}-{e.own_address}" for e in specs))
 
     def _java(self, main: str, *arguments: str) -> Command:
         argv = ("java", *_JVM, "-cp", self._class_path, main, "bench", *arguments)
         return Command(argv, answers=True)
 
-    def found(self, seats: Sequence[Seat]) -> None:
+    def found(self, specs: Sequence[NodeSpec]) -> None:
         """See `System`. The nodes' arguments found the group."""
 
-    def standing(self, seat: Seat) -> Standing | None:
+    def state(self, spec: NodeSpec) -> NodeState | None:
         """See `System`: the server notes its role in a file."""
         try:
-            told = json.loads((seat.directory / "role.json").read_text("utf-8"))
+            told = json.loads((spec.directory / "role.json").read_text("utf-8"))
         except (FileNotFoundError, ValueError):
             return None
         leads = told["role"] == "LEADER"
-        return Standing(
+        return NodeState(
             leads=leads, term=told["term"], is_ready=leads or told["role"] == "FOLLOWER"
         )
 
@@ -92,9 +93,9 @@ def ensure_built(layout: Layout) -> str:
     """Fetch the jars and compile our sources, unless both are cached; return the class path.
 
     Raises:
-        BenchError: A jar is not the one that was pinned.
+        HarnessError: A jar is not the one that was pinned.
     """
-    built = layout.cache / f"java-peer-{_key()}"
+    built = layout.cache / f"java-peer-{digest_of(_SOURCES)}"
     if not built.exists():
         steps = Steps()
         packages.ensure(layout, _PACKAGES, steps)
@@ -103,36 +104,48 @@ def ensure_built(layout: Layout) -> str:
     return f"{built / 'classes'}:{built / 'lib' / '*'}"
 
 
-def _key() -> str:
+def digest_of(folder: Path) -> str:
+    """Return 12 hex digits that change when a file of the folder does."""
     digest = hashlib.sha256()
-    for path in sorted(_SOURCES.iterdir()):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    for path in sorted(each for each in folder.rglob("*") if each.is_file()):
+        digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
 
 
 def _build(built: Path) -> None:
     partial = built.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    (partial / "classes").mkdir(parents=True)
-    lib = partial / "lib"
-    fetch = ("mvn", "-B", "-q", "-f", _SOURCES / "pom.xml", _COPY, f"-DoutputDirectory={lib}")
-    run(*fetch, "-DincludeScope=runtime", timeout_s=_FETCH_S)
-    check_jars(lib, (_SOURCES / "jars.sha256").read_text("ascii"))
-    sources = sorted(_SOURCES.glob("*.java"))
-    run("javac", "-d", partial / "classes", "-cp", f"{lib}/*", *sources, timeout_s=_FETCH_S)
+    partial.mkdir(parents=True)
+    compile_java(_SOURCES, partial)
     partial.rename(built)
+
+
+def compile_java(sources: Path, folder: Path, log: Path | None = None) -> None:
+    """Fetch the jars of a folder of sources, check them, and compile it into ``classes``.
+
+    Raises:
+        HarnessError: A jar is not the one that was pinned.
+        CommandFailed: Maven or the compiler failed.
+    """
+    lib, classes = folder / "lib", folder / "classes"
+    fetch = ("mvn", "-B", "-q", "-f", sources / "pom.xml", _COPY, f"-DoutputDirectory={lib}")
+    run(*fetch, "-DincludeScope=runtime", log=log, timeout_s=_FETCH_S)
+    check_jars(lib, (sources / "jars.sha256").read_text("ascii"))
+    classes.mkdir()
+    files = sorted(sources.glob("*.java"))
+    run("javac", "-d", classes, "-cp", f"{lib}/*", *files, log=log, timeout_s=_FETCH_S)
 
 
 def check_jars(lib: Path, pinned: str) -> None:
     """Compare what was fetched with the pinned digests, one ``digest  name`` a line.
 
     Raises:
-        BenchError: One is missing, differs, or is not pinned.
+        HarnessError: One is missing, differs, or is not pinned.
     """
     wanted = {name: digest for digest, name in (line.split() for line in pinned.splitlines())}
     found = {jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in lib.glob("*.jar")}
     for name in sorted(wanted.keys() | found.keys()):
         if wanted.get(name) != found.get(name):
-            raise BenchError(
+            raise HarnessError(
                 f"{name}: SHA-256 {found.get(name)}, but java/jars.sha256 has {wanted.get(name)}"
             )

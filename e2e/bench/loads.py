@@ -22,9 +22,10 @@ from typing import Any, Final
 
 from e2e.bench.cases import Case
 from e2e.bench.figures import latency_figures
-from e2e.bench.processes import Child
+from e2e.harness.processes import ChildProcess
 
 _ANSWER_S: Final = 60.0
+_STEADY_BYTES: Final = 128
 PACE_S: Final = 0.002
 """Between an acknowledgement and the steady writer's next request: how fine a gap can be seen."""
 
@@ -54,39 +55,35 @@ class Loaded:
 class Load:
     """A running load program."""
 
-    def __init__(self, child: Child) -> None:
+    def __init__(self, child: ChildProcess) -> None:
         self.child = child
 
     def run(
         self, case: Case, seconds: float, *, mode: str = "append", node: int = 0, rate: float = 0
     ) -> Loaded:
         """Load the group; *rate* is in requests a second, 0 for a closed loop."""
-        answer = self._ask(
-            mode=mode,
-            node=node,
-            size_bytes=case.size_bytes,
-            batch=case.batch,
-            window=case.window,
-            seconds=seconds,
-            rate=rate,
-            timeout_s=seconds + _ANSWER_S,
-        )
+        answer = self.ask(
+            mode, node=node, size_bytes=case.size_bytes, batch=case.batch, window=case.window,
+            seconds=seconds, rate=rate,
+        )  # fmt: skip
         return Loaded(**answer)
 
-    def start_steady(self, *, node: int, size_bytes: int = 128) -> None:
+    def start_steady(self, *, node: int) -> None:
         """Start the steady writer, through *node* if the system's client lets one choose."""
-        self._ask(mode="steady", node=node, size_bytes=size_bytes, pace_s=PACE_S)
+        self.ask("steady", node=node, size_bytes=_STEADY_BYTES, pace_s=PACE_S)
 
     def acks_s(self) -> list[float]:
         """Return when the steady writer had acknowledgements, since the last question."""
-        return _seconds(self._ask(mode="acks"))
+        return _seconds(self.ask("acks"))
 
     def stop_steady(self) -> list[float]:
         """End the steady writer; return the acknowledgements since the last question."""
-        return _seconds(self._ask(mode="stop"))
+        return _seconds(self.ask("stop"))
 
-    def _ask(self, *, timeout_s: float = _ANSWER_S, **request: Any) -> dict[str, Any]:
-        return self.child.ask(request, timeout_s=timeout_s)
+    def ask(self, mode: str, *, answer_s: float = _ANSWER_S, **more: Any) -> dict[str, Any]:
+        """Ask the program for one thing; it answers *answer_s* after the ``seconds`` it takes."""
+        timeout_s = answer_s + more.get("seconds", 0)
+        return self.child.ask({"mode": mode, **more}, timeout_s=timeout_s)
 
 
 def _seconds(answer: dict[str, Any]) -> list[float]:

@@ -9,154 +9,93 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import sys
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Final
 
 import uvloop
 
 from dledger.client import AppendStream, Client
 from dledger.errors import DledgerError
 from e2e.bench.figures import send_times
+from e2e.bench.load_server import Answer, Tally, closed_loop, open_loop, serve
 
 QUEUES: Final = 8
 _ATTEMPT_S: Final = 30.0
-_MAX_UNDER_WAY: Final = 4096
-"""Requests of an open loop at once; beyond, a due request waits, and its latency shows it."""
 
 
 def main() -> int:
     """Answer until the input ends."""
-    return uvloop.run(serve(sys.argv[1].split(",")))
+    return uvloop.run(_serve(sys.argv[1].split(",")))
 
 
-async def serve(endpoints: list[str]) -> int:
-    """Answer one request after the other."""
+async def _serve(endpoints: list[str]) -> int:
     writer = Steady(endpoints)
-    modes: dict[str, Callable[[dict[str, Any]], Coroutine[Any, Any, dict[str, Any]]]] = {
-        "append": lambda asked: append(endpoints[asked["node"]], asked),
-        "read": lambda asked: read(endpoints[asked["node"]], asked),
-        "steady": writer.start,
-        "acks": writer.acks,
-        "stop": writer.stop,
-    }
-    loop = asyncio.get_running_loop()
-    while line := await loop.run_in_executor(None, sys.stdin.readline):
-        asked = json.loads(line)
-        try:
-            answer = await modes[asked["mode"]](asked)
-        except DledgerError as error:
-            answer = {"error": str(error)}
-        print(json.dumps(answer), flush=True)
-    return 0
-
-
-class Tally:
-    """What is counted while a load runs."""
-
-    def __init__(self, seconds: float) -> None:
-        self.began_s = time.monotonic()
-        self.end_s = self.began_s + seconds
-        self.seconds = seconds
-        self.latencies_us: list[int] = []
-        self.failures = 0
-
-    async def call(self, attempt: Coroutine[Any, Any, Any], due_s: float, *, late: bool) -> None:
-        """Await *attempt*; *late* answers, behind the end, count in an open loop only."""
-        try:
-            await attempt
-        except DledgerError:
-            self.failures += 1
-            return
-        now_s = time.monotonic()
-        if late or now_s <= self.end_s:
-            self.latencies_us.append(round((now_s - due_s) * 1e6))
-
-    def answer(self) -> dict[str, Any]:
-        """Return it in the bench's language."""
-        return {
-            "requests": len(self.latencies_us),
-            "failures": self.failures,
-            "seconds": self.seconds,
-            "latencies_us": self.latencies_us,
+    return await serve(
+        {
+            "append": lambda node, **asked: append(endpoints[node], **asked),
+            "read": lambda node, **asked: read(endpoints[node], **asked),
+            "steady": writer.start,
+            "acks": writer.acks,
+            "stop": writer.stop,
         }
+    )
 
 
-def topic_of(asked: dict[str, Any]) -> str:
-    """Return the topic of the messages that are asked for."""
-    return f"bench-{asked['size_bytes']}-{asked['batch']}"
+def topic_of(size_bytes: int, batch: int) -> str:
+    """Return the topic of messages of a size and batch size."""
+    return f"bench-{size_bytes}-{batch}"
 
 
-async def append(endpoint: str, asked: dict[str, Any]) -> dict[str, Any]:
+async def append(
+    endpoint: str, *, size_bytes: int, batch: int, window: int, seconds: float, rate: float
+) -> Answer:
     """Append batches in a closed or an open loop."""
-    bodies = [os.urandom(asked["size_bytes"]) for _ in range(asked["batch"])]
-    topic = topic_of(asked)
+    bodies = [os.urandom(size_bytes) for _ in range(batch)]
+    topic = topic_of(size_bytes, batch)
     async with Client(endpoint, timeout_s=_ATTEMPT_S) as client:
         await client.create_topic(topic, queues=QUEUES)
     async with AppendStream(endpoint, timeout_s=_ATTEMPT_S) as stream:
         await stream.append(topic, bodies)  # connecting is no part of what is measured
-        tally = Tally(asked["seconds"])
-        if asked["rate"] > 0:
-            await _open_loop(tally, asked["rate"], lambda: stream.append(topic, bodies))
+        tally = Tally(seconds)
+
+        async def attempt(due_s: float) -> None:
+            try:
+                await stream.append(topic, bodies)
+                tally.note(due_s, late=rate > 0)  # an open loop waits for what it has begun
+            except DledgerError:
+                tally.note_failure()
+
+        if rate > 0:
+            await open_loop(send_times(rate, seconds), attempt)
         else:
-            await _closed_loop(tally, asked["window"], lambda: stream.append(topic, bodies))
+            await closed_loop(window, seconds, attempt)
     return tally.answer()
 
 
-async def _closed_loop(
-    tally: Tally, window: int, attempt: Callable[[], Coroutine[Any, Any, Any]]
-) -> None:
-    async def worker() -> None:
-        while (due_s := time.monotonic()) < tally.end_s:
-            await tally.call(attempt(), due_s, late=False)
-
-    await asyncio.gather(*(worker() for _ in range(window)))
-
-
-async def _open_loop(
-    tally: Tally, rate: float, attempt: Callable[[], Coroutine[Any, Any, Any]]
-) -> None:
-    free = asyncio.Semaphore(_MAX_UNDER_WAY)
-
-    async def one(due_s: float) -> None:
-        try:
-            await tally.call(attempt(), due_s, late=True)
-        finally:
-            free.release()
-
-    async with asyncio.TaskGroup() as group:
-        for offset_s in send_times(rate, tally.seconds):
-            due_s = tally.began_s + offset_s
-            await asyncio.sleep(max(0.0, due_s - time.monotonic()))
-            await free.acquire()
-            group.create_task(one(due_s))
-
-
-async def read(endpoint: str, asked: dict[str, Any]) -> dict[str, Any]:
+async def read(
+    endpoint: str, *, size_bytes: int, batch: int, window: int, seconds: float, rate: float
+) -> Answer:
     """Read committed messages, each batch taken apart."""
-    topic = topic_of(asked)
+    del rate
+    topic = topic_of(size_bytes, batch)
     counts = [0] * QUEUES
     began_s = time.monotonic()
     async with Client(endpoint) as client:
-
-        async def queue(queue_id: int) -> None:
-            async for batch in client.read_batches(topic, queue_id):
-                counts[queue_id] += len(batch.bodies())
-
         pending = list(range(QUEUES))
 
         async def reader() -> None:
             while pending:
-                await queue(pending.pop())
+                queue_id = pending.pop()
+                async for found in client.read_batches(topic, queue_id):
+                    counts[queue_id] += len(found.bodies())
 
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(asked["seconds"]):
-                await asyncio.gather(*(reader() for _ in range(asked["window"])))
+            async with asyncio.timeout(seconds):
+                await asyncio.gather(*(reader() for _ in range(window)))
     took_s = time.monotonic() - began_s
-    batches = sum(counts) // asked["batch"]
+    batches = sum(counts) // batch
     return {"requests": batches, "failures": 0, "seconds": took_s, "latencies_us": []}
 
 
@@ -169,14 +108,13 @@ class Steady:
         self._failures = 0
         self._task: asyncio.Task[None] | None = None
 
-    async def start(self, asked: dict[str, Any]) -> dict[str, Any]:
+    async def start(self, *, node: int, size_bytes: int, pace_s: float) -> Answer:
         """Start to write through one node."""
-        endpoint = self._endpoints[asked["node"]]
-        self._task = asyncio.create_task(self._write(endpoint, asked))
+        self._task = asyncio.create_task(self._write(self._endpoints[node], size_bytes, pace_s))
         return {"acks_ns": [], "failures": 0}
 
-    async def _write(self, endpoint: str, asked: dict[str, Any]) -> None:
-        body = os.urandom(asked["size_bytes"])
+    async def _write(self, endpoint: str, size_bytes: int, pace_s: float) -> None:
+        body = os.urandom(size_bytes)
         async with Client(endpoint, timeout_s=_ATTEMPT_S) as client:
             while True:
                 try:
@@ -184,21 +122,21 @@ class Steady:
                     self._acks_ns.append(time.monotonic_ns())
                 except DledgerError:
                     self._failures += 1
-                await asyncio.sleep(asked["pace_s"])
+                await asyncio.sleep(pace_s)
 
-    async def acks(self, _: dict[str, Any]) -> dict[str, Any]:
+    async def acks(self) -> Answer:
         """Return what came since the last question."""
         taken = {"acks_ns": self._acks_ns, "failures": self._failures}
         self._acks_ns, self._failures = [], 0
         return taken
 
-    async def stop(self, asked: dict[str, Any]) -> dict[str, Any]:
+    async def stop(self) -> Answer:
         """End the writer."""
         assert self._task is not None
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
-        return await self.acks(asked)
+        return await self.acks()
 
 
 if __name__ == "__main__":

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-import threading
 import uuid
-from collections.abc import Coroutine, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
 
 from dledger.client import AdminClient
 from dledger.common.status import NodeStatus
-from dledger.errors import DledgerError
-from dledger.types import Member, NodeId
-from e2e.bench.groups import Standing, until
-from e2e.bench.processes import Command
+from e2e.bench.process_group import NodeState
 from e2e.bench.rows import OURS
-from e2e.bench.seats import HOST, Link, Seat
-
-T = TypeVar("T")
+from e2e.harness.nodes import Link, NodeSpec, finished, member_of, node_command, status
+from e2e.harness.processes import Command
+from e2e.harness.waiting import eventually
 
 _FOUNDED_S = 60.0
 _GROUP_ID = str(uuid.uuid4())
@@ -51,50 +44,45 @@ class Ours:
         self._settings = dict(settings or {})
         self._python, self._environment = python, dict(environment or {})
 
-    def node(self, seat: Seat, seats: Sequence[Seat]) -> Command:  # noqa: ARG002 - founding tells
+    def node(self, spec: NodeSpec, specs: Sequence[NodeSpec]) -> Command:  # noqa: ARG002 - founding tells
         """See `System`."""
-        settings = {
-            "name": seat.name,
-            "group": "bench",
-            "data_dir": str(seat.directory / "data"),
-            "advertise_host": HOST,
-            "peer_host": seat.link_host,
-            "listen_host": HOST,
-            "client_port": str(seat.client_port),
-            "client_tls_port": "0",
-            "peer_port": str(seat.peer_port),
-            "replication_port": str(seat.replication_port),
-            "http_port": str(seat.http_port),
-            **({"group_id": _GROUP_ID} if self._tells_group else {}),
-            **self._settings,
-        }
-        argv = (self._python, "-m", "dledger", "node")
-        told = {f"DLEDGER_{key.upper()}": value for key, value in settings.items()}
-        return Command(argv, self._environment | told)
+        group = {"group": "bench", "peer_host": spec.link_host}
+        group |= {"group_id": _GROUP_ID} if self._tells_group else {}
+        return node_command(
+            spec,
+            group | self._settings,
+            python=self._python,
+            environment=self._environment,
+        )
 
-    def load(self, seats: Sequence[Seat]) -> Command:
+    def load(self, specs: Sequence[NodeSpec]) -> Command:
         """See `System`."""
-        endpoints = ",".join(f"{HOST}:{seat.client_port}" for seat in seats)
+        endpoints = ",".join(spec.endpoint for spec in specs)
         argv = (self._python, "-m", self.load_module, endpoints)
         return Command(argv, self._environment, answers=True)
 
-    def found(self, seats: Sequence[Seat]) -> None:
+    def found(self, specs: Sequence[NodeSpec]) -> None:
         """See `System`."""
-        statuses = [until("our nodes answer", lambda s=s: status(s), _FOUNDED_S) for s in seats]  # type: ignore[misc]
-        if any(status.group_id for status in statuses):
-            return
-        members = [
-            Member(id=NodeId(s.node_id), name=s.name, address=seat.link_address)
-            for s, seat in zip(statuses, seats, strict=True)
+        answers = [
+            eventually("our nodes answer", lambda s=s: status(s.own_address), _FOUNDED_S)  # type: ignore[misc]
+            for s in specs
         ]
-        _done(_bootstrap(seats[0], members))
+        if any(answer.group_id for answer in answers):
+            return
+        members = [member_of(a, s.link_address) for a, s in zip(answers, specs, strict=True)]
 
-    def standing(self, seat: Seat) -> Standing | None:
-        """See `System`."""
-        told = status(seat)
+        async def bootstrap() -> None:
+            async with AdminClient(specs[0].own_address) as admin:
+                await admin.bootstrap(_GROUP_ID, members)
+
+        finished(bootstrap())
+
+    def state(self, spec: NodeSpec) -> NodeState | None:
+        """See `System`. The node is asked through its own port, cut links or not."""
+        told = status(spec.own_address)
         if told is None:
             return None
-        return Standing(
+        return NodeState(
             leads=told.role == "leader",
             term=told.term,
             is_ready=told.ready,
@@ -112,33 +100,3 @@ def _phases(told: NodeStatus) -> dict[str, float]:
         "elected_ms": record.elected_ms,
         "first_ack_ms": record.first_ack_ms,
     }
-
-
-def status(seat: Seat) -> NodeStatus | None:
-    """Ask the node of *seat* through its own port, cut links or not."""
-    try:
-        return _done(_status(seat))
-    except DledgerError:
-        return None
-
-
-@cache
-def _loop() -> asyncio.AbstractEventLoop:
-    """Return the loop for all of this process's calls: gRPC does not outlive one unharmed."""
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="calls", daemon=True).start()
-    return loop
-
-
-def _done(work: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run_coroutine_threadsafe(work, _loop()).result()
-
-
-async def _status(seat: Seat) -> NodeStatus:
-    async with AdminClient(seat.own_address, timeout_s=1.0) as admin:
-        return await admin.status()
-
-
-async def _bootstrap(seat: Seat, members: list[Member]) -> None:
-    async with AdminClient(seat.own_address) as admin:
-        await admin.bootstrap(_GROUP_ID, members)

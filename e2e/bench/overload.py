@@ -25,22 +25,22 @@ from typing import Any, Final
 from e2e.bench import machine
 from e2e.bench.cases import Case
 from e2e.bench.figures import latency_figures
-from e2e.bench.flatness import Life
-from e2e.bench.groups import Group
 from e2e.bench.loads import Load
 from e2e.bench.ours import Ours
-from e2e.bench.processes import BenchError, Child
-from e2e.bench.results import BUILD, LOGS, home, run_of, write
+from e2e.bench.process_group import ProcessGroup
+from e2e.bench.results import BUILD, LOGS, add_arguments, home, keep, names
 from e2e.bench.rows import OURS, Row
-from e2e.bench.seats import take_seats
-from e2e.bench.verdicts import BROKEN, Line, exit_code, judged, keeps
-from e2e.bench.watching import Watcher
+from e2e.bench.sampler import Life, Sampler
+from e2e.harness.checks import BROKEN, Bound, exit_code, judged, keeps
+from e2e.harness.nodes import allocate
+from e2e.harness.processes import ChildProcess
+from e2e.harness.waiting import HarnessError
 
 OVERLOAD: Final = "overload"
 FLOOD: Final = "10x the rate"
 UNTYPED: Final = "errors without a name"
 LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {FLOOD: frozenset({UNTYPED})}
-"""By row: lines that are known to be missed here, with the cause in docs/performance.md."""
+"""By row: lines that are known to be missed here; `left_out` has the cause."""
 CASE: Final = Case(batch=16, window=32)
 """What sustains, and comes back."""
 _LARGE: Final = 4 << 20
@@ -48,7 +48,6 @@ _SLICE_S: Final = 1.0
 _BACK_SHARE: Final = 0.8
 _GIVE_UP_S: Final = 30.0
 _CALM_S: Final = 4.0
-_ANSWER_S: Final = 60.0
 
 
 class Overloaded(Ours):
@@ -61,13 +60,22 @@ class Overloaded(Ours):
 class Bench:
     """A running group and two programs that load it: one too much, one as ever."""
 
-    group: Group
+    group: ProcessGroup
     flood: Load
 
     def ask(self, mode: str, *, load: Load | None = None, **more: Any) -> dict[str, Any]:
         """Ask one of them, by default the one as ever."""
-        timeout_s = _ANSWER_S + more.get("seconds", 0)
-        return (load or self.group.load).child.ask({"mode": mode, **more}, timeout_s=timeout_s)
+        return (load or self.group.load).ask(mode, **more)
+
+    def flooded(
+        self, node: int, rate: float, seconds: float, *, batch: int = CASE.batch,
+        size_bytes: int = CASE.size_bytes, load: Load | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Return what came of requests at fixed times, by default of the program as ever."""
+        return self.ask(
+            "flood", load=load, node=node, rate=rate, batch=batch, size_bytes=size_bytes,
+            seconds=seconds,
+        )  # fmt: skip
 
     def closed(self, node: int, seconds: float) -> dict[str, Any]:
         """Return what came of the closed loop."""
@@ -91,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     LOGS.mkdir(parents=True, exist_ok=True)
     at, facts = time.gmtime(), machine.facts()
     rows: list[Row] = []
-    lines: list[Line] = []
+    lines: list[Bound] = []
     is_kept = True
     try:
         with tempfile.TemporaryDirectory(dir=args.data or BUILD, prefix="overload-") as scratch:
@@ -100,11 +108,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 judgement = said(row)
                 is_kept &= keeps(judgement, allowed=LEFT_OUT.get(row.name, ()))
                 lines += judgement
-    except BenchError as error:
+    except HarnessError as error:
         print(f"overload: cut short: {error}", file=sys.stderr)
         return BROKEN
-    path = write(run_of(rows, at, facts), home(record=args.record, is_kept=is_kept and bool(rows)))
-    print(f"\nas JSON: {path.relative_to(machine.ROOT)}")
+    keep(rows, at, facts, into=home(record=args.record, is_kept=is_kept and bool(rows)))
     return exit_code([line.verdict for line in lines])
 
 
@@ -113,23 +120,17 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="make overload", description=__doc__)
     made.add_argument("--seconds", type=float, default=20, help="length of an overload (20)")
     made.add_argument(
-        "--only",
-        type=lambda text: text.split(","),
-        default=list(OVERLOADS),
-        metavar="ROW,…",
+        "--only", type=names, default=list(OVERLOADS), metavar="ROW,…",
         help=f"of {', '.join(OVERLOADS)}",
-    )
-    made.add_argument("--data", type=Path, help="where the nodes' disks are (build/bench)")
-    made.add_argument(
-        "--record", action="store_true", help="write to bench/results, the history, if it passed"
-    )
+    )  # fmt: skip
+    add_arguments(made)
     return made
 
 
 def overload_rows(names: Sequence[str], seconds: float, root: Path) -> Iterator[Row]:
-    """Yield a row for each overload; each has a group of its own. Raises BenchError."""
+    """Yield a row for each overload; each has a group of its own. Raises HarnessError."""
     if unknown := set(names) - OVERLOADS.keys():
-        raise BenchError(f"no such row: {', '.join(sorted(unknown))}")
+        raise HarnessError(f"no such row: {', '.join(sorted(unknown))}")
     for name in names:
         with _running(root / name, LOGS / OVERLOAD / name) as bench:
             yield _row(bench, name, seconds)
@@ -138,11 +139,11 @@ def overload_rows(names: Sequence[str], seconds: float, root: Path) -> Iterator[
 @contextmanager
 def _running(root: Path, logs: Path) -> Iterator[Bench]:
     system = Overloaded()
-    group = Group(system, take_seats(root), logs)
-    flood: Child | None = None
+    group = ProcessGroup(system, allocate(root), logs)
+    flood: ChildProcess | None = None
     try:
         group.start()
-        flood = Child(system.load(group.seats), logs / "flood.log")
+        flood = ChildProcess(system.load(group.specs), logs / "flood.log")
         yield Bench(group, Load(flood))
     finally:
         if flood is not None:
@@ -155,17 +156,17 @@ def _row(bench: Bench, name: str, seconds: float) -> Row:
     bench.closed(leader, _CALM_S / 2)
     calm = bench.closed(leader, _CALM_S)
     if not calm["per_s"]:
-        raise BenchError(f"{name}: nothing was acknowledged before the overload began")
+        raise HarnessError(f"{name}: nothing was acknowledged before the overload began")
     before_mb = _rss_mb(bench.group)
-    watcher = Watcher(bench.group)
-    watcher.start()
-    term = max(standing.term for standing in bench.group.standings() if standing)
+    sampler = Sampler(bench.group)
+    sampler.start()
+    term = max(state.term for state in bench.group.states() if state)
     try:
         busy = OVERLOADS[name](bench, leader, calm["per_s"], seconds)
         back_s = _back(bench, calm["per_s"] * _BACK_SHARE)
     finally:
-        watcher.stop()
-    watcher.check()
+        sampler.stop()
+    sampler.check()
     alive = [node.is_running() for node in bench.group.nodes]
     return Row(
         kind=OVERLOAD,
@@ -182,10 +183,10 @@ def _row(bench: Bench, name: str, seconds: float) -> Row:
             "expired": float(busy["expired"]),
             "pressed": float(busy["pressed"]),
             "before_mb": before_mb,
-            **under_pressure(busy, watcher.lives(), back_s),
+            **under_pressure(busy, sampler.lives(), back_s),
             "after_mb": _rss_mb(bench.group),
             "died": float(alive.count(False)),
-            "elections": float(max((t for _, t in watcher.terms()), default=term) - term),
+            "elections": float(max((t for _, t in sampler.terms()), default=term) - term),
         },
         notes=[f"{what}: {count}" for what, count in {**busy["refused"], **busy["untyped"]}.items()]
         + list(busy.get("notes", ())),
@@ -207,7 +208,7 @@ def under_pressure(
     }
 
 
-def _rss_mb(group: Group) -> float:
+def _rss_mb(group: ProcessGroup) -> float:
     return max(usage.rss_mb for usage in group.usages() if usage)
 
 
@@ -229,15 +230,7 @@ def _too_many(bench: Bench, leader: int, per_s: float, seconds: float) -> Mappin
 
     def flood() -> list[dict[str, Any]]:
         rate = 10 * per_s
-        done = bench.ask(
-            "flood",
-            load=bench.flood,
-            node=leader,
-            rate=rate,
-            batch=CASE.batch,
-            size_bytes=CASE.size_bytes,
-            seconds=seconds,
-        )
+        done = bench.flooded(leader, rate, seconds, load=bench.flood)
         note = f"{done['sent']} sent of {rate * seconds:.0f} offered"
         return [done | {"pressed": done["sent"], "notes": [note]}]
 
@@ -250,14 +243,13 @@ def _too_large(bench: Bench, leader: int, per_s: float, seconds: float) -> Mappi
     def large() -> list[dict[str, Any]]:
         rates = {_LARGE: 60.0, _LARGE + 1: 20.0}
         floods = [
-            bench.ask(
-                "flood",
-                load=bench.flood,
-                node=leader,
-                rate=rate,
+            bench.flooded(
+                leader,
+                rate,
+                seconds / len(rates),
                 batch=1,
                 size_bytes=size_bytes,
-                seconds=seconds / len(rates),
+                load=bench.flood,
             )
             for size_bytes, rate in rates.items()
         ]
@@ -308,14 +300,7 @@ def _beside(
     """Write at a rate that sustains while *overload* runs; latencies are those of the writers."""
     with ThreadPoolExecutor(1) as pool:
         under_way = pool.submit(overload)
-        written = bench.ask(
-            "flood",
-            node=leader,
-            rate=per_s,
-            batch=CASE.batch,
-            size_bytes=CASE.size_bytes,
-            seconds=seconds,
-        )
+        written = bench.flooded(leader, per_s, seconds)
         others = under_way.result()
     joined = {
         kind: _summed(each.get(kind, {}) for each in (written, *others))
@@ -343,7 +328,7 @@ OVERLOADS: Final[Mapping[str, Overload]] = {
 }
 
 
-def said(row: Row) -> list[Line]:
+def said(row: Row) -> list[Bound]:
     """Print a row; return the lines it has to keep."""
     print(f"\n{row.name}")
     for name, value in row.figures.items():
@@ -355,7 +340,7 @@ def said(row: Row) -> list[Line]:
     return lines
 
 
-def verdict(figures: Mapping[str, float]) -> list[Line]:
+def verdict(figures: Mapping[str, float]) -> list[Bound]:
     """Return the lines that an overload has to keep."""
     return judged(
         figures,

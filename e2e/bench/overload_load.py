@@ -16,14 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import os
 import resource
 import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 import grpc
@@ -35,6 +33,7 @@ from dledger.rpc.channel import OPTIONS
 from dledger.rpc.metadata import by_key
 from dledger.rpc.pb import dledger_pb2 as pb
 from e2e.bench.figures import send_times
+from e2e.bench.load_server import Answer, closed_loop, open_loop, serve
 
 TOPIC: Final = "overload"
 _QUEUES: Final = 8
@@ -57,15 +56,11 @@ def main() -> int:
 
 
 async def _serve(endpoints: list[str]) -> int:
-    loop = asyncio.get_running_loop()
     async with Client(endpoints[0], timeout_s=30) as client:
         await client.create_topic(TOPIC, queues=_QUEUES)
     load = OverloadLoad(endpoints)
-    while line := await loop.run_in_executor(None, sys.stdin.readline):
-        asked = json.loads(line)
-        answer = await load.modes[asked.pop("mode")](**asked)
-        print(json.dumps(answer), flush=True)
-    return 0
+    modes = (load.closed, load.flood, load.hold, load.release)
+    return await serve({mode.__name__: mode for mode in modes})
 
 
 class Requests:
@@ -92,47 +87,37 @@ class OverloadLoad:
     def __init__(self, endpoints: list[str]) -> None:
         self._endpoints = endpoints
         self._held: list[asyncio.StreamWriter] = []
-        self.modes: dict[str, Callable[..., Coroutine[Any, Any, dict[str, Any]]]] = {
-            "closed": self.closed,
-            "flood": self.flood,
-            "hold": self.hold,
-            "release": self.release,
-        }
 
     async def closed(
         self, *, node: int, window: int, batch: int, size_bytes: int, seconds: float
-    ) -> dict[str, Any]:
+    ) -> Answer:
         """Keep *window* requests under way; return how many a second were acknowledged."""
-        requests, tally = Requests(batch, size_bytes), Tally()
+        requests, tally = Requests(batch, size_bytes), RefusalTally()
         began_s = time.monotonic()
         async with Channels(self._endpoints[node]) as channels:
-
-            async def worker() -> None:
-                while (now_s := time.monotonic()) < began_s + seconds:
-                    await tally.call(channels.next(), requests.next(), now_s)
-
-            await asyncio.gather(*(worker() for _ in range(window)))
+            await closed_loop(
+                window, seconds, lambda s: tally.call(channels.next(), requests.next(), s)
+            )
         return tally.answer() | {"per_s": tally.acked / (time.monotonic() - began_s)}
 
     async def flood(
         self, *, node: int, rate: float, batch: int, size_bytes: int, seconds: float
-    ) -> dict[str, Any]:
+    ) -> Answer:
         """Send at fixed times, whatever comes of it."""
-        requests, tally = Requests(batch, size_bytes), Tally()
-        free = asyncio.Semaphore(_MAX_UNDER_WAY)
-        began_s = time.monotonic()
-        async with Channels(self._endpoints[node]) as channels, asyncio.TaskGroup() as tasks:
-            for offset_s in send_times(rate, seconds):
-                due_s = began_s + offset_s
-                if time.monotonic() > began_s + seconds:
-                    break
-                await asyncio.sleep(max(0.0, due_s - time.monotonic()))
-                await free.acquire()
-                call = tally.call(channels.next(), requests.next(), due_s)
-                tasks.create_task(call).add_done_callback(lambda _: free.release())
+        requests, tally = Requests(batch, size_bytes), RefusalTally()
+        end_s = time.monotonic() + seconds
+        times_s = itertools.takewhile(
+            lambda _: time.monotonic() <= end_s, send_times(rate, seconds)
+        )
+        async with Channels(self._endpoints[node]) as channels:
+            await open_loop(
+                times_s,
+                lambda s: tally.call(channels.next(), requests.next(), s),
+                most=_MAX_UNDER_WAY,
+            )
         return tally.answer()
 
-    async def hold(self, *, node: int, connections: int) -> dict[str, Any]:
+    async def hold(self, *, node: int, connections: int) -> Answer:
         """Open connections that ask for nothing."""
         host, _, port = self._endpoints[node].rpartition(":")
         gate = asyncio.Semaphore(_OPENED_AT_ONCE)
@@ -153,7 +138,7 @@ class OverloadLoad:
             except (OSError, TimeoutError):
                 return False
 
-    async def release(self) -> dict[str, Any]:
+    async def release(self) -> Answer:
         """Close them all."""
         for writer in self._held:
             writer.close()
@@ -183,7 +168,7 @@ class Channels:
         return next(self._turns)
 
 
-class Tally:
+class RefusalTally:
     """What became of requests."""
 
     def __init__(self) -> None:
@@ -217,7 +202,7 @@ class Tally:
         else:
             self._untyped[f"{error.code().name}: {error.details()}"[:80]] += 1
 
-    def answer(self) -> dict[str, Any]:
+    def answer(self) -> Answer:
         """Return it in the bench's language."""
         return {
             "sent": self._sent,

@@ -42,7 +42,8 @@ from dledger_pipeline.spark.session import spark_session
 from dledger_pipeline.spark.source import FORMAT, View, register
 from e2e.bench.machine import facts as machine_facts
 from e2e.bench.machine import synced_rate
-from e2e.harness.devgroup import DevGroup, free_port_range
+from e2e.harness.dev_group import DevGroup
+from e2e.harness.ports import free_port_range
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 REPORT: Final = ROOT / "build" / "bench-pipeline.json"
@@ -78,7 +79,7 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class PipelineStep:
     """A figure to take.
 
     Attributes:
@@ -96,10 +97,10 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class StepRate:
     """One figure: MB/s of record bytes in each round."""
 
-    step: Step
+    step: PipelineStep
     mb_per_s: tuple[float, ...]
 
     @property
@@ -269,33 +270,37 @@ def restore_job(_: Subject, out: Path) -> int:
 
 
 STEPS: Final = (
-    Step(
+    PipelineStep(
         name="raw read",
         remark="segment files from the page cache",
         work=raw_read,
         whole=lambda subject: subject.record_bytes,
     ),
-    Step(name="parse", remark="records checked (CRC32C twice), 1 process", work=parse_log),
-    Step(
+    PipelineStep(name="parse", remark="records checked (CRC32C twice), 1 process", work=parse_log),
+    PipelineStep(
         name="messages",
         remark="placed and decoded, 1 process",
         work=read_messages,
         whole=lambda subject: subject.messages,
     ),
-    Step(name="bare pyarrow", remark="zstd Parquet from memory, 1 process", work=bare_pyarrow),
-    Step(name="archive", remark="parse + objects + hash + fsync, 1 process", work=archive),
-    Step(name="backup", remark="the job: a node's Export -> Spark tasks", work=backup_job),
-    Step(
+    PipelineStep(
+        name="bare pyarrow", remark="zstd Parquet from memory, 1 process", work=bare_pyarrow
+    ),
+    PipelineStep(name="archive", remark="parse + objects + hash + fsync, 1 process", work=archive),
+    PipelineStep(name="backup", remark="the job: a node's Export -> Spark tasks", work=backup_job),
+    PipelineStep(
         name="spark writer", remark="the same Export -> Spark's Parquet writer", work=spark_writer
     ),
-    Step(name="restore", remark="backup -> data directory, synced, 1 process", work=restore_job),
+    PipelineStep(
+        name="restore", remark="backup -> data directory, synced, 1 process", work=restore_job
+    ),
 )
 
 
 # -- measuring and telling -----------------------------------------------------------------------
 
 
-def measured(subject: Subject, scratch: Path, rounds: int) -> list[Row]:
+def measured(subject: Subject, scratch: Path, rounds: int) -> list[StepRate]:
     """Take all figures *rounds* times in turn, so that a busy minute is shared by all of them.
 
     One more round comes first and does not count: caches and the JVM's compiler are cold.
@@ -306,12 +311,12 @@ def measured(subject: Subject, scratch: Path, rounds: int) -> list[Row]:
         for step, figures in zip(STEPS, taken, strict=True):
             figures.append(one_round(step, subject, scratch / step.name.replace(" ", "-")))
     return [
-        Row(step=step, mb_per_s=tuple(figures[1:]))
+        StepRate(step=step, mb_per_s=tuple(figures[1:]))
         for step, figures in zip(STEPS, taken, strict=True)
     ]
 
 
-def one_round(step: Step, subject: Subject, out: Path) -> float:
+def one_round(step: PipelineStep, subject: Subject, out: Path) -> float:
     """Return MB/s; the output stays, for the steps that come later.
 
     Raises:
@@ -343,13 +348,13 @@ def print_facts(facts: dict[str, Any]) -> None:
     print(f"Spark was there after {facts['sparkStartS']} s, which no figure includes\n", flush=True)
 
 
-def print_row(row: Row) -> None:
+def print_row(row: StepRate) -> None:
     """Print one line of the table."""
     spread = f"{min(row.mb_per_s):,.0f}-{max(row.mb_per_s):,.0f}"
     print(f"{row.step.name:14} {row.median:>8,.0f} MB/s  {spread:>13}  {row.step.remark}")
 
 
-def report(facts: dict[str, Any], rows: list[Row]) -> None:
+def report(facts: dict[str, Any], rows: list[StepRate]) -> None:
     """Print the table and how figures compare; write the JSON file."""
     for row in rows:
         print_row(row)

@@ -23,16 +23,16 @@ from e2e.bench.contest import INSIDE
 from e2e.bench.engine import APPEND, LATENCY, READ
 from e2e.bench.etcd import Etcd
 from e2e.bench.failover import FAILOVER
-from e2e.bench.goals import GOALS, Goal, best, figure
 from e2e.bench.java import NAME as JAVA
 from e2e.bench.left_out import section as left_out
 from e2e.bench.machine import DISK, MACHINE, SYNC
-from e2e.bench.markdown import number, table, with_unit
+from e2e.bench.markdown import number, paragraph, table, with_unit
 from e2e.bench.plots import line_chart, strip_chart
 from e2e.bench.results import RESULTS
 from e2e.bench.rows import OURS, Row, Run, history
 from e2e.bench.sdk import SDK
-from e2e.bench.verdicts import Line, Verdict
+from e2e.bench.targets import TARGETS, Target, best, figure
+from e2e.harness.checks import Bound, Verdict
 
 PAGE: Final = machine.ROOT / "docs" / "performance.md"
 PLOTS: Final = machine.ROOT / "docs" / "performance"
@@ -168,7 +168,7 @@ def under_stress(runs: Sequence[Run]) -> str:
     return text
 
 
-def _stress(run: Run, kind: str, verdict: Callable[[Mapping[str, float]], Sequence[Line]]) -> str:
+def _stress(run: Run, kind: str, verdict: Callable[[Mapping[str, float]], Sequence[Bound]]) -> str:
     rows = [row for row in run.rows if row.kind == kind]
     lines = [(row.name, line) for row in rows for line in verdict(row.figures)]
     return f"{_when(run)}\n\n" + table(
@@ -180,7 +180,7 @@ def _stress(run: Run, kind: str, verdict: Callable[[Mapping[str, float]], Sequen
     )
 
 
-def _measured(line: Line) -> str:
+def _measured(line: Bound) -> str:
     if line.value is None or line.verdict is Verdict.UNMEASURED:
         return Verdict.UNMEASURED.value
     return number(line.value)
@@ -230,8 +230,9 @@ def _about(run: Run) -> str:
     text = (
         f"Run of {run.at}, commit `{run.commit}`: {facts['cpu']}, {facts['cores']} cores, "
         f"{facts['memory_gib']} GiB, Linux {facts['kernel']}, Python {facts['python']}, "
-        f"load {facts['load_before']} before it began.\n"
+        f"load {facts['load_before']} before it began."
     )
+    text = paragraph(text)
     stolen_percent = facts.get("stolen_percent", 0.0)
     if stolen_percent >= _STOLEN_PERCENT:
         text += (
@@ -259,9 +260,8 @@ def _pace(run: Run) -> str:
         for value, (what, there) in zip(measured, _THERE, strict=True)
         if value is not None
     ]
-    return (
-        f"\nBeside the machine that the lines were set on: {', '.join(known)}.\n" if known else ""
-    )
+    beside = f"Beside the machine that the lines were set on: {', '.join(known)}."
+    return f"\n{paragraph(beside)}" if known else ""
 
 
 def _goals(run: Run) -> str:
@@ -269,19 +269,19 @@ def _goals(run: Run) -> str:
         ["line", "at least", "aim", "this run", "kept"],
         [
             [
-                goal.line,
-                _bound(goal, goal.asked(run)),
-                "" if goal.aim is None else _bound(goal, goal.aim),
-                with_unit(goal.value(run), goal.unit),
-                goal.verdict(run),
+                target.line,
+                _bound(target, target.asked(run)),
+                "" if target.aim is None else _bound(target, target.aim),
+                with_unit(target.value(run), target.unit),
+                target.verdict(run),
             ]
-            for goal in GOALS
+            for target in TARGETS
         ],
     )
 
 
-def _bound(goal: Goal, value: float) -> str:
-    return ("at most " if goal.is_most else "") + with_unit(value, goal.unit)
+def _bound(target: Target, value: float) -> str:
+    return ("at most " if target.is_most else "") + with_unit(value, target.unit)
 
 
 def _appends(rows: Sequence[Row]) -> str:

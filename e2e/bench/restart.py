@@ -11,10 +11,7 @@ import argparse
 import asyncio
 import json
 import os
-import platform
 import shutil
-import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,7 +28,6 @@ from dledger.broker.produce import encode_produce
 from dledger.broker.state import BrokerState
 from dledger.client import AdminClient
 from dledger.common.status import NodeStatus
-from dledger.errors import DledgerError
 from dledger.files.files import RealFiles
 from dledger.replica.bootstrap_record import BootstrapRecord
 from dledger.replica.snapshots import Snapshots
@@ -40,8 +36,11 @@ from dledger.store.hard_state import HardStateFile
 from dledger.store.identity import LOG_DIRECTORY, join, load_or_format
 from dledger.store.snapshot_files import SNAPSHOT_DIRECTORY, SnapshotFiles
 from dledger.types import Entry, EntryKind, HardState, Member, Membership
+from e2e.bench import machine
+from e2e.harness.nodes import NodeSpec, allocate, node_command, status_of
+from e2e.harness.processes import ChildProcess
+from e2e.harness.waiting import HarnessError, eventually_async
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 BUDGET_S: Final = 5.0
 _GROUP_ID: Final = "00000000-0000-4000-8000-00000000be9c"
 _BATCH: Final = 64
@@ -51,7 +50,7 @@ _DEADLINE_S: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class LogPlan:
     """What to build.
 
     Attributes:
@@ -69,9 +68,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gib", type=float, default=10, help="length of the log (default 10)")
     args = parser.parse_args()
-    (ROOT / "build").mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=ROOT / "build", prefix="bench-restart-") as scratch:
-        report = measure(Path(scratch), Plan(log_bytes=int(args.gib * (1 << 30))))
+    (machine.ROOT / "build").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(
+        dir=machine.ROOT / "build", prefix="bench-restart-"
+    ) as scratch:
+        report = measure(Path(scratch), LogPlan(log_bytes=int(args.gib * (1 << 30))))
     print(json.dumps(report, indent=2))
     return exit_code(report)
 
@@ -84,26 +85,27 @@ def exit_code(report: Mapping[str, Any]) -> int:
     return 0 if report["voting_s"] < BUDGET_S else 1
 
 
-def measure(scratch: Path, plan: Plan) -> dict[str, Any]:
+def measure(scratch: Path, plan: LogPlan) -> dict[str, Any]:
     """Build a directory in *scratch*, start a node on it, and return the figures."""
-    data, began_s = scratch / "node", time.monotonic()
-    ports = _free_ports(3)
-    built = _build(data, plan, peer_port=ports[0])
-    _forget_pages(data)
+    (spec,), began_s = allocate(scratch, count=1, prefix="bench-"), time.monotonic()
+    built = _build(spec, plan)
+    _forget_pages(spec.directory)
     build_s = time.monotonic() - began_s
-    started = _start(data, plan, ports, last_index=built["entries"])
-    return {**built, "build_s": round(build_s, 1), **started, **_machine()}
+    started = _start(spec, plan, last_index=built["entries"])
+    about = machine.facts()
+    about["disk_free_bytes"] = shutil.disk_usage(scratch).free
+    return {**built, "build_s": round(build_s, 1), **started, **about}
 
 
-def _build(data: Path, plan: Plan, *, peer_port: int) -> dict[str, int]:
-    files = RealFiles()
+def _build(spec: NodeSpec, plan: LogPlan) -> dict[str, int]:
+    files, data = RealFiles(), spec.directory
     data.mkdir(parents=True)
     identity = join(files, data, load_or_format(files, data, "bench/bench-0"), _GROUP_ID)
     log = CommitLog.open(
         files, data / LOG_DIRECTORY, identity=identity, segment_bytes=plan.segment_bytes
     )
     HardStateFile(files, data).save(HardState(term=1))
-    member = Member(id=identity.node_id, name="bench-0", address=f"127.0.0.1:{peer_port}")
+    member = Member(id=identity.node_id, name=spec.name, address=spec.own_address)
     founding = BootstrapRecord(_GROUP_ID, Membership.of([member], _GROUP_ID)).entry()
     state = BrokerState()
     snapshots = Snapshots(
@@ -187,52 +189,44 @@ def _forget_pages(directory: Path) -> None:
                 os.close(fd)
 
 
-def _start(data: Path, plan: Plan, ports: list[int], *, last_index: int) -> dict[str, float]:
+def _start(spec: NodeSpec, plan: LogPlan, *, last_index: int) -> dict[str, float]:
     """Run a node; return the seconds from its start to each step, all of the log applied.
 
     Raises:
-        RuntimeError: It ended, or did not get there.
+        HarnessError: It ended, or did not get there.
     """
     settings = {
-        "name": "bench-0",
         "group": "bench",
-        "data_dir": str(data),
-        "advertise_host": "127.0.0.1",
-        "listen_host": "127.0.0.1",
-        "peer_port": str(ports[0]),
-        "client_port": str(ports[1]),
-        "client_tls_port": "0",
-        "http_port": str(ports[2]),
-        "segment_bytes": str(plan.segment_bytes),
-        "retention_hours": "0",
-        "disk_watermark_percent": "0",
+        "data_dir": spec.directory,
+        "segment_bytes": plan.segment_bytes,
+        "retention_hours": 0,
+        "disk_watermark_percent": 0,
     }
-    environ = {f"DLEDGER_{key.upper()}": value for key, value in settings.items()}
     began_s = time.monotonic()
-    with (data.parent / "node.log").open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "dledger", "node"],
-            env={**os.environ, **environ},
-            stderr=output,
-            stdout=output,
-        )
-        try:
-            steps = asyncio.run(_steps(f"127.0.0.1:{ports[0]}", process, began_s, last_index))
-        finally:
-            process.terminate()
-            code = process.wait()
-    if code != 0:
-        raise RuntimeError(f"the node ended with exit code {code} when it was told to stop")
+    process = ChildProcess(node_command(spec, settings), spec.directory.with_suffix(".log"))
+    try:
+        steps = asyncio.run(_steps(spec.own_address, process, began_s, last_index))
+    finally:
+        process.stop()
+    if process.exit_code != 0:
+        raise HarnessError(f"the node ended with {process.exit_code} when it was told to stop")
     return steps
 
 
 async def _steps(
-    address: str, process: subprocess.Popen[bytes], began_s: float, last_index: int
+    address: str, process: ChildProcess, began_s: float, last_index: int
 ) -> dict[str, float]:
     steps: dict[str, float] = {}
     async with AdminClient(address, timeout_s=2.0) as admin:
         for name, is_reached in _steps_to(last_index).items():
-            await _until(admin, process, is_reached)
+
+            async def reached(is_reached: Callable[[NodeStatus], bool] = is_reached) -> bool:
+                if not process.is_running():
+                    raise HarnessError(f"the node ended with exit code {process.exit_code}")
+                status = await status_of(admin)
+                return status is not None and is_reached(status)
+
+            await eventually_async(f"the node is {name[:-2]}", reached, _DEADLINE_S, 0.02)
             steps[name] = round(time.monotonic() - began_s, 2)
     return steps
 
@@ -246,39 +240,6 @@ def _steps_to(last_index: int) -> dict[str, Callable[[NodeStatus], bool]]:
         "voting_s": lambda status: bool(status.group_id) and status.term >= 1,
         "leading_s": lambda status: status.role == "leader",
         "applied_s": lambda status: status.ready and status.applied_index >= last_index,
-    }
-
-
-async def _until(
-    admin: AdminClient, process: subprocess.Popen[bytes], is_reached: Callable[[NodeStatus], bool]
-) -> None:
-    end_s = time.monotonic() + _DEADLINE_S
-    while time.monotonic() < end_s:
-        if process.poll() is not None:
-            raise RuntimeError(f"the node ended with exit code {process.returncode}")
-        try:
-            if is_reached(await admin.status()):
-                return
-        except DledgerError:
-            pass
-        await asyncio.sleep(0.02)
-    raise RuntimeError(f"the node did not get there within {_DEADLINE_S} s")
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(one.getsockname()[1]) for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
-def _machine() -> dict[str, Any]:
-    return {
-        "cpus": os.cpu_count(),
-        "load": os.getloadavg()[0],
-        "disk_free_bytes": shutil.disk_usage(ROOT).free,
-        "python": platform.python_version(),
     }
 
 

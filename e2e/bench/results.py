@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,3 +45,24 @@ def write(run: Run, directory: Path) -> Path:
         path = directory / f"{run.at[:19].replace(':', '')}-{commit}.json"
     path.write_text(to_json(run), "utf-8")
     return path
+
+
+def keep(
+    rows: Sequence[Row], at: time.struct_time, facts: dict[str, object], *, into: Path
+) -> None:
+    """Write a run that began *at* to a directory, and say where."""
+    path = write(run_of(rows, at, facts), into)
+    print(f"\nas JSON: {path.relative_to(machine.ROOT)}")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what every run takes: where its disks are, and whether its figures are kept."""
+    parser.add_argument("--data", type=Path, help="where the nodes' disks are (build/bench)")
+    parser.add_argument(
+        "--record", action="store_true", help="write to bench/results, the history, if it passed"
+    )
+
+
+def names(text: str) -> list[str]:
+    """Return what stands between commas."""
+    return text.split(",")

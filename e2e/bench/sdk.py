@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from e2e.bench.cases import Case
 from e2e.bench.engine import measured
-from e2e.bench.groups import Group
 from e2e.bench.loads import Load, Loaded
-from e2e.bench.processes import Child, Command
+from e2e.bench.process_group import ProcessGroup
 from e2e.bench.rows import Row
-from e2e.bench.seats import HOST
+from e2e.harness.processes import ChildProcess, Command
 
 SDK: Final = "sdk"
 _SETTLE_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SdkCalls:
     """One kind of call: the load program's mode, how many at once, and both in words."""
 
     mode: str
@@ -28,34 +29,35 @@ class Step:
     name: str
 
 
-ALONE: Final = Step("sync", 1, "sync sends, 1 thread")
-ASYNC: Final = Step("async", 256, "async sends, 256 under way")
+ALONE: Final = SdkCalls("sync", 1, "sync sends, 1 thread")
+ASYNC: Final = SdkCalls("async", 256, "async sends, 256 under way")
 _STEPS: Final = (
     ALONE,
-    Step("sync", 16, "sync sends, 16 threads"),
-    Step("sync", 64, "sync sends, 64 threads"),
+    SdkCalls("sync", 16, "sync sends, 16 threads"),
+    SdkCalls("sync", 64, "sync sends, 64 threads"),
     ASYNC,
-    Step("consume", 4, "receive 32 and ack each, 4 threads"),
+    SdkCalls("consume", 4, "receive 32 and ack each, 4 threads"),
 )
 
 
-def sdk_rows(group: Group, seconds: float, log: Path) -> list[Row]:
+def sdk_rows(group: ProcessGroup, seconds: float, log: Path) -> list[Row]:
     """Measure all kinds of calls, by one process of the SDK."""
-    endpoints = ";".join(f"{HOST}:{seat.client_port}" for seat in group.seats)
-    load = sdk_client(endpoints, log)
-    try:
+    with sdk_client([spec.endpoint for spec in group.specs], log) as load:
         return [_row(group, load, seconds, step) for step in _STEPS]
+
+
+@contextmanager
+def sdk_client(endpoints: Sequence[str], log: Path) -> Iterator[Load]:
+    """Run a process of the SDK that knows these endpoints."""
+    argv = (sys.executable, "-m", "e2e.bench.sdk_load", ";".join(endpoints))
+    child = ChildProcess(Command(argv, answers=True), log)
+    try:
+        yield Load(child)
     finally:
-        load.child.stop()
+        child.stop()
 
 
-def sdk_client(endpoints: str, log: Path) -> Load:
-    """Start a process of the SDK; *endpoints* are separated by semicolons."""
-    argv = (sys.executable, "-m", "e2e.bench.sdk_load", endpoints)
-    return Load(Child(Command(argv, answers=True), log))
-
-
-def _row(group: Group, load: Load, seconds: float, step: Step) -> Row:
+def _row(group: ProcessGroup, load: Load, seconds: float, step: SdkCalls) -> Row:
     case = Case(batch=1, window=step.window)
 
     def work() -> Loaded:

@@ -14,12 +14,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from rocketmq.v5.client import ClientConfiguration, Credentials
 from rocketmq.v5.consumer import SimpleConsumer
 from rocketmq.v5.model import FilterExpression, Message
 from rocketmq.v5.producer import Producer
+
+from e2e.bench.load_server import Tally
 
 TOPIC: Final = "bench-sdk"
 GROUP: Final = "bench-sdk"
@@ -42,42 +45,6 @@ def main() -> int:
         asked = json.loads(line)
         print(json.dumps(modes[asked["mode"]](endpoints, asked).answer()), file=answers, flush=True)
     return 0
-
-
-class Tally:
-    """What is counted while a load runs; threads share it."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self.end_s = time.monotonic() + seconds
-        self._lock = threading.Lock()
-        self._latencies_us: list[int] = []
-        self._failures = 0
-
-    def is_running(self) -> bool:
-        """Whether the load goes on."""
-        return time.monotonic() < self.end_s
-
-    def note(self, began_s: float, messages: int = 1) -> None:
-        """Count messages that one call brought, unless the end has passed."""
-        now_s = time.monotonic()
-        if now_s <= self.end_s:
-            with self._lock:
-                self._latencies_us += [round((now_s - began_s) * 1e6)] * messages
-
-    def note_failure(self) -> None:
-        """Count a failed call."""
-        with self._lock:
-            self._failures += 1
-
-    def answer(self) -> dict[str, Any]:
-        """Return it in the bench's language."""
-        return {
-            "requests": len(self._latencies_us),
-            "failures": self._failures,
-            "seconds": self._seconds,
-            "latencies_us": self._latencies_us,
-        }
 
 
 def send_sync(endpoints: str, asked: dict[str, Any]) -> Tally:
@@ -150,11 +117,9 @@ def consume(endpoints: str, asked: dict[str, Any]) -> Tally:
 
 
 def _in_threads(count: int, work: Callable[[], None]) -> None:
-    threads = [threading.Thread(target=work) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(count) as pool:
+        for ended in [pool.submit(work) for _ in range(count)]:
+            ended.result()
 
 
 @contextlib.contextmanager

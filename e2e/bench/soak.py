@@ -26,25 +26,23 @@ from typing import Any, Final
 
 from dledger.common.limits import MAX_IDS_OF_CLIENT
 from e2e.bench import machine
-from e2e.bench.disk_witness import DiskWitness
 from e2e.bench.elections import Election, Made, elections, lines_between
+from e2e.bench.faults import make, round_of
 from e2e.bench.figures import latency_figures
-from e2e.bench.flatness import Life
-from e2e.bench.groups import Group
-from e2e.bench.links import Links
 from e2e.bench.ours import Ours
-from e2e.bench.processes import BenchError
-from e2e.bench.results import BUILD, LOGS, home, run_of, write
+from e2e.bench.process_group import ProcessGroup
+from e2e.bench.results import BUILD, LOGS, add_arguments, home, keep
 from e2e.bench.rows import OURS, Row
-from e2e.bench.seats import Seat, take_seats
-from e2e.bench.soak_faults import make, round_of
-from e2e.bench.verdicts import BROKEN, Line, exit_code, judged, keeps
-from e2e.bench.watching import Watcher, until_s
+from e2e.bench.sampler import DiskProbe, Life, Sampler, until_s
+from e2e.harness.checks import BROKEN, Bound, exit_code, judged, keeps
+from e2e.harness.nodes import NodeSpec, allocate
+from e2e.harness.proxy import Links
+from e2e.harness.waiting import HarnessError
 
 SOAK: Final = "soak"
 GROWTH: Final = "growth of memory, worst process, percent"
 LEFT_OUT: Final = frozenset({GROWTH})
-"""Lines that are known to be missed here, with the cause in docs/performance.md."""
+"""Lines that are known to be missed here; `left_out` has the cause."""
 _KEPT_BYTES: Final = 12 << 30
 """What the three logs may take together, before the oldest segments go."""
 _CLOSED_S: Final = 60.0
@@ -69,7 +67,7 @@ class Soaked(Ours):
 
 
 @dataclass(slots=True)
-class Course:
+class SoakNotes:
     """What is noted while it runs.
 
     Attributes:
@@ -117,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with tempfile.TemporaryDirectory(dir=args.data or BUILD, prefix="soak-") as scratch:
             row = soak(args, Path(scratch))
-    except BenchError as error:
+    except HarnessError as error:
         print(f"soak: cut short: {error}", file=sys.stderr)
         return BROKEN
     lines = verdict(row.figures)
@@ -125,8 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(note)
     print("\n".join(map(str, lines)))
     is_kept = keeps(lines, allowed=LEFT_OUT)
-    path = write(run_of([row], at, facts), home(record=args.record, is_kept=is_kept))
-    print(f"\nas JSON: {path.relative_to(machine.ROOT)}")
+    keep([row], at, facts, into=home(record=args.record, is_kept=is_kept))
     return exit_code([line.verdict for line in lines])
 
 
@@ -140,21 +137,18 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--batch", type=int, default=64, help="messages of a batch (64)")
     made.add_argument("--size", type=int, default=1024, help="bytes of a message (1024)")
     made.add_argument("--singles", type=float, default=50, help="single messages a second (50)")
-    made.add_argument("--data", type=Path, help="where the nodes' disks are (build/bench)")
-    made.add_argument(
-        "--record", action="store_true", help="write to bench/results, the history, if it passed"
-    )
+    add_arguments(made)
     return made
 
 
 def soak(args: argparse.Namespace, scratch: Path) -> Row:
-    """Run a group of three for as long as asked; return its row. Raises BenchError."""
+    """Run a group of three for as long as asked; return its row. Raises HarnessError."""
     settings = {"disk_watermark_percent": str(watermark_percent(scratch))}
     system = Soaked(settings)
-    group = Group(system, take_seats(scratch, system.link), LOGS / SOAK)
-    links = Links(group.seats, lambda: [node.pid for node in group.nodes])
+    group = ProcessGroup(system, allocate(scratch, system.link), LOGS / SOAK)
+    links = Links(group.specs, lambda: [node.pid for node in group.nodes])
     links.start()
-    watcher, witness = Watcher(group), DiskWitness(scratch / "witness")
+    sampler, probe = Sampler(group), DiskProbe(scratch / "probe")
     clock = _Clock()
     try:
         for log in (LOGS / SOAK).glob("*.log"):
@@ -163,24 +157,24 @@ def soak(args: argparse.Namespace, scratch: Path) -> Row:
         rate = args.rate / args.batch if args.rate else _sustained(group, args) * args.load
         if args.singles > 0:
             _ask(group, "fill", messages=MAX_IDS_OF_CLIENT, size_bytes=args.size)
-        watcher.start()
-        witness.start()
+        sampler.start()
+        probe.start()
         began_s = time.monotonic()
         course = _load(group, links, args, rate)
         took_s = time.monotonic() - began_s
         end = _ask(group, "stop", seconds=_READ_S)
         ended = [f"{node.name} has ended" for node in _ended(group)]
     finally:
-        watcher.stop()
-        witness.stop()
+        sampler.stop()
+        probe.stop()
         links.stop()
         group.discard()
-        (LOGS / SOAK / "memory.tsv").write_text(watcher.table())
-    watcher.check()
-    if witness.longest_s is None:
-        raise BenchError(f"nothing could be written to {scratch}: nobody saw the disk")
-    terms = watcher.terms()
-    found = elections(terms, [*course.faults, *witness.hangs])
+        (LOGS / SOAK / "memory.tsv").write_text(sampler.table())
+    sampler.check()
+    if probe.longest_s is None:
+        raise HarnessError(f"nothing could be written to {scratch}: nobody saw the disk")
+    terms = sampler.terms()
+    found = elections(terms, [*course.faults, *probe.hangs])
     amiss = [f"{fault.name}: {fault.amiss}" for fault in course.faults if fault.amiss] + ended
     return Row(
         kind=SOAK,
@@ -196,11 +190,11 @@ def soak(args: argparse.Namespace, scratch: Path) -> Row:
             **latency_figures(course.latencies_us),
             "gap_ms": course.gap_s * 1000,
             **course.behind(),
-            **memory(watcher.lives()),
+            **memory(sampler.lives()),
             **_elected(terms, found),
             "died": float(len(amiss)),
-            "disk_hangs": float(len(witness.hangs)),
-            "longest_sync_ms": witness.longest_s * 1000,
+            "disk_hangs": float(len(probe.hangs)),
+            "longest_sync_ms": probe.longest_s * 1000,
         },
         notes=[*amiss, *_notes(found, course, end, clock)],
     )
@@ -222,16 +216,16 @@ class _Clock:
 
 
 def watermark_percent(directory: Path) -> int:
-    """Return how full the disk may be, so that the logs get their room. Raises BenchError."""
+    """Return how full the disk may be, so that the logs get their room. Raises HarnessError."""
     usage = shutil.disk_usage(directory)
     total = usage.used + usage.free
     percent = math.ceil((usage.used + _KEPT_BYTES) / total * 100)
     if percent > 95:
-        raise BenchError(f"{directory} has no room for {_KEPT_BYTES >> 30} GiB of logs")
+        raise HarnessError(f"{directory} has no room for {_KEPT_BYTES >> 30} GiB of logs")
     return percent
 
 
-def _sustained(group: Group, args: argparse.Namespace) -> float:
+def _sustained(group: ProcessGroup, args: argparse.Namespace) -> float:
     """Return the batches a second of a closed loop, readers included."""
     for seconds in (_BEFORE_S, _CLOSED_S):
         per_s = _ask(
@@ -246,9 +240,9 @@ def _sustained(group: Group, args: argparse.Namespace) -> float:
     return float(per_s)
 
 
-def _load(group: Group, links: Links, args: argparse.Namespace, rate: float) -> Course:
+def _load(group: ProcessGroup, links: Links, args: argparse.Namespace, rate: float) -> SoakNotes:
     """Load the group, with a fault every so often, until time is up."""
-    course, planned = Course(per_s=rate + args.singles), round_of(links)
+    course, planned = SoakNotes(per_s=rate + args.singles), round_of(links)
     print(f"offered: {rate * args.batch:,.0f} messages a second", flush=True)
     _ask(group, "start", rate=rate, batch=args.batch, size_bytes=args.size, singles=args.singles)
     began_s = time.monotonic()
@@ -269,7 +263,7 @@ def _load(group: Group, links: Links, args: argparse.Namespace, rate: float) -> 
     return course
 
 
-def _say(group: Group, course: Course, at_s: float) -> None:
+def _say(group: ProcessGroup, course: SoakNotes, at_s: float) -> None:
     told = _ask(group, "tell")
     course.heard(told)
     course.looked(at_s)
@@ -283,15 +277,14 @@ def _say(group: Group, course: Course, at_s: float) -> None:
     )
 
 
-def _ask(group: Group, mode: str, **more: Any) -> dict[str, Any]:
-    timeout_s = _ANSWER_S + more.get("seconds", 0)
-    return group.load.child.ask({"mode": mode, **more}, timeout_s=timeout_s)
+def _ask(group: ProcessGroup, mode: str, **more: Any) -> dict[str, Any]:
+    return group.load.ask(mode, answer_s=_ANSWER_S, **more)
 
 
-def _ended(group: Group) -> list[Seat]:
-    """Return the seats of nodes that do not run."""
-    nodes = zip(group.seats, group.nodes, strict=True)
-    return [seat for seat, node in nodes if not node.is_running()]
+def _ended(group: ProcessGroup) -> list[NodeSpec]:
+    """Return the specs of nodes that do not run."""
+    nodes = zip(group.specs, group.nodes, strict=True)
+    return [spec for spec, node in nodes if not node.is_running()]
 
 
 def counts(end: Mapping[str, Any]) -> dict[str, float]:
@@ -333,7 +326,7 @@ def _elected(terms: Sequence[tuple[float, int]], found: Sequence[Election]) -> d
 
 
 def _notes(
-    found: Sequence[Election], course: Course, end: Mapping[str, Any], clock: _Clock
+    found: Sequence[Election], course: SoakNotes, end: Mapping[str, Any], clock: _Clock
 ) -> list[str]:
     """Return each election with its cause, or with what the nodes' logs say of it."""
     notes = [f"{name}: {count}" for name, count in end["failures"].items()]
@@ -362,7 +355,7 @@ def _log_lines(clock: _Clock, election: Election) -> list[str]:
     ]
 
 
-def verdict(figures: Mapping[str, float]) -> list[Line]:
+def verdict(figures: Mapping[str, float]) -> list[Bound]:
     """Return the lines that a soak has to keep."""
     return judged(
         figures,
@@ -373,7 +366,7 @@ def verdict(figures: Mapping[str, float]) -> list[Line]:
             "out_of_order": ("batches out of order", 0),
             "failures": ("batches that failed to the caller", 0),
             "behind_percent": (f"looks with {_BEHIND_S:g} s of load waiting, percent", 20),
-            "died": ("nodes that ended by themselves, or not as they were told", 0),
+            "died": ("nodes that ended unasked, or not as they were told", 0),
             "growth_percent": (GROWTH, 5),
             "peak_mb": ("most memory of a node, MB", 300),
         },

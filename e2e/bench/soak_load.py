@@ -17,27 +17,23 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Final
 
 import uvloop
 
 from dledger.client import AppendStream, BatchingProducer, Client, follow
-from dledger.errors import DledgerError
-from e2e.bench.numbered import HEAD_BYTES, Audit, numbered
+from e2e.bench.load_server import Answer, closed_loop, every, open_loop, serve
+from e2e.harness.sequence import HEAD_BYTES, SequenceAudit, numbered
 
 TOPICS: Final = ("soak", "soak-singles")
 _QUEUES: Final = 8
 _TIMEOUT_S: Final = 30.0
-_MAX_UNDER_WAY: Final = 4096
-"""Requests of an open loop at once; beyond, a due one waits, and its latency shows it."""
 _POLL_S: Final = 0.1
 _FILLERS: Final = 512
 _ALONE: Final = 1
@@ -50,22 +46,16 @@ def main() -> int:
 
 
 async def _serve(endpoints: list[str]) -> int:
-    loop = asyncio.get_running_loop()
     async with (
         AppendStream(endpoints, timeout_s=_TIMEOUT_S) as stream,
         BatchingProducer(endpoints, batch_bytes=_ALONE, timeout_s=_TIMEOUT_S) as producer,
     ):
         load = SoakLoad(endpoints, stream, producer)
         await load.prepare()
-        while line := await loop.run_in_executor(None, sys.stdin.readline):
-            asked = json.loads(line)
-            try:
-                answer = await load.modes[asked.pop("mode")](**asked)
-            except DledgerError as error:
-                answer = {"error": str(error)}
-            print(json.dumps(answer), flush=True)
+        modes = (load.closed, load.fill, load.start, load.tell, load.stop)
+        code = await serve({mode.__name__: mode for mode in modes})
         load.end_reading()
-    return 0
+    return code
 
 
 class SoakLoad:
@@ -75,7 +65,7 @@ class SoakLoad:
         self, endpoints: list[str], stream: AppendStream, producer: BatchingProducer
     ) -> None:
         self._endpoints, self._stream, self._producer = endpoints, stream, producer
-        self._audits = {topic: Audit() for topic in TOPICS}
+        self._audits = {topic: SequenceAudit() for topic in TOPICS}
         self._sent = dict.fromkeys(TOPICS, 0)
         self._failures: Counter[str] = Counter()
         self._latencies_us: list[int] = []
@@ -83,13 +73,6 @@ class SoakLoad:
         self._acked_s = time.monotonic()
         self._readers: list[asyncio.Task[None]] = []
         self._writers: list[asyncio.Task[None]] = []
-        self.modes: dict[str, Callable[..., Coroutine[Any, Any, dict[str, Any]]]] = {
-            "closed": self.closed,
-            "fill": self.fill,
-            "start": self.start,
-            "tell": self.tell,
-            "stop": self.stop,
-        }
 
     async def prepare(self) -> None:
         """Create the topics, and begin to read them."""
@@ -144,25 +127,22 @@ class SoakLoad:
         self._acked_s = now_s
         self._latencies_us.append(round((now_s - due_s) * 1e6))
 
-    async def closed(
-        self, *, window: int, batch: int, size_bytes: int, seconds: float
-    ) -> dict[str, Any]:
+    async def closed(self, *, window: int, batch: int, size_bytes: int, seconds: float) -> Answer:
         """Keep *window* batches under way; return how many a second were acknowledged."""
         filler = os.urandom(size_bytes - HEAD_BYTES)
         end_s = time.monotonic() + seconds
         done = 0
 
-        async def worker() -> None:
+        async def attempt(due_s: float) -> None:
             nonlocal done
-            while (now_s := time.monotonic()) < end_s:
-                await self._batch(batch, filler, now_s)
-                done += time.monotonic() <= end_s
+            await self._batch(batch, filler, due_s)
+            done += time.monotonic() <= end_s
 
-        await asyncio.gather(*(worker() for _ in range(window)))
+        await closed_loop(window, seconds, attempt)
         self._latencies_us, self._gap_s = [], 0.0
         return {"per_s": done / seconds}
 
-    async def fill(self, *, messages: int, size_bytes: int) -> dict[str, Any]:
+    async def fill(self, *, messages: int, size_bytes: int) -> Answer:
         """Send so many single messages, before anything counts."""
         filler = os.urandom(size_bytes - HEAD_BYTES)
         left = iter(range(messages))
@@ -175,14 +155,12 @@ class SoakLoad:
         self._latencies_us, self._gap_s = [], 0.0
         return {}
 
-    async def start(
-        self, *, rate: float, batch: int, size_bytes: int, singles: float
-    ) -> dict[str, Any]:
+    async def start(self, *, rate: float, batch: int, size_bytes: int, singles: float) -> Answer:
         """Send from now on: batches, and single messages beside them."""
         filler = os.urandom(size_bytes - HEAD_BYTES)
         self._acked_s = time.monotonic()
         self._writers = [
-            asyncio.create_task(_every(1 / each, send))
+            asyncio.create_task(open_loop(every(1 / each), send))
             for each, send in (
                 (rate, lambda due_s: self._batch(batch, filler, due_s)),
                 (singles, lambda due_s: self._single(filler, due_s)),
@@ -191,7 +169,7 @@ class SoakLoad:
         ]
         return {}
 
-    async def tell(self) -> dict[str, Any]:
+    async def tell(self) -> Answer:
         """Return what came since the last question."""
         told = {
             "latencies_us": self._latencies_us,
@@ -201,7 +179,7 @@ class SoakLoad:
         self._latencies_us, self._gap_s = [], 0.0
         return told
 
-    async def stop(self, *, seconds: float) -> dict[str, Any]:
+    async def stop(self, *, seconds: float) -> Answer:
         """End writing; return the audits once everything was read, at the latest after *seconds*.
 
         A reader that gave up counts as a failure: what it should have read is lost.
@@ -225,28 +203,6 @@ class SoakLoad:
             },
             "failures": dict(self._failures),
         }
-
-
-async def _every(period_s: float, send: Callable[[float], Coroutine[Any, Any, None]]) -> None:
-    """Send at fixed times until cancelled, then wait for what is under way."""
-    free = asyncio.Semaphore(_MAX_UNDER_WAY)
-    under_way: set[asyncio.Task[None]] = set()
-
-    def ended(task: asyncio.Task[None]) -> None:
-        under_way.discard(task)
-        free.release()
-
-    began_s = time.monotonic()
-    with suppress(asyncio.CancelledError):
-        for number in itertools.count():
-            due_s = began_s + number * period_s
-            await asyncio.sleep(max(0.0, due_s - time.monotonic()))
-            await free.acquire()
-            task = asyncio.create_task(send(due_s))
-            under_way.add(task)
-            task.add_done_callback(ended)
-    if under_way:
-        await asyncio.wait(under_way)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from e2e.bench import machine
-from e2e.bench.processes import BenchError
+from e2e.harness.waiting import HarnessError
 
 _LOCK: Final = "uv.lock"
 _SHORT: Final = 12
@@ -63,7 +63,7 @@ def checked_out(revision: str, parent: Path) -> Iterator[Tree]:
         parent: Below it nobody else's checks look: ``build`` is ignored by all of them.
 
     Raises:
-        BenchError: There is no such commit, or it cannot be made ready.
+        HarnessError: There is no such commit, or it cannot be made ready.
     """
     found = _run(["git", "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"], "no commit")
     commit = found.decode().strip()
@@ -101,7 +101,7 @@ def _uv() -> str:
 
 
 def check(tree: Tree) -> None:
-    """Make sure that the tree's own code is what would run. Raises BenchError.
+    """Make sure that the tree's own code is what would run. Raises HarnessError.
 
     Two names for one tree would agree with each other in everything.
     """
@@ -109,7 +109,7 @@ def check(tree: Tree) -> None:
     told = _run(argv, "the other tree's dledger cannot be imported", environment=tree.environment)
     found = Path(told.decode().strip()).resolve()
     if not found.is_relative_to(tree.directory.resolve()):
-        raise BenchError(f"{tree.commit} would run {found}, not its own code")
+        raise HarnessError(f"{tree.commit} would run {found}, not its own code")
 
 
 def _run(
@@ -120,7 +120,7 @@ def _run(
     directory: Path = machine.ROOT,
     environment: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Return what a program prints. Raises BenchError with its last words."""
+    """Return what a program prints. Raises HarnessError with its last words."""
     env = ["env", *(f"{key}={value}" for key, value in (environment or {}).items())]
     try:
         return subprocess.run(
@@ -129,4 +129,4 @@ def _run(
     except (OSError, subprocess.CalledProcessError) as error:
         said = getattr(error, "stderr", b"") or b""
         words = said.decode("utf-8", "replace").strip() or str(error)
-        raise BenchError(f"{what}: {words}") from error
+        raise HarnessError(f"{what}: {words}") from error

@@ -3,8 +3,8 @@
     python -m e2e.chaos --minutes 20
     python -m e2e.chaos --minutes 2 --classes bridge,one-way-cut --seed 7
 
-exit codes: 0 nothing is wrong, 1 something is (docs/chaos.md says how to read it), 2 nothing is but
-not all was tried, or wrong usage
+exit codes: 0 nothing is wrong, 1 something is (docs/internals/chaos.md says how to read it), 2
+nothing is but not all was tried, or wrong usage
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Final
 
 import uvloop
 
-from e2e.chaos.episodes import Class, Outlook
-from e2e.chaos.group import GroupError
+from e2e.chaos.episodes import FaultKind, Outlook
 from e2e.chaos.run import Options, run
 from e2e.chaos.verdict import Report, table
 from e2e.chaos.volume import Volume
+from e2e.harness.waiting import HarnessError
 
 _BUILD: Final = Path(__file__).resolve().parents[2] / "build" / "chaos"
 _SHOWN: Final = 20
@@ -46,7 +46,7 @@ def main() -> int:
     print(f"seed {seed}: {' '.join(c.value for c in options.outlook.classes)}", flush=True)
     try:
         report = uvloop.run(run(options, lambda line: print(line, flush=True)))
-    except GroupError as error:
+    except HarnessError as error:
         print(f"chaos: {error}; see {options.directory}", file=sys.stderr)
         return 1
     _show(report, options)
@@ -64,7 +64,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="draws episodes and load (default: random)")
     parser.add_argument("--nodes", type=int, default=3, choices=(3, 5), help="(default 3)")
     parser.add_argument(
-        "--classes", type=_classes, default=tuple(Class), metavar="A,B", help="only these faults"
+        "--classes",
+        type=_classes,
+        default=tuple(FaultKind),
+        metavar="A,B",
+        help="only these faults",
     )
     parser.add_argument(
         "--factor", type=float, default=3.0,
@@ -75,11 +79,11 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _classes(text: str) -> tuple[Class, ...]:
+def _classes(text: str) -> tuple[FaultKind, ...]:
     try:
-        return tuple(Class(name) for name in text.split(","))
+        return tuple(FaultKind(name) for name in text.split(","))
     except ValueError as error:
-        known = " ".join(fault.value for fault in Class)
+        known = " ".join(fault.value for fault in FaultKind)
         raise argparse.ArgumentTypeError(f"{error}; known: {known}") from error
 
 

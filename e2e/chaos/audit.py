@@ -13,17 +13,19 @@ from dledger.client import Client
 from dledger.common.status import NodeStatus
 from dledger.errors import DledgerError, UnknownTopic
 from e2e.chaos.clients import QUEUES, TOPIC, digest_of
-from e2e.chaos.group import Group
+from e2e.chaos.faulty_group import FaultyGroup
 from e2e.chaos.log_checker import LogEntry, Queues, Stored
+from e2e.cluster.errors import CommandFailed
+from e2e.cluster.shell import run
 
 _SETTLE_S: Final = 60.0
 
 
-async def settled(group: Group) -> int:
+async def settled(group: FaultyGroup) -> int:
     """Wait until nobody writes and all nodes have applied the same; return that index.
 
     Raises:
-        GroupError: They do not come to the same.
+        HarnessError: They do not come to the same.
     """
 
     async def equal() -> Sequence[NodeStatus] | None:
@@ -41,15 +43,15 @@ async def settled(group: Group) -> int:
     return statuses[0].commit_index
 
 
-async def least_committed(group: Group) -> int:
+async def least_committed(group: FaultyGroup) -> int:
     """Return the index up to which all nodes that answer have committed; 0 if none answers."""
     return min((s.commit_index for s in (await group.statuses()).values()), default=0)
 
 
-async def read_queues(group: Group) -> dict[str, Queues]:
+async def read_queues(group: FaultyGroup) -> dict[str, Queues]:
     """Read every queue of the log's topic from every node. Raises DledgerError."""
     return {
-        name: {queue: await _read(node.endpoint, queue) for queue in range(QUEUES)}
+        name: {queue: await _read(node.spec.endpoint, queue) for queue in range(QUEUES)}
         for name, node in group.nodes.items()
     }
 
@@ -65,7 +67,7 @@ async def _read(endpoint: str, queue: int) -> Sequence[Stored]:
             return []
 
 
-async def read_logs(group: Group, commit_index: int) -> dict[str, Sequence[LogEntry]]:
+async def read_logs(group: FaultyGroup, commit_index: int) -> dict[str, Sequence[LogEntry]]:
     """Read the log of every node from its disk, up to *commit_index*. The nodes have ended.
 
     Raises:
@@ -78,11 +80,11 @@ async def read_logs(group: Group, commit_index: int) -> dict[str, Sequence[LogEn
 
 
 async def _entries(data: Path) -> Sequence[LogEntry]:
-    await _run("verify", data)
-    return list(_parsed(await _run("dump", data)))
+    await _log("verify", data)
+    return list(_parsed(await _log("dump", data)))
 
 
-def _parsed(lines: bytes) -> Iterator[LogEntry]:
+def _parsed(lines: str) -> Iterator[LogEntry]:
     for line in lines.splitlines():
         fields = json.loads(line)
         yield LogEntry(
@@ -91,13 +93,9 @@ def _parsed(lines: bytes) -> Iterator[LogEntry]:
         )  # fmt: skip
 
 
-async def _run(action: str, data: Path) -> bytes:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "dledger", "log", action, str(data),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    out, errors = await process.communicate()
-    if process.returncode != 0:
-        raise DledgerError(f"log {action} {data}: {errors.decode('utf-8', 'replace').strip()}")
-    return out
+async def _log(action: str, data: Path) -> str:
+    command = (sys.executable, "-m", "dledger", "log", action, data)
+    try:
+        return await asyncio.to_thread(run, *command)
+    except CommandFailed as failed:
+        raise DledgerError(str(failed)) from None

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Final
 
 
-class Class(Enum):
+class FaultKind(Enum):
     """The classes of faults; each has its row in the result."""
 
     KILL_LEADER = "kill-leader"
@@ -32,7 +32,7 @@ class Class(Enum):
     CLOCK_JUMP = "clock-jump"
 
 
-class Target(Enum):
+class Aim(Enum):
     """Who is hit, or stands where the fault is; resolved when the episode begins."""
 
     LEADER = "leader"
@@ -72,8 +72,8 @@ class Episode:
     """
 
     number: int
-    fault: Class
-    target: Target
+    fault: FaultKind
+    target: Aim
     hold_s: float
     shape: Shape = Shape.SPEECH
     reset: bool = False
@@ -99,21 +99,27 @@ class Outlook:
         longest_pause_s: Most for a pause, which is Pareto distributed from 1 s on.
     """
 
-    classes: Sequence[Class] = field(default_factory=lambda: tuple(Class))
+    classes: Sequence[FaultKind] = field(default_factory=lambda: tuple(FaultKind))
     hold_s: tuple[float, float] = (1.5, 4.0)
     network_hold_s: tuple[float, float] = (3.0, 8.0)
     longest_pause_s: float = 60.0
 
 
 _FIXED_TARGETS: Final = {
-    Class.KILL_LEADER: Target.LEADER,
-    Class.PAUSE_LEADER: Target.LEADER,
-    Class.KILL_FOLLOWER: Target.FOLLOWER,
-    Class.PAUSE_FOLLOWER: Target.FOLLOWER,
+    FaultKind.KILL_LEADER: Aim.LEADER,
+    FaultKind.PAUSE_LEADER: Aim.LEADER,
+    FaultKind.KILL_FOLLOWER: Aim.FOLLOWER,
+    FaultKind.PAUSE_FOLLOWER: Aim.FOLLOWER,
 }
-_PAUSES: Final = frozenset({Class.PAUSE_LEADER, Class.PAUSE_FOLLOWER})
+_PAUSES: Final = frozenset({FaultKind.PAUSE_LEADER, FaultKind.PAUSE_FOLLOWER})
 _NETWORK: Final = frozenset(
-    {Class.ONE_WAY, Class.BRIDGE, Class.ISOLATE, Class.DELAY, Class.SLOW_SYNC}
+    {
+        FaultKind.ONE_WAY,
+        FaultKind.BRIDGE,
+        FaultKind.ISOLATE,
+        FaultKind.DELAY,
+        FaultKind.SLOW_SYNC,
+    }
 )
 _FREE_BYTES: Final = (0, 4096, 1 << 20, 16 << 20)
 _DAY_MS: Final = 86_400_000
@@ -129,10 +135,10 @@ def draw(rng: random.Random, outlook: Outlook) -> Iterator[Episode]:
             yield _episode(rng, outlook, number, fault)
 
 
-def _episode(rng: random.Random, outlook: Outlook, number: int, fault: Class) -> Episode:
+def _episode(rng: random.Random, outlook: Outlook, number: int, fault: FaultKind) -> Episode:
     """Draw one; every field is drawn every time, so that a class more or less changes little."""
     low_s, high_s = outlook.network_hold_s if fault in _NETWORK else outlook.hold_s
-    target = rng.choice(list(Target))
+    target = rng.choice(list(Aim))
     hold_s = rng.uniform(low_s, high_s)
     pause_s = min(rng.paretovariate(1.0), outlook.longest_pause_s)
     return Episode(

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Any, Final, TextIO, TypeAlias
 
 NEVER: Final = math.inf
@@ -107,33 +105,12 @@ class Probe:
 
 
 Event: TypeAlias = Write | Seen | Operation | Probe
-_TYPES: Final[dict[str, type[Event]]] = {
-    cls.__name__.lower(): cls for cls in (Write, Seen, Operation, Probe)
-}
 
 
 def encode(event: Event) -> str:
     """Return one line, without its end."""
     fields = {key: _plain(value) for key, value in asdict(event).items()}
     return json.dumps({"event": type(event).__name__.lower(), **fields}, allow_nan=False)
-
-
-def decode(line: str) -> Event:
-    """Parse one line. Raises ValueError."""
-    fields = json.loads(line)
-    if not isinstance(fields, dict) or fields.get("event") not in _TYPES:
-        raise ValueError(f"not an event of a history: {line[:80]!r}")
-    cls = _TYPES[fields.pop("event")]
-    try:
-        return cls(**{key: _rich(key, value) for key, value in fields.items()})
-    except TypeError as error:
-        raise ValueError(f"not a {cls.__name__}: {line[:80]!r}") from error
-
-
-def load(path: Path) -> Iterator[Event]:
-    """Yield the events of a history file. Raises ValueError, OSError."""
-    with path.open(encoding="utf-8") as lines:
-        yield from map(decode, lines)
 
 
 class Recorder:
@@ -148,11 +125,6 @@ class Recorder:
         self.events.append(event)
         self._out.write(encode(event) + "\n")
 
-    def extend(self, events: Iterable[Event]) -> None:
-        """Take several events."""
-        for event in events:
-            self.add(event)
-
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Enum):
@@ -160,11 +132,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return None if value == NEVER else round(value, 6)
     return value
-
-
-def _rich(key: str, value: Any) -> Any:
-    if key == "outcome":
-        return Outcome(value)
-    if key == "kind":
-        return Kind(value)
-    return NEVER if key == "ended_s" and value is None else value

@@ -19,7 +19,7 @@ from e2e.chaos.register_checker import INITIAL
 MAX_STEPS: Final = 1_000_000
 
 
-class Verdict(Enum):
+class Agreement(Enum):
     """What the search found."""
 
     LINEARIZABLE = "linearizable"
@@ -32,7 +32,7 @@ class Judgement:
     """The verdict on one register; *text* says how far an order was found, *steps* the cost."""
 
     key: str
-    verdict: Verdict
+    verdict: Agreement
     steps: int
     text: str = ""
 
@@ -104,11 +104,11 @@ class _Search:
         while node is not None:
             steps += 1
             if steps > self._max_steps:
-                return Judgement(self._key, Verdict.UNKNOWN, steps, "the limit is reached")
+                return Judgement(self._key, Agreement.UNKNOWN, steps, "the limit is reached")
             if node.returning is None:  # an answer that no order so far explains: go back
                 self._note(len(calls), node.number)
                 if not calls:
-                    return Judgement(self._key, Verdict.VIOLATION, steps, self._why())
+                    return Judgement(self._key, Agreement.VIOLATION, steps, self._why())
                 call, value = calls.pop()
                 done &= ~(1 << call.number)
                 _put_back(call)
@@ -124,7 +124,7 @@ class _Search:
             value, done = after, done | 1 << node.number
             _take_out(node)
             node = self._head.after
-        return Judgement(self._key, Verdict.LINEARIZABLE, steps)
+        return Judgement(self._key, Agreement.LINEARIZABLE, steps)
 
     def _note(self, depth: int, number: int) -> None:
         if depth >= self._deepest:

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from e2e.chaos.history import Outcome, Seen, Write
 
 
-class Fault(Enum):
+class LogFault(Enum):
     """What can be wrong with a log."""
 
     LOSS = "loss"
@@ -45,7 +45,7 @@ class Fault(Enum):
 class Finding:
     """One thing that is wrong, and on which node (empty: whichever)."""
 
-    fault: Fault
+    fault: LogFault
     node: str
     text: str
 
@@ -102,13 +102,13 @@ def check_entries(nodes: Mapping[str, Sequence[LogEntry]]) -> list[Finding]:
         for before, entry in pairwise(entries):
             if entry.index != before.index + 1:
                 text = f"entry {entry.index} follows entry {before.index}"
-                findings.append(Finding(Fault.HOLE, node, text))
+                findings.append(Finding(LogFault.HOLE, node, text))
         findings += _times(node, entries)
         for entry in entries:
             other, known = reference.setdefault(entry.index, (node, entry))
             if known != entry:
                 text = f"{entry} differs from {known} of {other}"
-                findings.append(Finding(Fault.DIVERGENCE, node, text))
+                findings.append(Finding(LogFault.DIVERGENCE, node, text))
                 break
     return findings
 
@@ -119,7 +119,7 @@ def _times(node: str, entries: Sequence[LogEntry]) -> Iterator[Finding]:
     for before, entry in pairwise(timed):
         if entry.timestamp_ms < before.timestamp_ms:
             text = f"entry {entry.index} is {before.timestamp_ms - entry.timestamp_ms} ms older"
-            yield Finding(Fault.TIME, node, f"{text} than entry {before.index}")
+            yield Finding(LogFault.TIME, node, f"{text} than entry {before.index}")
 
 
 def _holes(node: str, queues: Queues) -> Iterator[Finding]:
@@ -127,7 +127,7 @@ def _holes(node: str, queues: Queues) -> Iterator[Finding]:
         for expected, message in enumerate(messages, messages[0].offset if messages else 0):
             if message.offset != expected:
                 text = f"queue {queue} has offset {message.offset} where {expected} should be"
-                yield Finding(Fault.HOLE, node, text)
+                yield Finding(LogFault.HOLE, node, text)
                 break
 
 
@@ -138,7 +138,7 @@ def _duplicates(node: str, queues: Queues) -> Iterator[Finding]:
             places[message.message_id].append(f"{queue}/{message.offset}")
     for message_id, found in places.items():
         if len(found) > 1:
-            yield Finding(Fault.DUPLICATE, node, f"{message_id} is at {', '.join(found)}")
+            yield Finding(LogFault.DUPLICATE, node, f"{message_id} is at {', '.join(found)}")
 
 
 def _foreign(node: str, queues: Queues, by_id: Mapping[str, Write]) -> Iterator[Finding]:
@@ -148,13 +148,13 @@ def _foreign(node: str, queues: Queues, by_id: Mapping[str, Write]) -> Iterator[
             place = f"{message.message_id} at {queue}/{message.offset}"
             write = by_id.get(message.message_id)
             if write is None:
-                yield Finding(Fault.PHANTOM, node, f"{place} was written by nobody")
+                yield Finding(LogFault.PHANTOM, node, f"{place} was written by nobody")
             elif write.outcome is Outcome.REFUSED:
-                yield Finding(Fault.PHANTOM, node, f"{place} was refused")
+                yield Finding(LogFault.PHANTOM, node, f"{place} was refused")
             elif write.queue != queue:
-                yield Finding(Fault.MOVED, node, f"{place} was for queue {write.queue}")
+                yield Finding(LogFault.MOVED, node, f"{place} was for queue {write.queue}")
             elif write.digest != message.digest:
-                yield Finding(Fault.CHANGED, node, f"{place} has another body")
+                yield Finding(LogFault.CHANGED, node, f"{place} has another body")
 
 
 def _losses(node: str, queues: Queues, writes: Sequence[Write]) -> Iterator[Finding]:
@@ -170,9 +170,9 @@ def _losses(node: str, queues: Queues, writes: Sequence[Write]) -> Iterator[Find
         found = places.get(write.message_id)
         text = f"{write.message_id}, acknowledged at {write.queue}/{write.offset}"
         if found is None:
-            yield Finding(Fault.LOSS, node, f"{text} at {write.ended_s:.3f} s, is gone")
+            yield Finding(LogFault.LOSS, node, f"{text} at {write.ended_s:.3f} s, is gone")
         elif found != acknowledged:
-            yield Finding(Fault.MOVED, node, f"{text}, is at {found[0]}/{found[1]}")
+            yield Finding(LogFault.MOVED, node, f"{text}, is at {found[0]}/{found[1]}")
 
 
 def _disorder(node: str, queues: Queues, by_id: Mapping[str, Write]) -> Iterator[Finding]:
@@ -188,7 +188,7 @@ def _disorder(node: str, queues: Queues, by_id: Mapping[str, Write]) -> Iterator
                     f"queue {queue}: {write.message_id} was acknowledged at {write.ended_s:.3f} s "
                     f"and stands behind {latest.message_id}, sent at {latest.invoked_s:.3f} s"
                 )
-                yield Finding(Fault.ORDER, node, text)
+                yield Finding(LogFault.ORDER, node, text)
             if latest is None or write.invoked_s > latest.invoked_s:
                 latest = write
 
@@ -210,7 +210,7 @@ def _retractions(seen: Iterable[Seen], nodes: Mapping[str, Queues]) -> Iterator[
                     f"{one.message_id} was read from {one.node} at {one.queue}/{one.offset} "
                     f"({one.at_s:.3f} s), where this node has something else"
                 )
-                yield Finding(Fault.RETRACTED, node, text)
+                yield Finding(LogFault.RETRACTED, node, text)
 
 
 def _divergence(nodes: Mapping[str, Queues]) -> Iterator[Finding]:
@@ -223,7 +223,7 @@ def _divergence(nodes: Mapping[str, Queues]) -> Iterator[Finding]:
         for node, offset in _differing(rows):
             here = rows[node].get(offset)
             text = f"queue {queue} differs from offset {offset} on, where it has {here}"
-            yield Finding(Fault.DIVERGENCE, node, text)
+            yield Finding(LogFault.DIVERGENCE, node, text)
 
 
 def _differing(rows: Mapping[str, Mapping[int, Stored]]) -> Iterator[tuple[str, int]]:

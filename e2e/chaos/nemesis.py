@@ -11,18 +11,28 @@ from typing import Final
 from dledger.client import Client, Record
 from dledger.errors import DledgerError
 from e2e.chaos.availability import first_leader_s, is_able, longest_gap_s
-from e2e.chaos.episodes import Class, Episode, Shape, Target
-from e2e.chaos.group import Group, GroupError
+from e2e.chaos.episodes import Aim, Episode, FaultKind, Shape
+from e2e.chaos.faulty_group import FaultyGroup
 from e2e.chaos.history import Probe
-from e2e.chaos.proxy import Direction
 from e2e.chaos.shim import RENAME, SYNC, WRITE, Control
+from e2e.harness.proxy import Direction
+from e2e.harness.waiting import HarnessError
 
 _WHOLE_S: Final = 60.0
 _STOP_S: Final = 10.0
 _FILL_BYTES: Final = 256 << 10
-_FAILING: Final = {Class.FAIL_WRITE: WRITE, Class.FAIL_SYNC: SYNC, Class.FAIL_RENAME: RENAME}
+_FAILING: Final = {
+    FaultKind.FAIL_WRITE: WRITE,
+    FaultKind.FAIL_SYNC: SYNC,
+    FaultKind.FAIL_RENAME: RENAME,
+}
 _KILLS: Final = frozenset(
-    {Class.KILL_LEADER, Class.KILL_FOLLOWER, Class.KILL_MAJORITY, Class.KILL_ALL}
+    {
+        FaultKind.KILL_LEADER,
+        FaultKind.KILL_FOLLOWER,
+        FaultKind.KILL_MAJORITY,
+        FaultKind.KILL_ALL,
+    }
 )
 
 
@@ -59,8 +69,8 @@ class Played:
 class _Fault:
     """A fault that is on: who is down for others, what is cut, and how it ends.
 
-    *settle* waits for its effect and says whether there was one; *undo* ends it; *repair* does what
-    nodes do not do by themselves.
+    *hit* says whether it had an effect; *settle*, if there is one, waits for that and says so
+    instead; *undo* ends it; *repair* does what nodes do not do by themselves.
     """
 
     nodes: Sequence[str]
@@ -68,6 +78,7 @@ class _Fault:
     cuts: Sequence[Direction] = ()
     writable: bool = True
     undo: Callable[[], None] = lambda: None
+    hit: Callable[[], bool] = lambda: True
     settle: Callable[[], Awaitable[bool]] | None = None
     repair: Callable[[], Awaitable[None]] | None = None
 
@@ -75,7 +86,7 @@ class _Fault:
 class Nemesis:
     """Plays episodes on one group, one at a time."""
 
-    def __init__(self, group: Group, probes: Sequence[Probe]) -> None:
+    def __init__(self, group: FaultyGroup, probes: Sequence[Probe]) -> None:
         self._group = group
         self._probes = probes
 
@@ -85,15 +96,15 @@ class Nemesis:
         leader = await group.wait_for("a leader to aim at", group.leader, _WHOLE_S)
         names = list(group.nodes)
         others = [name for name in names if name != leader]
-        target = leader if episode.target is Target.LEADER else others[episode.number % len(others)]
+        target = leader if episode.target is Aim.LEADER else others[episode.number % len(others)]
         started_s = group.now_s()
         fault = await self._begin(episode, target, [n for n in names if n != target])
         await asyncio.sleep(episode.hold_s)
-        fired, problem = True, ""
+        fired, problem = fault.hit(), ""
         if fault.settle is not None:
             try:
                 fired = await fault.settle()
-            except GroupError as error:
+            except HarnessError as error:
                 problem = str(error)
         able = fault.writable and is_able(names, fault.down, fault.cuts)
         healed_s = group.now_s()
@@ -126,7 +137,7 @@ class Nemesis:
             if fault.repair is not None:
                 await fault.repair()
             await group.wait_for("all nodes to be whole", group.whole, _WHOLE_S)
-        except GroupError as error:
+        except HarnessError as error:
             leader_s, problem = _WHOLE_S, problem or str(error)
         whole_s = group.now_s()
         return Played(
@@ -153,27 +164,27 @@ class Nemesis:
             return await self._kill(episode, target, others)
         if episode.fault in _FAILING:
             return await self._fail(episode, target)
-        if episode.fault is Class.WIPE:
+        if episode.fault is FaultKind.WIPE:
             return await self._wipe(target)
-        if episode.fault is Class.ROT:
+        if episode.fault is FaultKind.ROT:
             return await self._rot(episode, target)
         begin = {
-            Class.PAUSE_LEADER: self._pause,
-            Class.PAUSE_FOLLOWER: self._pause,
-            Class.ONE_WAY: self._one_way,
-            Class.BRIDGE: self._bridge,
-            Class.ISOLATE: self._isolate,
-            Class.DELAY: self._delay,
-            Class.SLOW_SYNC: self._slow_sync,
-            Class.DISK_FULL: self._disk_full,
-            Class.CLOCK_JUMP: self._clock_jump,
+            FaultKind.PAUSE_LEADER: self._pause,
+            FaultKind.PAUSE_FOLLOWER: self._pause,
+            FaultKind.ONE_WAY: self._one_way,
+            FaultKind.BRIDGE: self._bridge,
+            FaultKind.ISOLATE: self._isolate,
+            FaultKind.DELAY: self._delay,
+            FaultKind.SLOW_SYNC: self._slow_sync,
+            FaultKind.DISK_FULL: self._disk_full,
+            FaultKind.CLOCK_JUMP: self._clock_jump,
         }[episode.fault]
         return begin(episode, target, others)
 
     async def _kill(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
         count = {
-            Class.KILL_MAJORITY: (len(others) + 1) // 2 + 1,
-            Class.KILL_ALL: len(others) + 1,
+            FaultKind.KILL_MAJORITY: (len(others) + 1) // 2 + 1,
+            FaultKind.KILL_ALL: len(others) + 1,
         }.get(episode.fault, 1)
         victims = [target, *others][:count]
         await self._group.kill(victims)
@@ -188,7 +199,7 @@ class Nemesis:
 
         async def replace() -> None:
             if before is None:
-                raise GroupError(f"{target} did not say who it was before it was wiped")
+                raise HarnessError(f"{target} did not say who it was before it was wiped")
             await self._group.replace_disk(target, before.node_id, _WHOLE_S)
 
         return _Fault([target], down=[target], repair=replace)
@@ -197,11 +208,7 @@ class Nemesis:
         """Flip a bit of a log while its node is down; it is repaired from the others (P7)."""
         await self._group.kill([target])
         rotted = self._group.nodes[target].rot(episode.place)
-
-        async def hit() -> bool:
-            return rotted
-
-        return _Fault([target], down=[target], settle=hit)
+        return _Fault([target], down=[target], hit=lambda: rotted)
 
     def _pause(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
         del episode, others
@@ -230,33 +237,25 @@ class Nemesis:
     def _cut(self, episode: Episode, target: str, cuts: Sequence[Direction]) -> _Fault:
         hit = self._on_the_way()
         self._group.network.cut(cuts, reset=episode.reset, both_layers=episode.both_layers)
-        return _Fault([target], cuts=cuts, settle=hit)
+        return _Fault([target], cuts=cuts, hit=hit)
 
     def _delay(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
         hit = self._on_the_way()
         self._group.network.delay(episode.delay_s, episode.jitter_s)
-        return _Fault([target, *others], settle=hit)
+        return _Fault([target, *others], hit=hit)
 
-    def _on_the_way(self) -> Callable[[], Awaitable[bool]]:
+    def _on_the_way(self) -> Callable[[], bool]:
         """Return what says whether the network has held up anything since now."""
         network = self._group.network
         before = network.hits
-
-        async def hit() -> bool:
-            return network.hits > before
-
-        return hit
+        return lambda: network.hits > before
 
     def _slow_sync(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
         del others
         control = self._group.nodes[target].control
         before = control.fired()
         control.set(Control(slow_s=episode.slow_s))
-
-        async def hit() -> bool:
-            return control.fired() > before
-
-        return _Fault([target], settle=hit)
+        return _Fault([target], hit=lambda: control.fired() > before)
 
     def _clock_jump(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
         """Let the wall clock jump, and leadership move, since that is when the clock is read."""
@@ -274,7 +273,7 @@ class Nemesis:
             undo = node.volume.empty
         else:
             node.control.set(Control(full=True))
-        writer = asyncio.create_task(self._fill(node.endpoint))
+        writer = asyncio.create_task(self._fill(node.spec.endpoint))
         before = node.control.fired()
 
         def end() -> None:
@@ -314,9 +313,9 @@ class Nemesis:
             if node.control.fired() == before:
                 return False
             await self._group.wait_ended([target], _STOP_S)
-            code = node.process.returncode if node.process else None
+            code = node.process.exit_code if node.process else None
             if code == 0:
-                raise GroupError(f"{target} ended with 0 after a failed {call}")
+                raise HarnessError(f"{target} ended with 0 after a failed {call}")
             return True
 
         if call == RENAME:

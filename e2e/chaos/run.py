@@ -27,12 +27,13 @@ from e2e.chaos.clients import (
     read_along,
 )
 from e2e.chaos.episodes import Outlook, draw
-from e2e.chaos.group import Group, GroupError
+from e2e.chaos.faulty_group import FaultyGroup
 from e2e.chaos.history import Probe, Recorder
 from e2e.chaos.nemesis import Nemesis, Played
 from e2e.chaos.register_clients import TOPIC as REGISTERS
 from e2e.chaos.register_clients import RegisterClient
 from e2e.chaos.verdict import Audit, Report, judge
+from e2e.harness.waiting import HarnessError
 
 LEADER_S: Final = 3.0
 _PRODUCERS: Final = 4
@@ -69,10 +70,10 @@ async def run(options: Options, say: Callable[[str], None]) -> Report:
     """Run, and judge. What happened is in the directory even if this raises.
 
     Raises:
-        GroupError: The group did not start.
+        HarnessError: The group did not start.
     """
     options.directory.mkdir(parents=True)
-    group = Group(
+    group = FaultyGroup(
         options.directory, count=options.nodes, own_volume=options.own_volume, seed=options.seed
     )
     with (options.directory / "history.jsonl").open("w", encoding="utf-8") as out:
@@ -87,13 +88,13 @@ async def run(options: Options, say: Callable[[str], None]) -> Report:
 
 class _Run:
     def __init__(
-        self, options: Options, group: Group, recorder: Recorder, say: Callable[[str], None]
+        self, options: Options, group: FaultyGroup, recorder: Recorder, say: Callable[[str], None]
     ) -> None:
         self._options, self._group, self._recorder, self._say = options, group, recorder, say
         self._probes: list[Probe] = []
         self._played: list[Played] = []
         self._problems: list[str] = []
-        self._endpoints = {name: node.endpoint for name, node in group.nodes.items()}
+        self._endpoints = {name: node.spec.endpoint for name, node in group.nodes.items()}
         self._clients: list[Client] = []
         self._anywhere: list[Anywhere] = []
 
@@ -182,7 +183,7 @@ class _Run:
                     return
                 try:
                     played = await nemesis.play(episode)
-                except GroupError as error:
+                except HarnessError as error:
                     self._problems.append(f"episode {episode.number}: {error}")
                     return
                 self._played.append(played)
@@ -201,7 +202,7 @@ class _Run:
         group, audit = self._group, Audit(0, {}, {})
         try:
             commit_index = await settled(group)
-        except GroupError as error:
+        except HarnessError as error:
             self._problems.append(f"audit: {error}")
             commit_index = await least_committed(group)
         try:

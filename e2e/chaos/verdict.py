@@ -7,12 +7,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from e2e.chaos.episodes import Class
+from e2e.chaos.episodes import FaultKind
 from e2e.chaos.history import Event, Kind, Operation, Outcome, Seen, Write
-from e2e.chaos.linearizability import Judgement, Verdict, check_keys
+from e2e.chaos.linearizability import Agreement, Judgement, check_keys
 from e2e.chaos.log_checker import LogEntry, Queues, check_entries, check_messages
 from e2e.chaos.nemesis import Played
 from e2e.chaos.register_checker import check_registers
+from e2e.harness.checks import Verdict, columns, exit_code
 
 _CHAIN = "chain-"
 
@@ -48,7 +49,8 @@ class Report:
     @property
     def exit_code(self) -> int:
         """0 if it has passed, 1 if something is wrong, 2 if nothing is but not all was tried."""
-        return 1 if self.problems else 2 if self.unmeasured else 0
+        broken = [Verdict.BROKEN for _ in self.problems]
+        return exit_code([*broken, *(Verdict.UNMEASURED for _ in self.unmeasured), Verdict.KEPT])
 
 
 def judge(
@@ -57,7 +59,7 @@ def judge(
     played: Sequence[Played],
     *,
     leader_limit_s: float,
-    asked: Collection[Class] = (),
+    asked: Collection[FaultKind] = (),
     problems: Sequence[str] = (),
 ) -> Report:
     """Run all checkers.
@@ -76,7 +78,7 @@ def judge(
     messages = [*check_messages(writes, seen, audit.queues), *check_entries(audit.logs)]
     registers = check_registers(o for o in operations if o.key.startswith(_CHAIN))
     judgements = check_keys(o for o in operations if not o.key.startswith(_CHAIN))
-    violations = [j for j in judgements if j.verdict is Verdict.VIOLATION]
+    violations = [j for j in judgements if j.verdict is Agreement.VIOLATION]
     counts = _counts(writes, seen, operations, audit, len(played))
     return Report(
         problems=[
@@ -99,7 +101,7 @@ def judge(
             "linearizability": dict(Counter(j.verdict.value for j in judgements)),
         },
         counts=counts,
-        classes=[_row(fault, played) for fault in Class if any(_of(fault, played))],
+        classes=[_row(fault, played) for fault in FaultKind if any(_of(fault, played))],
     )
 
 
@@ -127,7 +129,7 @@ def _unseen(audit: Audit) -> Iterator[str]:
             yield f"{node} showed no log at the end"
 
 
-def _untried(asked: Collection[Class], played: Sequence[Played]) -> list[str]:
+def _untried(asked: Collection[FaultKind], played: Sequence[Played]) -> list[str]:
     """Find classes of faults of which none is known to have hit."""
     hit = {one.episode.fault for one in played if one.fired}
     tried = {one.episode.fault for one in played}
@@ -140,7 +142,7 @@ def _untried(asked: Collection[Class], played: Sequence[Played]) -> list[str]:
 
 def _undecided(judgements: Sequence[Judgement]) -> list[str]:
     """Find a search that gave up everywhere; here and there it may."""
-    decided = any(j.verdict is not Verdict.UNKNOWN for j in judgements)
+    decided = any(j.verdict is not Agreement.UNKNOWN for j in judgements)
     return [] if decided else ["linearizability: no register was judged"]
 
 
@@ -186,11 +188,11 @@ def _counts(
     }
 
 
-def _of(fault: Class, played: Sequence[Played]) -> list[Played]:
+def _of(fault: FaultKind, played: Sequence[Played]) -> list[Played]:
     return [one for one in played if one.episode.fault is fault]
 
 
-def _row(fault: Class, played: Sequence[Played]) -> dict[str, Any]:
+def _row(fault: FaultKind, played: Sequence[Played]) -> dict[str, Any]:
     mine = _of(fault, played)
     gaps_s = sorted(one.gap_s for one in mine)
     wholes_s = sorted(one.whole_s for one in mine)
@@ -211,12 +213,5 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return ""
     names = list(rows[0])
-    lines = [names, *([str(row[name]) for name in names] for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(names))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in lines
-    )
+    cells = [names, *([str(row[name]) for name in names] for row in rows)]
+    return columns(cells, right=range(1, len(names)))

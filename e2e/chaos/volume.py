@@ -6,9 +6,11 @@ A tmpfs, which needs root. It fills up by a ballast file beside the node's data.
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 from typing import Final
+
+from e2e.cluster.errors import CommandFailed
+from e2e.cluster.shell import run
 
 _SIZE_BYTES: Final = 512 << 20
 _BALLAST: Final = "ballast"
@@ -28,23 +30,22 @@ class Volume:
         volume = Volume(scratch)
         try:
             volume.mount()
-        except (OSError, subprocess.CalledProcessError):
+        except (OSError, CommandFailed):
             return False
         volume.unmount()
         return True
 
     def mount(self) -> None:
-        """Mount it, empty. Raises OSError, CalledProcessError."""
+        """Mount it, empty. Raises OSError, CommandFailed."""
         self._path.mkdir(parents=True, exist_ok=True)
         options = f"size={_SIZE_BYTES},mode=0750"
-        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(self._path)]
-        subprocess.run(command, check=True, capture_output=True)
+        run("mount", "-t", "tmpfs", "-o", options, "tmpfs", self._path)
         self._mounted = True
 
     def unmount(self) -> None:
         """Unmount it; what was on it is gone."""
         if self._mounted:
-            subprocess.run(["umount", "--lazy", str(self._path)], check=True, capture_output=True)
+            run("umount", "--lazy", self._path)
             self._mounted = False
 
     def fill(self, free_bytes: int) -> None:

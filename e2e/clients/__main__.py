@@ -17,15 +17,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import os
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from e2e.bench import machine
 from e2e.clients import away
@@ -35,12 +33,14 @@ from e2e.clients.drivers import ClientFailed
 from e2e.clients.failover import failover
 from e2e.clients.judging import Figures, lines
 from e2e.clients.sdks import SDKS
-from e2e.clients.stage import CaseFailed, Running, Stage, running
-from e2e.clients.table import Result, Verdict, exit_code, failover_table, table, verdict
+from e2e.clients.stage import CaseFailed, Stage, TlsGroup, with_tls
+from e2e.clients.table import CaseVerdict, Result, exit_code, failover_table, table, verdict
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.layout import default_layout
-from e2e.harness.lines import Line, failed
-from e2e.harness.lines import table as table_of_lines
+from e2e.harness import command as harness
+from e2e.harness.checks import Check, failed
+from e2e.harness.checks import table as table_of_lines
+from e2e.harness.waiting import HarnessError
 
 _RESULTS: Final = machine.ROOT / "build" / "clients"
 _FAILOVER: Final = "failover"
@@ -55,7 +55,7 @@ class Found:
     """What a run has found so far."""
 
     results: list[Result]
-    lines: list[Line]
+    lines: list[Check]
     figures: dict[str, tuple[Figures, int]]
 
     def add(self, result: Result) -> None:
@@ -70,7 +70,14 @@ async def one(name: str, case: Case, stage: Stage) -> Result:
     try:
         async with asyncio.timeout(_CASE_S):
             await case(stage)
-    except (CaseFailed, ClientFailed, AssertionError, ValueError, IndexError) as raised:
+    except (
+        CaseFailed,
+        ClientFailed,
+        HarnessError,
+        AssertionError,
+        ValueError,
+        IndexError,
+    ) as raised:
         error = str(raised) or type(raised).__name__
     except TimeoutError:
         error = f"not done in {_CASE_S:.0f} s"
@@ -82,10 +89,8 @@ async def one(name: str, case: Case, stage: Stage) -> Result:
     )  # fmt: skip
 
 
-def _stage(language: str, command: Sequence[str], at: Running, work: Path, *, tls: bool) -> Stage:
-    return Stage(
-        language=language, sdk=SDKS[language], command=command, running=at, tls=tls, work=work
-    )
+def _stage(language: str, command: Sequence[str], at: TlsGroup, work: Path, *, tls: bool) -> Stage:
+    return Stage(language=language, sdk=SDKS[language], command=command, at=at, tls=tls, work=work)
 
 
 async def _cases(
@@ -98,7 +103,7 @@ async def _cases(
         async with places:
             found.add(await one(name, CASES[name], stage))
 
-    async with running(work / "group") as at:
+    async with with_tls(work / "group") as at:
         await asyncio.gather(
             *(
                 run(name, _stage(language, command, at, work, tls=tls))
@@ -121,10 +126,10 @@ async def _failovers(
     for language, command in commands.items():
         print(f"  {language}: the leader is killed for {seconds:.0f} s", flush=True)
         try:
-            async with running(work / f"failover-{language}") as at:
+            async with with_tls(work / f"failover-{language}") as at:
                 stage = _stage(language, command, at, work, tls=False)
                 found.figures[language] = await failover(stage, seconds)
-        except (ClientFailed, CaseFailed, AssertionError) as error:
+        except (ClientFailed, CaseFailed, AssertionError, HarnessError) as error:
             found.lines.append(failed(f"{language}: failover", error))
         else:
             found.lines += lines(language, found.figures[language][0])
@@ -142,52 +147,30 @@ def _commands(languages: Sequence[str], found: Found) -> dict[str, Sequence[str]
         except (MissingTool, ClusterError) as error:
             found.add(
                 Result(
-                    case="all", language=language, tls=False, verdict=Verdict.NOT_MEASURED,
+                    case="all", language=language, tls=False, verdict=CaseVerdict.NOT_MEASURED,
                     remark=str(error),
                 )
             )  # fmt: skip
     return commands
 
 
-def _written(found: Found, out: Path, at: str) -> tuple[Path, str]:
-    told: dict[str, Any] = {
-        "at": at,
-        "commit": machine.commit(),
-        "load": os.getloadavg(),
-        "results": [asdict(each) | {"verdict": each.verdict.value} for each in found.results],
-        "failover": {
+def _write(found: Found, path: Path, at: str) -> str:
+    return harness.write(
+        path, at, found.lines, commit=machine.commit(),
+        results=[asdict(each) | {"verdict": each.verdict.value} for each in found.results],
+        failover={
             language: asdict(figures) | {"kills": kills}
             for language, (figures, kills) in found.figures.items()
         },
-        "lines": [asdict(line) for line in found.lines],
-    }
-    text = json.dumps(told, indent=1)
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / "clients.json"
-    path.write_text(text, "utf-8")
-    return path, text
+    )  # fmt: skip
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m e2e.clients",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = harness.parser("python -m e2e.clients", __doc__, PARTS, _RESULTS)
     parser.add_argument("--languages", default=",".join(SDKS), help=f"{', '.join(SDKS)} (all)")
-    parser.add_argument("--only", default=",".join(PARTS), help=f"of {', '.join(PARTS)} (all)")
     parser.add_argument("--seconds", type=float, default=60.0, help="of kills a language (60)")
-    parser.add_argument("--data", type=Path, help="directory for groups and logs (a temporary one)")
-    parser.add_argument("--out", type=Path, default=_RESULTS, help="directory of clients.json")
     parser.add_argument("--json", action="store_true", help="print clients.json at the end")
     return parser
-
-
-def _chosen(parser: argparse.ArgumentParser, text: str, known: Sequence[str]) -> list[str]:
-    chosen = text.split(",")
-    if unknown := set(chosen) - set(known):
-        parser.error(f"no such thing: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
-    return [name for name in known if name in chosen]
 
 
 async def _run(names: Sequence[str], languages: Sequence[str], seconds: float, work: Path) -> Found:
@@ -204,12 +187,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the parts, print the tables, write them as JSON; return the exit code."""
     parser = _parser()
     args = parser.parse_args(argv)
-    names = _chosen(parser, args.only, PARTS)
-    languages = _chosen(parser, args.languages, list(SDKS))
-    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    names = harness.chosen(parser, args.only, PARTS)
+    languages = harness.chosen(parser, args.languages, list(SDKS))
+    at, path = harness.now(), args.out / "clients.json"
     with tempfile.TemporaryDirectory(prefix="clients-", dir=args.data) as work:
         found = asyncio.run(_run(names, languages, args.seconds, Path(work)))
-    path, text = _written(found, args.out, at)
+    text = _write(found, path, at)
     if found.results:
         print(table(found.results, languages))
     if found.figures:

@@ -15,7 +15,10 @@ from typing import Final
 
 from e2e.clients.drivers import ClientFailed
 from e2e.clients.judging import not_once
-from e2e.clients.stage import HOST, CaseFailed, Running, Stage, came_true
+from e2e.clients.stage import CaseFailed, Stage, TlsGroup
+from e2e.cluster.processes import send
+from e2e.harness.ports import HOST
+from e2e.harness.waiting import came_true
 
 _MESSAGES: Final = 40
 _ARRIVE_S: Final = 60.0
@@ -26,47 +29,47 @@ _HELD_S: Final = 30.0
 _ENOUGH: Final = 5
 """So many failed sends tell enough: each may take its whole deadline."""
 Choice = Callable[[Sequence[int], Collection[int]], int]
-Away = Callable[[Running, int], contextlib.AbstractAsyncContextManager[None]]
+Away = Callable[[TlsGroup, int], contextlib.AbstractAsyncContextManager[None]]
 
 
 @asynccontextmanager
-async def dead(running: Running, victim: int) -> AsyncIterator[None]:
+async def dead(at: TlsGroup, victim: int) -> AsyncIterator[None]:
     """The node is killed; what `dledger dev` starts instead is stopped before it listens."""
-    port = int(running.endpoints[victim].rpartition(":")[2])
-    _signal(running.group.state()["pids"][victim], signal.SIGKILL)
-    held = await _held(running, victim, port)
+    port = int(at.group.endpoints[victim].rpartition(":")[2])
+    send(at.group.state()["pids"][victim], signal.SIGKILL)
+    held = await _held(at, victim, port)
     try:
         yield
     finally:
-        _signal(held, signal.SIGCONT)
+        send(held, signal.SIGCONT)
 
 
 @asynccontextmanager
-async def frozen(running: Running, victim: int) -> AsyncIterator[None]:
+async def frozen(at: TlsGroup, victim: int) -> AsyncIterator[None]:
     """The node's process is stopped: its connections stay, and nothing answers."""
-    pid = running.group.state()["pids"][victim]
+    pid = at.group.state()["pids"][victim]
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
     finally:
-        _signal(pid, signal.SIGCONT)
+        send(pid, signal.SIGCONT)
 
 
-async def _held(running: Running, victim: int, port: int) -> int:
+async def _held(at: TlsGroup, victim: int, port: int) -> int:
     """Return the pid of the node's next life, stopped while nobody listens on its port.
 
     Raises:
         CaseFailed: It listened first, each time.
     """
-    others = {pid for index, pid in enumerate(running.group.state()["pids"]) if index != victim}
+    others = {pid for index, pid in enumerate(at.group.state()["pids"]) if index != victim}
     end_s = time.monotonic() + _HELD_S
     while time.monotonic() < end_s:
         await asyncio.sleep(_POLL_S)
-        for pid in _children(running.group.process.pid) - others:
-            _signal(pid, signal.SIGSTOP)
+        for pid in _children(at.group.process.pid) - others:
+            send(pid, signal.SIGSTOP)
             if not _listens(port):
                 return pid
-            _signal(pid, signal.SIGKILL)
+            send(pid, signal.SIGKILL)
     raise CaseFailed("the dead node was always quicker to come back")
 
 
@@ -77,12 +80,6 @@ def _children(pid: int) -> set[int]:
 def _listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex((HOST, port)) == 0
-
-
-def _signal(pid: int | None, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it is between two lives
-        if pid:
-            os.kill(pid, number)
 
 
 async def one_node_dead(stage: Stage) -> None:
@@ -112,20 +109,18 @@ def not_the_only_one(followers: Sequence[int], reached: Collection[int]) -> int:
 
 
 async def _arrives_while(away: Away, choice: Choice, stage: Stage) -> None:
-    topic = await stage.topic("away")
     before = [f"before-{number}" for number in range(_MESSAGES)]
     meanwhile = [f"meanwhile-{number}" for number in range(_MESSAGES)]
-    async with stage.user() as user:
-        await user.producer(topic)
+    async with stage.producing("away") as (user, topic):
         await user.listen("consumer", topic, f"g-{topic}")
         for text in before:
             await user.send(topic, text)
         if not await came_true(lambda: not set(before) - set(user.texts("consumer")), _ARRIVE_S):
             raise CaseFailed(f"before: {not_once(before, user.texts('consumer'))}")
-        leader = (await stage.running.whole())["leader"]
-        ports = stage.running.tls_endpoints if stage.tls else stage.running.endpoints
+        leader = (await stage.at.group.until_whole())["leader"]
+        ports = stage.at.group.tls_endpoints if stage.tls else stage.at.group.endpoints
         followers = [index for index in range(len(ports)) if index != leader]
-        async with away(stage.running, choice(followers, user.reached(ports))):
+        async with away(stage.at, choice(followers, user.reached(ports))):
             sent, errors = list[str](), list[str]()
             for text in meanwhile:
                 try:
@@ -137,7 +132,7 @@ async def _arrives_while(away: Away, choice: Choice, stage: Stage) -> None:
                         break
             await came_true(lambda: not set(sent) - set(user.texts("consumer")), _AWAY_S)
             missing = sorted(set(sent) - set(user.texts("consumer")))
-        await stage.running.whole()
+        await stage.at.group.until_whole()
     if missing:
         raise CaseFailed(f"after {_AWAY_S:.0f} s {len(missing)} are missing, as {missing[0]}")
     if not sent or (errors and stage.sdk.retries):

@@ -7,14 +7,13 @@ hash of its folder.
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from e2e.bench.java import check_jars
+from e2e.bench.java import compile_java, digest_of
 from e2e.cluster.golang import go
 from e2e.cluster.layout import Layout
 from e2e.cluster.shell import run
@@ -22,7 +21,6 @@ from e2e.cluster.shell import run
 SOURCES: Final = Path(__file__).parent
 _FETCH_S: Final = 600.0
 _BUILD_S: Final = 1800.0
-_COPY: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 _NODE: Final = "Node.js 16.19 or later with npm: `apt-get install nodejs npm`, or nodejs.org"
 _RUST: Final = "Rust 1.75 or later with cargo: rustup.rs"
 _JAVA: Final = "a JDK 17 and Maven: `apt-get install default-jdk-headless maven`"
@@ -44,14 +42,6 @@ def missing(language: str, which: Callable[[str], str | None] = shutil.which) ->
     """Return what a language lacks on this machine, in words; "" if nothing."""
     absent = {name: source for name, source in TOOLS[language].items() if which(name) is None}
     return f"no {', '.join(absent)}: needs {next(iter(absent.values()))}" if absent else ""
-
-
-def digest_of(folder: Path) -> str:
-    """Return 12 hex digits that change when a file of the folder does."""
-    digest = hashlib.sha256()
-    for path in sorted(each for each in folder.rglob("*") if each.is_file()):
-        digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:12]
 
 
 def ensure(layout: Layout, language: str) -> tuple[str, ...]:
@@ -102,21 +92,7 @@ def _build_rust(folder: Path, layout: Layout) -> None:
 
 
 def _build_java(folder: Path, layout: Layout) -> None:
-    lib, classes, log = folder / "lib", folder / "classes", layout.cache / "build-client-java.log"
-    fetch = ("mvn", "-B", "-q", "-f", folder / "pom.xml", _COPY, f"-DoutputDirectory={lib}")
-    run(*fetch, "-DincludeScope=runtime", log=log, timeout_s=_FETCH_S)
-    check_jars(lib, (folder / "jars.sha256").read_text("ascii"))
-    classes.mkdir()
-    run(
-        "javac",
-        "-d",
-        classes,
-        "-cp",
-        f"{lib}/*",
-        folder / "Driver.java",
-        log=log,
-        timeout_s=_FETCH_S,
-    )
+    compile_java(folder, folder, layout.cache / "build-client-java.log")
 
 
 def _build_go(folder: Path, layout: Layout) -> None:

@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from e2e.clients.drivers import ClientFailed, Delivery, expected_body
 from e2e.clients.judging import not_once
-from e2e.clients.stage import CaseFailed, Stage, User, came_true, running
+from e2e.clients.stage import CaseFailed, Stage, User, with_tls
+from e2e.harness.waiting import came_true
 
 _ARRIVE_S: Final = 60.0
 _SETTLE_S: Final = 1.5
@@ -53,9 +54,7 @@ def _attempts(found: list[Delivery], wanted: list[int]) -> None:
 
 async def push(stage: Stage) -> None:
     """A push consumer gets what was sent before it started, and after, once each."""
-    topic = await stage.topic("push")
-    async with stage.user() as user:
-        await user.producer(topic)
+    async with stage.producing("push") as (user, topic):
         await _sent(user, topic, _numbered(0, 20))
         await user.push("consumer", topic, f"g-{topic}")
         await _sent(user, topic, _numbered(20, 40))
@@ -64,9 +63,7 @@ async def push(stage: Stage) -> None:
 
 async def simple(stage: Stage) -> None:
     """A simple consumer gets each message once, and none that it has acknowledged."""
-    topic = await stage.topic("simple")
-    async with stage.user() as user:
-        await user.producer(topic)
+    async with stage.producing("simple") as (user, topic):
         await _sent(user, topic, _numbered(0, 20))
         await user.simple("consumer", topic, f"g-{topic}", await_s=2)
         found = await user.received("consumer", 20, invisible_s=10)
@@ -80,25 +77,21 @@ async def simple(stage: Stage) -> None:
 
 async def async_send(stage: Stage) -> None:
     """100 sends under way at once are stored once each."""
-    topic = await stage.topic("async_send")
-    async with stage.user() as user:
-        await user.producer(topic)
+    async with stage.producing("async_send") as (user, topic):
         sends = (user.send(topic, text, **{"async": True}) for text in _numbered(0, 100))
         await asyncio.gather(*sends)
-    if wrong := not_once(_numbered(0, 100), await stage.running.stored(topic)):
+    if wrong := not_once(_numbered(0, 100), await stage.at.stored(topic)):
         raise CaseFailed(wrong)
 
 
 async def properties(stage: Stage) -> None:
     """Tag, keys, properties and a body beyond ASCII come as they were sent."""
-    topic = await stage.topic("properties")
     about = {
         "tag": "tag-1",
         "keys": ["key-1", "key-2"],
         "properties": {"a": "wert", "ключ": "値"},
     }
-    async with stage.user() as user:
-        await user.producer(topic)
+    async with stage.producing("properties") as (user, topic):
         await user.send(topic, "Grüße, 世界", **about)
         await user.simple("consumer", topic, f"g-{topic}")
         (message,) = await user.received("consumer", 1)
@@ -109,9 +102,7 @@ async def properties(stage: Stage) -> None:
 
 async def tags(stage: Stage) -> None:
     """A consumer gets the tags that it asked for."""
-    topic = await stage.topic("tags")
-    async with stage.user() as user:
-        await user.producer(topic)
+    async with stage.producing("tags") as (user, topic):
         for number, text in enumerate(_numbered(0, 30)):
             await user.send(topic, text, tag="abc"[number % 3])
         await user.simple("consumer", topic, f"g-{topic}", tag="a || c", await_s=2)
@@ -133,9 +124,7 @@ async def whole_4_mib(stage: Stage) -> None:
 
 
 async def _bodies(stage: Stage, sizes: tuple[int, ...]) -> None:
-    topic = await stage.topic("bodies")
-    async with stage.user() as user:
-        await user.producer(topic)
+    async with stage.producing("bodies") as (user, topic):
         for size in sizes:
             await user.send(topic, "seven 7", size=size)
         await user.simple("consumer", topic, f"g-{topic}")
@@ -147,19 +136,15 @@ async def _bodies(stage: Stage, sizes: tuple[int, ...]) -> None:
 
 async def body_over_the_limit(stage: Stage) -> None:
     """A body of a byte too many is refused by name, and not stored."""
-    topic = await stage.topic("over")
-    async with stage.user() as user:
-        await user.producer(topic)
+    async with stage.producing("over") as (user, topic):
         await _refused(user.send(topic, "seven 7", size=MOST_BYTES + 1), "size", "large", "bytes")
-    if await stage.running.stored(topic):
+    if await stage.at.stored(topic):
         raise CaseFailed("it is in the log")
 
 
 async def long_poll(stage: Stage) -> None:
     """A poll of an empty topic is woken by the first message."""
-    topic = await stage.topic("long_poll")
-    async with stage.user() as user:
-        await user.producer(topic)
+    async with stage.producing("long_poll") as (user, topic):
         await user.simple("consumer", topic, f"g-{topic}", await_s=20)
         poll = asyncio.create_task(user.receive("consumer", 1, 30))
         await asyncio.sleep(_SETTLE_S)
@@ -172,9 +157,7 @@ async def long_poll(stage: Stage) -> None:
 
 async def redelivery(stage: Stage) -> None:
     """What is not acknowledged comes again, counted; a handle that is over acknowledges nothing."""
-    topic = await stage.topic("redelivery")
-    async with stage.user() as user:
-        await user.producer(topic)
+    async with stage.producing("redelivery") as (user, topic):
         await user.send(topic, "again")
         await user.simple("consumer", topic, f"g-{topic}")
         found = await user.received("consumer", 1, invisible_s=3)
@@ -190,9 +173,7 @@ async def redelivery(stage: Stage) -> None:
 
 async def change(stage: Stage) -> None:
     """A message whose invisible duration is shortened comes again after that."""
-    topic = await stage.topic("change")
-    async with stage.user() as user:
-        await user.producer(topic)
+    async with stage.producing("change") as (user, topic):
         await user.send(topic, "sooner")
         await user.simple("consumer", topic, f"g-{topic}")
         found = await user.received("consumer", 1, invisible_s=300)
@@ -204,9 +185,7 @@ async def change(stage: Stage) -> None:
 
 async def failed_comes_again(stage: Stage) -> None:
     """A message that a push consumer fails twice comes a third time."""
-    topic = await stage.topic("failed")
-    async with stage.user() as user:
-        await user.producer(topic)
+    async with stage.producing("failed") as (user, topic):
         await user.send(topic, "fails")
         await user.push("consumer", topic, f"g-{topic}", fail=2)
         await came_true(lambda: len(user.got("consumer")) > 2, _ARRIVE_S)
@@ -216,10 +195,8 @@ async def failed_comes_again(stage: Stage) -> None:
 
 async def restart(stage: Stage) -> None:
     """A consumer that is started anew goes on where its predecessor ended."""
-    topic = await stage.topic("restart")
-    group = f"g-{topic}"
-    async with stage.user() as user:
-        await user.producer(topic)
+    async with stage.producing("restart") as (user, topic):
+        group = f"g-{topic}"
         await _sent(user, topic, _numbered(0, 20))
         await user.listen("consumer", topic, group)
         await _once(user, _numbered(0, 20), "consumer")
@@ -232,9 +209,7 @@ async def restart(stage: Stage) -> None:
 
 async def two_groups(stage: Stage) -> None:
     """Each of two groups gets every message."""
-    topic = await stage.topic("two_groups")
-    async with stage.user() as user:
-        await user.producer(topic)
+    async with stage.producing("two_groups") as (user, topic):
         await _sent(user, topic, _numbered(0, 20))
         for name in ("one", "other"):
             await user.listen(name, topic, f"g-{name}-{topic}")
@@ -244,10 +219,8 @@ async def two_groups(stage: Stage) -> None:
 
 async def three_share(stage: Stage) -> None:
     """Three consumers of a group get each message once among them."""
-    topic = await stage.topic("three_share")
     names = ("first", "second", "third")
-    async with stage.user() as user:
-        await user.producer(topic)
+    async with stage.producing("three_share") as (user, topic):
         for name in names:
             await user.listen(name, topic, f"g-{topic}")
         await _sent(user, topic, _numbered(0, 60))
@@ -276,8 +249,8 @@ async def known_topic(stage: Stage) -> None:
 async def _made_by_hand(stage: Stage) -> AsyncIterator[Stage]:
     """Yield the stage at a group, of one node, that makes no topic by itself."""
     work = Path(tempfile.mkdtemp(prefix="by-hand-", dir=stage.work))
-    async with running(work / "group", "auto_create_topics=false", nodes=1) as alone:
-        yield replace(stage, running=alone)
+    async with with_tls(work / "group", "auto_create_topics=false", nodes=1) as alone:
+        yield replace(stage, at=alone)
 
 
 async def _refused(doing: Awaitable[Any], *names: str) -> None:
@@ -307,19 +280,16 @@ async def transaction_refused(stage: Stage) -> None:
 
 
 async def _kind_refused(stage: Stage, kind: str, **more: Any) -> None:
-    topic = await stage.topic(f"{kind.lower()}-refused")
-    async with stage.user() as user:
-        await user.producer(topic, transaction=more.get("transaction", False))
+    name, transaction = f"{kind.lower()}-refused", more.get("transaction", False)
+    async with stage.producing(name, transaction=transaction) as (user, topic):
         await _refused(user.send(topic, "special", **more), kind, "type")
-    if await stage.running.stored(topic):
+    if await stage.at.stored(topic):
         raise CaseFailed("it is in the log")
 
 
 async def sql_refused(stage: Stage) -> None:
     """An SQL92 filter is refused by name: they are not there yet."""
-    topic = await stage.topic("sql_refused")
-    async with stage.user() as user:
-        await user.producer(topic)
+    async with stage.producing("sql_refused") as (user, topic):
         await user.send(topic, "filtered", properties={"a": "1"})
 
         async def subscribed() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import time
 from collections import Counter
@@ -13,7 +12,9 @@ from typing import Final
 
 from e2e.clients.drivers import ClientFailed
 from e2e.clients.judging import Figures, Got, Sent, judge, leaderless_spans
-from e2e.clients.stage import Running, Stage, came_true
+from e2e.clients.stage import Stage, TlsGroup
+from e2e.cluster.processes import send
+from e2e.harness.waiting import came_true
 
 WRITERS: Final = 4
 EVERY_S: Final = 5.0
@@ -29,13 +30,13 @@ _WATCH_S: Final = 0.05
 class Leaders:
     """Kills leaders and notes when there was one."""
 
-    running: Running
+    at: TlsGroup
     killed: set[int] = field(default_factory=set)
     samples: list[tuple[float, bool]] = field(default_factory=list)
 
     def _pid(self) -> int | None:
         """Return the process that leads; None if nobody does, as far as `dledger dev` knows."""
-        state = self.running.group.state()
+        state = self.at.group.state()
         pid: int | None = None if state["leader"] is None else state["pids"][state["leader"]]
         return None if pid in self.killed else pid
 
@@ -52,8 +53,7 @@ class Leaders:
             await asyncio.sleep(max(0.0, began_s + number * EVERY_S - time.monotonic()))
             if pid := self._pid():
                 self.killed.add(pid)
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+                send(pid, signal.SIGKILL)
 
 
 async def failover(stage: Stage, seconds: float) -> tuple[Figures, int]:
@@ -63,7 +63,7 @@ async def failover(stage: Stage, seconds: float) -> tuple[Figures, int]:
         ClientFailed: The client did not start on the calm group.
     """
     topic = await stage.topic("failover")
-    leaders = Leaders(stage.running)
+    leaders = Leaders(stage.at)
     sent: list[Sent] = []
     async with stage.user() as user:
         await user.producer(topic)
@@ -86,13 +86,13 @@ async def failover(stage: Stage, seconds: float) -> tuple[Figures, int]:
         watching = asyncio.create_task(leaders.watch())
         end_s = time.monotonic() + seconds
         await asyncio.gather(leaders.kill(seconds), *(write(n, end_s) for n in range(WRITERS)))
-        await stage.running.whole()
+        await stage.at.group.until_whole()
         acked = {each.key for each in sent if not each.error}
         await came_true(lambda: not acked - set(user.texts("consumer")), _DRAIN_S)
         watching.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await watching
         got = [Got(key=each.text, at_s=each.at_s) for each in user.got("consumer")]
-    stored = Counter(await stage.running.stored(topic))
+    stored = Counter(await stage.at.stored(topic))
     spans = leaderless_spans(leaders.samples)
     return judge(sent, got, stored, spans), len(leaders.killed)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from e2e.harness.lines import Line, none_of
+from e2e.harness.checks import Check, none_of
+from e2e.harness.sequence import lost, stored_twice
 
 LATE_S: Final = 10.0
 IN_TIME_SHARE: Final = 0.99
@@ -86,17 +87,17 @@ def judge(
     for each in got:
         copies[each.key] += 1
         first_s[each.key] = min(each.at_s, first_s.get(each.key, each.at_s))
-    lost = sorted(key for key in acked if key not in first_s or not stored.get(key))
+    missing = lost(acked, first_s, {key for key, count in stored.items() if count})
     waits_s = {key: (at_s, first_s[key]) for key, at_s in acked.items() if key in first_s}
-    late = set(lost) | {
+    late = set(missing) | {
         key for key, span in waits_s.items() if with_leader_s(span, leaderless) > LATE_S
     }
     errors = Counter(each.error for each in sent if each.error)
     times_s = sorted(acked.values())
     return Figures(
         acked=len(acked),
-        lost=lost,
-        stored_twice=sorted(key for key, count in stored.items() if count > 1),
+        lost=missing,
+        stored_twice=stored_twice(stored),
         redelivered=sum(copies.values()) - len(copies),
         errors=errors.total(),
         error=errors.most_common(1)[0][0] if errors else "",
@@ -131,15 +132,15 @@ def leaderless_spans(samples: Sequence[tuple[float, bool]]) -> list[Span]:
     return spans
 
 
-def lines(name: str, figures: Figures) -> list[Line]:
+def lines(name: str, figures: Figures) -> list[Check]:
     """Return what a load under leaders' deaths has to show."""
     acked = figures.acked
     in_time = 1 - figures.late / acked if acked else 0.0
     return [
-        Line(what=f"{name}: acknowledged", value=str(acked), asked="some", kept=acked > 0),
+        Check(what=f"{name}: acknowledged", value=str(acked), asked="some", kept=acked > 0),
         none_of(f"{name}: lost", len(figures.lost)),
         none_of(f"{name}: stored twice", len(figures.stored_twice)),
-        Line(
+        Check(
             what=f"{name}: delivered within {LATE_S:.0f} s with a leader",
             value=f"{100 * in_time:.2f} % (latest {figures.latest_s:.1f} s)",
             asked=f"{100 * IN_TIME_SHARE:.0f} %",

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import threading
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,18 +17,16 @@ from dledger.client import Client
 from e2e.clients.drivers import ClientFailed, Delivery, Driver, delivery, driver
 from e2e.clients.sdks import Sdk
 from e2e.cluster.pki import Authority
-from e2e.harness.devgroup import DevGroup, free_port_range
+from e2e.harness.dev_group import DevGroup, running
+from e2e.harness.ports import HOST
+from e2e.harness.processes import connected_ports
 
 QUEUES: Final = 8
-HOST: Final = "127.0.0.1"
-_WHOLE_S: Final = 120.0
 _POLL_S: Final = 0.05
 _POLLERS: Final = 4
 _POLL_AWAIT_S: Final = 5
 _POLL_INVISIBLE_S: Final = 30
 _POLL_BATCH: Final = 16
-_ESTABLISHED: Final = "01"
-_starting = threading.Lock()
 _numbers = itertools.count(1)
 
 
@@ -37,37 +34,16 @@ class CaseFailed(Exception):
     """Something was not as a user may expect; the message says what, and what was seen."""
 
 
-async def came_true(holds: Callable[[], Any], deadline_s: float) -> bool:
-    """Wait until *holds*, which must not block; return whether it did within the deadline."""
-    end_s = time.monotonic() + deadline_s
-    while True:
-        if holds():
-            return True
-        if time.monotonic() > end_s:
-            return False
-        await asyncio.sleep(_POLL_S)
-
-
 @dataclass(frozen=True, slots=True)
-class Running:
+class TlsGroup:
     """A group of real nodes whose TLS ports have certificates of a CA of its own."""
 
     group: DevGroup
-    endpoints: Sequence[str]
-    tls_endpoints: Sequence[str]
     roots: Path
-
-    async def whole(self) -> dict[str, Any]:
-        """Wait until all nodes run and one leads; return the state. Raises AssertionError."""
-        end_s = time.monotonic() + _WHOLE_S
-        while (state := await asyncio.to_thread(self.group.whole)) is None:
-            assert time.monotonic() < end_s, f"the group is not whole within {_WHOLE_S:.0f} s"
-            await asyncio.sleep(_POLL_S)
-        return state
 
     async def stored(self, topic: str) -> list[str]:
         """Return the text of every message in the log, queue by queue."""
-        endpoint = self.endpoints[(await self.whole())["leader"]]
+        endpoint = self.group.endpoints[(await self.group.until_whole())["leader"]]
         async with Client(endpoint, timeout_s=30.0) as client:
             return [
                 stored.record.body[:64].decode()
@@ -87,26 +63,12 @@ def _certified(work: Path) -> tuple[str, str]:
     return f"tls_cert_file={work / 'node.pem'}", f"tls_key_file={work / 'key.pem'}"
 
 
-def _started(work: Path, settings: Sequence[str], nodes: int) -> tuple[DevGroup, dict[str, Any]]:
-    """Start a group and wait until it is writable; return it with what it announced."""
-    with _starting:  # this process may be given a range again until its ports are bound
-        group = DevGroup(work / "group", free_port_range(), *settings, nodes=nodes)
-        try:
-            return group, group.announced()
-        except AssertionError:
-            group.stop()
-            raise
-
-
 @asynccontextmanager
-async def running(work: Path, *settings: str, nodes: int = 3) -> AsyncIterator[Running]:
-    """Start a group below *work*; it ends with the block. Raises AssertionError."""
+async def with_tls(work: Path, *settings: str, nodes: int = 3) -> AsyncIterator[TlsGroup]:
+    """Run a group below *work*; it ends with the block. Raises AssertionError."""
     every = (*_certified(work), *settings)
-    group, told = await asyncio.to_thread(_started, work, every, nodes)
-    try:
-        yield Running(group, told["endpoints"], told["tlsEndpoints"], work / "roots.pem")
-    finally:
-        await asyncio.to_thread(group.stop)
+    async with running(work / "group", every, nodes=nodes) as group:
+        yield TlsGroup(group, work / "roots.pem")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,26 +78,26 @@ class Stage:
     language: str
     sdk: Sdk
     command: Sequence[str]
-    running: Running
+    at: TlsGroup
     tls: bool
     work: Path
 
     async def topic(self, case: str) -> str:
         """Make a topic that no other case has; return its name."""
         name = f"{case.replace('_', '-')}-{self.language}-{next(_numbers)}"
-        async with Client(self.running.endpoints[0], timeout_s=30.0) as client:
+        async with Client(self.at.group.endpoints[0], timeout_s=30.0) as client:
             await client.create_topic(name, queues=QUEUES)
         return name
 
     @asynccontextmanager
     async def user(self) -> AsyncIterator[User]:
         """Start the client's process; it ends with the block, without a farewell."""
-        leader = (await self.running.whole())["leader"]
-        every = self.running.tls_endpoints if self.tls else self.running.endpoints
+        leader = (await self.at.group.until_whole())["leader"]
+        every = self.at.group.tls_endpoints if self.tls else self.at.group.endpoints
         endpoints = [*every[leader:], *every[:leader]]  # some clients use only the first
         if self.tls and self.sdk.one_tls_address:
             del endpoints[1:]
-        environment = {self.sdk.roots: str(self.running.roots)} if self.sdk.roots else {}
+        environment = {self.sdk.roots: str(self.at.roots)} if self.sdk.roots else {}
         log = self.work / f"{self.language}-{next(_numbers)}.log"
         async with driver(self.command, log, environment if self.tls else {}) as started:
             user = User(started, self.sdk, {"endpoints": endpoints, "tls": self.tls})
@@ -143,6 +105,14 @@ class Stage:
                 yield user
             finally:
                 await user.forget()
+
+    @asynccontextmanager
+    async def producing(self, case: str, **more: Any) -> AsyncIterator[tuple[User, str]]:
+        """Start the client's process with a producer; yield it, and the topic of its own."""
+        topic = await self.topic(case)
+        async with self.user() as user:
+            await user.producer(topic, **more)
+            yield user, topic
 
 
 class User:
@@ -241,24 +211,6 @@ class User:
         """End what this side does for the client."""
         for task in itertools.chain(*self._tasks.values()):
             await _ended(task)
-
-
-def connected_ports(pid: int) -> set[int]:
-    """Return the remote ports of a process's established TCP connections."""
-    links = set[str]()
-    for each in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
-            links.add(str(each.readlink()))
-    rows = [
-        line.split()
-        for name in ("tcp", "tcp6")  # Java's addresses are IPv4 in IPv6
-        for line in Path(f"/proc/{pid}/net/{name}").read_text("ascii").splitlines()[1:]
-    ]
-    return {
-        int(row[2].rpartition(":")[2], 16)
-        for row in rows
-        if row[3] == _ESTABLISHED and f"socket:[{row[9]}]" in links
-    }
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

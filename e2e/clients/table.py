@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from e2e.clients.judging import Figures
-from e2e.harness.lines import Line
+from e2e.harness import checks
+from e2e.harness.checks import Check, columns
 
 _EMPTY = ""
 
 
-class Verdict(Enum):
+class CaseVerdict(Enum):
     """What came of a case."""
 
     PASSED = "+"
@@ -20,6 +22,15 @@ class Verdict(Enum):
     GAP = "-"
     NO_LONGER_A_GAP = "no longer a gap"
     NOT_MEASURED = "?"
+
+
+_CHECKED: Final = {
+    CaseVerdict.PASSED: checks.Verdict.KEPT,
+    CaseVerdict.FAILED: checks.Verdict.BROKEN,
+    CaseVerdict.NO_LONGER_A_GAP: checks.Verdict.BROKEN,
+    CaseVerdict.NOT_MEASURED: checks.Verdict.UNMEASURED,
+}
+"""What a case counts as; a gap shows nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +44,7 @@ class Result:
     case: str
     language: str
     tls: bool
-    verdict: Verdict
+    verdict: CaseVerdict
     remark: str = ""
     seconds: float = 0.0
 
@@ -50,7 +61,7 @@ class Result:
         )
 
 
-def verdict(gap: str, error: str, chance: str = "") -> tuple[Verdict, str]:
+def verdict(gap: str, error: str, chance: str = "") -> tuple[CaseVerdict, str]:
     """Return what a case came to, with a remark.
 
     Args:
@@ -59,10 +70,12 @@ def verdict(gap: str, error: str, chance: str = "") -> tuple[Verdict, str]:
         chance: Why the client passes it or not, as declared; "" if it always does.
     """
     if gap:
-        return (Verdict.GAP, gap) if error else (Verdict.NO_LONGER_A_GAP, f"declared: {gap}")
+        return (
+            (CaseVerdict.GAP, gap) if error else (CaseVerdict.NO_LONGER_A_GAP, f"declared: {gap}")
+        )
     if chance and error:
-        return Verdict.GAP, f"{chance}: {error}"
-    return (Verdict.FAILED, error) if error else (Verdict.PASSED, "")
+        return CaseVerdict.GAP, f"{chance}: {error}"
+    return (CaseVerdict.FAILED, error) if error else (CaseVerdict.PASSED, "")
 
 
 def table(results: Sequence[Result], languages: Iterable[str]) -> str:
@@ -76,7 +89,7 @@ def table(results: Sequence[Result], languages: Iterable[str]) -> str:
         [case, *("/".join(cells[case].get(name, [_EMPTY])) for name in names)]
         for case in dict.fromkeys(each.case for each in results)
     ]
-    return aligned([["case (plain/TLS)", *names], *rows])
+    return columns([["case (plain/TLS)", *names], *rows])
 
 
 def failover_table(found: Mapping[str, tuple[Figures, int]]) -> str:
@@ -93,24 +106,10 @@ def failover_table(found: Mapping[str, tuple[Figures, int]]) -> str:
         gap, latest, leaderless = (f"{value:.1f} s" for value in seconds)
         ends = (str(seen.errors), gap, str(seen.late), latest, leaderless)
         rows.append([language, *map(str, counts), *ends])
-    return aligned(rows)
+    return columns(rows)
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows of cells below each other."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
-
-
-def exit_code(results: Sequence[Result], lines: Sequence[Line]) -> int:
+def exit_code(results: Sequence[Result], found: Sequence[Check]) -> int:
     """Return 0 if all is as it has to be, 1 if not, 2 if only something was not measured."""
-    verdicts = {each.verdict for each in results}
-    kept = [line.kept for line in lines]
-    if not all(kept) or verdicts & {Verdict.FAILED, Verdict.NO_LONGER_A_GAP}:
-        return 1
-    if Verdict.NOT_MEASURED in verdicts or not (kept or Verdict.PASSED in verdicts):
-        return 2
-    return 0
+    cases = [_CHECKED[each.verdict] for each in results if each.verdict in _CHECKED]
+    return checks.exit_code([*cases, *(each.verdict for each in found)])

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from e2e.cluster.layout import CGROUP, Node
+from e2e.cluster.layout import CGROUP, ClusterNode
 
 MOUNTS = Path("/proc/mounts")
 UNIFIED = Path("/sys/fs/cgroup")
@@ -30,7 +30,7 @@ def all_mounted(mounts: str) -> list[Path]:
     return [Path(row[1]) for row in rows if row[2] in ("cgroup", "cgroup2")]
 
 
-def create(nodes: Sequence[Node]) -> None:
+def create(nodes: Sequence[ClusterNode]) -> None:
     """Make each node's cgroup in every hierarchy, ready for children."""
     for hierarchy in hierarchies(MOUNTS.read_text()):
         for node in nodes:

@@ -10,8 +10,8 @@ from e2e.cluster.layout import (
     DNS_DOMAIN,
     STORAGE_CLASS,
     VOLUMES_PER_NODE,
+    ClusterNode,
     Layout,
-    Node,
 )
 from e2e.cluster.render import Manifest
 
@@ -55,7 +55,7 @@ def volume(name: str, node: str, path: Path) -> Manifest:
     }
 
 
-def volumes(layout: Layout, nodes: Sequence[Node]) -> list[Manifest]:
+def volumes(layout: Layout, nodes: Sequence[ClusterNode]) -> list[Manifest]:
     """All local volumes of the cluster."""
     return [
         volume(f"{node.name}-{number:02}", node.name, layout.volumes(node) / f"{number:02}")

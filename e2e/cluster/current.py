@@ -95,13 +95,5 @@ class CurrentCluster(KubernetesTools):
         """Refuse."""
         self._refuse("start the API server")
 
-    def partition_node(self, node: str) -> None:
-        """Refuse."""
-        self._refuse(f"cut off {node}")
-
-    def heal_node(self, node: str) -> None:
-        """Refuse."""
-        self._refuse(f"heal {node}")
-
     def _refuse(self, what: str) -> None:
         raise ClusterError(f"will not {what} of a cluster that is not ours; use --cluster local")

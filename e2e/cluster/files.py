@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from e2e.cluster import contents, mounts, pki, render
-from e2e.cluster.layout import Layout, Node
+from e2e.cluster.layout import ClusterNode, Layout
 
 
-def write(layout: Layout, nodes: Sequence[Node], pause_image: str) -> None:
+def write(layout: Layout, nodes: Sequence[ClusterNode], pause_image: str) -> None:
     """Write every file and make every directory; nothing of an earlier cluster is there."""
     for directory in (layout.logs, layout.config, layout.pki):
         directory.mkdir(parents=True, mode=0o700)
@@ -25,7 +25,7 @@ def write(layout: Layout, nodes: Sequence[Node], pause_image: str) -> None:
         layout.node_run(node).mkdir(parents=True)
 
 
-def key_files(layout: Layout, nodes: Iterable[Node]) -> Iterable[tuple[Path, str]]:
+def key_files(layout: Layout, nodes: Iterable[ClusterNode]) -> Iterable[tuple[Path, str]]:
     """Yield each key and certificate with its path, all signed by one new authority."""
     authority = pki.Authority()
     pairs = {
@@ -48,7 +48,7 @@ def key_files(layout: Layout, nodes: Iterable[Node]) -> Iterable[tuple[Path, str
 
 
 def config_files(
-    layout: Layout, nodes: Iterable[Node], pause_image: str
+    layout: Layout, nodes: Iterable[ClusterNode], pause_image: str
 ) -> Iterable[tuple[Path, str]]:
     """Yield each configuration file with its path."""
     config = layout.config

@@ -71,12 +71,6 @@ class Cluster(Protocol):
     def kill_pid(self, pid: int, signal: int = 9) -> None:
         """Send a signal to a process that `container_pids` named; gone already is no error."""
 
-    def partition_node(self, node: str) -> None:
-        """Cut a node off from everything else; what runs on it goes on running."""
-
-    def heal_node(self, node: str) -> None:
-        """Undo `partition_node`."""
-
     def recycle_volumes(self) -> None:
         """Empty every volume whose claim is gone and offer it anew. Call it when a story ends."""
 

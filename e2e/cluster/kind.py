@@ -14,13 +14,7 @@ import yaml
 
 from e2e.cluster import api, lock, oci
 from e2e.cluster.errors import ClusterError, CommandFailed, MissingPrerequisite
-from e2e.cluster.layout import (
-    POD_RANGE,
-    SERVICE_RANGE,
-    STORAGE_CLASS,
-    Layout,
-    default_layout,
-)
+from e2e.cluster.layout import POD_RANGE, SERVICE_RANGE, STORAGE_CLASS, Layout, default_layout
 from e2e.cluster.render import Manifest, to_yaml
 from e2e.cluster.shell import run, until
 from e2e.cluster.steps import Steps
@@ -80,20 +74,6 @@ def with_flags(manifest: str, component: str, flags: Mapping[str, str]) -> str:
     added = [f"--{name}={value}" for name, value in flags.items()]
     pod["spec"]["containers"][0]["command"] = [*kept, *added]
     return to_yaml(pod)
-
-
-def partition_rules(action: str) -> list[list[str]]:
-    """Iptables commands that drop all that enters or leaves a node's eth0.
-
-    Before routing and after it, so that the node's pods are cut off as it is itself.
-
-    Args:
-        action: ``-I`` to cut off, ``-D`` to heal.
-    """
-    return [
-        ["iptables", "-w", "-t", "raw", action, "PREROUTING", "-i", "eth0", "-j", "DROP"],
-        ["iptables", "-w", "-t", "mangle", action, "POSTROUTING", "-o", "eth0", "-j", "DROP"],
-    ]
 
 
 def host_routes(node_list: dict[str, Any]) -> list[list[str]]:
@@ -280,16 +260,6 @@ class KindCluster(KubernetesTools):
             return self.kubectl("get", "--raw", "/readyz", timeout_s=5) == "ok"
         except CommandFailed:
             return False
-
-    def partition_node(self, node: str) -> None:
-        """See `Cluster.partition_node`."""
-        for rule in partition_rules("-I"):
-            self._in_node(node, *rule)
-
-    def heal_node(self, node: str) -> None:
-        """See `Cluster.heal_node`."""
-        for rule in partition_rules("-D"):
-            self._in_node(node, *rule)
 
     def recycle_volumes(self) -> None:
         """See `Cluster.recycle_volumes`: new volumes are made on demand, so old ones just go."""

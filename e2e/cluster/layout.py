@@ -25,7 +25,7 @@ VOLUMES_PER_NODE = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ClusterNode:
     """One Kubernetes node: a network namespace, and a veth pair from there to the bridge."""
 
     index: int
@@ -66,7 +66,7 @@ class Node:
         return f"{CGROUP}/{self.name}"
 
 
-NODES = tuple(Node(index) for index in (1, 2, 3))
+NODES = tuple(ClusterNode(index) for index in (1, 2, 3))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,19 +131,19 @@ class Layout:
         """The log file of one component."""
         return self.logs / f"{component}.log"
 
-    def node_state(self, node: Node) -> Path:
+    def node_state(self, node: ClusterNode) -> Path:
         """One node's disk: images, pods, kubelet."""
         return self.state / node.name
 
-    def node_run(self, node: Node) -> Path:
+    def node_run(self, node: ClusterNode) -> Path:
         """One node's sockets and container state."""
         return self.run / node.name
 
-    def containerd_socket(self, node: Node) -> Path:
+    def containerd_socket(self, node: ClusterNode) -> Path:
         """Where one node's containerd listens."""
         return self.node_run(node) / "containerd.sock"
 
-    def volumes(self, node: Node) -> Path:
+    def volumes(self, node: ClusterNode) -> Path:
         """The directories behind one node's local volumes."""
         return self.state / "volumes" / node.name
 

@@ -30,7 +30,7 @@ from e2e.cluster import (
     teardown,
 )
 from e2e.cluster.errors import ClusterError, MissingPrerequisite
-from e2e.cluster.layout import API_PORT, NODES, Layout, Node, default_layout
+from e2e.cluster.layout import API_PORT, NODES, ClusterNode, Layout, default_layout
 from e2e.cluster.runtime import Runtime, system_image
 from e2e.cluster.shell import tail, until
 from e2e.cluster.steps import Steps
@@ -146,7 +146,7 @@ class LocalCluster(KubernetesTools):
             pool.submit(self._apply_contents).result()
         self._await_nodes()
 
-    def _start_runtime(self, node: Node) -> None:
+    def _start_runtime(self, node: ClusterNode) -> None:
         component = f"containerd-{node.name}"
         command = render.containerd(self.layout, node)
         self._spawn(component, render.in_namespace(node, command))
@@ -158,7 +158,7 @@ class LocalCluster(KubernetesTools):
                 name, archive = system_image(self.layout, program)
                 runtime.load(archive, name)
 
-    def _start_node(self, node: Node) -> None:
+    def _start_node(self, node: ClusterNode) -> None:
         kubelet = render.kubelet(self.layout, node)
         self._spawn(f"kubelet-{node.name}", render.in_namespace(node, kubelet))
         kube_proxy = render.kube_proxy(self.layout, node)
@@ -316,17 +316,7 @@ class LocalCluster(KubernetesTools):
             self._spawn("kube-apiserver", render.api_server(self.layout))
         self._await_api_server()
 
-    def partition_node(self, node: str) -> None:
-        """See `Cluster.partition_node`."""
-        network.set_link(self._node(node), up=False)
-        network.route_services(self.nodes)
-
-    def heal_node(self, node: str) -> None:
-        """See `Cluster.heal_node`."""
-        network.set_link(self._node(node), up=True)
-        network.route_services(self.nodes)
-
-    def _node(self, name: str) -> Node:
+    def _node(self, name: str) -> ClusterNode:
         for node in self.nodes:
             if node.name == name:
                 return node

@@ -19,7 +19,7 @@ from e2e.cluster.layout import (
     NODE_RANGE,
     POD_RANGE,
     SERVICE_RANGE,
-    Node,
+    ClusterNode,
 )
 from e2e.cluster.shell import run
 
@@ -38,7 +38,7 @@ def unblackhole_commands() -> list[str]:
     return [f"route del blackhole {each} metric {BLACKHOLE_METRIC}" for each in RANGES]
 
 
-def bridge_commands(nodes: Sequence[Node]) -> list[str]:
+def bridge_commands(nodes: Sequence[ClusterNode]) -> list[str]:
     """Lines that make the bridge, the namespaces and the pairs, on the host's side."""
     prefix = NODE_RANGE.partition("/")[2]
     lines = [
@@ -56,12 +56,12 @@ def bridge_commands(nodes: Sequence[Node]) -> list[str]:
     return [*lines, service_route_command(nodes[0])]
 
 
-def service_route_command(node: Node) -> str:
+def service_route_command(node: ClusterNode) -> str:
     """The line that sends the host's own requests to services through *node*."""
     return f"route replace {SERVICE_RANGE} via {node.address} dev {BRIDGE}"
 
 
-def node_commands(node: Node, nodes: Iterable[Node]) -> list[str]:
+def node_commands(node: ClusterNode, nodes: Iterable[ClusterNode]) -> list[str]:
     """Lines for inside a node's namespace: its address and the way to the others' pods."""
     prefix = NODE_RANGE.partition("/")[2]
     lines = [
@@ -111,7 +111,7 @@ def lift_blackholes() -> None:
     _batch(unblackhole_commands(), force=True)
 
 
-def build(nodes: Sequence[Node]) -> None:
+def build(nodes: Sequence[ClusterNode]) -> None:
     """Make the bridge, the namespaces and the routes. The blackholes are there already."""
     _batch(bridge_commands(nodes))
     for node in nodes:
@@ -119,12 +119,12 @@ def build(nodes: Sequence[Node]) -> None:
         _forward(node)
 
 
-def _forward(node: Node) -> None:
+def _forward(node: ClusterNode) -> None:
     inside = ("nsenter", f"--net={NAMESPACES / node.namespace}", "--")
     run(*inside, "tee", "/proc/sys/net/ipv4/ip_forward", input="1\n")
 
 
-def destroy(nodes: Sequence[Node]) -> None:
+def destroy(nodes: Sequence[ClusterNode]) -> None:
     """Remove whatever is there of bridge, pairs and namespaces; routes go with the bridge."""
     links = {entry["ifname"] for entry in json.loads(run("ip", "-json", "link") or "[]")}
     lines = [f"link del {node.veth}" for node in nodes if node.veth in links]
@@ -135,31 +135,13 @@ def destroy(nodes: Sequence[Node]) -> None:
         _delete_namespace(node)
 
 
-def _delete_namespace(node: Node) -> None:
+def _delete_namespace(node: ClusterNode) -> None:
     path = NAMESPACES / node.namespace
     try:
         run("ip", "netns", "del", node.namespace)
     except CommandFailed:
         # After a reboot on a /run that survives, this is a plain file and no mount.
         path.unlink(missing_ok=True)
-
-
-def set_link(node: Node, *, up: bool) -> None:
-    """Plug the node's cable in, or pull it."""
-    run("ip", "link", "set", node.veth, "up" if up else "down")
-
-
-def connected(nodes: Sequence[Node]) -> list[Node]:
-    """Return the nodes whose cable is plugged in."""
-    links = {entry["ifname"]: entry for entry in json.loads(run("ip", "-json", "link"))}
-    return [node for node in nodes if "UP" in links.get(node.veth, {}).get("flags", [])]
-
-
-def route_services(nodes: Sequence[Node]) -> None:
-    """Send the host's requests to services through a node that is connected, if there is one."""
-    reachable = connected(nodes)
-    if reachable:
-        _batch([service_route_command(reachable[0])])
 
 
 def _batch(lines: Sequence[str], *, namespace: str | None = None, force: bool = False) -> None:

@@ -22,8 +22,8 @@ from e2e.cluster.layout import (
     NETWORK,
     POD_RANGE,
     SERVICE_RANGE,
+    ClusterNode,
     Layout,
-    Node,
 )
 from e2e.cluster.packages import CNI_PLUGINS
 
@@ -68,7 +68,7 @@ def etcd(layout: Layout) -> list[str]:
 
 
 def api_server(layout: Layout) -> list[str]:
-    """Command line of the API server: Node and RBAC authorization, Pod Security as shipped.
+    """Command line of the API server: ClusterNode and RBAC authorization, Pod Security as shipped.
 
     Pods leave a lost node after 30 s rather than 5 min, so that stories about it are short.
     """
@@ -101,14 +101,8 @@ def api_server(layout: Layout) -> list[str]:
 
 def controller_manager(layout: Layout) -> list[str]:
     """Command line of the controller manager. A silent node counts as lost after 20 s."""
-    kubeconfig = layout.config / "controller-manager.kubeconfig"
     return [
-        str(layout.binaries / "kube-controller-manager"),
-        f"--kubeconfig={kubeconfig}",
-        f"--authentication-kubeconfig={kubeconfig}",
-        f"--authorization-kubeconfig={kubeconfig}",
-        f"--bind-address={BRIDGE_ADDRESS}",
-        "--leader-elect=false",
+        *_with_kubeconfig(layout, "controller-manager"),
         f"--cluster-cidr={POD_RANGE}",
         "--allocate-node-cidrs=false",
         "--node-monitor-grace-period=20s",
@@ -118,15 +112,19 @@ def controller_manager(layout: Layout) -> list[str]:
         f"--root-ca-file={layout.pki / 'ca.crt'}",
         f"--cluster-signing-cert-file={layout.pki / 'ca.crt'}",
         f"--cluster-signing-key-file={layout.pki / 'ca.key'}",
-        "--profiling=false",
     ]
 
 
 def scheduler(layout: Layout) -> list[str]:
     """Command line of the scheduler."""
-    kubeconfig = layout.config / "scheduler.kubeconfig"
+    return _with_kubeconfig(layout, "scheduler")
+
+
+def _with_kubeconfig(layout: Layout, component: str) -> list[str]:
+    """Return how a component is started that has a kubeconfig of its own, and is alone."""
+    kubeconfig = layout.config / f"{component}.kubeconfig"
     return [
-        str(layout.binaries / "kube-scheduler"),
+        str(layout.binaries / f"kube-{component}"),
         f"--kubeconfig={kubeconfig}",
         f"--authentication-kubeconfig={kubeconfig}",
         f"--authorization-kubeconfig={kubeconfig}",
@@ -171,7 +169,7 @@ def kubeconfig(layout: Layout, user: str) -> str:
 # --- a node -----------------------------------------------------------------------------------
 
 
-def in_namespace(node: Node, command: Sequence[str]) -> list[str]:
+def in_namespace(node: ClusterNode, command: Sequence[str]) -> list[str]:
     """The command, run in the node's network namespace.
 
     Not by ``ip netns exec``: that remounts /sys, and the kubelet then finds no cgroups.
@@ -179,12 +177,12 @@ def in_namespace(node: Node, command: Sequence[str]) -> list[str]:
     return ["nsenter", f"--net=/run/netns/{node.namespace}", "--", *command]
 
 
-def containerd(layout: Layout, node: Node) -> list[str]:
+def containerd(layout: Layout, node: ClusterNode) -> list[str]:
     """Command line of a node's containerd."""
     return ["containerd", f"--config={layout.config / f'containerd-{node.name}.toml'}"]
 
 
-def containerd_config(layout: Layout, node: Node, pause_image: str) -> str:
+def containerd_config(layout: Layout, node: ClusterNode, pause_image: str) -> str:
     """Containerd's TOML, in the form of versions 1.6 and 1.7.
 
     ``restrict_oom_score_adj``: without CAP_SYS_RESOURCE runc cannot lower a score, and dies.
@@ -227,7 +225,7 @@ disabled_plugins = {json.dumps(disabled)}
 """
 
 
-def cni_config(layout: Layout, node: Node) -> str:
+def cni_config(layout: Layout, node: ClusterNode) -> str:
     """The CNI plugins of a node: a bridge inside its namespace, addresses from its pod range."""
     bridge = {
         "type": "bridge",
@@ -247,7 +245,7 @@ def cni_config(layout: Layout, node: Node) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-def kubelet(layout: Layout, node: Node) -> list[str]:
+def kubelet(layout: Layout, node: ClusterNode) -> list[str]:
     """Command line of a kubelet; the rest is in its configuration."""
     return [
         str(layout.binaries / "kubelet"),
@@ -263,7 +261,7 @@ def kubelet(layout: Layout, node: Node) -> list[str]:
     ]
 
 
-def kubelet_config(layout: Layout, node: Node) -> str:
+def kubelet_config(layout: Layout, node: ClusterNode) -> str:
     """A kubelet's configuration.
 
     It never evicts and never collects images: the disk and memory belong to the machine, and
@@ -305,13 +303,13 @@ def kubelet_config(layout: Layout, node: Node) -> str:
     )
 
 
-def kube_proxy(layout: Layout, node: Node) -> list[str]:
+def kube_proxy(layout: Layout, node: ClusterNode) -> list[str]:
     """Command line of a kube-proxy."""
     config = layout.config / f"kube-proxy-{node.name}.yaml"
     return [str(layout.binaries / "kube-proxy"), f"--config={config}"]
 
 
-def kube_proxy_config(layout: Layout, node: Node) -> str:
+def kube_proxy_config(layout: Layout, node: ClusterNode) -> str:
     """A kube-proxy's configuration. What comes from outside the pod range is masqueraded.
 
     That lets the host reach service addresses through one node and get its answers back.

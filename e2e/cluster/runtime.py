@@ -7,7 +7,7 @@ import platform
 from pathlib import Path
 
 from e2e.cluster import golang, oci
-from e2e.cluster.layout import Layout, Node
+from e2e.cluster.layout import ClusterNode, Layout
 from e2e.cluster.shell import run, until
 
 IMPORT_TIMEOUT_S = 300.0
@@ -32,7 +32,7 @@ def system_image(layout: Layout, program: golang.Program) -> tuple[str, Path]:
 class Runtime:
     """containerd's command line, as far as images go."""
 
-    def __init__(self, layout: Layout, node: Node) -> None:
+    def __init__(self, layout: Layout, node: ClusterNode) -> None:
         self._layout = layout
         self._node = node
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from e2e.cluster import cgroups, mounts, network, processes
-from e2e.cluster.layout import API_PORT, NETWORK, Layout, Node
+from e2e.cluster.layout import API_PORT, NETWORK, ClusterNode, Layout
 from e2e.cluster.shell import until
 
 TIMEOUT_S = 20.0
@@ -18,7 +18,7 @@ LOG_LINKS = Path("/var/log/containers")
 LEFT = ("etc/cni", "var/lib/cni", "var/lib/kubelet", "run/containerd", "run/netns")
 
 
-def take_down(layout: Layout, nodes: Sequence[Node]) -> None:
+def take_down(layout: Layout, nodes: Sequence[ClusterNode]) -> None:
     """Leave no process, mount, interface, cgroup or file of the cluster.
 
     Who starts containers goes first, then the containers, then who looks after them; only

@@ -22,7 +22,7 @@ from e2e.demo.demos import (
     load_image,
     play,
 )
-from e2e.harness.world import ROOT, Group, Workload, eventually
+from e2e.harness.world import ROOT, BrokerGroup, Workload, eventually
 
 NAMESPACE: Final = "dledger-demo"
 GROUP: Final = "orders"
@@ -46,7 +46,7 @@ def run(cluster: Cluster, timeline: Timeline, messages: int) -> dict[str, Any]:
     return traffic(group, image, timeline, messages)
 
 
-def traffic(group: Group, image: Image, timeline: Timeline, messages: int) -> dict[str, Any]:
+def traffic(group: BrokerGroup, image: Image, timeline: Timeline, messages: int) -> dict[str, Any]:
     """Produce and consume, kill the leader in the middle, and compare."""
     arguments = (
         *("--endpoint", f"{GROUP}:8081", "--topic", "demo", "--messages", str(messages)),

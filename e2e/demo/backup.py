@@ -29,7 +29,8 @@ from e2e.harness.backups import (
     spark_image,
 )
 from e2e.harness.s3 import S3Server
-from e2e.harness.world import ROOT, Group, Namespace, StoryError
+from e2e.harness.waiting import HarnessError
+from e2e.harness.world import ROOT, BrokerGroup, Namespace
 
 NAMESPACE: Final = "dledger-backup"
 GROUP: Final = "orders"
@@ -99,7 +100,7 @@ def back_up(namespace: Namespace, timeline: Timeline) -> dict[str, Any]:
     """Back up by Spark and return the figures.
 
     Raises:
-        StoryError: It failed; with the sentence of its status.
+        HarnessError: It failed; with the sentence of its status.
     """
     backup = Backup(namespace, BACKUP)
     began_s = timeline.seconds
@@ -107,7 +108,7 @@ def back_up(namespace: Namespace, timeline: Timeline) -> dict[str, Any]:
     watched = backup.watch(600, timeline.say)
     status = watched.status
     if status["phase"] != "Completed":
-        raise StoryError(f"BrokerBackup {BACKUP}: {status['phase']}: {status.get('message')}")
+        raise HarnessError(f"BrokerBackup {BACKUP}: {status['phase']}: {status.get('message')}")
     timeline.say(f"manifest {status['manifest']} is the backup")
     return {
         "logBytes": status["bytes"],
@@ -120,7 +121,7 @@ def back_up(namespace: Namespace, timeline: Timeline) -> dict[str, Any]:
     }
 
 
-def lose(group: Group, timeline: Timeline) -> None:
+def lose(group: BrokerGroup, timeline: Timeline) -> None:
     """Delete the group and its volumes."""
     claims = delete_with_volumes(group)
     timeline.say(f"BrokerGroup {GROUP} deleted, and its volumes: {', '.join(claims)}")
@@ -131,7 +132,7 @@ def compare(bookkeeper: Bookkeeper, timeline: Timeline) -> dict[str, Any]:
     compared = bookkeeper.compare()
     timeline.say(f"compared {compared['expected']} notes with {compared['found']} messages")
     if not compared["goesOn"]:
-        raise StoryError("the restored group did not put a new message behind the last one")
+        raise HarnessError("the restored group did not put a new message behind the last one")
     timeline.say("a new message takes the next place of its queue")
     return compared
 

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from e2e.cluster import Cluster, ClusterError, open_cluster
 from e2e.cluster.image import NODE, Image, Recipe, build
+from e2e.harness.waiting import HarnessError
 from e2e.harness.world import (
     OPERATOR_NAMESPACE,
     ROOT,
-    Group,
+    BrokerGroup,
     Namespace,
-    StoryError,
     group_manifest,
     install_operator,
 )
@@ -68,7 +68,7 @@ def play(
     cluster = open_cluster(args.cluster)
     try:
         result = run(cluster, timeline, args.messages)
-    except (ClusterError, StoryError) as error:
+    except (ClusterError, HarnessError) as error:
         timeline.say(f"failed: {error}")
         cluster.diagnostics(diagnostics)
         print(f"what the cluster says is in {diagnostics}", file=sys.stderr)
@@ -115,7 +115,7 @@ def apply_group(
     *,
     deadline_s: float = 120,
     **spec: Any,
-) -> Group:
+) -> BrokerGroup:
     """Apply a group with these parts of a spec, and wait until it takes writes and is whole."""
     namespace.apply(group_manifest(name, **spec))
     timeline.say(f"BrokerGroup {name} applied in namespace {namespace.name}")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,9 +19,12 @@ from dledger.broker.produce import encode_produce
 from dledger.client import Client
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
-from e2e.harness.consumer import POLLS_A_CHANNEL, Consumer, channel_to
-from e2e.harness.lines import Line, at_most, none_of, refused
-from e2e.harness.live import LiveGroup, Probe, difference, many, running, until
+from e2e.cluster.shell import run
+from e2e.growth.measures import AppendProbe, MeasuredGroup, difference, many, measured
+from e2e.harness.checks import Check, at_most, none_of, refused
+from e2e.harness.command import Outcome
+from e2e.harness.rocketmq_calls import POLLS_A_CHANNEL, Consumer, channel_to
+from e2e.harness.waiting import came_true, eventually_async
 
 ROOT: Final = Path(__file__).parents[2]
 TURN_MS: Final = 100.0
@@ -35,14 +36,6 @@ _MESSAGES: Final = 60
 _POLL_S: Final = 60.0
 _LEASE_S: Final = 45.0
 _STORM_S: Final = 60.0
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What a case found."""
-
-    figures: dict[str, Any] = field(default_factory=dict)
-    lines: list[Line] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,18 +92,14 @@ async def state(setting: Setting) -> Outcome:
     return outcome
 
 
-def _at_most_a_turn(what: str, found: dict[str, Any], name: str) -> Line:
+def _at_most_a_turn(what: str, found: dict[str, Any], name: str) -> Check:
     return at_most(what, found[f"{name}_ms"], TURN_MS, "ms")
 
 
 async def _in_process(outcome: Outcome, dimension: str, size: int) -> dict[str, Any]:
-    command = [sys.executable, "-m", "e2e.growth.state", dimension, str(size)]
-    run = await asyncio.to_thread(
-        subprocess.run, command, cwd=ROOT, capture_output=True, text=True, timeout=_STATE_S
-    )
-    if run.returncode:
-        raise RuntimeError(f"{' '.join(command[1:])}: {run.stderr[-500:]}")
-    found: dict[str, Any] = json.loads(run.stdout)
+    command = (sys.executable, "-m", "e2e.growth.state", dimension, str(size))
+    told = await asyncio.to_thread(run, *command, cwd=ROOT, timeout_s=_STATE_S)
+    found: dict[str, Any] = json.loads(told)
     outcome.figures[dimension] = {"size": size} | found
     return found
 
@@ -122,10 +111,10 @@ async def client_ids(setting: Setting) -> Outcome:
     """A hundred thousand client ids that sent one message each."""
     size = setting.size(100_000)
 
-    async def build(group: LiveGroup) -> None:
-        async with Client(group.leader_endpoint, timeout_s=60) as client:
+    async def build(group: MeasuredGroup) -> None:
+        async with Client(group.dev.leader_endpoint, timeout_s=60) as client:
             await client.create_topic("t", queues=8)
-        async with channel_to(group.leader_endpoint) as channel:
+        async with channel_to(group.dev.leader_endpoint) as channel:
             produce = channel.stream_stream("/dledger.v1.Ledger/Produce")
             answered = asyncio.Semaphore(0)
 
@@ -159,8 +148,8 @@ async def queues(setting: Setting) -> Outcome:
     size = setting.size(65_536)
     topics, rest = divmod(size - 1, _QUEUES_A_TOPIC)  # one is the probe's
 
-    async def build(group: LiveGroup) -> None:
-        async with Client(group.leader_endpoint, timeout_s=60) as client:
+    async def build(group: MeasuredGroup) -> None:
+        async with Client(group.dev.leader_endpoint, timeout_s=60) as client:
 
             async def create(number: int) -> None:
                 queues = _QUEUES_A_TOPIC if number < topics else rest
@@ -170,8 +159,8 @@ async def queues(setting: Setting) -> Outcome:
             if said := await many(topics + 1, 8, create):
                 raise RuntimeError(said)
 
-    async def beyond(group: LiveGroup) -> Line:
-        async with Client(group.leader_endpoint, timeout_s=60) as client:
+    async def beyond(group: MeasuredGroup) -> Check:
+        async with Client(group.dev.leader_endpoint, timeout_s=60) as client:
             said = await many(1, 1, lambda _: client.create_topic("one-more", queues=1))
         return refused(f"one queue more than {size:,}", said, "queues")
 
@@ -186,13 +175,13 @@ async def groups(setting: Setting) -> Outcome:
         consumer = Consumer(channel, f"reader-of-{name}", "t", name)
         await consumer.ack(await consumer.receive(limit=8))
 
-    async def build(group: LiveGroup) -> None:
-        async with Client(group.leader_endpoint, timeout_s=60) as client:
+    async def build(group: MeasuredGroup) -> None:
+        async with Client(group.dev.leader_endpoint, timeout_s=60) as client:
             await client.create_topic("t", queues=8)
             for queue_id in range(8):
                 await client.append("t", [b"m"], queue_id=queue_id)
-        admin = group.admins[group.leader]
-        async with channel_to(group.leader_endpoint) as channel, channel_to(admin) as made_by:
+        admin = group.dev.admins[group.dev.leader]
+        async with channel_to(group.dev.leader_endpoint) as channel, channel_to(admin) as made_by:
             create = pb_grpc.AdminStub(made_by).CreateGroup
 
             async def make_and_read(number: int) -> None:
@@ -204,8 +193,8 @@ async def groups(setting: Setting) -> Outcome:
         if said:
             raise RuntimeError(said)
 
-    async def beyond(group: LiveGroup) -> Line:
-        async with channel_to(group.leader_endpoint) as channel:
+    async def beyond(group: MeasuredGroup) -> Check:
+        async with channel_to(group.dev.leader_endpoint) as channel:
             said = await many(1, 1, lambda _: read(channel, "one-more"))
         return refused(f"one group more than {size:,}", said, "groups already")
 
@@ -216,12 +205,12 @@ async def _snapshot(
     setting: Setting,
     name: str,
     what: str,
-    build: Callable[[LiveGroup], Awaitable[None]],
-    beyond: Callable[[LiveGroup], Awaitable[Line]] | None = None,
+    build: Callable[[MeasuredGroup], Awaitable[None]],
+    beyond: Callable[[MeasuredGroup], Awaitable[Check]] | None = None,
 ) -> Outcome:
     """Build something, take a snapshot of it at every node, and see whether the group bears it."""
     outcome = Outcome()
-    async with running(setting.work / name) as group, group.probed() as probe:
+    async with measured(setting.work / name) as group, group.probed() as probe:
         begun = await group.mark()
         await build(group)
         built = await group.mark()
@@ -240,10 +229,10 @@ async def _snapshot(
     return outcome
 
 
-async def _snapshots_of(group: LiveGroup, probe: Probe) -> dict[str, Any]:
+async def _snapshots_of(group: MeasuredGroup, probe: AppendProbe) -> dict[str, Any]:
     before, since_s = await group.mark(), time.monotonic()
     said = await group.snapshots()
-    await group.whole()  # who died comes back
+    await group.dev.until_whole()  # who died comes back
     after = await group.mark()
     return {
         "snapshots": difference(before, after),
@@ -263,8 +252,8 @@ async def polls(setting: Setting) -> Outcome:
     outcome = Outcome()
     costs: dict[int, float] = {}
     async with AsyncExitStack() as stack:
-        group = await stack.enter_async_context(running(setting.work / "polls"))
-        client = await stack.enter_async_context(Client(group.leader_endpoint, timeout_s=60))
+        group = await stack.enter_async_context(measured(setting.work / "polls"))
+        client = await stack.enter_async_context(Client(group.dev.leader_endpoint, timeout_s=60))
         await client.create_topic("t", queues=8)
         for count in (10, setting.size(1_000)):
             costs[count] = await _a_message(group, client, count)
@@ -276,7 +265,7 @@ async def polls(setting: Setting) -> Outcome:
     return outcome
 
 
-async def _a_message(group: LiveGroup, client: Client, count: int) -> float:
+async def _a_message(group: MeasuredGroup, client: Client, count: int) -> float:
     """Return the leader's CPU ms a message while *count* polls wait, beyond what it takes idle."""
     taken = asyncio.Semaphore(0)
 
@@ -299,7 +288,7 @@ async def _a_message(group: LiveGroup, client: Client, count: int) -> float:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    leader = group.leader
+    leader = group.dev.leader
     idle_rate = (begun.cpu_s[leader] - idle.cpu_s[leader]) / (begun_s - idle_s)
     busy_s = ended.cpu_s[leader] - begun.cpu_s[leader] - idle_rate * (ended_s - begun_s)
     return max(busy_s, 0.01) / _MESSAGES * 1000
@@ -307,21 +296,25 @@ async def _a_message(group: LiveGroup, client: Client, count: int) -> float:
 
 async def _waiting(
     stack: AsyncExitStack,
-    group: LiveGroup,
+    group: MeasuredGroup,
     count: int,
     topic: str,
     poll: Callable[[Consumer], Coroutine[Any, Any, None]],
 ) -> list[asyncio.Task[None]]:
     """Start so many polls, and wait until the leader has them."""
     channels = [
-        await stack.enter_async_context(channel_to(group.leader_endpoint))
+        await stack.enter_async_context(channel_to(group.dev.leader_endpoint))
         for _ in range(-(-count // POLLS_A_CHANNEL))
     ]
     tasks = [
         asyncio.create_task(poll(Consumer(channels[n // POLLS_A_CHANNEL], f"p-{n}", topic, "g")))
         for n in range(count)
     ]
-    await until(lambda: group.waiting_polls() >= count, 120)
+
+    async def wait() -> bool:
+        return await asyncio.to_thread(group.waiting_polls) >= count
+
+    await eventually_async(f"{count} polls wait", wait, 120)
     return tasks
 
 
@@ -329,8 +322,8 @@ async def storm(setting: Setting) -> Outcome:
     """A thousand polls wait while fifty thousand leases of their group end at once."""
     outcome, leased = Outcome(), setting.size(50_176) // 256 * 256 or 256
     count = setting.size(1_000)
-    async with running(setting.work / "storm") as group, AsyncExitStack() as stack:
-        client = await stack.enter_async_context(Client(group.leader_endpoint, timeout_s=60))
+    async with measured(setting.work / "storm") as group, AsyncExitStack() as stack:
+        client = await stack.enter_async_context(Client(group.dev.leader_endpoint, timeout_s=60))
         await client.create_topic("t", queues=8)
         body = [b"m" * 32] * 256
         for number in range(leased // 256):
@@ -352,8 +345,7 @@ async def storm(setting: Setting) -> Outcome:
         before = await group.mark()
         async with group.probed() as probe:
             since_s = time.monotonic()
-            with contextlib.suppress(TimeoutError):
-                await until(lambda: again[0] >= leased, over_s + _STORM_S - time.monotonic())
+            await came_true(lambda: again[0] >= leased, over_s + _STORM_S - time.monotonic())
             took_s, after = time.monotonic() - over_s, await group.mark()
             gap_ms = probe.longest_gap_ms(since_s)
         for task in tasks:
@@ -381,10 +373,10 @@ async def storm(setting: Setting) -> Outcome:
     return outcome
 
 
-async def _lease_all(group: LiveGroup, count: int) -> float:
+async def _lease_all(group: MeasuredGroup, count: int) -> float:
     """Take all messages, until one moment, which is returned (monotonic time)."""
     over_s, got = time.monotonic() + _LEASE_S, [0]
-    async with channel_to(group.leader_endpoint) as channel:
+    async with channel_to(group.dev.leader_endpoint) as channel:
         takers = [Consumer(channel, f"taker-{n}", "t", "g") for n in range(8)]
 
         async def take(number: int) -> None:

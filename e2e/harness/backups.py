@@ -10,7 +10,8 @@ from typing import Any, Final
 from e2e.cluster import Cluster, CommandFailed
 from e2e.cluster.image import SPARK, Image, build
 from e2e.harness.s3 import S3Server
-from e2e.harness.world import PYTHON, ROOT, Group, Namespace, StoryError, client_pod, eventually
+from e2e.harness.waiting import HarnessError
+from e2e.harness.world import PYTHON, BrokerGroup, Namespace, eventually
 
 EXECUTORS: Final = {"max": 1, "cores": 1, "memory": "1536Mi"}
 _NOTES: Final = "/tmp/notes"  # noqa: S108 - in the client's pod
@@ -47,17 +48,13 @@ class Bookkeeper:
 
     def start(self, deadline_s: float = 60) -> None:
         """Create the pod, which waits for commands."""
-        program = (ROOT / "e2e/harness/bookkeeper.py").read_text("utf-8")
-        self._namespace.apply(
-            {
-                "apiVersion": "v1",
-                "kind": "ConfigMap",
-                "metadata": {"name": self.name},
-                "data": {"bookkeeper.py": program},
-            },
-            client_pod(self.name, self._image, ["sleep", "infinity"]),
+        command = ["sleep", "infinity"]
+        self._namespace.start_program("bookkeeper.py", self.name, self._image, command)
+        eventually(
+            f"pod {self.name} runs",
+            lambda: self._namespace.phase(self.name) == "Running",
+            deadline_s,
         )
-        eventually(f"pod {self.name} runs", self._runs, deadline_s)
 
     def write(self, topic: str, messages: int) -> dict[str, Any]:
         """Write messages of 1 KiB, then note all that the group stores."""
@@ -79,15 +76,11 @@ class Bookkeeper:
             text = failed.output
         lines = [line for line in text.splitlines() if line.startswith("{")]
         if not lines:
-            raise StoryError(f"bookkeeper {command} said nothing of use:\n{text}")
+            raise HarnessError(f"bookkeeper {command} said nothing of use:\n{text}")
         result: dict[str, Any] = json.loads(lines[-1])
         if "error" in result:
-            raise StoryError(f"bookkeeper {command}: {result['error']}")
+            raise HarnessError(f"bookkeeper {command}: {result['error']}")
         return result
-
-    def _runs(self) -> bool:
-        pod = self._namespace.get("pod", self.name) or {}
-        return bool(pod.get("status", {}).get("phase") == "Running")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +159,7 @@ def _phase(pod: dict[str, Any]) -> str:
     return f"{pod['status'].get('phase', 'Unknown')} on {node}"
 
 
-def delete_with_volumes(group: Group, deadline_s: float = 120) -> list[str]:
+def delete_with_volumes(group: BrokerGroup, deadline_s: float = 120) -> list[str]:
     """Delete a group, then its claims and what was on their volumes; return the claims' names."""
     namespace = group.namespace
     namespace.kubectl("delete", "brokergroup", group.name, "--timeout=60s", timeout_s=70)

@@ -29,6 +29,7 @@ from dledger.client import Client, Record, StoredRecord
 from dledger.errors import DledgerError, Unavailable
 
 BATCH = 256
+SIZE_BYTES = 1024
 WINDOW = 4
 KEYS = 5000
 TAGS = ("new", "paid", "sent")
@@ -81,8 +82,6 @@ def parse_arguments() -> argparse.Namespace:
             command.add_argument("--messages", type=int, required=True)
         if name == "write":
             command.add_argument("--topic", required=True)
-            command.add_argument("--size", type=int, default=1024, help="body bytes")
-            command.add_argument("--seed", type=int, default=1)
         else:
             command.add_argument("--notes", type=Path, required=True)
     return parser.parse_args()
@@ -101,7 +100,7 @@ async def write(args: argparse.Namespace) -> dict[str, Any]:
         nonlocal acked
         for first in batches:
             numbers = range(first, min(first + BATCH, args.messages))
-            records = [message(number, args.size, args.seed) for number in numbers]
+            records = [message(number) for number in numbers]
             appended = await client.append(args.topic, records)
             acked += len(appended.offsets)
 
@@ -111,13 +110,13 @@ async def write(args: argparse.Namespace) -> dict[str, Any]:
     return {"ok": True, "acked": acked, "seconds": round(seconds, 1), "perSecond": acked // seconds}
 
 
-def message(number: int, size: int, seed: int) -> Record:
-    """Return the message of a number; the same for the same seed, but for its id."""
+def message(number: int) -> Record:
+    """Return the message of a number; always the same, but for its id."""
     return Record(
-        body=random.Random(f"{seed}/{number}").randbytes(size),
+        body=random.Random(number).randbytes(SIZE_BYTES),
         tag=TAGS[number % len(TAGS)],
         keys=(f"order-{number % KEYS}",),
-        properties={"number": str(number), "größe": f"{size} Bytes"},
+        properties={"number": str(number), "größe": f"{SIZE_BYTES} Bytes"},
         born_at_ms=time.time_ns() // 1_000_000,
     )
 

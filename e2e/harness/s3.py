@@ -9,14 +9,13 @@ from typing import Any, Final
 from e2e.cluster import Cluster, binaries, golang
 from e2e.cluster.layout import default_layout
 from e2e.cluster.runtime import system_image
-from e2e.harness.world import Namespace, eventually
+from e2e.harness.world import Namespace, eventually, restricted_pod
 
 BUCKET: Final = "backups"
 SECRET: Final = "s3-credentials"  # noqa: S105 - a Secret's name
 NAME: Final = "s3"
 _PORT: Final = 7070
 _ROOT: Final = "/buckets"
-_USER: Final = 10001
 
 
 def load_image(cluster: Cluster) -> str:
@@ -88,24 +87,9 @@ def _service() -> dict[str, Any]:
 
 
 def _pod(image: str, node: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": NAME, "labels": {"app": NAME}},
-        "spec": {
-            "nodeSelector": {"kubernetes.io/hostname": node},
-            "terminationGracePeriodSeconds": 1,
-            "automountServiceAccountToken": False,
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": _USER,
-                "fsGroup": _USER,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
-            "containers": [_container(image)],
-            "volumes": [{"name": "bucket", "emptyDir": {}}],
-        },
-    }
+    selector = {"kubernetes.io/hostname": node}
+    volumes = [{"name": "bucket", "emptyDir": {}}]
+    return restricted_pod(NAME, _container(image), volumes, nodeSelector=selector)
 
 
 def _container(image: str) -> dict[str, Any]:
@@ -115,7 +99,6 @@ def _container(image: str) -> dict[str, Any]:
     return {
         "name": "versitygw",
         "image": image,
-        "imagePullPolicy": "IfNotPresent",
         # Its lock files are for gateways that share a directory; it is alone, and / is read-only.
         "args": ["--port", f":{_PORT}", "posix", "--disable-object-lock-file", _ROOT],
         "env": [
@@ -124,11 +107,6 @@ def _container(image: str) -> dict[str, Any]:
         ],
         "ports": [{"name": "s3", "containerPort": _PORT}],
         "readinessProbe": {"tcpSocket": {"port": _PORT}, "periodSeconds": 1},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
         # A directory below the root is a bucket: nobody has to create it.
         "volumeMounts": [{"name": "bucket", "mountPath": f"{_ROOT}/{BUCKET}"}],
     }

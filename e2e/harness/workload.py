@@ -42,6 +42,9 @@ from rocketmq.v5.producer import Producer
 from dledger.client import Client
 
 INVISIBLE_S = 15
+SIZE_BYTES = 256
+DRAIN_S = 120.0
+"""How long the last deliveries are waited for."""
 PROGRESS_S = 1.0
 RECEIVERS = 4
 
@@ -59,21 +62,17 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--endpoint", required=True, help="HOST:PORT[;HOST:PORT...]")
     parser.add_argument("--topic", required=True)
-    parser.add_argument("--group", default="", help="consumer group (default TOPIC-readers)")
     parser.add_argument("--messages", type=int, default=0, help="stop after this many acks")
     parser.add_argument("--seconds", type=float, default=0, help="or after this long")
     parser.add_argument("--threads", type=int, default=8)
-    parser.add_argument("--size", type=int, default=256, help="body bytes")
     parser.add_argument("--consumer", choices=("push", "simple", "none"), default="push")
-    parser.add_argument("--tls", action="store_true")
     parser.add_argument("--run-id", default="", help="tells this run's messages from others'")
     parser.add_argument("--expect", default="", help="also expect the acks listed in this file")
     parser.add_argument("--print-acks", action="store_true", help="print every ack at the end")
-    parser.add_argument("--drain-seconds", type=float, default=120, help="wait for the last")
     parser.add_argument("--role", choices=("producer", "consumer"), default="producer")
     parser.add_argument("--received-file", default="")
     args = parser.parse_args()
-    args.group = args.group or f"{args.topic}-readers"
+    args.group = f"{args.topic}-readers"
     args.run_id = args.run_id or f"{os.getpid():x}-{time.time_ns():x}"
     if args.role == "producer" and not (args.messages or args.seconds or args.expect):
         parser.error("give --messages, --seconds or --expect")
@@ -162,7 +161,7 @@ def start_consumer(args: argparse.Namespace, received_file: Path) -> subprocess.
 
 def produce(args: argparse.Namespace, acks: Acks) -> None:
     """Send from every thread until the count or the time is reached; say progress."""
-    producer = Producer(configuration(args), (args.topic,), tls_enable=args.tls)
+    producer = Producer(configuration(args), (args.topic,))
     startup(producer)
     deadline_s = time.monotonic() + args.seconds if args.seconds else float("inf")
     limit = args.messages or sys.maxsize
@@ -208,7 +207,7 @@ def message(args: argparse.Namespace, key: str) -> Any:
     """Return an SDK message whose body starts with its key."""
     one = Message()
     one.topic = args.topic
-    one.body = key.encode().ljust(args.size, b".")
+    one.body = key.encode().ljust(SIZE_BYTES, b".")
     one.tag = "workload"
     one.keys = key
     return one
@@ -254,7 +253,6 @@ def consume(args: argparse.Namespace) -> int:
                 args.group,
                 listener,
                 {args.topic: FilterExpression("workload")},
-                tls_enable=args.tls,
             )
             startup(consumer)
             stop.wait()
@@ -270,7 +268,6 @@ def consume_simple(args: argparse.Namespace, listener: Listener) -> None:
         args.group,
         {args.topic: FilterExpression("workload")},
         await_duration=2,
-        tls_enable=args.tls,
     )
     startup(consumer)
 
@@ -325,7 +322,7 @@ class Received:
 def drain(args: argparse.Namespace, expected: set[str], received_file: Path) -> Received:
     """Wait until everything expected was received, or until it is too late."""
     received = Received(received_file)
-    deadline_s = time.monotonic() + args.drain_seconds
+    deadline_s = time.monotonic() + DRAIN_S
     while args.consumer != "none":
         received.read()
         missing = len(expected - received.copies.keys())

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from e2e.cluster import Cluster
 from e2e.cluster.image import NODE, SPARK, Image
+from e2e.harness import waiting
+from e2e.harness.waiting import HarnessError
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 OPERATOR_NAMESPACE: Final = "dledger-system"
@@ -21,31 +23,17 @@ OPERATOR: Final = "dledger-operator"
 PYTHON: Final = "/opt/dledger/bin/python"
 """In the node's image, and in what is built on it."""
 _POLL_S: Final = 0.5
+_USER: Final = 10001
 _LOG_POLL_S: Final = 3.0
 """A kubectl costs a tenth of a second of the processor that the group and its client share."""
 _T = TypeVar("_T")
 
 
-class StoryError(AssertionError):
-    """Something did not happen in time; the message says what, and what was seen last."""
-
-
 def eventually(
     what: str, probe: Callable[[], _T | None], deadline_s: float, poll_s: float = _POLL_S
 ) -> _T:
-    """Return the first truthy answer of *probe*.
-
-    Raises:
-        StoryError: There was none within *deadline_s*.
-    """
-    end = time.monotonic() + deadline_s
-    while True:
-        answer = probe()
-        if answer:
-            return answer
-        if time.monotonic() > end:
-            raise StoryError(f"{what}: not within {deadline_s:.0f} s")
-        time.sleep(poll_s)
+    """Do what `waiting.eventually` does, at kubectl's pace. Raises HarnessError."""
+    return waiting.eventually(what, probe, deadline_s, poll_s)
 
 
 def install_operator(cluster: Cluster, image: Image) -> None:
@@ -146,13 +134,45 @@ class Namespace:
         found: dict[str, Any] | None = json.loads(text) if text.strip() else None
         return found
 
-    def group(self, name: str) -> Group:
+    def phase(self, pod: str) -> str:
+        """Return a pod's phase; "" if there is no such pod."""
+        found = self.get("pod", pod) or {}
+        return str(found.get("status", {}).get("phase", ""))
+
+    def start_program(
+        self,
+        program: str,
+        name: str,
+        image: str,
+        command: Sequence[str],
+        files: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a pod that runs *command*; *program*, a file beside this one, is at /workload."""
+        text = (ROOT / "e2e/harness" / program).read_text("utf-8")
+        config_map = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": name},
+            "data": {program: text, **(files or {})},
+        }
+        self.apply(config_map, client_pod(name, image, command))
+
+    def group(self, name: str) -> BrokerGroup:
         """Return a handle on a BrokerGroup."""
-        return Group(self, name)
+        return BrokerGroup(self, name)
+
+    def run_group(
+        self, name: str = "orders", *, deadline_s: float = 120, **spec: Any
+    ) -> BrokerGroup:
+        """Apply a small BrokerGroup, and wait until it takes writes and is whole."""
+        self.apply(group_manifest(name, **spec))
+        group = self.group(name)
+        group.wait_available(deadline_s)
+        return group
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class BrokerGroup:
     """A BrokerGroup in a namespace."""
 
     namespace: Namespace
@@ -231,16 +251,8 @@ class Workload:
 
     def start(self) -> None:
         """Create the pod and the ConfigMap with its program."""
-        program = (ROOT / "e2e/harness/workload.py").read_text("utf-8")
-        self._namespace.apply(
-            {
-                "apiVersion": "v1",
-                "kind": "ConfigMap",
-                "metadata": {"name": self.name},
-                "data": {"workload.py": program, **self._files},
-            },
-            client_pod(self.name, self._image, [PYTHON, "/workload/workload.py", *self._args]),
-        )
+        command = [PYTHON, "/workload/workload.py", *self._args]
+        self._namespace.start_program("workload.py", self.name, self._image, command, self._files)
 
     def lines(self) -> list[dict[str, Any]]:
         """Return what it has printed so far."""
@@ -274,8 +286,8 @@ class Workload:
 
         def probe() -> dict[str, Any] | None:
             found = [line for line in self.lines() if line.get("summary")]
-            if not found and self._phase() == "Failed":
-                raise StoryError(f"{self.name} failed:\n{self.tail()}")
+            if not found and self._namespace.phase(self.name) == "Failed":
+                raise HarnessError(f"{self.name} failed:\n{self.tail()}")
             return found[0] if found else None
 
         return eventually(f"{self.name} has finished", probe, deadline_s, _LOG_POLL_S)
@@ -292,18 +304,13 @@ class Workload:
             newest: dict[str, Any] = next(reversed(self.lines()), {})
             if newest != before:
                 yield newest
-            elif self._phase() == "Failed":
-                raise StoryError(f"{self.name} failed:\n{self.tail()}")
+            elif self._namespace.phase(self.name) == "Failed":
+                raise HarnessError(f"{self.name} failed:\n{self.tail()}")
             if newest.get("summary"):
                 return
             before = newest
             time.sleep(_LOG_POLL_S)
-        raise StoryError(f"{self.name}: no summary within {deadline_s:.0f} s\n{self.tail()}")
-
-    def _phase(self) -> str:
-        pod = self._namespace.get("pod", self.name) or {}
-        phase: str = pod.get("status", {}).get("phase", "")
-        return phase
+        raise HarnessError(f"{self.name}: no summary within {deadline_s:.0f} s\n{self.tail()}")
 
 
 def client_pod(name: str, image: str, command: Sequence[str]) -> dict[str, Any]:
@@ -314,36 +321,44 @@ def client_pod(name: str, image: str, command: Sequence[str]) -> dict[str, Any]:
     container = {
         "name": "workload",
         "image": image,
-        "imagePullPolicy": "IfNotPresent",
         "command": list(command),
         "env": [{"name": "HOME", "value": "/tmp"}],  # noqa: S108 - the pod's own emptyDir
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
         "volumeMounts": [
             {"name": "program", "mountPath": "/workload"},
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108
         ],
     }
+    volumes = [{"name": "program", "configMap": {"name": name}}, {"name": "tmp", "emptyDir": {}}]
+    return restricted_pod(name, container, volumes, restartPolicy="Never")
+
+
+def restricted_pod(
+    name: str, container: dict[str, Any], volumes: Sequence[dict[str, Any]], **spec: Any
+) -> dict[str, Any]:
+    """Return a pod of one container as restricted Pod Security wants it; *spec* is added."""
+    secured = {
+        "imagePullPolicy": "IfNotPresent",
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name},
+        "metadata": {"name": name, "labels": {"app": name}},
         "spec": {
-            "restartPolicy": "Never",
             "terminationGracePeriodSeconds": 1,
             "automountServiceAccountToken": False,
             "securityContext": {
                 "runAsNonRoot": True,
-                "runAsUser": 10001,
+                "runAsUser": _USER,
+                "fsGroup": _USER,
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
-            "containers": [container],
-            "volumes": [
-                {"name": "program", "configMap": {"name": name}},
-                {"name": "tmp", "emptyDir": {}},
-            ],
+            "containers": [container | secured],
+            "volumes": list(volumes),
+            **spec,
         },
     }

@@ -6,98 +6,56 @@ measured
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import logging
-import os
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from e2e.harness.lines import Line, table
+from e2e.harness import command
+from e2e.harness.checks import Check, Verdict, exit_code, table
+from e2e.harness.command import Outcome
 from e2e.hostile.alone import ALONE
 from e2e.hostile.attacks import ATTACKS
-from e2e.hostile.judging import exit_code
 from e2e.hostile.running import ROOT, attacked
-
-logger = logging.getLogger(__name__)
 
 RESULTS: Final = ROOT / "build" / "hostile"
 
 
-def names() -> list[str]:
-    """Return every attack, in order."""
-    return sorted([*ATTACKS, *ALONE])
-
-
-async def one(name: str, work: Path) -> list[Line]:
+async def one(name: str, work: Path) -> list[Check]:
     """Make one attack; return its lines."""
     if name in ALONE:
         return await asyncio.to_thread(ALONE[name], work)
     return await attacked(name, work / name)
 
 
-async def run(chosen: Sequence[str], work: Path) -> tuple[list[Line], list[str]]:
-    """Make all that are chosen; return the lines, and what came to none."""
-    found: list[Line] = []
-    unmeasured: list[str] = []
-    for number, name in enumerate(chosen, 1):
-        what = ATTACKS[name].what if name in ATTACKS else (ALONE[name].__doc__ or "")
-        print(f"[{number}/{len(chosen)}] {what.partition(chr(10))[0]}", flush=True)
-        began_s = time.monotonic()
-        try:
-            seen = await one(name, work)
-        except Exception as error:
-            logger.exception("attack %s", name)
-            unmeasured.append(f"{name}: {type(error).__name__}: {str(error)[-200:]}")
-            continue
-        found += seen
-        for line in seen:
-            print(f"  {line}", flush=True)
-        print(f"  ({time.monotonic() - began_s:.0f} s)", flush=True)
-    return found, unmeasured
+def _about(name: str) -> str:
+    return ATTACKS[name].what if name in ATTACKS else (ALONE[name].__doc__ or "").split("\n")[0]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run it, print the table, write it as JSON; return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m e2e.hostile",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--only", default="", help=f"by commas, of: {', '.join(names())} (all)")
-    parser.add_argument("--data", type=Path, help="directory for the groups (a temporary one)")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="directory of hostile.json")
+    names = sorted([*ATTACKS, *ALONE])
+    parser = command.parser("python -m e2e.hostile", __doc__, names, RESULTS)
     parser.add_argument("--json", action="store_true", help="print what is written, too")
     args = parser.parse_args(argv)
-    chosen = [name for name in args.only.split(",") if name] or names()
-    if unknown := set(chosen) - set(names()):
-        parser.error(f"no such attack: {', '.join(sorted(unknown))}")
-    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    names, at = command.chosen(parser, args.only, names), command.now()
     with tempfile.TemporaryDirectory(prefix="hostile-", dir=args.data) as work:
-        found, unmeasured = asyncio.run(run(chosen, Path(work)))
-    args.out.mkdir(parents=True, exist_ok=True)
+
+        async def made(name: str) -> Outcome:
+            return Outcome(lines=await one(name, Path(work)))
+
+        found, broken = asyncio.run(command.run_cases(names, made, _about))
+    unmeasured = [f"{k}: {type(e).__name__}: {str(e)[-200:]}" for k, e in broken.items()]
     path = args.out / "hostile.json"
-    written = json.dumps(
-        {
-            "at": at,
-            "load": os.getloadavg(),
-            "lines": [asdict(line) for line in found],
-            "unmeasured": unmeasured,
-        },
-        indent=1,
-    )
-    path.write_text(written)
-    print(table(found))
+    written = command.write(path, at, found.lines, unmeasured=unmeasured)
+    print(table(found.lines))
     for each in unmeasured:
         print(f"NOT MEASURED {each}")
     print(written if args.json else path)
-    return exit_code(found, unmeasured)
+    missing = [Verdict.UNMEASURED for _ in unmeasured]
+    return exit_code([*(line.verdict for line in found.lines), *missing])
 
 
 if __name__ == "__main__":

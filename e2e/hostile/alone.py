@@ -33,8 +33,10 @@ from dledger_pipeline.archive.hashed_json import encode_hashed
 from dledger_pipeline.archive.queue_offsets import QueueOffsets
 from dledger_pipeline.log.messages import decode
 from dledger_pipeline.log.records import ENTRY_SCHEMA, RecordBytes, parse
-from e2e.harness.devgroup import free_port_range
-from e2e.harness.lines import Line, at_most
+from e2e.harness.checks import Check, at_most
+from e2e.harness.nodes import allocate, node_command, status
+from e2e.harness.processes import ChildProcess
+from e2e.harness.waiting import eventually
 from e2e.hostile.judging import GROWTH_MIB, held
 from e2e.hostile.neighbours import raw_produce
 from e2e.hostile.peers import greeted
@@ -42,57 +44,33 @@ from e2e.hostile.scene import Scene, memory_mib
 
 _MIB: Final = 1 << 20
 _INFLATED_MIB: Final = 256
+_ANSWERS_S: Final = 60
 
 
-def unjoined(work: Path) -> list[Line]:
+def unjoined(work: Path) -> list[Check]:
     """A22: an empty replica of a group is greeted by a stranger of another one."""
-    port, told = free_port_range(), str(uuid.uuid4())
-    settings = {
-        "name": "orders-3", "group": "orders", "data_dir": work / "a22",
-        "advertise_host": "127.0.0.1", "listen_host": "127.0.0.1", "client_port": port,
-        "client_tls_port": 0, "peer_port": port + 200, "replication_port": 0,
-        "http_port": port + 300, "group_id": told,
-    }  # fmt: skip
-    environ = {key: value for key, value in os.environ.items() if not key.startswith("DLEDGER_")}
-    environ |= {f"DLEDGER_{key.upper()}": str(value) for key, value in settings.items()}
-    address = f"127.0.0.1:{port + 200}"
+    told = str(uuid.uuid4())
+    (spec,) = allocate(work, count=1, prefix="a22-")
     scene = Scene(
-        endpoints=[f"127.0.0.1:{port}"], tls_endpoints=[], admins=[address], pids=[], leader=0,
-        seconds=1,
+        endpoints=[spec.endpoint], tls_endpoints=[], admins=[spec.own_address], pids=[],
+        leader=0, seconds=1,
     )  # fmt: skip
-    log = (work / "a22.log").open("wb")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "dledger", "node"], env=environ, stdout=log, stderr=log
-    )
+    settings = {"name": "orders-3", "group": "orders", "replication_port": 0, "group_id": told}
+    process = ChildProcess(node_command(spec, settings), work / "a22.log")
     try:
-        _until_it_answers(scene)
+        eventually("the replica answers", lambda: status(spec.own_address), _ANSWERS_S)
         with greeted(scene, 0, group_id=f"EVIL-{uuid.uuid4()}") as said:
             time.sleep(1)
         joined = scene.status(0).group_id
     finally:
-        process.terminate()
-        process.wait(30)
-        log.close()
+        process.stop(30)
     return [
         held("a22: the stranger's greeting", said, "refused", isinstance(said, str)),
         held("a22: the group it joined", joined or "none", "none of his", "EVIL" not in joined),
     ]
 
 
-def _until_it_answers(scene: Scene) -> None:
-    end_s = time.monotonic() + 60
-    while True:
-        try:
-            scene.status(0, timeout_s=1.0)
-        except grpc.RpcError:
-            if time.monotonic() > end_s:
-                raise
-            time.sleep(0.2)
-        else:
-            return
-
-
-def parquet_bomb(work: Path) -> list[Line]:
+def parquet_bomb(work: Path) -> list[Check]:
     """P01: an object of a few KiB with the right hash that inflates to 256 MiB."""
     columns = [
         pa.array([bytes(_INFLATED_MIB * _MIB)], pa.large_binary())
@@ -139,7 +117,7 @@ def parquet_bomb(work: Path) -> list[Line]:
     ]
 
 
-def poison_in_a_backup(work: Path) -> list[Line]:
+def poison_in_a_backup(work: Path) -> list[Check]:
     """P02: an archive with a message whose id is no text; the others are read all the same."""
     del work
     bodies = [
@@ -179,7 +157,7 @@ _WILD: Final[dict[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def confused_deputy(work: Path) -> list[Line]:
+def confused_deputy(work: Path) -> list[Check]:
     """K01: what a spec may ask of the pods, and of the kubelet's expansion."""
     del work
     platform = Platform(image="dledger:x", spark_image="spark:x")
@@ -206,7 +184,7 @@ class _Liar(grpc.GenericRpcHandler):  # type: ignore[misc]
         return grpc.unary_unary_rpc_method_handler(lambda _, __: self._raw)
 
 
-def lying_node(work: Path) -> list[Line]:
+def lying_node(work: Path) -> list[Check]:
     """K02: a tenant's node answers the operator's Status with 4 MiB of members."""
     del work
     field = pb.StatusResponse.DESCRIPTOR.fields_by_name["members"].number
@@ -255,7 +233,7 @@ async def _looked(host: str) -> tuple[float, int]:
     return worst_s, max(members, default=0)
 
 
-ALONE: Final[dict[str, Callable[[Path], list[Line]]]] = {
+ALONE: Final[dict[str, Callable[[Path], list[Check]]]] = {
     "a22": unjoined,
     "k01": confused_deputy,
     "k02": lying_node,

@@ -9,15 +9,15 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from e2e.harness.lines import Line
+from e2e.harness.checks import Check
 from e2e.hostile import health, memory, neighbours, peers, wire_attacks
 from e2e.hostile.scene import Scene
 
-Attack = Callable[[Scene], list[Line]]
+Attack = Callable[[Scene], list[Check]]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class GroupAttack:
     """One attack: what it is, what it kills itself, and whether the group grows by promise."""
 
     attack: Attack
@@ -29,31 +29,31 @@ class Entry:
         return (self.attack.__doc__ or "").partition("\n")[0]
 
 
-ATTACKS: Final[dict[str, Entry]] = {
-    "a01": Entry(wire_attacks.gzip_bombs),
-    "a02": Entry(memory.bodies_that_never_come),
-    "a02f": Entry(memory.bodies_that_never_come_at_a_follower),
-    "a03": Entry(neighbours.dedupe_poison),
-    "a04": Entry(neighbours.poison_messages),
-    "a05": Entry(peers.term_bombs),
-    "a06": Entry(peers.route_poison),
-    "a07": Entry(peers.forged_entries),
-    "a08": Entry(peers.replication_frames),
-    "a08b": Entry(peers.frame_buffers),
-    "a09": Entry(peers.silent_strangers, kills=1),
-    "a10": Entry(health.idle_requests),
-    "a10m": Entry(health.scrapers),
-    "a11": Entry(peers.idle_connections),
-    "a12": Entry(wire_attacks.protobuf_bombs),
-    "a12b": Entry(wire_attacks.sustained),
-    "a13p": Entry(memory.padded_polls),
-    "a13r": Entry(memory.silent_readers),
-    "a13b": Entry(memory.batches_without_end),
-    "a13i": Entry(memory.client_ids),
-    "a15": Entry(neighbours.topics_without_end),
-    "a16": Entry(neighbours.forged_receipts),
-    "a17": Entry(wire_attacks.http2),
-    "a20": Entry(neighbours.ids_pushed_out),
+ATTACKS: Final[dict[str, GroupAttack]] = {
+    "a01": GroupAttack(wire_attacks.gzip_bombs),
+    "a02": GroupAttack(memory.bodies_that_never_come),
+    "a02f": GroupAttack(memory.bodies_that_never_come_at_a_follower),
+    "a03": GroupAttack(neighbours.dedupe_poison),
+    "a04": GroupAttack(neighbours.poison_messages),
+    "a05": GroupAttack(peers.term_bombs),
+    "a06": GroupAttack(peers.route_poison),
+    "a07": GroupAttack(peers.forged_entries),
+    "a08": GroupAttack(peers.replication_frames),
+    "a08b": GroupAttack(peers.frame_buffers),
+    "a09": GroupAttack(peers.silent_strangers, kills=1),
+    "a10": GroupAttack(health.idle_requests),
+    "a10m": GroupAttack(health.scrapers),
+    "a11": GroupAttack(peers.idle_connections),
+    "a12": GroupAttack(wire_attacks.protobuf_bombs),
+    "a12b": GroupAttack(wire_attacks.sustained),
+    "a13p": GroupAttack(memory.padded_polls),
+    "a13r": GroupAttack(memory.silent_readers),
+    "a13b": GroupAttack(memory.batches_without_end),
+    "a13i": GroupAttack(memory.client_ids),
+    "a15": GroupAttack(neighbours.topics_without_end),
+    "a16": GroupAttack(neighbours.forged_receipts),
+    "a17": GroupAttack(wire_attacks.http2),
+    "a20": GroupAttack(neighbours.ids_pushed_out),
 }
 """Those that are made on a running group."""
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 import urllib.request
 from socket import socket
 
-from e2e.harness.lines import Line
+from e2e.harness.checks import Check
 from e2e.hostile.judging import held
-from e2e.hostile.scene import Scene, connect
+from e2e.hostile.scene import Scene, connect, in_threads
 
 
-def idle_requests(scene: Scene) -> list[Line]:
+def idle_requests(scene: Scene) -> list[Check]:
     """A10: 1,000 half requests at the leader's health port."""
     address = scene.http(scene.leader)
     held_: list[socket] = []
@@ -31,19 +30,15 @@ def idle_requests(scene: Scene) -> list[Line]:
     return [held("a10: a probe beside them", answered, "answered", answered > 0)]
 
 
-def scrapers(scene: Scene) -> list[Line]:
+def scrapers(scene: Scene) -> list[Check]:
     """A10: six scrapers of /metrics without a pause."""
     end_s, done = time.monotonic() + scene.seconds, [0]
 
-    def scrape() -> None:
+    def scrape(_: int) -> None:
         while time.monotonic() < end_s:
             done[0] += _asked(scene, "/metrics")
 
-    threads = [threading.Thread(target=scrape) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(6, scrape)
     return [held("a10: scrapes", done[0], "some", done[0] > 0)]
 
 

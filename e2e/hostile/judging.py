@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from e2e.harness.lines import Line, at_most, none_of
+from e2e.harness.checks import Check, at_most, none_of
+from e2e.harness.sequence import lost, stored_twice
 
 GROWTH_MIB: Final = 64.0
 SHARE: Final = 0.5
@@ -42,18 +43,15 @@ class Seen:
     new_client: str
 
 
-def lines(name: str, seen: Seen) -> list[Line]:
+def lines(name: str, seen: Seen) -> list[Check]:
     """Return each figure, and whether it was kept."""
-    lost = sum(one not in seen.stored for one in seen.acknowledged)
-    twice = sum(count > 1 for count in seen.stored.values())
-    undelivered = len(seen.acknowledged - seen.received)
     grown = [one for one in seen.growth_mib if one is not None]
     most = max(grown) if len(grown) == len(seen.growth_mib) and grown else None
     return [
         _enough(f"{name}: acknowledged", len(seen.acknowledged)),
-        none_of(f"{name}: acknowledged and lost", lost),
-        none_of(f"{name}: stored twice", twice),
-        none_of(f"{name}: not delivered", undelivered),
+        none_of(f"{name}: acknowledged and lost", len(lost(seen.acknowledged, seen.stored))),
+        none_of(f"{name}: stored twice", len(stored_twice(seen.stored))),
+        none_of(f"{name}: not delivered", len(lost(seen.acknowledged, seen.received))),
         none_of(f"{name}: restarts", seen.restarts),
         at_most(f"{name}: growth of a node", most, GROWTH_MIB, "MiB"),
         _share(name, seen.calm_rate, seen.attacked_rate),
@@ -62,33 +60,28 @@ def lines(name: str, seen: Seen) -> list[Line]:
     ]
 
 
-def _enough(what: str, count: int) -> Line:
-    return Line(what=what, value=str(count), asked="some", kept=count > 0)
+def _enough(what: str, count: int) -> Check:
+    return Check(what=what, value=str(count), asked="some", kept=count > 0)
 
 
-def _share(name: str, calm: float, attacked: float) -> Line:
+def _share(name: str, calm: float, attacked: float) -> Check:
     value = f"{attacked:.1f} of {calm:.1f} a second"
     kept = calm > 0 and attacked >= SHARE * calm
-    return Line(what=f"{name}: sends answered", value=value, asked="half or better", kept=kept)
+    return Check(what=f"{name}: sends answered", value=value, asked="half or better", kept=kept)
 
 
-def _refused(name: str, refusals: Sequence[str]) -> Line:
+def _refused(name: str, refusals: Sequence[str]) -> Check:
     value = f"{len(refusals)}: {refusals[0]}" if refusals else "0"
     what = f"{name}: refused {RECOVERY_S:.0f} s after it"
-    return Line(what=what, value=value, asked="none", kept=not refusals)
+    return Check(what=what, value=value, asked="none", kept=not refusals)
 
 
-def _served(name: str, said: str) -> Line:
-    return Line(what=f"{name}: a new client", value=said or "served", asked="served", kept=not said)
+def _served(name: str, said: str) -> Check:
+    return Check(
+        what=f"{name}: a new client", value=said or "served", asked="served", kept=not said
+    )
 
 
-def held(what: str, value: object, asked: str, kept: bool) -> Line:
+def held(what: str, value: object, asked: str, kept: bool) -> Check:
     """Return a line of an attack's own."""
-    return Line(what=what, value=str(value)[:120], asked=asked, kept=kept)
-
-
-def exit_code(found: Sequence[Line], unmeasured: Sequence[str]) -> int:
-    """Return 1 if a line is not kept, 2 if all are and something was not measured."""
-    if any(not line.kept for line in found):
-        return 1
-    return 2 if unmeasured or not found else 0
+    return Check(what=what, value=str(value)[:120], asked=asked, kept=kept)

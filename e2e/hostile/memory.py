@@ -16,7 +16,8 @@ from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.rocketmq_stubs import definition, service
-from e2e.harness.lines import Line
+from e2e.harness.checks import Check
+from e2e.harness.rocketmq_calls import receive_request
 from e2e.hostile.judging import held
 from e2e.hostile.scene import LEDGER, ROCKET, Scene, caller, field_of
 
@@ -25,17 +26,17 @@ _LARGE: Final = 15
 """Polls of so many bytes: ten gzipped, five plain."""
 
 
-def bodies_that_never_come(scene: Scene) -> list[Line]:
+def bodies_that_never_come(scene: Scene) -> list[Check]:
     """A02: 120 calls on one connection, without a byte of body, again and again."""
     return _loris(scene, scene.leader, "a02")
 
 
-def bodies_that_never_come_at_a_follower(scene: Scene) -> list[Line]:
+def bodies_that_never_come_at_a_follower(scene: Scene) -> list[Check]:
     """A02: the same at a follower, which forwards what it gets."""
     return _loris(scene, scene.follower(), "a02f")
 
 
-def _loris(scene: Scene, node: int, name: str) -> list[Line]:
+def _loris(scene: Scene, node: int, name: str) -> list[Check]:
     ended = threading.Event()
     count = itertools.count()
 
@@ -64,16 +65,9 @@ def _loris(scene: Scene, node: int, name: str) -> list[Line]:
     return [held(f"{name}: calls without a body", made, "some", made > 0)]
 
 
-def padded_polls(scene: Scene) -> list[Line]:
+def padded_polls(scene: Scene) -> list[Check]:
     """A13: polls of 18 MiB, gzipped and plain, and a hundred of 200 KiB."""
-    request = service.ReceiveMessageRequest(
-        group=definition.Resource(name="g"),
-        message_queue=definition.MessageQueue(topic=definition.Resource(name="empty"), id=0),
-        filter_expression=definition.FilterExpression(type=1, expression="*"),
-        batch_size=1,
-        auto_renew=True,
-    )
-    request.long_polling_timeout.seconds = 60
+    request = receive_request("empty", "g", queue_id=0, limit=1, wait_s=60, auto_renew=True)
     raw = request.SerializeToString()
     with scene.channel(scene.endpoints[scene.leader]) as channel:
         poll = channel.unary_stream(f"{ROCKET}ReceiveMessage")
@@ -104,7 +98,7 @@ def _is_refused(poll: Any) -> bool:
     return bool(answer.status.code == definition.Code.PAYLOAD_TOO_LARGE)
 
 
-def silent_readers(scene: Scene) -> list[Line]:
+def silent_readers(scene: Scene) -> list[Check]:
     """A13: 200 streams of a queue of 24 MiB that nobody reads."""
     with scene.channel(scene.endpoints[scene.leader]) as channel:
         scene.create_topic(channel, "big", 1)
@@ -126,7 +120,7 @@ def _batch(topic: str, message_id: str, body: bytes) -> bytes:
     return encode_produce(columns, client_id="loud", topic=topic)
 
 
-def batches_without_end(scene: Scene) -> list[Line]:
+def batches_without_end(scene: Scene) -> list[Check]:
     """A13: eight streams of batches of 8 MiB, for a topic that is not there."""
     batches = [
         pb.ProduceBatch(id=n, command=_batch("nowhere", f"i{n}", bytes(1 << 20))) for n in range(8)
@@ -146,7 +140,7 @@ def batches_without_end(scene: Scene) -> list[Line]:
     return [held("a13: batches without end", len(calls), "some", True)]
 
 
-def client_ids(scene: Scene) -> list[Line]:
+def client_ids(scene: Scene) -> list[Check]:
     """A13: two thousand client ids of 7,008 characters."""
     beat = service.HeartbeatRequest(client_type=1).SerializeToString()
     refused = 0

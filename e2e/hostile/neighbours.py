@@ -16,10 +16,11 @@ from dledger.broker.command_frame import CommandType, frame
 from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
 from dledger.rpc.pb import dledger_pb2 as pb
+from dledger.rpc.pb.dledger_pb2_grpc import LedgerStub, TopicsStub
 from dledger.rpc.rocketmq_stubs import definition, service
-from e2e.harness.lines import Line
+from e2e.harness.checks import Check
 from e2e.hostile.judging import held
-from e2e.hostile.scene import LEDGER, ROCKET, Scene, caller
+from e2e.hostile.scene import ROCKET, Scene, caller
 
 _HEADER: Final = struct.Struct("<BBHHHiI")
 _OK: Final = 20_000
@@ -29,7 +30,7 @@ def _columns(ids: list[str], body: bytes) -> Columns:
     return Columns(message_ids=ids, bodies=[body] * len(ids), born_at_ms=[0] * len(ids))
 
 
-def dedupe_poison(scene: Scene) -> list[Line]:
+def dedupe_poison(scene: Scene) -> list[Check]:
     """A03: another's client id and the ids that it will send next, guessed and taken before."""
     client_id, topic = "bank@7@0@1a2b3c", "pay"
     ids = [f"{'01ABCDEF':<22}{n:012d}".replace(" ", "0") for n in range(1_000)]
@@ -39,7 +40,9 @@ def dedupe_poison(scene: Scene) -> list[Line]:
             _columns(ids, b"stolen"), client_id=client_id, topic=topic, queue_id=0
         )
         scene.produce(channel, theirs)
-        said = [_send_as(channel, client_id, topic, each, b"PAYMENT") for each in ids[:300]]
+        said = [
+            scene.send(channel, topic, each, b"PAYMENT", client=client_id) for each in ids[:300]
+        ]
         kept = sum(body == b"PAYMENT" for body in scene.bodies(channel, topic, 1))
         told = _client_ids_told(channel, topic)
     lost = said.count("OK") - kept
@@ -49,29 +52,10 @@ def dedupe_poison(scene: Scene) -> list[Line]:
     ]
 
 
-def _send_as(channel: grpc.Channel, client_id: str, topic: str, one: str, body: bytes) -> str:
-    message = definition.Message(
-        topic=definition.Resource(name=topic),
-        body=body,
-        system_properties=definition.SystemProperties(message_id=one),
-    )
-    raw = service.SendMessageRequest(messages=[message]).SerializeToString()
-    try:
-        answer = channel.unary_unary(f"{ROCKET}SendMessage")(
-            raw, timeout=5, metadata=caller(client_id)
-        )
-    except grpc.RpcError as error:
-        return str(error.code().name)
-    code = service.SendMessageResponse.FromString(answer).status.code
-    return "OK" if code == _OK else str(definition.Code.Name(code))
-
-
 def _client_ids_told(channel: grpc.Channel, topic: str) -> set[str]:
-    call = channel.unary_stream(
-        f"{LEDGER}ReadBatches", pb.ReadRequest.SerializeToString, pb.ReadBatchesResponse.FromString
-    )
     found: set[str] = set()
-    for answer in call(pb.ReadRequest(topic=topic, queue_id=0), timeout=10):
+    request = pb.ReadRequest(topic=topic, queue_id=0)
+    for answer in LedgerStub(channel).ReadBatches(request, timeout=10):
         found |= {"bank@7@0@1a2b3c" for each in answer.batches if b"bank@7@0" in each.payload}
     return found
 
@@ -87,7 +71,7 @@ def raw_produce(topic: bytes, message_id: bytes, *, born_at_ms: int = 0, queue: 
     return frame(CommandType.PRODUCE, *parts)
 
 
-def poison_messages(scene: Scene) -> list[Line]:
+def poison_messages(scene: Scene) -> list[Check]:
     """A04: messages that no consumer can be given, among two hundred good ones."""
     topic = "orders"
     with scene.channel(scene.endpoints[scene.leader]) as channel:
@@ -117,7 +101,7 @@ def poison_messages(scene: Scene) -> list[Line]:
     ]
 
 
-def topics_without_end(scene: Scene) -> list[Line]:
+def topics_without_end(scene: Scene) -> list[Check]:
     """A15: topics of 1,024 queues until it is refused; then names by QueryRoute."""
     said = ""
     with scene.channel(scene.endpoints[scene.leader]) as channel:
@@ -134,12 +118,7 @@ def topics_without_end(scene: Scene) -> list[Line]:
                     request.SerializeToString(), timeout=5, metadata=caller("c")
                 )
         began_s = time.monotonic()
-        listing = channel.unary_unary(
-            "/dledger.v1.Topics/ListTopics",
-            pb.ListTopicsRequest.SerializeToString,
-            pb.ListTopicsResponse.FromString,
-        )
-        topics = listing(pb.ListTopicsRequest(), timeout=20).topics
+        topics = TopicsStub(channel).ListTopics(pb.ListTopicsRequest(), timeout=20).topics
         took_ms = 1_000 * (time.monotonic() - began_s)
     queues = sum(topic.queues for topic in topics)
     return [
@@ -149,12 +128,12 @@ def topics_without_end(scene: Scene) -> list[Line]:
     ]
 
 
-def ids_pushed_out(scene: Scene) -> list[Line]:
+def ids_pushed_out(scene: Scene) -> list[Check]:
     """A20: 529,000 ids of strangers; a quiet producer repeats what it sent before."""
     with scene.channel(scene.endpoints[scene.leader]) as channel:
         scene.create_topic(channel, "quiet", 1)
         scene.create_topic(channel, "junk", 4)
-        _send_as(channel, "quiet", "quiet", "the-id", b"transfer 100")
+        scene.send(channel, "quiet", "the-id", b"transfer 100", client="quiet")
         batches = [
             encode_produce(
                 _columns([f"{k}x{n}" for n in range(4_096)], b"x"),
@@ -165,7 +144,7 @@ def ids_pushed_out(scene: Scene) -> list[Line]:
         ]
         with contextlib.suppress(grpc.RpcError):
             scene.produce(channel, *batches)
-        again = _send_as(channel, "quiet", "quiet", "the-id", b"transfer 100")
+        again = scene.send(channel, "quiet", "the-id", b"transfer 100", client="quiet")
         copies = scene.bodies(channel, "quiet", 1).count(b"transfer 100")
     return [
         held("a20: the retry", again, "OK", again == "OK"),
@@ -173,7 +152,7 @@ def ids_pushed_out(scene: Scene) -> list[Line]:
     ]
 
 
-def forged_receipts(scene: Scene) -> list[Line]:
+def forged_receipts(scene: Scene) -> list[Check]:
     """A16: guessed handles, handles of numbers without end, partings in another's name."""
     topic, group = "receipts", "grp"
     with scene.channel(scene.endpoints[scene.leader]) as channel:

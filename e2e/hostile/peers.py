@@ -31,7 +31,7 @@ from dledger.raft.messages import (
 )
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.types import Entry, EntryKind, NodeId
-from e2e.harness.lines import Line
+from e2e.harness.checks import Check
 from e2e.hostile.judging import held
 from e2e.hostile.neighbours import raw_produce
 from e2e.hostile.scene import ROCKET, Scene, caller, closed, connect
@@ -98,7 +98,7 @@ def terms(scene: Scene) -> list[int]:
     return [scene.status(node).term for node in range(len(scene.admins))]
 
 
-def term_bombs(scene: Scene) -> list[Line]:
+def term_bombs(scene: Scene) -> list[Check]:
     """A05: the largest terms, as a stranger and in a member's name, to each node."""
     before = max(terms(scene))
     leader_id = scene.status(scene.leader).node_id
@@ -130,7 +130,7 @@ def term_bombs(scene: Scene) -> list[Line]:
     ]
 
 
-def route_poison(scene: Scene) -> list[Line]:
+def route_poison(scene: Scene) -> list[Check]:
     """A06: a member's name with another address, fields of other types, lines for the log."""
     asked = scene.follower()
     others = [node for node in range(len(scene.admins)) if node != asked]
@@ -175,7 +175,7 @@ def _routes(scene: Scene, node: int) -> list[str]:
     )
 
 
-def forged_entries(scene: Scene) -> list[Line]:
+def forged_entries(scene: Scene) -> list[Check]:
     """A07: an entry in the leader's name, votes of a made-up node, Admin at the clients' port."""
     follower, before = scene.follower(), max(terms(scene))
     leader_id = scene.status(scene.leader).node_id
@@ -242,7 +242,7 @@ def _admin_at(channel: grpc.Channel) -> list[str]:
     return answered
 
 
-def replication_frames(scene: Scene) -> list[Line]:
+def replication_frames(scene: Scene) -> list[Check]:
     """A08: hostile frames on the entries' port, with a ticket where one is given."""
     rng = random.Random(7)
     member = scene.status(scene.follower()).node_id
@@ -268,7 +268,7 @@ def replication_frames(scene: Scene) -> list[Line]:
     return [held("a08: connections", outcome, "some", outcome["sent"] > 0)]
 
 
-def frame_buffers(scene: Scene) -> list[Line]:
+def frame_buffers(scene: Scene) -> list[Check]:
     """A08b: greeted connections that a bad frame ends at once, one after the other."""
     member = scene.status(scene.follower()).node_id
     made = 0
@@ -282,7 +282,7 @@ def frame_buffers(scene: Scene) -> list[Line]:
     return [held("a08b: connections", made, "some", made > 0)]
 
 
-def silent_strangers(scene: Scene) -> list[Line]:
+def silent_strangers(scene: Scene) -> list[Check]:
     """A09: 80 silent connections at the leader's entries' port while followers start again."""
     with greeted(scene, scene.leader, sender_id=scene.status(scene.follower()).node_id) as ticket:
         port = None if isinstance(ticket, str) else ticket.port
@@ -310,7 +310,7 @@ def silent_strangers(scene: Scene) -> list[Line]:
     return [held("a09: a write beside them", said, "OK", said == "OK")]
 
 
-def idle_connections(scene: Scene) -> list[Line]:
+def idle_connections(scene: Scene) -> list[Check]:
     """A11, A24: 200 silent or half-open connections at each port; how long they are borne."""
     ports = {
         "clients": scene.endpoints[scene.leader],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import sys
@@ -16,9 +15,10 @@ from typing import Final
 
 from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
-from e2e.harness.devgroup import DevGroup, free_port_range
-from e2e.harness.lines import Line
-from e2e.harness.live import until
+from e2e.cluster.shell import run
+from e2e.harness.checks import Check
+from e2e.harness.dev_group import DevGroup, running
+from e2e.harness.waiting import came_true
 from e2e.hostile.attacks import ATTACKS
 from e2e.hostile.judging import RECOVERY_S, Seen, lines
 from e2e.hostile.scene import Scene, memory_mib
@@ -33,7 +33,6 @@ _CACHED_MIB: Final = 64
 _LEAST_S: Final = 2.0
 """A shorter attack is watched as long: what it left goes on."""
 _LONGEST_S: Final = 90.0
-_WHOLE_S: Final = 180.0
 _DRAIN_S: Final = 20.0
 _SAMPLE_S: Final = 0.1
 
@@ -63,32 +62,27 @@ class Memory:
         return [None if first is None else round(high - first, 1) for first, high in pairs]
 
 
-async def attacked(name: str, data: Path) -> list[Line]:
+async def attacked(name: str, data: Path) -> list[Check]:
     """Make an attack on a new group; return its lines and those of the promise."""
-    group = DevGroup(data, free_port_range(), "leader_follows_clients=false")
-    try:
-        announced = await asyncio.to_thread(group.announced)
-        await until(lambda: group.whole() is not None, _WHOLE_S)
-        state = group.state()
+    async with running(data, ["leader_follows_clients=false"]) as group:
+        state = await group.until_whole()
         scene = Scene(
-            endpoints=announced["endpoints"],
-            tls_endpoints=announced.get("tlsEndpoints", []),
-            admins=announced["adminEndpoints"],
+            endpoints=group.endpoints,
+            tls_endpoints=group.tls_endpoints,
+            admins=group.admins,
             pids=state["pids"],
             leader=int(state["leader"]),
             seconds=ATTACK_S,
         )
         async with at_work(scene.endpoints, scene.leader) as victim:
             return await _around(name, scene, victim, group)
-    finally:
-        await asyncio.to_thread(group.stop)
 
 
-async def _around(name: str, scene: Scene, victim: Victim, group: DevGroup) -> list[Line]:
+async def _around(name: str, scene: Scene, victim: Victim, group: DevGroup) -> list[Check]:
     await asyncio.to_thread(_fill_caches, scene)
     calm_s = time.monotonic() + 1
     await asyncio.sleep(1 + CALM_S)
-    memory, died = Memory.of(scene.pids), _deaths(group)
+    memory, died = Memory.of(scene.pids), group.deaths()
     began_s = time.monotonic()
     async with _sampled(memory):
         own = await _made(name, scene)
@@ -99,15 +93,14 @@ async def _around(name: str, scene: Scene, victim: Victim, group: DevGroup) -> l
     new_client = await _new_client(scene, group)
     await asyncio.sleep(AFTERWARDS_S)
     sent = victim.acknowledged()
-    with contextlib.suppress(TimeoutError):
-        await until(lambda: sent <= set(victim.received), _DRAIN_S)
+    await came_true(lambda: sent <= set(victim.received), _DRAIN_S)
     seen = Seen(
         calm_rate=victim.rate(calm_s, began_s),
         attacked_rate=victim.rate(began_s, ended_s),
         acknowledged=frozenset(sent),
         stored=await victim.stored(),
         received=frozenset(victim.received),
-        restarts=_deaths(group) - died - ATTACKS[name].kills,
+        restarts=group.deaths() - died - ATTACKS[name].kills,
         growth_mib=memory.growth(),
         refusals=victim.refusals(after_s),
         new_client=new_client,
@@ -140,34 +133,20 @@ async def _sampled(memory: Memory) -> AsyncIterator[None]:
         task.cancel()
 
 
-async def _made(name: str, scene: Scene) -> list[Line]:
+async def _made(name: str, scene: Scene) -> list[Check]:
     """Run the attack in a process of its own, so that it takes no time of the victim's loop."""
     command = (sys.executable, "-m", "e2e.hostile.attacks", name, scene.encode())
-    process = await asyncio.create_subprocess_exec(
-        *command, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    try:
-        out, errors = await asyncio.wait_for(process.communicate(), _LONGEST_S)
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-        raise
-    if process.returncode:
-        raise RuntimeError(errors.decode("utf-8", "replace")[-600:])
-    return [Line(**row) for row in json.loads(out)]
+    told = await asyncio.to_thread(run, *command, cwd=ROOT, timeout_s=_LONGEST_S)
+    return [Check(**row) for row in json.loads(told)]
 
 
 async def _new_client(scene: Scene, group: DevGroup) -> str:
     """Return what a client that comes now is told; "" if it is served."""
-    leader = group.state()["leader"]
+    endpoint = group.leader_endpoint
 
     def send() -> str:
-        with scene.channel(scene.endpoints[leader or 0]) as channel:
+        with scene.channel(endpoint) as channel:
             said = scene.send(channel, "victim-later", "a-new-client", b"x")
         return "" if said == "OK" else said
 
     return await asyncio.to_thread(send)
-
-
-def _deaths(group: DevGroup) -> int:
-    return group.data.with_suffix(".err").read_text("utf-8").count("died")

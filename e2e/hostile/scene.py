@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -13,7 +13,10 @@ from typing import Any, Final
 import grpc
 
 from dledger.rpc.pb import dledger_pb2 as pb
-from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
+from dledger.rpc.pb.dledger_pb2_grpc import AdminStub, LedgerStub, TopicsStub
+from dledger.rpc.rocketmq_stubs import SERVICE_NAME, service
+from e2e.harness.processes import usage_of
+from e2e.harness.rocketmq_calls import code_name, receive_request, send_request
 
 HTTP: Final = 300
 """The health ports, behind the client ports of `dledger dev`."""
@@ -25,7 +28,6 @@ OPTIONS: Final = (
 )
 ROCKET: Final = f"/{SERVICE_NAME}/"
 LEDGER: Final = "/dledger.v1.Ledger/"
-_OK: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,43 +76,28 @@ class Scene:
     def status(self, node: int, timeout_s: float = 5.0) -> Any:
         """Return what a node says of itself to anybody."""
         with self.channel(self.admins[node]) as channel:
-            call = channel.unary_unary(
-                "/dledger.v1.Admin/Status",
-                pb.StatusRequest.SerializeToString,
-                pb.StatusResponse.FromString,
-            )
-            return call(pb.StatusRequest(), timeout=timeout_s)
+            return AdminStub(channel).Status(pb.StatusRequest(), timeout=timeout_s)
 
-    def send(self, channel: grpc.Channel, topic: str, message_id: str, body: bytes) -> str:
+    def send(
+        self, channel: grpc.Channel, topic: str, message_id: str, body: bytes,
+        *, client: str = "honest",
+    ) -> str:  # fmt: skip
         """Send one message; return the code's name, or gRPC's."""
-        system = definition.SystemProperties(message_id=message_id)
-        message = definition.Message(
-            topic=definition.Resource(name=topic), body=body, system_properties=system
-        )
-        raw = service.SendMessageRequest(messages=[message]).SerializeToString()
+        raw = send_request(topic, message_id, body).SerializeToString()
         try:
             answer = channel.unary_unary(f"{ROCKET}SendMessage")(
-                raw, timeout=5, metadata=caller("honest")
+                raw, timeout=5, metadata=caller(client)
             )
         except grpc.RpcError as error:
             return str(error.code().name)
-        code = service.SendMessageResponse.FromString(answer).status.code
-        return "OK" if code == _OK else str(definition.Code.Name(code))
+        return code_name(service.SendMessageResponse.FromString(answer))
 
     def receive(
         self, channel: grpc.Channel, topic: str, group: str, *, client: str, renew: bool = False,
         invisible_s: int = 30,
     ) -> list[Any]:  # fmt: skip
         """Poll once for a second; return the messages. Raises RpcError."""
-        request = service.ReceiveMessageRequest(
-            group=definition.Resource(name=group),
-            message_queue=definition.MessageQueue(topic=definition.Resource(name=topic), id=-1),
-            filter_expression=definition.FilterExpression(type=1, expression="*"),
-            batch_size=32,
-            auto_renew=renew,
-        )
-        request.invisible_duration.seconds = invisible_s
-        request.long_polling_timeout.seconds = 1
+        request = receive_request(topic, group, auto_renew=renew, invisible_s=invisible_s, wait_s=1)
         answers = channel.unary_stream(f"{ROCKET}ReceiveMessage")(
             request.SerializeToString(), timeout=8, metadata=caller(client)
         )
@@ -119,42 +106,30 @@ class Scene:
 
     def produce(self, channel: grpc.Channel, *commands: bytes) -> list[Any]:
         """Send batches of the native protocol on one stream; return the answers."""
-        call = channel.stream_stream(
-            f"{LEDGER}Produce",
-            pb.ProduceBatches.SerializeToString,
-            pb.ProduceAnswers.FromString,
-        )
         numbered = enumerate(commands, start=1)
         batches = [
             pb.ProduceBatches(batches=[pb.ProduceBatch(id=n, command=c)]) for n, c in numbered
         ]
         found: list[Any] = []
-        for answers in call(iter(batches), timeout=60):
+        for answers in LedgerStub(channel).Produce(iter(batches), timeout=60):
             found += answers.answers
         return found
 
     def create_topic(self, channel: grpc.Channel, name: str, queues: int) -> str:
         """Create a topic; return "" or gRPC's sentence."""
-        call = channel.unary_unary(
-            "/dledger.v1.Topics/CreateTopic",
-            pb.CreateTopicRequest.SerializeToString,
-            pb.CreateTopicResponse.FromString,
-        )
+        request = pb.CreateTopicRequest(name=name, queues=queues)
         try:
-            call(pb.CreateTopicRequest(name=name, queues=queues), timeout=10)
+            TopicsStub(channel).CreateTopic(request, timeout=10)
         except grpc.RpcError as error:
             return str(error.details())
         return ""
 
     def bodies(self, channel: grpc.Channel, topic: str, queues: int) -> list[bytes]:
         """Return what a topic holds at the node that the channel leads to."""
-        call = channel.unary_stream(
-            f"{LEDGER}Read", pb.ReadRequest.SerializeToString, pb.ReadResponse.FromString
-        )
         found: list[bytes] = []
         for queue_id in range(queues):
             request = pb.ReadRequest(topic=topic, queue_id=queue_id)
-            for answer in call(request, timeout=10):
+            for answer in LedgerStub(channel).Read(request, timeout=10):
                 found += [one.record.body for one in answer.records]
         return found
 
@@ -185,14 +160,16 @@ def closed(connection: socket.socket) -> bool:
     return True
 
 
+def in_threads(count: int, work: Callable[[int], object]) -> None:
+    """Do *work* in so many threads at once, each with its number; return when all have ended."""
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(work, range(count)))
+
+
 def memory_mib(pid: int) -> float | None:
     """Return the resident memory of a process; None if it is gone."""
-    try:
-        with open(f"/proc/{pid}/statm", encoding="ascii") as file:  # noqa: PTH123 - proc
-            pages = int(file.read().split()[1])
-    except (OSError, IndexError):
-        return None
-    return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+    usage = usage_of(pid)
+    return usage.rss_mib if usage else None
 
 
 def varint(value: int) -> bytes:

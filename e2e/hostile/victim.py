@@ -15,15 +15,14 @@ import grpc.aio
 
 from dledger.client import Client
 from dledger.errors import DledgerError
-from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
-from e2e.harness.consumer import Consumer, channel_to
+from dledger.rpc.rocketmq_stubs import SERVICE_NAME, service
+from e2e.harness.rocketmq_calls import Consumer, channel_to, code_name, send_request
 
 TOPIC: Final = "victim"
 GROUP: Final = "victims"
 _EVERY_S: Final = 0.04
 _TIMEOUT_S: Final = 3.0
 _ATTEMPTS: Final = 3
-_OK: Final = 20_000
 _QUEUES: Final = 4
 
 
@@ -130,18 +129,12 @@ async def _produce(victim: Victim, channels: Sequence[grpc.aio.Channel]) -> None
 
 
 async def _sent(send: Any, message_id: str) -> str:
-    system = definition.SystemProperties(message_id=message_id)
-    message = definition.Message(
-        topic=definition.Resource(name=TOPIC), body=b"v" * 64, system_properties=system
-    )
-    request = service.SendMessageRequest(messages=[message])
+    request = send_request(TOPIC, message_id, b"v" * 64)
     metadata = (("x-mq-client-id", "victim@1@0@honest"),)
     try:
-        answer = await send(request, timeout=_TIMEOUT_S, metadata=metadata)
+        return code_name(await send(request, timeout=_TIMEOUT_S, metadata=metadata))
     except grpc.aio.AioRpcError as error:
         return str(error.code().name)
-    code = answer.status.code
-    return "OK" if code == _OK else str(definition.Code.Name(code))
 
 
 async def _consume(victim: Victim, channels: Sequence[grpc.aio.Channel]) -> None:

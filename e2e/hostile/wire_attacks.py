@@ -13,9 +13,9 @@ from typing import Any, Final
 import grpc
 
 from dledger.rpc.rocketmq_stubs import definition, service
-from e2e.harness.lines import Line
+from e2e.harness.checks import Check
 from e2e.hostile.judging import held
-from e2e.hostile.scene import ROCKET, Scene, caller, connect, field_of, repeated
+from e2e.hostile.scene import ROCKET, Scene, caller, connect, field_of, in_threads, repeated
 
 _MIB: Final = 1 << 20
 _BOMB: Final = 19 * _MIB
@@ -57,26 +57,19 @@ def _call(scene: Scene, node: int, method: str, raw: bytes, compression: grpc.Co
     return "ended"
 
 
-def gzip_bombs(scene: Scene) -> list[Line]:
+def gzip_bombs(scene: Scene) -> list[Check]:
     """A01: 64 MiB of zeros, gzipped, four times at once."""
     bomb = bytes(64 * _MIB)
     said: list[str] = []
-    threads = [
-        threading.Thread(
-            target=lambda: said.append(
-                _call(scene, scene.leader, "SendMessage", bomb, grpc.Compression.Gzip)
-            )
-        )
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+
+    def one(_: int) -> None:
+        said.append(_call(scene, scene.leader, "SendMessage", bomb, grpc.Compression.Gzip))
+
+    in_threads(4, one)
     return [held("a01: the bombs", sorted(set(said)), "refused", "answered" not in said)]
 
 
-def protobuf_bombs(scene: Scene) -> list[Line]:
+def protobuf_bombs(scene: Scene) -> list[Check]:
     """A12: 19 MiB of elements of two bytes, gzipped and plain, to each method once."""
     said = {}
     for method, raw in bombs(_BOMB).items():
@@ -89,7 +82,7 @@ def protobuf_bombs(scene: Scene) -> list[Line]:
     return [held("a12: gzipped calls", sorted(compressed), "refused", "answered" not in compressed)]
 
 
-def sustained(scene: Scene) -> list[Line]:
+def sustained(scene: Scene) -> list[Check]:
     """A12b: one such call after the other to each node."""
     raw, end_s = telemetry_bomb(_BOMB), time.monotonic() + scene.seconds
     counts = [0] * len(scene.endpoints)
@@ -99,11 +92,7 @@ def sustained(scene: Scene) -> list[Line]:
             _call(scene, node, "Telemetry", raw, grpc.Compression.Gzip)
             counts[node] += 1
 
-    threads = [threading.Thread(target=one, args=(n,)) for n in range(len(counts))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(len(counts), one)
     return [held("a12b: calls", sum(counts), "some", sum(counts) > 0)]
 
 
@@ -136,7 +125,7 @@ def _headers(method: bytes = b"Telemetry") -> bytes:
     return b"\x83\x86" + b"".join(_literal(name, value) for name, value in pairs)
 
 
-def http2(scene: Scene) -> list[Line]:
+def http2(scene: Scene) -> list[Check]:
     """A17: rapid resets, floods of PING and SETTINGS, endless headers, frames that lie."""
     reset = struct.pack(">I", 8)
     count = 4_000

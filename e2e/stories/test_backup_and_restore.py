@@ -35,9 +35,8 @@ def test_a_group_lost_with_its_volumes_comes_back_from_a_backup(
     """
     server = S3Server.start(namespace)
     spec = backed_up(server, spark, "orders")
-    namespace.apply(group_manifest("orders", **spec))
-    group = namespace.group("orders")
-    group_id = group.wait_available()["groupId"]
+    group = namespace.run_group(**spec)
+    group_id = group.status()["groupId"]
     bookkeeper = Bookkeeper(namespace, image, "orders")
     bookkeeper.start()
     written = bookkeeper.write("demo", MESSAGES)
@@ -69,9 +68,8 @@ def test_a_backup_with_wrong_credentials_fails_with_a_sentence(
     server = S3Server.start(namespace)
     wrong = credentials("wrong", "nobody", "guessed")
     spec = {**backed_up(server, spark, "orders"), "replicas": 1}
-    namespace.apply(wrong, group_manifest("orders", **spec))
-    group = namespace.group("orders")
-    group.wait_available()
+    namespace.apply(wrong)
+    group = namespace.run_group(**spec)
 
     backup = Backup(namespace, "denied")
     backup.apply("orders", store=server.store("orders", "wrong"))

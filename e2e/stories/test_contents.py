@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 
 from e2e.cluster import wheels
-from e2e.harness.world import PYTHON, Namespace, group_manifest
+from e2e.harness.world import PYTHON, Namespace
 
 PACKAGES = """
 import re
@@ -17,8 +17,7 @@ print(*(re.sub(r"[-_.]+", "-", each.name).lower() for each in distributions()))
 
 def test_a_node_carries_the_packages_that_its_programs_import(namespace: Namespace) -> None:
     """Those of the lock that NOTICE lists for it; no installer, and nothing of a client's."""
-    namespace.apply(group_manifest("orders", replicas=1))
-    leader = namespace.group("orders").wait_available()["leader"]
+    leader = namespace.run_group(replicas=1).status()["leader"]
 
     carried = namespace.kubectl("exec", leader, "--", PYTHON, "-c", PACKAGES).split()
 

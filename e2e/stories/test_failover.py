@@ -22,9 +22,7 @@ def test_every_acknowledged_message_survives_the_leaders_pod(
     namespace: Namespace, workload_image: Image
 ) -> None:
     """Given traffic, when the leader's pod is killed, then writes go on and nothing is lost."""
-    namespace.apply(group_manifest("orders"))
-    group = namespace.group("orders")
-    group.wait_available()
+    group = namespace.run_group()
     traffic = Workload(namespace, workload_image, "traffic", *SDK, "--messages", "4000")
     traffic.start()
     traffic.wait_acked(1000)
@@ -45,9 +43,7 @@ def test_writes_go_on_without_operator_and_api_server(
     namespace: Namespace, workload_image: Image, cluster: Cluster
 ) -> None:
     """With the control plane gone, a leader killed by SIGKILL costs under 5 s of writes."""
-    namespace.apply(group_manifest("orders"))
-    group = namespace.group("orders")
-    group.wait_available()
+    group = namespace.run_group()
     traffic = Workload(namespace, workload_image, "traffic", *SDK, "--seconds", "240")
     traffic.start()
     traffic.wait_acked(300)
@@ -82,9 +78,8 @@ def test_a_group_whose_pods_are_all_deleted_reads_everything_back(
     namespace: Namespace, workload_image: Image
 ) -> None:
     """Whole-group restart while producing: the same group id, everything acknowledged there."""
-    namespace.apply(group_manifest("orders"))
-    group = namespace.group("orders")
-    group_id = group.wait_available()["groupId"]
+    group = namespace.run_group()
+    group_id = group.status()["groupId"]
     traffic = Workload(namespace, workload_image, "traffic", *SDK, "--seconds", "240")
     traffic.start()
     traffic.wait_acked(500)
@@ -103,9 +98,8 @@ def test_a_deleted_group_comes_back_with_its_data(
     namespace: Namespace, workload_image: Image
 ) -> None:
     """Delete and apply again: the volumes are kept, the group id and every message return."""
-    namespace.apply(group_manifest("orders"))
-    group = namespace.group("orders")
-    group_id = group.wait_available()["groupId"]
+    group = namespace.run_group()
+    group_id = group.status()["groupId"]
     writes = ("--messages", "1500", "--consumer", "none", "--print-acks")
     first = Workload(namespace, workload_image, "before", *SDK, *writes)
     first.start()
@@ -133,9 +127,7 @@ def test_upgrading_the_operator_restarts_no_broker(
     namespace: Namespace, image: Image, cluster: Cluster
 ) -> None:
     """The operator comes and goes; the pods of its groups stay the same."""
-    namespace.apply(group_manifest("orders"))
-    group = namespace.group("orders")
-    group.wait_available()
+    group = namespace.run_group()
     before = namespace.kubectl("get", "pods", "-o", "jsonpath={.items[*].metadata.uid}")
 
     scale_operator(cluster, 0)

@@ -55,7 +55,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Optio
     parser = _parser(environ)
     found = parser.parse_args(argv)
     if not found.image:
-        parser.error(f"--image (or {_PREFIX}IMAGE) is required: the image of the nodes")
+        parser.error(f"--image (or {_PREFIX}IMAGE) is required: name the image that nodes run")
     if found.log_level not in _LEVELS:
         parser.error(f"--log-level must be one of {', '.join(_LEVELS)}, not {found.log_level}")
     host, _, port = found.listen.rpartition(":")

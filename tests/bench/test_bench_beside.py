@@ -17,9 +17,9 @@ from e2e.bench.beside import MEASURES, exit_code, main, table
 from e2e.bench.comparison import compared
 from e2e.bench.loads import Loaded
 from e2e.bench.ours import Ours
-from e2e.bench.processes import BenchError
-from e2e.bench.seats import take_seats
 from e2e.bench.trees import Tree, check, checked_out, this_tree
+from e2e.harness.nodes import allocate
+from e2e.harness.waiting import HarnessError
 
 STEADY = [100.0, 101.0, 99.0]
 SLOW = [50.0, 51.0, 49.0]
@@ -48,7 +48,7 @@ def test_another_commit_is_checked_out_and_gone_afterwards(tmp_path: Path) -> No
 
 def test_a_commit_that_is_none_is_refused_by_name(tmp_path: Path) -> None:
     """Nothing is left of the attempt."""
-    with pytest.raises(BenchError, match="no commit"), checked_out("no-such-branch", tmp_path):
+    with pytest.raises(HarnessError, match="no commit"), checked_out("no-such-branch", tmp_path):
         pass
 
     assert list(tmp_path.iterdir()) == []
@@ -59,7 +59,7 @@ def test_a_tree_that_would_run_other_code_is_refused(tmp_path: Path) -> None:
     other = replace(this_tree(), directory=tmp_path)
 
     check(this_tree())
-    with pytest.raises(BenchError, match="not its own code"):
+    with pytest.raises(HarnessError, match="not its own code"):
         check(other)
 
 
@@ -84,9 +84,9 @@ def test_only_nodes_that_know_the_setting_are_told_their_group(tmp_path: Path) -
     """An older commit's do not start with a setting that they do not know."""
     older = Tree(commit="abc", directory=tmp_path, python=Path("/other/python"))
     told = [
-        "DLEDGER_GROUP_ID" in Ours(tells_group=tree.tells_group).node(seat, [seat]).environment
+        "DLEDGER_GROUP_ID" in Ours(tells_group=tree.tells_group).node(spec, [spec]).environment
         for tree in (this_tree(), older)
-        for seat in take_seats(tmp_path)[:1]
+        for spec in allocate(tmp_path)[:1]
     ]
 
     assert told == [True, False]
@@ -96,9 +96,9 @@ def test_nodes_and_clients_are_of_their_own_tree(tmp_path: Path) -> None:
     """The load program is this tree's, the client library it uses is not."""
     tree = Tree(commit="abc", directory=tmp_path, python=Path("/other/python"))
     system = Ours(python=tree.python, environment=tree.environment)
-    seats = take_seats(tmp_path)
+    specs = allocate(tmp_path)
 
-    commands = [system.node(seats[0], seats), system.load(seats)]
+    commands = [system.node(specs[0], specs), system.load(specs)]
 
     assert [command.argv[0] for command in commands] == [Path("/other/python")] * 2
     assert {command.environment["PYTHONPATH"] for command in commands} == {
@@ -158,7 +158,7 @@ def test_what_was_taken_before_it_broke_off_is_told(
 
     def take(trees: Any, args: Any, scratch: Path, figures: Any) -> None:
         figures[RATE.name].update(ours=STEADY, theirs=STEADY)
-        raise BenchError("a node ended")
+        raise HarnessError("a node ended")
 
     monkeypatch.setattr(beside, "take", take)
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from e2e.bench.comparison import Verdict, compared, verdict
+from e2e.bench.comparison import Change, compared, verdict
 
 STEADY = [100.0, 102.0, 98.0, 101.0, 99.0]
 
@@ -18,18 +18,18 @@ def _times(factor: float) -> list[float]:
 @pytest.mark.parametrize(
     ("ours", "theirs", "expected"),
     [
-        (STEADY, STEADY, Verdict.KEPT),
-        (_times(0.86), STEADY, Verdict.KEPT),
-        (_times(0.84), STEADY, Verdict.BROKEN),
-        (_times(1.16), STEADY, Verdict.KEPT),
-        (_times(1.5), STEADY, Verdict.BETTER),
-        ([100.0, 70.0, 60.0, 75.0, 65.0], [100.0, 90.0, 95.0, 60.0, 92.0], Verdict.WITHIN),
-        ([50.0, 50.0, 50.0, 50.0, 110.0], STEADY, Verdict.BROKEN),
-        ([50.0, 50.0, 50.0, 100.0, 110.0], STEADY, Verdict.WITHIN),
-        ([50.0, 50.0, 50.0], [100.0, 40.0, 100.0], Verdict.WITHIN),
-        (_times(0.5), [100.0, 100.0, 40.0, 100.0, 100.0], Verdict.BROKEN),
-        ([50.0, 90.0, 45.0, 84.0, 65.0], [60.0, 110.0, 54.0, 100.0, 78.0], Verdict.WITHIN),
-        ([70.0, 20.0, 70.0, 70.0, 70.0], [100.0, 100.0, 20.0, 20.0, 100.0], Verdict.WITHIN),
+        (STEADY, STEADY, Change.KEPT),
+        (_times(0.86), STEADY, Change.KEPT),
+        (_times(0.84), STEADY, Change.BROKEN),
+        (_times(1.16), STEADY, Change.KEPT),
+        (_times(1.5), STEADY, Change.BETTER),
+        ([100.0, 70.0, 60.0, 75.0, 65.0], [100.0, 90.0, 95.0, 60.0, 92.0], Change.WITHIN),
+        ([50.0, 50.0, 50.0, 50.0, 110.0], STEADY, Change.BROKEN),
+        ([50.0, 50.0, 50.0, 100.0, 110.0], STEADY, Change.WITHIN),
+        ([50.0, 50.0, 50.0], [100.0, 40.0, 100.0], Change.WITHIN),
+        (_times(0.5), [100.0, 100.0, 40.0, 100.0, 100.0], Change.BROKEN),
+        ([50.0, 90.0, 45.0, 84.0, 65.0], [60.0, 110.0, 54.0, 100.0, 78.0], Change.WITHIN),
+        ([70.0, 20.0, 70.0, 70.0, 70.0], [100.0, 100.0, 20.0, 20.0, 100.0], Change.WITHIN),
     ],
     ids=[
         *("same", "86 %", "84 %", "116 %", "150 %", "noise", "one good round", "two good rounds"),
@@ -38,7 +38,7 @@ def _times(factor: float) -> list[float]:
     ],
 )
 def test_a_rate_is_broken_below_85_percent_and_outside_both_spreads(
-    ours: list[float], theirs: list[float], expected: Verdict
+    ours: list[float], theirs: list[float], expected: Change
 ) -> None:
     """Neither a small difference nor one that a tree has with itself is a broken line.
 
@@ -49,9 +49,9 @@ def test_a_rate_is_broken_below_85_percent_and_outside_both_spreads(
 
 def test_of_latencies_less_is_better() -> None:
     """The inverse: what takes 1.3 times as long is broken, not better."""
-    assert verdict(_times(1.3), STEADY, less_is_better=True) is Verdict.BROKEN
-    assert verdict(_times(1.1), STEADY, less_is_better=True) is Verdict.KEPT
-    assert verdict(_times(0.5), STEADY, less_is_better=True) is Verdict.BETTER
+    assert verdict(_times(1.3), STEADY, less_is_better=True) is Change.BROKEN
+    assert verdict(_times(1.1), STEADY, less_is_better=True) is Change.KEPT
+    assert verdict(_times(0.5), STEADY, less_is_better=True) is Change.BETTER
 
 
 def test_a_round_is_compared_with_its_own() -> None:
@@ -65,7 +65,7 @@ def test_a_round_is_compared_with_its_own() -> None:
     assert found.ratio == pytest.approx(0.95)
     assert (found.ours, found.theirs) == (pytest.approx(47.5), 50)
     assert (found.our_spread, found.their_spread) == (pytest.approx(2), 2)
-    assert found.verdict is Verdict.KEPT
+    assert found.verdict is Change.KEPT
 
 
 @pytest.mark.parametrize("missing", [None, math.nan, math.inf, 0.0, -1.0])
@@ -73,19 +73,19 @@ def test_a_figure_that_is_none_takes_its_round_away(missing: float | None) -> No
     """Missing, no number, nothing at all: never better, never kept."""
     ours = [*_times(0.5)[:4], missing]
 
-    assert verdict(ours, STEADY) is Verdict.BROKEN
+    assert verdict(ours, STEADY) is Change.BROKEN
     assert compared(ours, STEADY).rounds == 4
-    assert verdict([missing] * 5, STEADY) is Verdict.UNMEASURED
-    assert verdict(STEADY, [missing] * 5) is Verdict.UNMEASURED
+    assert verdict([missing] * 5, STEADY) is Change.UNMEASURED
+    assert verdict(STEADY, [missing] * 5) is Change.UNMEASURED
 
 
 def test_too_few_rounds_are_no_measure() -> None:
     """Two are an anecdote; so are three of eight that did not fail; none has no median."""
-    assert verdict([10.0, 10.0], [100.0, 100.0]) is Verdict.UNMEASURED
-    assert verdict([*_times(0.5)[:3], *[None] * 5], [*STEADY, *STEADY[:3]]) is Verdict.UNMEASURED
-    assert verdict([10.0] * 3, [100.0] * 3) is Verdict.BROKEN
+    assert verdict([10.0, 10.0], [100.0, 100.0]) is Change.UNMEASURED
+    assert verdict([*_times(0.5)[:3], *[None] * 5], [*STEADY, *STEADY[:3]]) is Change.UNMEASURED
+    assert verdict([10.0] * 3, [100.0] * 3) is Change.BROKEN
 
     nothing = compared([], [])
 
-    assert (nothing.verdict, nothing.rounds) == (Verdict.UNMEASURED, 0)
+    assert (nothing.verdict, nothing.rounds) == (Change.UNMEASURED, 0)
     assert all(math.isnan(figure) for figure in (nothing.ours, nothing.ratio, nothing.our_spread))

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from e2e.bench.catch_up import Course
-from e2e.bench.failover import Outcome, deaths, gap_figures, phase_figures
-from e2e.bench.gaps import Gap
-from e2e.bench.links import Links, socket_inode
-from e2e.bench.seats import HOST, Link, Seat, take_seats
+from e2e.bench.catch_up import CatchUp
+from e2e.bench.failover import TrialOutcome, deaths, gap_figures, phase_figures
+from e2e.bench.figures import Gap
+from e2e.harness.nodes import Link, NodeSpec, allocate
+from e2e.harness.ports import HOST
+from e2e.harness.processes import socket_inode
+from e2e.harness.proxy import Links
 
 TABLE = """\
    0: 0100007F:C383 0100007F:59D9 01 00000000:00000000 00:00000000 00000000 0 0 4711 1 0 20 4 30 10
@@ -24,14 +26,14 @@ TABLE = """\
 
 
 @pytest.fixture
-def echoing(tmp_path: Path) -> Iterator[tuple[Seat, Links]]:
-    """Two seats; the node of the second one echoes, and this process is the first one's node."""
-    seats = take_seats(tmp_path, Link.BY_PORT, count=2)
-    links = Links(seats, lambda: [os.getpid(), -1])
+def echoing(tmp_path: Path) -> Iterator[tuple[NodeSpec, Links]]:
+    """Two specs; the node of the second one echoes, and this process is the first one's node."""
+    specs = allocate(tmp_path, Link.BY_PORT, count=2)
+    links = Links(specs, lambda: [os.getpid(), -1])
     links.start()
-    with socket.create_server((HOST, seats[1].peer_port)) as server:
+    with socket.create_server((HOST, specs[1].peer_port)) as server:
         threading.Thread(target=_echo, args=(server,), daemon=True).start()
-        yield seats[1], links
+        yield specs[1], links
         links.stop()
 
 
@@ -50,10 +52,10 @@ def _echo_one(connection: socket.socket) -> None:
             connection.sendall(piece)
 
 
-def test_a_cut_link_is_silent_and_a_healed_one_delivers(echoing: tuple[Seat, Links]) -> None:
+def test_a_cut_link_is_silent_and_a_healed_one_delivers(echoing: tuple[NodeSpec, Links]) -> None:
     """As with a switch that fails: the connection stays, and TCP repeats what was lost."""
-    seat, links = echoing
-    with closing(socket.create_connection((HOST, seat.link_port), timeout=10)) as peer:
+    spec, links = echoing
+    with closing(socket.create_connection((HOST, spec.link_port), timeout=10)) as peer:
         peer.sendall(b"a")
         assert peer.recv(1) == b"a"
 
@@ -69,12 +71,12 @@ def test_a_cut_link_is_silent_and_a_healed_one_delivers(echoing: tuple[Seat, Lin
 
 
 def test_a_connection_made_during_the_cut_hangs_until_it_heals(
-    echoing: tuple[Seat, Links],
+    echoing: tuple[NodeSpec, Links],
 ) -> None:
     """A peer that dials anew gets no answer, and no refusal either."""
-    seat, links = echoing
+    spec, links = echoing
     links.cut(1)
-    with closing(socket.create_connection((HOST, seat.link_port), timeout=10)) as peer:
+    with closing(socket.create_connection((HOST, spec.link_port), timeout=10)) as peer:
         peer.sendall(b"a")
         peer.settimeout(0.2)
         with pytest.raises(TimeoutError):
@@ -109,11 +111,11 @@ def test_a_victim_that_died_of_a_cut_link_is_told_of() -> None:
     gap = Gap(from_s=0, to_s=1, is_over=True)
     ends = ("", "ended with 4", "", "ended with 4", "ended with -11")
 
-    assert deaths([Outcome(gap, True, {}, amiss) for amiss in ends]) == (
+    assert deaths([TrialOutcome(gap, True, {}, amiss) for amiss in ends]) == (
         "1 of 5 ended with -11",
         "2 of 5 ended with 4",
     )
-    assert deaths([Outcome(gap, True, {})]) == ()
+    assert deaths([TrialOutcome(gap, True, {})]) == ()
 
 
 def test_phases_are_medians_of_the_trials_that_have_them() -> None:
@@ -123,7 +125,7 @@ def test_phases_are_medians_of_the_trials_that_have_them() -> None:
 
 def test_a_course_without_load_meanwhile_has_no_p99() -> None:
     """A follower may be back before a single request was answered."""
-    course = Course(
+    course = CatchUp(
         behind_bytes=80_000_000,
         caught_up_bytes=50_000_000,
         start_s=1,

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from e2e.bench.cases import (
-    MAX_UNDER_WAY_BYTES,
-    QUICK,
-    engine_cases,
-    interleaved,
-    peer_cases,
-)
-from e2e.bench.figures import latency_figures, quantile, send_times
-from e2e.bench.gaps import has_resumed, longest_gap
+from e2e.bench.cases import MAX_UNDER_WAY_BYTES, QUICK, engine_cases, interleaved, peer_cases
+from e2e.bench.figures import has_resumed, latency_figures, longest_gap, quantile, send_times
 from e2e.bench.rows import MalformedRun, Row, Run, by_identity, from_json, merged, to_json
 
 

@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from e2e.bench.__main__ import line, write
+from e2e.bench.__main__ import line
 from e2e.bench.engine import usage_figures
 from e2e.bench.etcd import parse_status
-from e2e.bench.groups import Standing
 from e2e.bench.java import check_jars
-from e2e.bench.processes import BenchError, Child, Command, Usage, parse_usage
+from e2e.bench.process_group import NodeState
+from e2e.bench.results import write
 from e2e.bench.rows import Row, Run, from_json
-from e2e.bench.seats import Link, take_seats
+from e2e.harness.nodes import Link, allocate
+from e2e.harness.processes import ChildProcess, Command, Usage, parse_usage
+from e2e.harness.waiting import HarnessError
 
 STAT = "7 (a (strange) name) S 1 7 7 0 -1 4194304 9 0 0 0 150 50 0 0 20 0 4 0 100 0 0\n"
 STATUS = "Name:\tx\nVmHWM:\t  2000 kB\nVmRSS:\t  1000 kB\n"
@@ -53,7 +55,7 @@ def test_etcd_tells_who_leads() -> None:
     """The gateway writes 64 bit numbers as strings and leaves zeros out."""
     told = {"header": {"member_id": "8"}, "leader": "8", "raftTerm": "3", "raftIndex": "12"}
 
-    assert parse_status(told) == Standing(leads=True, term=3, is_ready=True, last_index=12)
+    assert parse_status(told) == NodeState(leads=True, term=3, is_ready=True, last_index=12)
     assert not parse_status({"header": {"member_id": "8"}}).is_ready
 
 
@@ -65,7 +67,7 @@ def test_a_jar_that_is_not_the_pinned_one_is_refused(tmp_path: Path) -> None:
     check_jars(tmp_path, pinned)
 
     for wrong in ("", pinned.replace("a.jar", "b.jar"), f"{'0' * 64}  a.jar\n"):
-        with pytest.raises(BenchError, match=r"a\.jar"):
+        with pytest.raises(HarnessError, match=r"a\.jar"):
             check_jars(tmp_path, wrong)
 
 
@@ -79,24 +81,24 @@ def test_the_jar_of_the_bench_is_pinned() -> None:
 
 def test_peers_are_led_to_the_links_and_the_node_listens_behind(tmp_path: Path) -> None:
     """By a port of its own, or by an address for a node that tells the port it listens on."""
-    by_port, by_host = take_seats(tmp_path, Link.BY_PORT), take_seats(tmp_path, Link.BY_HOST)
+    by_port, by_host = allocate(tmp_path, Link.BY_PORT), allocate(tmp_path, Link.BY_HOST)
 
     ports = [
         port for s in by_port for port in (s.client_port, s.peer_port, s.http_port, s.link_port)
     ]
     assert len(set(ports)) == 12
-    assert {seat.link_host for seat in by_host} == {"127.0.1.1", "127.0.1.2", "127.0.1.3"}
-    assert [seat.link_port for seat in by_host] == [seat.peer_port for seat in by_host]
-    assert all(seat.link_address == seat.own_address for seat in take_seats(tmp_path))
+    assert {spec.link_host for spec in by_host} == {"127.0.1.1", "127.0.1.2", "127.0.1.3"}
+    assert [spec.link_port for spec in by_host] == [spec.peer_port for spec in by_host]
+    assert all(spec.link_address == spec.own_address for spec in allocate(tmp_path))
 
 
 def test_a_child_answers_line_by_line_and_ends_with_its_input(tmp_path: Path) -> None:
     """The load programs of three languages speak this."""
-    child = Child(Command((sys.executable, "-c", ANSWERS), answers=True), tmp_path / "log")
+    child = ChildProcess(Command((sys.executable, "-c", ANSWERS), answers=True), tmp_path / "log")
 
     try:
         assert child.ask({"ask": 1}, timeout_s=30) == {"answer": 1}
-        with pytest.raises(BenchError, match="python"):
+        with pytest.raises(HarnessError, match="python"):
             child.ask({"error": "it says"}, timeout_s=30)
     finally:
         child.stop()

@@ -11,10 +11,10 @@ from e2e.bench import report
 from e2e.bench.bare_calls import BARE_CALLS
 from e2e.bench.contest import INSIDE
 from e2e.bench.failover import FAILOVER
-from e2e.bench.goals import GOALS, Goal, best, disk_bound
 from e2e.bench.machine import MACHINE
 from e2e.bench.plots import line_chart, nice_top, strip_chart
 from e2e.bench.rows import OURS, Row, Run
+from e2e.bench.targets import TARGETS, Target, best, disk_bound
 
 FACTS = {
     "cpu": "a processor",
@@ -44,8 +44,8 @@ def _run(*rows: Row, load: float = 0.1) -> Run:
     return Run(at="2026-01-02T03:04:05Z", commit="abc", machine=machine, rows=rows)
 
 
-def _goal(beginning: str) -> Goal:
-    (found,) = [goal for goal in GOALS if goal.line.startswith(beginning)]
+def _goal(beginning: str) -> Target:
+    (found,) = [target for target in TARGETS if target.line.startswith(beginning)]
     return found
 
 
@@ -171,7 +171,7 @@ def test_the_page_has_every_goal_and_every_row() -> None:
     )
     text = report.figures_text(_run(_append(OURS, 1234), failover))
 
-    assert all(goal.line in text for goal in GOALS)
+    assert all(target.line in text for target in TARGETS)
     assert "| dledger | 1 KiB, batch 1, window 1 | 1,234 |" in text
     assert "needs root" in text
     assert "1.2x at most" in text

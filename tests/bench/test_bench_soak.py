@@ -8,21 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from e2e.bench.disk_witness import DiskWitness
 from e2e.bench.elections import Made, elections, lines_between
-from e2e.bench.flatness import Life
-from e2e.bench.numbered import Audit, Found, numbered
-from e2e.bench.soak import Course, verdict
-from e2e.bench.verdicts import Verdict
+from e2e.bench.sampler import DiskProbe, Life
+from e2e.bench.soak import SoakNotes, verdict
+from e2e.harness.checks import Verdict
+from e2e.harness.sequence import SequenceAudit, SequenceFindings, numbered
 
 
-def read(audit: Audit, *numbers: int, queue_id: int = 0) -> None:
+def read(audit: SequenceAudit, *numbers: int, queue_id: int = 0) -> None:
     for number in numbers:
         audit.read(queue_id, numbered(number, 2, b"x"))
 
 
-def acked(*numbers: int) -> Audit:
-    audit = Audit()
+def acked(*numbers: int) -> SequenceAudit:
+    audit = SequenceAudit()
     for number in numbers:
         audit.acked(number)
     return audit
@@ -34,7 +33,9 @@ def test_what_was_acknowledged_and_is_not_read_is_lost() -> None:
 
     read(audit, 0, 2, 3)
 
-    assert audit.found() == Found(acked=3, lost=1, duplicates=0, out_of_order=0, messages=6)
+    assert audit.found() == SequenceFindings(
+        acked=3, lost=1, duplicates=0, out_of_order=0, messages=6
+    )
 
 
 def test_a_batch_that_is_read_twice_is_a_duplicate() -> None:
@@ -80,7 +81,9 @@ def test_a_batch_may_come_in_two_parts() -> None:
     assert audit.missing == 1
     audit.read(0, [second])
 
-    assert audit.found() == Found(acked=1, lost=0, duplicates=0, out_of_order=0, messages=2)
+    assert audit.found() == SequenceFindings(
+        acked=1, lost=0, duplicates=0, out_of_order=0, messages=2
+    )
 
 
 def test_an_election_is_explained_by_a_fault_of_the_leader_alone() -> None:
@@ -127,35 +130,35 @@ def test_growth_compares_the_last_quarter_with_the_first_after_the_warm_up() -> 
 
 def test_a_disk_that_hung_explains_an_election(tmp_path: Path) -> None:
     """As told by a look from beside the nodes; a slow sync that is none does not."""
-    witness = DiskWitness(tmp_path / "witness")
-    witness.took(10.0, 10.3)
-    witness.took(20.0, 20.6)
+    probe = DiskProbe(tmp_path / "probe")
+    probe.took(10.0, 10.3)
+    probe.took(20.0, 20.6)
 
-    found = elections([(9.5, 1), (10.5, 2), (19.8, 2), (20.8, 3)], witness.hangs)
+    found = elections([(9.5, 1), (10.5, 2), (19.8, 2), (20.8, 3)], probe.hangs)
 
     assert [election.fault for election in found] == ["", "the machine's disk hung for 0.6 s"]
-    assert round(witness.longest_s, 3) == 0.6
+    assert round(probe.longest_s, 3) == 0.6
 
 
 def test_the_disk_is_looked_at_until_it_is_enough(tmp_path: Path) -> None:
     """Real writes and syncs, which have a length."""
-    witness = DiskWitness(tmp_path / "witness")
-    witness.start()
-    while not witness.longest_s:
+    probe = DiskProbe(tmp_path / "probe")
+    probe.start()
+    while not probe.longest_s:
         time.sleep(0.01)
-    witness.stop()
+    probe.stop()
 
-    assert (tmp_path / "witness").stat().st_size == 4096
+    assert (tmp_path / "probe").stat().st_size == 4096
 
 
 def test_a_witness_that_never_began_may_be_stopped(tmp_path: Path) -> None:
     """The group may not come up."""
-    DiskWitness(tmp_path / "witness").stop()
+    DiskProbe(tmp_path / "probe").stop()
 
 
 def test_a_run_that_was_offered_more_than_it_took_says_so() -> None:
     """A fault leaves some seconds of load for a look or two; a slower machine ever more."""
-    kept, overrun = Course(per_s=100.0), Course(per_s=100.0)
+    kept, overrun = SoakNotes(per_s=100.0), SoakNotes(per_s=100.0)
     for at_s in range(10, 101, 10):
         kept.acked = 100 * (at_s - 8) if at_s == 60 else 100 * at_s - 3
         kept.looked(at_s)
@@ -167,6 +170,6 @@ def test_a_run_that_was_offered_more_than_it_took_says_so() -> None:
     assert [_falls_short(course) for course in (kept, overrun)] == [[], ["looks with 5 s of load"]]
 
 
-def _falls_short(course: Course) -> list[str]:
+def _falls_short(course: SoakNotes) -> list[str]:
     broken = [line for line in verdict(course.behind()) if line.verdict is Verdict.BROKEN]
     return [line.what.partition(" waiting")[0] for line in broken]

@@ -14,13 +14,12 @@ import pytest
 from e2e.bench import __main__ as bench
 from e2e.bench import overload, results, soak
 from e2e.bench.faults import KILL, STOP, TERM
-from e2e.bench.flatness import Life
 from e2e.bench.overload import under_pressure
-from e2e.bench.processes import BenchError
 from e2e.bench.rows import Row
-from e2e.bench.soak import Course, counts, memory
-from e2e.bench.verdicts import Line, Verdict, exit_code, judged, keeps
-from e2e.bench.watching import Watcher
+from e2e.bench.sampler import Life, Sampler
+from e2e.bench.soak import SoakNotes, counts, memory
+from e2e.harness.checks import Bound, Verdict, exit_code, judged, keeps
+from e2e.harness.waiting import HarnessError
 
 KEPT, BROKEN, UNMEASURED = Verdict.KEPT, Verdict.BROKEN, Verdict.UNMEASURED
 SOAKED = {
@@ -50,7 +49,7 @@ def test_a_line_that_was_not_measured_is_neither_kept_nor_broken(
     value: float | None, verdict: Verdict, text: str
 ) -> None:
     """It has a verdict of its own, and says so in words."""
-    line = Line(what="most", value=value, most=5)
+    line = Bound(what="most", value=value, most=5)
 
     assert (line.verdict, str(line)) == (verdict, text)
 
@@ -126,7 +125,7 @@ def test_a_soak_that_nobody_looked_at_has_neither_memory_nor_load_nor_elections(
 
     assert memory([]) == {"lives": 0}
     assert memory([short]) == {"lives": 0, "peak_mb": 90}
-    assert Course(per_s=10).behind() == {}
+    assert SoakNotes(per_s=10).behind() == {}
 
 
 def test_a_node_that_ends_otherwise_than_it_was_told_is_noticed() -> None:
@@ -141,18 +140,18 @@ def test_a_node_that_ends_otherwise_than_it_was_told_is_noticed() -> None:
 class _Blind:
     """A group whose nodes cannot be asked."""
 
-    seats = ("n0",)
+    specs = ("n0",)
 
 
 def test_a_watcher_that_died_fails_the_run() -> None:
     """Elections that nobody saw are not elections that were not there."""
-    watcher = Watcher(_Blind())  # type: ignore[arg-type]
+    sampler = Sampler(_Blind())  # type: ignore[arg-type]
 
-    watcher.start()
-    watcher._thread.join()  # type: ignore[union-attr]
+    sampler.start()
+    sampler._thread.join()
 
-    with pytest.raises(BenchError, match="nobody watched the group to the end"):
-        watcher.check()
+    with pytest.raises(HarnessError, match="nobody watched the group to the end"):
+        sampler.check()
 
 
 def test_an_overload_that_did_not_come_about_is_not_judged() -> None:

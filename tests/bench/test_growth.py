@@ -9,8 +9,10 @@ import pytest
 
 from e2e.growth import __main__ as command
 from e2e.growth import state
-from e2e.growth.cases import CASES, Outcome, Setting
-from e2e.harness.lines import at_most, failed, longest_turn_s, none_of, refused, table
+from e2e.growth.cases import CASES, Setting
+from e2e.growth.measures import longest_turn_s
+from e2e.harness.checks import at_most, failed, none_of, refused, table
+from e2e.harness.command import Outcome
 
 
 def test_a_figure_is_kept_up_to_its_bound() -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from e2e.harness.lines import Line
+from e2e.harness.checks import Check, Verdict, exit_code
 from e2e.hostile import __main__ as command
 from e2e.hostile.attacks import ATTACKS
-from e2e.hostile.judging import Seen, exit_code, held, lines
+from e2e.hostile.judging import Seen, held, lines
 from e2e.hostile.running import Memory
 from e2e.hostile.victim import Sent, Victim
 
@@ -61,10 +61,10 @@ def test_the_exit_code_is_the_lines_and_what_is_missing() -> None:
     """1 for a broken promise, 2 for what came to no figures, 0 only for all."""
     kept, broken = held("x", 1, "some", True), held("x", 0, "some", False)
 
-    assert exit_code([kept], []) == 0
-    assert exit_code([kept, broken], ["a01: TimeoutError"]) == 1
-    assert exit_code([kept], ["a01: TimeoutError"]) == 2
-    assert exit_code([], []) == 2
+    assert exit_code([kept.verdict]) == 0
+    assert exit_code([kept.verdict, broken.verdict, Verdict.UNMEASURED]) == 1
+    assert exit_code([kept.verdict, Verdict.UNMEASURED]) == 2
+    assert exit_code([]) == 2
 
 
 def test_only_answered_sends_of_the_time_count() -> None:
@@ -91,7 +91,7 @@ def test_an_attack_that_fails_is_not_measured(
 ) -> None:
     """The others are made all the same, and the file says which is missing."""
 
-    async def one(name: str, work: Path) -> list[Line]:
+    async def one(name: str, work: Path) -> list[Check]:
         if name == "a01":
             raise RuntimeError("came to nothing")
         return [held(name, 1, "some", True)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from e2e.chaos.history import NEVER, NOWHERE, Outcome, Seen, Write
-from e2e.chaos.log_checker import Fault, Finding, Queues, Stored
+from e2e.chaos.log_checker import Finding, LogFault, Queues, Stored
 
 NODES = ("a", "b", "c")
 
@@ -71,11 +71,11 @@ def seen(number: int, offset: int, *, digest: str = "") -> Seen:
     )  # fmt: skip
 
 
-def faults(findings: list[Finding]) -> set[tuple[Fault, str]]:
+def faults(findings: list[Finding]) -> set[tuple[LogFault, str]]:
     """Return which faults were found on which nodes."""
     return {(finding.fault, finding.node) for finding in findings}
 
 
-def on_all(fault: Fault) -> set[tuple[Fault, str]]:
+def on_all(fault: LogFault) -> set[tuple[LogFault, str]]:
     """Return one fault found on all nodes."""
     return {(fault, node) for node in NODES}

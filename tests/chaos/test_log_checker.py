@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from e2e.chaos.log_checker import Fault, LogEntry, Stored, check_entries, check_messages
+from e2e.chaos.log_checker import LogEntry, LogFault, Stored, check_entries, check_messages
 from tests.chaos.messages import (
     GOOD,
     WRITES,
@@ -40,7 +40,7 @@ def test_a_lost_message_is_found_on_every_node() -> None:
     """The newest acknowledged message is gone."""
     findings = check_messages(WRITES, [], everywhere(queues(stored(1, 0), stored(2, 1))))
 
-    assert faults(findings) == on_all(Fault.LOSS)
+    assert faults(findings) == on_all(LogFault.LOSS)
 
 
 def test_a_message_that_one_node_lacks_is_lost_there_and_diverges() -> None:
@@ -49,7 +49,7 @@ def test_a_message_that_one_node_lacks_is_lost_there_and_diverges() -> None:
 
     findings = check_messages(WRITES, [], nodes)
 
-    assert faults(findings) == {(Fault.LOSS, "b"), (Fault.DIVERGENCE, "b")}
+    assert faults(findings) == {(LogFault.LOSS, "b"), (LogFault.DIVERGENCE, "b")}
 
 
 def test_a_message_that_is_there_twice_is_a_duplicate() -> None:
@@ -59,15 +59,15 @@ def test_a_message_that_is_there_twice_is_a_duplicate() -> None:
         stored(1, 0), stored(2, 1), stored(3, 2), second=(stored(4, 0), stored(5, 1), stored(3, 2))
     )
 
-    assert (Fault.DUPLICATE, "a") in faults(check_messages(WRITES, [], everywhere(again)))
-    assert (Fault.DUPLICATE, "a") in faults(check_messages(WRITES, [], everywhere(elsewhere)))
+    assert (LogFault.DUPLICATE, "a") in faults(check_messages(WRITES, [], everywhere(again)))
+    assert (LogFault.DUPLICATE, "a") in faults(check_messages(WRITES, [], everywhere(elsewhere)))
 
 
 def test_a_message_that_nobody_wrote_is_a_phantom() -> None:
     """Its id is in no history."""
     held = queues(stored(1, 0), stored(2, 1), stored(3, 2), stored(77, 3))
 
-    assert faults(check_messages(WRITES, [], everywhere(held))) == on_all(Fault.PHANTOM)
+    assert faults(check_messages(WRITES, [], everywhere(held))) == on_all(LogFault.PHANTOM)
 
 
 def test_a_message_that_was_refused_and_is_there_is_a_phantom() -> None:
@@ -76,14 +76,14 @@ def test_a_message_that_was_refused_and_is_there_is_a_phantom() -> None:
 
     findings = check_messages([*WRITES, refused(6)], [], everywhere(held))
 
-    assert faults(findings) == on_all(Fault.PHANTOM)
+    assert faults(findings) == on_all(LogFault.PHANTOM)
 
 
 def test_a_message_with_another_body_is_changed() -> None:
     """Same id, same place, other bytes."""
     held = queues(stored(1, 0), Stored(1, "m2", "rot"), stored(3, 2))
 
-    assert faults(check_messages(WRITES, [], everywhere(held))) == on_all(Fault.CHANGED)
+    assert faults(check_messages(WRITES, [], everywhere(held))) == on_all(LogFault.CHANGED)
 
 
 def test_a_message_at_another_place_than_acknowledged_has_moved() -> None:
@@ -92,7 +92,7 @@ def test_a_message_at_another_place_than_acknowledged_has_moved() -> None:
 
     findings = check_messages([*WRITES, unknown(6)], [], everywhere(held))
 
-    assert (Fault.MOVED, "a") in faults(findings)
+    assert (LogFault.MOVED, "a") in faults(findings)
 
 
 def test_a_message_in_another_queue_has_moved() -> None:
@@ -102,7 +102,7 @@ def test_a_message_in_another_queue_has_moved() -> None:
 
     findings = check_messages([*WRITES, unknown(6)], [], everywhere(held))
 
-    assert faults(findings) == on_all(Fault.MOVED)
+    assert faults(findings) == on_all(LogFault.MOVED)
 
 
 def test_a_message_before_one_that_was_acknowledged_earlier_is_out_of_order() -> None:
@@ -110,7 +110,7 @@ def test_a_message_before_one_that_was_acknowledged_earlier_is_out_of_order() ->
     writes = [write(1, offset=1), write(2, offset=0)]
     held = {0: [stored(2, 0), stored(1, 1)]}
 
-    assert faults(check_messages(writes, [], everywhere(held))) == on_all(Fault.ORDER)
+    assert faults(check_messages(writes, [], everywhere(held))) == on_all(LogFault.ORDER)
 
 
 def test_messages_that_were_under_way_together_may_stand_in_any_order() -> None:
@@ -127,7 +127,7 @@ def test_a_message_without_an_answer_cannot_stand_before_what_was_acknowledged_e
 
     findings = check_messages([*WRITES, unknown(6)], [], everywhere(held))
 
-    assert (Fault.ORDER, "c") in faults(findings)
+    assert (LogFault.ORDER, "c") in faults(findings)
 
 
 def test_offsets_that_are_not_consecutive_are_a_hole() -> None:
@@ -135,21 +135,21 @@ def test_offsets_that_are_not_consecutive_are_a_hole() -> None:
     writes = [write(1, offset=0), write(3, offset=2)]
     held = {0: [stored(1, 0), stored(3, 2)]}
 
-    assert faults(check_messages(writes, [], everywhere(held))) == on_all(Fault.HOLE)
+    assert faults(check_messages(writes, [], everywhere(held))) == on_all(LogFault.HOLE)
 
 
 def test_what_a_reader_saw_and_is_gone_was_retracted() -> None:
     """It was shown before it was committed, whoever wrote it."""
     findings = check_messages([*WRITES, unknown(6)], [seen(6, 3)], everywhere(GOOD))
 
-    assert faults(findings) == on_all(Fault.RETRACTED)
+    assert faults(findings) == on_all(LogFault.RETRACTED)
 
 
 def test_what_a_reader_saw_with_another_body_was_retracted() -> None:
     """A reader got other bytes than the log has."""
     findings = check_messages(WRITES, [seen(2, 1, digest="other")], everywhere(GOOD))
 
-    assert faults(findings) == on_all(Fault.RETRACTED)
+    assert faults(findings) == on_all(LogFault.RETRACTED)
 
 
 def test_a_node_that_differs_from_the_others_diverges() -> None:
@@ -160,7 +160,7 @@ def test_a_node_that_differs_from_the_others_diverges() -> None:
 
     findings = check_messages(writes, [], {**everywhere(usual), "c": other})
 
-    assert faults(findings) == {(Fault.DIVERGENCE, "c")}
+    assert faults(findings) == {(LogFault.DIVERGENCE, "c")}
 
 
 def entries(*terms: int, first: int = 1, chain: str = "") -> list[LogEntry]:
@@ -182,21 +182,21 @@ def test_an_entry_of_another_term_diverges() -> None:
     """State machine safety, read from the disks."""
     findings = check_entries({"a": entries(1, 1, 2), "b": entries(1, 1, 3)})
 
-    assert faults(findings) == {(Fault.DIVERGENCE, "b")}
+    assert faults(findings) == {(LogFault.DIVERGENCE, "b")}
 
 
 def test_an_entry_with_another_past_diverges() -> None:
     """The chain covers what was before it."""
     findings = check_entries({"a": entries(1, 1), "b": entries(1, 1, chain="other")})
 
-    assert faults(findings) == {(Fault.DIVERGENCE, "b")}
+    assert faults(findings) == {(LogFault.DIVERGENCE, "b")}
 
 
 def test_a_log_without_one_of_its_entries_has_a_hole() -> None:
     """Indexes are consecutive."""
     findings = check_entries({"a": [entry for entry in entries(1, 1, 1) if entry.index != 2]})
 
-    assert faults(findings) == {(Fault.HOLE, "a")}
+    assert faults(findings) == {(LogFault.HOLE, "a")}
 
 
 def test_a_timestamp_that_goes_back_is_found() -> None:
@@ -204,4 +204,4 @@ def test_a_timestamp_that_goes_back_is_found() -> None:
     times_ms = (1000, 0, 2000, 1999)
     log = [LogEntry(index, 1, ms, "", "") for index, ms in enumerate(times_ms, 1)]
 
-    assert faults(check_entries({"a": log})) == {(Fault.TIME, "a")}
+    assert faults(check_entries({"a": log})) == {(LogFault.TIME, "a")}

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from e2e.chaos.proxy import Network
+from e2e.harness.proxy import Network
 
 
 @asynccontextmanager

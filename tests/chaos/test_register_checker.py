@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from e2e.chaos.history import Operation
-from e2e.chaos.linearizability import Verdict, check_keys
+from e2e.chaos.linearizability import Agreement, check_keys
 from e2e.chaos.register_checker import RegisterFault, check_registers
 from tests.chaos.registers import cas, random_history, read, refused, unanswered, write
 
@@ -111,8 +111,8 @@ def test_what_it_finds_is_no_linearizable_history() -> None:
 
         found = check_registers(history)
 
-        assert not (found and judgement.verdict is Verdict.LINEARIZABLE), f"seed {seed}"
-        assert wrong or judgement.verdict is Verdict.LINEARIZABLE, f"seed {seed}"
+        assert not (found and judgement.verdict is Agreement.LINEARIZABLE), f"seed {seed}"
+        assert wrong or judgement.verdict is Agreement.LINEARIZABLE, f"seed {seed}"
 
 
 def test_it_finds_most_of_what_the_search_finds() -> None:
@@ -121,7 +121,7 @@ def test_it_finds_most_of_what_the_search_finds() -> None:
     for seed in range(300):
         history = random_history(random.Random(seed), count=25, fresh=True, wrong=0.1)
         (judgement,) = check_keys(history)
-        if judgement.verdict is Verdict.VIOLATION:
+        if judgement.verdict is Agreement.VIOLATION:
             violations += 1
             agreed += bool(check_registers(history))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from e2e.chaos.episodes import Class, Episode, Target
+from e2e.chaos.episodes import Aim, Episode, FaultKind
 from e2e.chaos.history import Event, Seen
 from e2e.chaos.log_checker import LogEntry
 from e2e.chaos.nemesis import Played
@@ -19,7 +19,7 @@ SEEN = Seen(node="a", queue=0, offset=0, message_id="m1", digest="d1", at_s=2.0)
 LOG = [LogEntry(1, 1, 1000, "", "c1"), LogEntry(2, 1, 1001, "", "c2")]
 AUDIT = Audit(2, everywhere(GOOD), {"a": LOG, "b": LOG})
 PLAYED = Played(
-    episode=Episode(number=7, fault=Class.BRIDGE, target=Target.LEADER, hold_s=4.0),
+    episode=Episode(number=7, fault=FaultKind.BRIDGE, target=Aim.LEADER, hold_s=4.0),
     nodes=("a",),
     started_s=10.0,
     healed_s=14.0,
@@ -92,7 +92,7 @@ WHOLE = replace(AUDIT, logs=dict.fromkeys(AUDIT.queues, LOG))
 def whole(audit: Audit = WHOLE, played: Sequence[Played] = (PLAYED,)) -> Report:
     """Return the report on a run in which everything was done that there is to do."""
     done = [*WRITES, CHAIN, SEARCH, SEEN]
-    return judge(done, audit, played, leader_limit_s=3.0, asked=[Class.BRIDGE])
+    return judge(done, audit, played, leader_limit_s=3.0, asked=[FaultKind.BRIDGE])
 
 
 def test_a_run_has_passed_only_if_everything_was_tried() -> None:
@@ -104,7 +104,7 @@ def test_a_run_has_passed_only_if_everything_was_tried() -> None:
 
 def test_a_run_in_which_nothing_was_done_has_not_passed() -> None:
     """No episode, no message, no register, no node: no checker had anything to find a fault in."""
-    report = judge([], Audit(0, {}, {}), [], leader_limit_s=3.0, asked=[Class.BRIDGE])
+    report = judge([], Audit(0, {}, {}), [], leader_limit_s=3.0, asked=[FaultKind.BRIDGE])
 
     assert (report.problems, report.exit_code) == ([], 2)
     assert report.unmeasured == [

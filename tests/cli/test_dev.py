@@ -18,7 +18,7 @@ from dledger.errors import AlreadyBootstrapped, Unavailable
 from dledger.files.files import RealFiles
 from dledger.store.identity import load_or_format
 from dledger.types import Member
-from e2e.harness.devgroup import free_port_range
+from e2e.harness.ports import free_port_range
 from tests.system.live_nodes import GROUP_ID, LiveNodes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,7 +92,7 @@ async def test_a_group_that_somebody_else_has_founded_is_not_taken_for_ours(tmp_
 def test_runs_of_tests_that_ask_at_once_get_different_ports() -> None:
     """Though nobody listens there yet, neither in this process nor in the others."""
     asks = (
-        "from e2e.harness.devgroup import free_port_range as f; "
+        "from e2e.harness.dev_group import free_port_range as f; "
         "print(f(), f(), flush=True); input()"
     )
     command = [sys.executable, "-c", asks]

@@ -13,56 +13,58 @@ from typing import Any
 
 import pytest
 
+from e2e.bench.java import digest_of
 from e2e.clients import __main__ as command
 from e2e.clients import away
-from e2e.clients.builds import SOURCES, TOOLS, MissingTool, digest_of, missing
+from e2e.clients.builds import SOURCES, TOOLS, MissingTool, missing
 from e2e.clients.cases import CASES, MOST_BYTES, WITH_TLS
 from e2e.clients.drivers import ClientFailed, driver, expected_body
 from e2e.clients.sdks import SDKS, Sdk
-from e2e.clients.stage import CaseFailed, connected_ports
-from e2e.clients.table import Result, Verdict, exit_code, table, verdict
-from e2e.harness.lines import none_of
+from e2e.clients.stage import CaseFailed
+from e2e.clients.table import CaseVerdict, Result, exit_code, table, verdict
+from e2e.harness.checks import none_of
+from e2e.harness.processes import connected_ports
 
 ROOT = Path(__file__).parents[2]
 
 
-def _result(seen: Verdict, language: str = "node", *, tls: bool = False) -> Result:
+def _result(seen: CaseVerdict, language: str = "node", *, tls: bool = False) -> Result:
     return Result(case="push", language=language, tls=tls, verdict=seen)
 
 
 @pytest.mark.parametrize(
     ("gap", "error", "seen"),
     [
-        ("", "", Verdict.PASSED),
-        ("", "it did not come", Verdict.FAILED),
-        ("has no push consumer", "it did not come", Verdict.GAP),
-        ("has no push consumer", "", Verdict.NO_LONGER_A_GAP),
+        ("", "", CaseVerdict.PASSED),
+        ("", "it did not come", CaseVerdict.FAILED),
+        ("has no push consumer", "it did not come", CaseVerdict.GAP),
+        ("has no push consumer", "", CaseVerdict.NO_LONGER_A_GAP),
     ],
 )
-def test_a_gap_is_what_fails_as_declared(gap: str, error: str, seen: Verdict) -> None:
+def test_a_gap_is_what_fails_as_declared(gap: str, error: str, seen: CaseVerdict) -> None:
     """One that passes is a table that tells users the wrong thing."""
     assert verdict(gap, error)[0] is seen
 
 
 def test_what_a_client_passes_by_chance_is_no_failure() -> None:
     """Nor is it an error when it passes."""
-    assert verdict("", "it did not come", "one connection")[0] is Verdict.GAP
-    assert verdict("", "", "one connection")[0] is Verdict.PASSED
+    assert verdict("", "it did not come", "one connection")[0] is CaseVerdict.GAP
+    assert verdict("", "", "one connection")[0] is CaseVerdict.PASSED
 
 
 @pytest.mark.parametrize(
     ("seen", "code"),
     [
-        ([Verdict.PASSED, Verdict.GAP], 0),
-        ([Verdict.PASSED, Verdict.FAILED], 1),
-        ([Verdict.PASSED, Verdict.NO_LONGER_A_GAP], 1),
-        ([Verdict.PASSED, Verdict.NOT_MEASURED], 2),
-        ([Verdict.FAILED, Verdict.NOT_MEASURED], 1),
-        ([Verdict.GAP], 2),
+        ([CaseVerdict.PASSED, CaseVerdict.GAP], 0),
+        ([CaseVerdict.PASSED, CaseVerdict.FAILED], 1),
+        ([CaseVerdict.PASSED, CaseVerdict.NO_LONGER_A_GAP], 1),
+        ([CaseVerdict.PASSED, CaseVerdict.NOT_MEASURED], 2),
+        ([CaseVerdict.FAILED, CaseVerdict.NOT_MEASURED], 1),
+        ([CaseVerdict.GAP], 2),
         ([], 2),
     ],
 )
-def test_the_exit_code_is_the_worst_of_the_cases(seen: list[Verdict], code: int) -> None:
+def test_the_exit_code_is_the_worst_of_the_cases(seen: list[CaseVerdict], code: int) -> None:
     """What was not measured is no success, and a run of nothing shows nothing."""
     assert exit_code([_result(each) for each in seen], []) == code
 
@@ -70,12 +72,12 @@ def test_the_exit_code_is_the_worst_of_the_cases(seen: list[Verdict], code: int)
 def test_the_exit_code_is_that_of_the_loads_too() -> None:
     """A lost message fails the run; a load alone is a run."""
     assert exit_code([], [none_of("lost", 0)]) == 0
-    assert exit_code([_result(Verdict.PASSED)], [none_of("lost", 1)]) == 1
+    assert exit_code([_result(CaseVerdict.PASSED)], [none_of("lost", 1)]) == 1
 
 
 def test_the_table_has_both_ports_of_a_case() -> None:
     """Plain first, whatever ended first; a language without a result has an empty cell."""
-    results = [_result(Verdict.FAILED, tls=True), _result(Verdict.PASSED)]
+    results = [_result(CaseVerdict.FAILED, tls=True), _result(CaseVerdict.PASSED)]
 
     assert table(results, ["node", "rust"]).splitlines()[1].split() == ["push", "+/F"]
 
@@ -150,12 +152,14 @@ def test_a_body_is_its_text_repeated() -> None:
 @pytest.mark.parametrize(
     ("raised", "seen"),
     [
-        (CaseFailed("came twice"), Verdict.FAILED),
-        (ClientFailed("TimeoutError: no answer"), Verdict.FAILED),
-        (None, Verdict.PASSED),
+        (CaseFailed("came twice"), CaseVerdict.FAILED),
+        (ClientFailed("TimeoutError: no answer"), CaseVerdict.FAILED),
+        (None, CaseVerdict.PASSED),
     ],
 )
-async def test_what_a_case_raises_is_its_remark(raised: Exception | None, seen: Verdict) -> None:
+async def test_what_a_case_raises_is_its_remark(
+    raised: Exception | None, seen: CaseVerdict
+) -> None:
     """Also what the client itself raised."""
 
     async def case(_: object) -> None:
@@ -180,7 +184,7 @@ def test_a_language_without_its_tools_is_not_measured_and_the_rest_runs(
 
     async def cases(_: object, commands: object, __: object, found: command.Found) -> None:
         assert commands == {"node": ["driver"]}
-        found.add(_result(Verdict.PASSED))
+        found.add(_result(CaseVerdict.PASSED))
 
     monkeypatch.setattr(command, "ensure", ensure)
     monkeypatch.setattr(command, "_cases", cases)

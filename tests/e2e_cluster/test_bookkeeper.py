@@ -10,7 +10,7 @@ from dledger.client import StoredRecord
 from e2e.harness import bookkeeper
 
 STORED = StoredRecord(
-    record=bookkeeper.message(7, 16, 1), offset=3, index=4711, stored_at_ms=1_900_000_000_000
+    record=bookkeeper.message(7), offset=3, index=4711, stored_at_ms=1_900_000_000_000
 )
 NOTED = bookkeeper.noted_of(STORED)
 NOTES = {("demo", 0, 0): NOTED, ("demo", 1, 0): NOTED, ("other", 0, 0): NOTED}
@@ -68,4 +68,4 @@ def test_notes_are_read_back_as_they_were_written(tmp_path: Path) -> None:
     path.write_text("\n".join(lines) + "\n", "utf-8")
 
     assert bookkeeper.read_notes(path) == NOTES
-    assert ("größe", "16 Bytes") in NOTED.properties
+    assert ("größe", "1024 Bytes") in NOTED.properties

@@ -182,19 +182,6 @@ def test_api_server_is_stopped_and_started_by_its_manifest(
     assert "! test -e" in moves[1]
 
 
-def test_healing_removes_exactly_what_partitioning_added(
-    cluster: kind.KindCluster, recorder: Recorder
-) -> None:
-    """A rule that stays would cut the node off for the next story."""
-    cluster.partition_node("n")
-    added = recorder.lines("docker exec n iptables")
-    cluster.heal_node("n")
-    removed = recorder.lines("docker exec n iptables")[len(added) :]
-
-    assert [line.replace(" -I ", " -D ") for line in added] == removed
-    assert len(added) == 2
-
-
 def test_flags_replace_those_of_the_same_name() -> None:
     """Twice the same flag would leave it to the component which one counts."""
     changed = yaml.safe_load(kind.with_flags(STATIC_POD, "kube-apiserver", {"b": "3", "c": "4"}))

@@ -215,7 +215,9 @@ def test_a_step_that_left_a_part_of_the_log_out_has_no_rate(
     tmp_path: Path, done: int, whole: int
 ) -> None:
     """It would be the faster, the more it skips; of an empty log there is none either."""
-    step = bench_pipeline.Step(name="parse", remark="", work=lambda *_: done, whole=lambda _: whole)
+    step = bench_pipeline.PipelineStep(
+        name="parse", remark="", work=lambda *_: done, whole=lambda _: whole
+    )
     subject = SimpleNamespace(record_bytes=1000)
 
     with pytest.raises(bench_pipeline.Unmeasured, match=f"went through {done} of {whole}"):

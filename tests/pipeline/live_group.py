@@ -10,7 +10,9 @@ from pathlib import Path
 
 from dledger.client import AdminClient, Client, Record, StoredRecord
 from dledger.common.status import NodeStatus
-from e2e.harness.devgroup import DevGroup, eventually, free_port_range
+from e2e.harness.dev_group import DevGroup
+from e2e.harness.ports import free_port_range
+from e2e.harness.waiting import eventually
 
 TOPIC = "orders"
 QUEUES = 2

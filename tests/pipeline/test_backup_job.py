@@ -15,7 +15,7 @@ from dledger_pipeline.archive import manifest
 from dledger_pipeline.errors import ForeignGroup, NoBackup, NodeUnavailable, RangeNotAvailable
 from dledger_pipeline.jobs.backup import BackupRequest, backup
 from dledger_pipeline.object_store.store import Store
-from e2e.harness.devgroup import eventually
+from e2e.harness.waiting import eventually
 from tests.pipeline.live_group import LiveGroup
 from tests.pipeline.logs import contents
 

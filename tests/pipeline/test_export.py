@@ -22,7 +22,7 @@ from dledger_pipeline.errors import (
 from dledger_pipeline.log import export_client
 from dledger_pipeline.log.export_client import ExportClient, choose_node
 from dledger_pipeline.log.records import RecordBytes, parse
-from e2e.harness.devgroup import eventually
+from e2e.harness.waiting import eventually
 from tests.pipeline.export_server import export_server
 from tests.pipeline.logs import GROUP_ID, data_directory, entries, entry
 

@@ -17,7 +17,9 @@ from dledger_pipeline.log.export_client import ExportClient, ExportPlan, choose_
 from dledger_pipeline.log.records import parse
 from dledger_pipeline.log.segments import read_log
 from dledger_pipeline.object_store.store import Store
-from e2e.harness.devgroup import DevGroup, eventually, free_port_range
+from e2e.harness.dev_group import DevGroup
+from e2e.harness.ports import free_port_range
+from e2e.harness.waiting import eventually
 from tests.pipeline.live_group import QUEUES, TOPIC, LiveGroup
 
 pytestmark = pytest.mark.slow

@@ -18,7 +18,7 @@ from dledger.replica import snapshot_backoff
 from dledger.replica.maintenance import Maintenance, SnapshotPolicy
 from dledger.replica.retention import RetentionPolicy
 from dledger.types import Member, NodeId
-from e2e.harness.devgroup import free_port_range
+from e2e.harness.ports import free_port_range
 from tests.replica.group import TestGroup, TestNode
 from tests.system.live_nodes import eventually, eventually_works
 

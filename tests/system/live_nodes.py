@@ -16,7 +16,7 @@ from dledger.errors import DledgerError
 from dledger.server.config import Settings
 from dledger.server.node import Node
 from dledger.types import Member, NodeId
-from e2e.harness.devgroup import free_port_range
+from e2e.harness.ports import free_port_range
 from tests.broker.next_version import NEXT, NextState
 
 GROUP_ID = "11111111-2222-3333-4444-555555555555"

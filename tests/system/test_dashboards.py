@@ -29,7 +29,9 @@ from dledger_operator.cluster.nodes import Nodes
 from dledger_operator.controllers.reconcile import Clock, Reconciler
 from dledger_operator.controllers.reconcile_loop import GroupLoop
 from dledger_operator.metrics.metrics import Metrics
-from e2e.harness.devgroup import DevGroup, eventually, free_port_range
+from e2e.harness.dev_group import DevGroup
+from e2e.harness.ports import free_port_range
+from e2e.harness.waiting import eventually
 from tests.monitoring.chart import ALL_ON, CHART, of_kind
 from tests.operator.fakes import FakeApi, FakeNodes, FakeWatched, World
 from tests.operator.samples import PLATFORM

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from dledger.client import AdminClient
-from e2e.harness.devgroup import DevGroup, eventually, free_port_range
+from e2e.harness.dev_group import DevGroup
+from e2e.harness.ports import free_port_range
+from e2e.harness.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = 10

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from e2e.harness.devgroup import DevGroup, eventually, free_port_range
+from e2e.harness.dev_group import DevGroup
+from e2e.harness.ports import free_port_range
+from e2e.harness.waiting import eventually
 from tests.requests.rocketmq_client import RocketClient, message
 
 MESSAGES = 24

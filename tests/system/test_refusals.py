@@ -20,7 +20,9 @@ from dledger.files.files import RealFiles
 from dledger.store.format import WATERMARK_BYTES
 from dledger.store.tombstone import Tombstone, save_tombstone
 from dledger.types import Member, NodeId
-from e2e.harness.devgroup import DevGroup, eventually, free_port_range
+from e2e.harness.dev_group import DevGroup
+from e2e.harness.ports import free_port_range
+from e2e.harness.waiting import eventually
 
 SMALL_SEGMENTS = "segment_bytes=4194304"
 

@@ -20,7 +20,8 @@ from dledger.store.identity import (
     load_identity,
 )
 from dledger.types import Entry
-from e2e.harness.devgroup import DevGroup, free_port_range
+from e2e.harness.dev_group import DevGroup
+from e2e.harness.ports import free_port_range
 
 SMALL_SEGMENTS = "segment_bytes=1048576"
 MESSAGES = [f"message {number}".encode() * 100 for number in range(3000)]

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from dledger.client import Client, Record, SendResult, SpoolingProducer
-from e2e.harness.devgroup import DevGroup, eventually, free_port_range
+from e2e.harness.dev_group import DevGroup
+from e2e.harness.ports import free_port_range
+from e2e.harness.waiting import eventually
 
 TOPIC = "orders"
 RESTARTED_S = 60

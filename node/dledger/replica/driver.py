@@ -60,10 +60,10 @@ class StateMachine(Protocol):
 class DriverConfig:
     """Timings and bounds of one node's loop."""
 
-    tick_s: float = 0.05
+    tick_s: float = 0.05  # the grain of all timeouts: a tenth of the shortest election timeout
     stall: StallLimits = field(default_factory=StallLimits)
-    max_queued_bytes: int = 64 << 20
-    min_free_bytes: int = 64 << 20
+    max_queued_bytes: int = 64 << 20  # four of the largest requests
+    min_free_bytes: int = 64 << 20  # a segment: votes and snapshots' marks must still find room
     entries: EntrySizes = field(default_factory=EntrySizes)
 
 

@@ -22,8 +22,8 @@ class StallLimits:
             faster, and what we answer waits for ours.
     """
 
-    stall_s: float = 1.0
-    behind_s: float = 0.5
+    stall_s: float = 1.0  # a promise is a second (P3); healthy disks have hiccups of less
+    behind_s: float = 0.5  # as long as followers wait for a leader that is silent
 
 
 class StallWatch:
@@ -87,7 +87,8 @@ def last_words(core: Raft) -> TimeoutNow | None:
     """Return the request to the best follower to campaign at once; None without one.
 
     It rests on no write of ours, and need not be granted: whoever has an older log loses. A
-    follower that has everything wins; else the others' timeouts decide, as without it.
+    follower that has everything wins; else the others' timeouts decide, as without it. It is the
+    end of a hand-over without its beginning (thesis 3.10).
     """
     best = core.transfer_candidate()
     if best is None:

@@ -181,7 +181,8 @@ def first_needed(damaged: Sequence[range], applied_index: int) -> int | None:
 def is_stuck_behind(damaged: Sequence[range], core: RaftView) -> bool:
     """Whether all other voters wait, or will, for what is damaged here: none can get all of it.
 
-    Then nothing more is committed under it, and a hand-over would never come about.
+    Then nothing more is committed under it, and a hand-over would never come about. Others may
+    have shorter logs and still be elected: what they lack was never committed (Raft 5.4.1).
     """
     voters = core.membership.voter_ids
     matches = [one.match_index for peer, one in core.progress().items() if peer in voters]

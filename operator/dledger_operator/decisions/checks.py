@@ -189,7 +189,10 @@ def _spark_not_allowed(group: BrokerGroup) -> Iterator[str]:
 
 def _image_not_allowed(group: BrokerGroup, path: str, image: str) -> str:
     allowed = ", ".join(group.policy.allowed_images) or "none"
-    return f"{path}={image}: is not one of the chart's images nor of allowedImages ({allowed})"
+    return (
+        f"{path}={image}: is not one of the chart's images nor of allowedImages ({allowed}); "
+        "who installed the operator may add it"
+    )
 
 
 def _loosened(group: BrokerGroup) -> Iterator[str]:

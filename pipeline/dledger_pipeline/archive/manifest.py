@@ -207,7 +207,9 @@ def newest(store: Store, group_id: str) -> Manifest | None:
 def _only_group(store: Store) -> str:
     groups = [name.split("/")[0] for name in store.list() if name.endswith(f"/{_HEAD}")]
     if not groups:
-        raise NoBackup(f"no backup was published in {store.url}")
+        raise NoBackup(
+            f"no backup was published in {store.url}: is that the store that --store should name?"
+        )
     if len(groups) > 1:
         raise NoBackup(
             f"{store.url} holds backups of {len(groups)} groups; give the group id of one: "

@@ -1,10 +1,11 @@
 """PRODUCE payloads to Arrow columns, many at a time, without a loop over messages.
 
-The bytes are those of ``docs/message-format.md``. `dledger.broker.produce` is the decoder that the
-broker itself uses, a message at a time; a property test holds the two to the same answers. Here the
-columns of all payloads in a batch of entries are found together (`produce_columns`), and each
-column of messages is cut out of the entries' bytes by one Arrow ``take``. Which payloads count, and
-which queue offset a message has, is decided in `queue_offsets`. Called there, for each batch.
+The bytes are those of ``docs/internals/message-format.md``. `dledger.broker.produce` is the decoder
+that the broker itself uses, a message at a time; a property test holds the two to the same answers.
+Here the columns of all payloads in a batch of entries are found together (`produce_columns`), and
+each column of messages is cut out of the entries' bytes by one Arrow ``take``. Which payloads
+count, and which queue offset a message has, is decided in `queue_offsets`. Called there, for each
+batch.
 
 Nodes no longer accept a message that cannot be decoded, such as one whose id is not UTF-8, but an
 older log may have some. These are set aside, as consumers never get them: counted, logged, and left

@@ -1,8 +1,9 @@
 """Finds the columns of many PRODUCE payloads together: where each begins, how many strings it has.
 
 Arrays have one item for each payload; positions are bytes from the start of the buffer that holds
-the bodies of a batch of entries. Called by `messages` only. ``docs/message-format.md`` has the
-diagram; the checks are those of `dledger.broker.produce.ProduceFrame`, which reads one payload.
+the bodies of a batch of entries. Called by `messages` only. ``docs/internals/message-format.md``
+has the diagram; the checks are those of `dledger.broker.produce.ProduceFrame`, which reads one
+payload.
 """
 
 from __future__ import annotations

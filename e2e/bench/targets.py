@@ -1,0 +1,217 @@
+"""What is asked of the figures, and whether a run keeps it. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from e2e.bench.catch_up import CATCH_UP, HALF_LOAD
+from e2e.bench.contest import INSIDE
+from e2e.bench.engine import APPEND, LATENCY, READ, STEADY
+from e2e.bench.etcd import Etcd
+from e2e.bench.failover import FAILOVER
+from e2e.bench.java import NAME as JAVA
+from e2e.bench.machine import DISK
+from e2e.bench.rows import OURS, Row, Run
+from e2e.bench.sdk import SDK
+from e2e.harness.checks import Verdict
+
+P99_MEANWHILE: Final = "the leader's p99 meanwhile, times the p99 before"
+_KIB: Final = 1024
+_DISK_SHARE: Final = 0.9
+_SYNC_BYTES: Final = {256: 256 << 10, 64: 64 << 10, 16: 64 << 10}
+"""The size of a sync that a batch size is compared with: a few batches of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One line of what must be shown.
+
+    Attributes:
+        line: In words.
+        least: What it must be, at least, or at most where *is_most*.
+        aim: What it should be; None where nothing more is asked.
+        unit: Of all three.
+        is_most: Whether less is better.
+        value: Finds it in a run; None where it was not measured.
+        bound: What the machine allows; it counts instead of *least* where it is lower.
+    """
+
+    line: str
+    least: float
+    aim: float | None
+    unit: str
+    is_most: bool = False
+    value: Callable[[Run], float | None]
+    bound: Callable[[Run], float | None] = lambda _: None
+
+    def asked(self, run: Run) -> float:
+        """Return what is asked on the machine of this run."""
+        bound = self.bound(run)
+        return self.least if bound is None else min(self.least, bound)
+
+    def verdict(self, run: Run) -> str:
+        """Return ``aim``, ``yes``, ``no``, or ``not measured``."""
+        value = self.value(run)
+        if value is None or math.isnan(value):
+            return Verdict.UNMEASURED.value
+        if self.aim is not None and self._keeps(value, self.aim):
+            return "aim"
+        kept = self._keeps(value, self.asked(run))
+        return Verdict.KEPT.value if kept else Verdict.BROKEN.value
+
+    def _keeps(self, value: float, bound: float) -> bool:
+        return value <= bound if self.is_most else value >= bound
+
+
+def select(run: Run, kind: str, system: str, name: str = "") -> list[Row]:
+    """Return the rows of a kind and a system whose name contains *name*."""
+    return [r for r in run.rows if r.kind == kind and r.system == system and name in r.name]
+
+
+def figure(run: Run, kind: str, name: str, which: str, system: str = OURS) -> float | None:
+    """Return a figure of the first row that has it."""
+    found = (r.figures[which] for r in select(run, kind, system, name) if which in r.figures)
+    return next(found, None)
+
+
+def answered(run: Run, kind: str, name: str, which: str) -> float | None:
+    """Return a figure of a load of ours of which nothing failed.
+
+    The latency of what was answered says nothing of what was not.
+    """
+    whole = [row for row in run.rows if not row.figures.get("failures")]
+    return figure(replace(run, rows=whole), kind, name, which)
+
+
+def best(run: Run, system: str, *, batch: int | None = None, inside: bool = False) -> float | None:
+    """Return the most messages of 1 KiB a second of a system, over its windows."""
+    rates = [
+        row.figures["per_s"]
+        for row in run.rows
+        if row.kind == APPEND
+        and row.size_bytes == _KIB
+        and (row.system == system or (inside and row.system.startswith(system)))
+        and (INSIDE in row.name) == inside
+        and batch in (None, row.batch)
+    ]
+    return max(rates, default=None)
+
+
+def ratio(ours: float | None, other: float | None) -> float | None:
+    """Return how many times *other* ours is."""
+    return None if ours is None or not other else ours / other
+
+
+def disk_bound(run: Run, sync_bytes: int) -> float | None:
+    """Return 90 % of what the disk takes of three copies at such syncs, in 1 KiB messages."""
+    rates = (
+        row.figures["each_mb_s"]
+        for row in run.rows
+        if row.kind == DISK and row.window == 3 and row.size_bytes == sync_bytes
+    )
+    each = next(rates, None)
+    return None if each is None else each * 1e6 * _DISK_SHARE / _KIB
+
+
+def worst(run: Run, names: Sequence[str], which: str) -> float | None:
+    """Return the largest of a figure over kinds of failover; None unless all were measured."""
+    values = [figure(run, FAILOVER, name, which) for name in names]
+    known = [value for value in values if value is not None]
+    return max(known) if len(known) == len(names) else None
+
+
+def _appends(batch: int, least: float, aim: float | None = None) -> Target:
+    return Target(
+        line=f"native appends, 1 KiB, batch {batch}",
+        least=least,
+        aim=aim,
+        unit="/s",
+        value=lambda run: best(run, OURS, batch=batch),
+        bound=lambda run: disk_bound(run, _SYNC_BYTES[batch]),
+    )
+
+
+def _p99(line: str, load: str) -> Target:
+    """Return what is asked of the clients' latency at a load."""
+    return Target(
+        line=line,
+        least=15,
+        aim=8,
+        unit="ms",
+        is_most=True,
+        value=lambda run: answered(run, LATENCY, load, "p99_ms"),
+    )
+
+
+def _p99_meanwhile(load: str) -> Target:
+    """Return what is asked of the clients' latency while a follower catches up."""
+    return Target(
+        line=f"{P99_MEANWHILE}, at {load}",
+        least=2,
+        aim=None,
+        unit="x",
+        is_most=True,
+        value=lambda run: ratio(
+            figure(run, CATCH_UP, load, "busy_p99_ms"), figure(run, CATCH_UP, load, "calm_p99_ms")
+        ),
+    )
+
+
+def _times(line: str, least: float, aim: float, other: Callable[[Run], float | None]) -> Target:
+    """Return what is asked of our best rate beside another system's."""
+    return Target(
+        line=line, least=least, aim=aim, unit="x",
+        value=lambda run: ratio(best(run, OURS), other(run)),
+    )  # fmt: skip
+
+
+def _gap(line: str, most: float, aim: float | None, *faults: str, which: str = "max_ms") -> Target:
+    """Return what is asked of the time without an acknowledgement when a leader is lost."""
+    return Target(
+        line=line, least=most, aim=aim, unit="ms", is_most=True,
+        value=lambda run: worst(run, faults, which),
+    )  # fmt: skip
+
+
+TARGETS: Final = (
+    _appends(256, 50_000, 75_000),
+    _appends(64, 35_000),
+    _appends(16, 18_000),
+    _times(
+        "beside Java DLedger through its client, best window of each",
+        3, 4, lambda run: best(run, JAVA),
+    ),
+    _times("beside etcd, best window of each", 6, 9, lambda run: best(run, Etcd.name)),
+    _times(
+        "beside Java DLedger's very best, made inside its leader",
+        1.1, 1.6, lambda run: best(run, JAVA, inside=True),
+    ),
+    _p99("p99 at half load, batch 64", "at 50%"),
+    _p99(f"p99 at {STEADY}, half of the least rate of batch 64", STEADY),
+    Target(
+        line="native read of committed entries", least=150_000, aim=300_000, unit="/s",
+        value=lambda run: figure(run, READ, "batch 256", "per_s"),
+    ),
+    Target(
+        line="Python SDK, async sends", least=2_000, aim=None, unit="/s",
+        value=lambda run: answered(run, SDK, "async", "per_s"),
+    ),
+    Target(
+        line="Python SDK, sync sends on one thread, p50", least=2.5, aim=None, unit="ms",
+        is_most=True, value=lambda run: answered(run, SDK, "sync sends, 1 thread", "p50_ms"),
+    ),
+    _gap("SIGKILL of the leader, gap, p50", 600, 250, "SIGKILL", which="p50_ms"),
+    _gap("SIGKILL of the leader, gap, longest", 1000, None, "SIGKILL"),
+    _gap("SIGTERM, longest gap", 100, 50, "SIGTERM"),
+    _gap("SIGSTOP or cut link, longest gap", 1500, 750, "SIGSTOP", "cut link"),
+    _gap("stalled disk, longest gap", 2000, 1000, "stalled disk"),
+    Target(
+        line="a lagging follower catches up", least=80, aim=None, unit="MB/s",
+        value=lambda run: figure(run, CATCH_UP, "", "mb_s"),
+    ),
+    _p99_meanwhile(HALF_LOAD),
+    _p99_meanwhile(STEADY),
+)  # fmt: skip
