@@ -127,9 +127,9 @@ COMMANDS: dict[str, tuple[Command, Said]] = {
     "a store by http": (
         of_pipeline("verify", "--store", "s3://b", "--store-endpoint", "http://127.0.0.1:9"),
         Said(
-            "dledger-pipeline: http://127.0.0.1:9 encrypts nothing: whoever is on the way reads "
-            "every message; write https://, or ask for it by --allow-http (store.allowHttp: true)",
-            "write https://",
+            "dledger-pipeline: http://127.0.0.1:9 is not encrypted: anyone on the network path can "
+            "read messages; use https://, or allow it by --allow-http (store.allowHttp: true)",
+            "use https://",
         ),
     ),
     "an operator without an image": (

@@ -12,7 +12,7 @@ import pytest
 from scripts.wrap_docs import WIDTH, too_long, wrapped
 from tests.house.sources import ROOT, documents, prose
 
-LONG_ROWS = {"docs/operator.md": 60}
+LONG_ROWS = {"docs/operator.md": 48, "docs/internals/operator.md": 10}
 """Pages with rows of tables that are too long, and how many at most: split them, then lower it."""
 _IDS = [str(path.relative_to(ROOT)) for path in documents()]
 

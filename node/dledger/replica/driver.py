@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
-from dledger.common.failover import FailoverRecord
 from dledger.common.metrics import NodeMetrics
+from dledger.common.status import FailoverRecord
 from dledger.common.work_thread import Worker, WorkThread
 from dledger.errors import DiskFull, DledgerError, NewerCommand, NotLeader
 from dledger.raft.config import RaftConfig

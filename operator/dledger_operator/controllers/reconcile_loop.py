@@ -1,6 +1,7 @@
-"""A task that looks after one thing in rounds: at once when woken, else after a pause.
+"""The reconcile loop of one group, and of its backups: a round when woken, or after a pause.
 
-A round that fails is told, counted and tried again, more slowly each time.
+A round that fails is logged, counted and tried again after a longer pause. `handlers` starts, wakes
+and closes the loops; `reconcile` and `backup_reconcile` are what a round does.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from typing import Final, Protocol
+from typing import Final
 
 from dledger_operator.api.spec import Json
 from dledger_operator.cluster.api import ApiError
@@ -19,27 +20,18 @@ from dledger_operator.metrics.metrics import RUNAWAY_ROUNDS, Metrics
 
 log: Final = logging.getLogger(__name__)
 
-LOOK_S: Final = 1.0
-"""A group is looked at so often, whether it is woken or not."""
-BACKUP_LOOK_S: Final = 5.0
-"""So are its unfinished backups."""
+RESYNC_S: Final = 1.0
+"""A group is reconciled this often even if nothing wakes its loop: nodes have no watch, so only
+asking them shows a failover, which takes about a second (docs/performance.md)."""
+BACKUP_RESYNC_S: Final = 5.0
+"""The same for its unfinished backups: a Job of minutes, whose pods are watched."""
 
 
-class Rounds(Protocol):
-    """What a task does."""
-
-    async def reconcile(self) -> None:
-        """Do one round. Raises ApiError."""
-
-    async def close(self) -> None:
-        """Let go of what the rounds keep open."""
-
-
-class Task:
+class ReconcileLoop:
     """Runs rounds until closed."""
 
-    def __init__(self, rounds: Rounds) -> None:
-        self._rounds = rounds
+    def __init__(self, reconciler: Reconciler | BackupReconciler) -> None:
+        self._rounds = reconciler
         self._woken = asyncio.Event()
         self._task = asyncio.create_task(self._run())
 
@@ -48,16 +40,16 @@ class Task:
         self._woken.set()
 
     async def close(self) -> None:
-        """End the task and close its connections."""
+        """End the loop and close its connections."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         await self._rounds.close()
 
     def pause_s(self) -> float | None:
         """Return how long to wait for being woken before the next round; None is for ever."""
-        return LOOK_S
+        return RESYNC_S
 
-    def note_round(self, *, started_s: float, ended_s: float, well: bool) -> None:
+    def note_round(self, *, started_s: float, ended_s: float, succeeded: bool) -> None:
         """Take note of a round, in monotonic seconds."""
 
     async def _run(self) -> None:
@@ -66,22 +58,22 @@ class Task:
             self._woken.clear()
             failures = 0 if await self._round() else min(failures + 1, 3)
             if failures:
-                await asyncio.sleep(LOOK_S * 2**failures)
+                await asyncio.sleep(RESYNC_S * 2**failures)
             else:
                 await self._wait(self.pause_s())
 
     async def _round(self) -> bool:
         started_s = time.monotonic()
-        well = False
+        succeeded = False
         try:
             await self._rounds.reconcile()
-            well = True
+            succeeded = True
         except ApiError as error:
             log.warning("round failed, trying again: %s", error)
         except Exception:
             log.exception("round failed, trying again")
-        self.note_round(started_s=started_s, ended_s=time.monotonic(), well=well)
-        return well
+        self.note_round(started_s=started_s, ended_s=time.monotonic(), succeeded=succeeded)
+        return succeeded
 
     async def _wait(self, pause_s: float | None) -> None:
         # Not wait_for: until Python 3.12 it loses a cancellation that comes with the result, and
@@ -91,7 +83,7 @@ class Task:
                 await self._woken.wait()
 
 
-class BackupTask(Task):
+class BackupLoop(ReconcileLoop):
     """Looks after the BrokerBackups that name one group."""
 
     def __init__(self, reconciler: BackupReconciler) -> None:
@@ -100,10 +92,10 @@ class BackupTask(Task):
 
     def pause_s(self) -> float | None:
         """Look again for what no watch tells: a group that answers, a result that is lost."""
-        return BACKUP_LOOK_S if self._reconciler.unfinished else None
+        return BACKUP_RESYNC_S if self._reconciler.unfinished else None
 
 
-class GroupTask(Task):
+class GroupLoop(ReconcileLoop):
     """Looks after one BrokerGroup object."""
 
     def __init__(self, reconciler: Reconciler, metrics: Metrics) -> None:
@@ -112,14 +104,16 @@ class GroupTask(Task):
         self._metrics = metrics
         super().__init__(reconciler)
 
-    def saw(self, body: Json) -> None:
+    def update(self, body: Json) -> None:
         """Do a round with this form of the object."""
-        self.reconciler.saw(body)
+        self.reconciler.update(body)
         self.wake()
 
-    def note_round(self, *, started_s: float, ended_s: float, well: bool) -> None:
+    def note_round(self, *, started_s: float, ended_s: float, succeeded: bool) -> None:
         """Count it."""
         metadata = self.reconciler.body["metadata"]
         key = metadata["namespace"], metadata["name"]
-        if self._metrics.reconciled(*key, started_s=started_s, ended_s=ended_s, well=well):
+        if self._metrics.reconciled(
+            *key, started_s=started_s, ended_s=ended_s, succeeded=succeeded
+        ):
             log.warning("group %s/%s: more than %d rounds in a minute", *key, RUNAWAY_ROUNDS)

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger.errors import CorruptRecord
-from dledger_pipeline.archive import origin
-from dledger_pipeline.archive.origin import ExportedRange, live, on_disk, within
+from dledger_pipeline.archive import entry_ranges
+from dledger_pipeline.archive.entry_ranges import ExportedRange, live, on_disk, within
 from dledger_pipeline.errors import NodeUnavailable
 from tests.pipeline.export_server import export_server
 from tests.pipeline.logs import GROUP_ID, batches, data_directory, entries, entry
@@ -24,7 +24,7 @@ _GONE = "127.0.0.1:1"
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nobody wait between two tries."""
-    monkeypatch.setattr(origin, "_RETRY_S", 0.0)
+    monkeypatch.setattr(entry_ranges, "_RETRY_S", 0.0)
 
 
 def _range(addresses: tuple[str, ...], last_index: int) -> ExportedRange:

@@ -1,8 +1,8 @@
-"""Where the columns of many PRODUCE payloads lie, found together.
+"""Finds the columns of many PRODUCE payloads together: where each begins, how many strings it has.
 
-Arrays have one item a payload; positions are bytes from the start of the buffer that holds the
-bodies of a batch of entries. Called by `messages` only. ``docs/internals/message-format.md`` has
-the diagram; the checks are those of `dledger.broker.produce.ProduceFrame`, which looks at one
+Arrays have one item for each payload; positions are bytes from the start of the buffer that holds
+the bodies of a batch of entries. Called by `messages` only. ``docs/internals/message-format.md``
+has the diagram; the checks are those of `dledger.broker.produce.ProduceFrame`, which reads one
 payload.
 """
 
@@ -88,7 +88,7 @@ class Lists:
     columns: tuple[Strings, ...]
 
 
-class Payloads:
+class ProduceColumns:
     """The columns of the PRODUCE payloads at bytes ``[start, end)`` of a buffer.
 
     Attributes:

@@ -1,6 +1,6 @@
-"""What the volumes of a group say about whether it was founded. Pure.
+"""Whether a group was founded, as far as its volumes show. Pure; asked by plans and conditions.
 
-The one decision that could lose everything is made here: a group is founded only when every replica
+The one decision that could lose all messages is made here: a group is founded only if every replica
 answers, every disk is empty, and no leader was ever seen. Anything else is adopted or left alone.
 """
 
@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dledger.common.status import NodeStatus
 from dledger_operator.api import names
 from dledger_operator.api.spec import BrokerGroup
-from dledger_operator.observed.observed import NodeView, Observed
+from dledger_operator.observed.observed import Observed
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Too few replicas answer to tell; *missing* names those that do not."""
+    """Too few replicas answer to decide; *missing* names those that do not."""
 
     missing: tuple[str, ...]
 
@@ -36,27 +37,25 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Adoptable:
-    """Volumes carry one group id, and no group was founded with the recorded one, if any is.
+    """Volumes carry one group id, and no group was founded with the recorded one, if any.
 
-    They are taken on as they are.
+    Their id is recorded, and nothing is founded.
     """
 
     group_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Founded:
+class Bootstrapped:
     """Every id that is carried is the recorded one.
 
     Attributes:
         joining: Unjoined pods that the leader will bring in by itself.
         replaced: Unjoined pods under the name of a member whose disk had another node id.
-        strangers: Unjoined pods that the membership does not name.
     """
 
     joining: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
-    strangers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,54 +83,54 @@ class Cloned:
     pods: tuple[str, ...]
 
 
-Founding = Waiting | Empty | Lost | Adoptable | Founded | Inconsistent | Cloned | NotRestored
+BootstrapState = (
+    Waiting | Empty | Lost | Adoptable | Bootstrapped | Inconsistent | Cloned | NotRestored
+)
 
 
-def founding(group: BrokerGroup, observed: Observed) -> Founding:
-    """Return what the nodes' words amount to."""
+def bootstrap_state(group: BrokerGroup, observed: Observed) -> BootstrapState:
+    """Return the state of a group's bootstrap, from what its nodes report."""
     nodes = observed.nodes
     if cloned := _cloned(nodes):
         return Cloned(cloned)
-    carried = {name: node.group_id for name, node in nodes.items() if node.joined}
+    carried = {name: node.group_id for name, node in nodes.items() if node.group_id}
     wanted = [names.pod(group.name, n) for n in range(group.spec.replicas)]
     missing = tuple(name for name in wanted if name not in nodes)
     if not carried:
         if missing:
             return Waiting(missing)
-        return Lost() if group.founded else _unfounded(group, nodes)
+        return Lost() if group.bootstrapped else _not_bootstrapped(group, nodes)
     ids = set(carried.values())
-    if len(ids) > 1 or (group.founded and ids != {group.group_id or next(iter(ids))}):
+    if len(ids) > 1 or (group.bootstrapped and ids != {group.group_id or next(iter(ids))}):
         return Inconsistent(carried)
     if ids == {group.group_id}:
-        return _founded(observed)
+        return _bootstrapped(observed)
     enough = not missing or 2 * len(carried) > group.spec.replicas
     return Adoptable(ids.pop()) if enough else Waiting(missing)
 
 
-def _unfounded(group: BrokerGroup, nodes: Mapping[str, NodeView]) -> Empty | NotRestored:
+def _not_bootstrapped(group: BrokerGroup, nodes: Mapping[str, NodeStatus]) -> Empty | NotRestored:
     """Return whether the group may be founded: never an empty one where a backup was asked for."""
     restored = tuple(sorted(name for name, node in nodes.items() if node.recovered_to))
     expected = (names.pod(group.name, 0),) if restored or group.recovers else ()
     return Empty() if restored == expected else NotRestored(restored)
 
 
-def _cloned(nodes: Mapping[str, NodeView]) -> tuple[str, ...]:
+def _cloned(nodes: Mapping[str, NodeStatus]) -> tuple[str, ...]:
     ids = [node.node_id for node in nodes.values()]
     return tuple(sorted(name for name, node in nodes.items() if ids.count(node.node_id) > 1))
 
 
-def _founded(observed: Observed) -> Founded:
+def _bootstrapped(observed: Observed) -> Bootstrapped:
     members = observed.membership
-    ids = {member.id for member in members}
-    member_names = {member.name for member in members}
-    joining, replaced, strangers = [], [], []
+    ids = {row.member.id for row in members}
+    member_names = {row.member.name for row in members}
+    joining, replaced = [], []
     for name, node in sorted(observed.nodes.items()):
-        if node.joined:
+        if node.group_id:
             continue
         if not members or node.node_id in ids:
             joining.append(name)
         elif name in member_names:
             replaced.append(name)
-        else:
-            strangers.append(name)
-    return Founded(tuple(joining), tuple(replaced), tuple(strangers))
+    return Bootstrapped(tuple(joining), tuple(replaced))

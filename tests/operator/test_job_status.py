@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from dledger_operator.observed.views import component_of, worker_of
-from dledger_operator.observed.work import (
-    Broken,
-    Succeeded,
-    WorkerPod,
-    Working,
+from dledger_operator.observed.job_status import (
+    JobFailed,
+    JobPod,
+    JobRunning,
+    JobSucceeded,
+    job_status,
     seconds_between,
-    work,
 )
+from dledger_operator.observed.parsers import parse_component, parse_job_pod
 from tests.operator.backup_samples import ENDED, RESULT, STARTED
 
 NOW = "2031-05-06T07:05:10Z"
@@ -36,16 +36,16 @@ def _failed(reason: str = "BackoffLimitExceeded", message: str = "too many") -> 
     return _job(row)
 
 
-def _pod(number: int = 1, **changes: Any) -> WorkerPod:
+def _pod(number: int = 1, **changes: Any) -> JobPod:
     created = f"2031-05-06T07:0{number}:00Z"
-    return WorkerPod(**{"name": f"p{number}", "created_at": created, **changes})
+    return JobPod(**{"name": f"p{number}", "created_at": created, **changes})
 
 
 def test_a_job_that_ended_well_has_the_result_of_its_pod() -> None:
     """As the pipeline wrote it."""
     pod = _pod(exit_code=0, message=json.dumps(RESULT))
 
-    assert work(COMPLETE, [pod], now=NOW) == Succeeded(
+    assert job_status(COMPLETE, [pod], now=NOW) == JobSucceeded(
         result=RESULT, started_at=STARTED, ended_at=ENDED
     )
 
@@ -57,31 +57,31 @@ def test_the_result_of_the_try_that_succeeded_counts() -> None:
         _pod(1, exit_code=1, message=DENIED),
     ]
 
-    assert isinstance(work(COMPLETE, pods, now=NOW), Succeeded)
+    assert isinstance(job_status(COMPLETE, pods, now=NOW), JobSucceeded)
 
 
 def test_a_result_that_is_not_in_sight_yet_is_awaited() -> None:
     """The watch of pods may lag behind that of Jobs."""
-    assert work(COMPLETE, [], now=NOW) == Working(
-        started_at=STARTED, note="ended; its result is awaited"
+    assert job_status(COMPLETE, [], now=NOW) == JobRunning(
+        started_at=STARTED, note="ended; waiting for its result"
     )
 
 
 def test_a_result_that_never_comes_is_lost() -> None:
     """Without it nobody knows what was published: that is no success."""
-    found = work(COMPLETE, [], now=LATER)
+    found = job_status(COMPLETE, [], now=LATER)
 
-    assert isinstance(found, Broken)
+    assert isinstance(found, JobFailed)
     assert "its pod with the result is gone" in found.error
 
 
 @pytest.mark.parametrize("message", ["", "no json", "[1]", '"text"', "17", "[" * 4096, DENIED])
 def test_an_end_without_a_result_is_no_success(message: str) -> None:
     """Whatever the container printed instead."""
-    found = work(COMPLETE, [_pod(exit_code=0, message=message)], now=NOW)
+    found = job_status(COMPLETE, [_pod(exit_code=0, message=message)], now=NOW)
 
-    assert isinstance(found, Broken)
-    assert "told no result" in found.error
+    assert isinstance(found, JobFailed)
+    assert "reported no result" in found.error
 
 
 def test_a_failed_job_has_the_typed_error_of_its_last_try() -> None:
@@ -91,7 +91,7 @@ def test_a_failed_job_has_the_typed_error_of_its_last_try() -> None:
         _pod(2, exit_code=1, message=DENIED),
     ]
 
-    assert work(_failed(), pods, now=NOW) == Broken(
+    assert job_status(_failed(), pods, now=NOW) == JobFailed(
         error="StoreDenied: s3://b denies access", started_at=STARTED, ended_at=ENDED
     )
 
@@ -108,19 +108,19 @@ def test_a_failed_job_has_the_typed_error_of_its_last_try() -> None:
         (_pod(trouble="ErrImagePull: no such image"), "ErrImagePull: no such image"),
     ],
 )
-def test_without_a_typed_error_what_is_known_is_told(pod: WorkerPod, words: str) -> None:
+def test_without_a_typed_error_what_is_known_is_told(pod: JobPod, words: str) -> None:
     """Such as the end of the container's output, which Kubernetes hands on."""
-    found = work(_failed(), [pod], now=NOW)
+    found = job_status(_failed(), [pod], now=NOW)
 
-    assert isinstance(found, Broken)
+    assert isinstance(found, JobFailed)
     assert found.error.startswith(words)
 
 
 def test_a_job_that_fails_without_a_pod_has_kubernetes_words() -> None:
     """There is nothing else."""
-    found = work(_failed(message="Job has reached the specified backoff limit"), [], now=NOW)
+    found = job_status(_failed(message="Job has reached the specified backoff limit"), [], now=NOW)
 
-    assert isinstance(found, Broken)
+    assert isinstance(found, JobFailed)
     assert found.error == "BackoffLimitExceeded: Job has reached the specified backoff limit"
 
 
@@ -128,9 +128,9 @@ def test_a_deadline_is_told_with_what_was_wrong_before_it() -> None:
     """The pod that hung is deleted; an earlier one may have told."""
     pods = [_pod(exit_code=1, message=DENIED)]
 
-    found = work(_failed("DeadlineExceeded", "too long"), pods, now=NOW)
+    found = job_status(_failed("DeadlineExceeded", "too long"), pods, now=NOW)
 
-    assert isinstance(found, Broken)
+    assert isinstance(found, JobFailed)
     assert found.error == "DeadlineExceeded: too long; StoreDenied: s3://b denies access"
 
 
@@ -140,27 +140,29 @@ def test_a_deadline_is_told_with_what_was_wrong_before_it() -> None:
         ([], "its pod is being created"),
         ([_pod()], ""),
         ([_pod(trouble="0/3 nodes")], "0/3 nodes"),
-        ([_pod(1, exit_code=1, message=DENIED), _pod(2)], "tried again after: StoreDenied"),
+        ([_pod(1, exit_code=1, message=DENIED), _pod(2)], "trying again after: StoreDenied"),
         ([_pod(1, exit_code=1, message=DENIED), _pod(2, trouble="0/3 nodes")], "0/3 nodes"),
     ],
 )
-def test_a_job_at_work_tells_what_holds_it_up(pods: list[WorkerPod], note: str) -> None:
+def test_a_job_at_work_tells_what_holds_it_up(pods: list[JobPod], note: str) -> None:
     """So that waiting for a Secret or an image is seen at once."""
-    found = work(_job(), pods, now=NOW)
+    found = job_status(_job(), pods, now=NOW)
 
-    assert isinstance(found, Working)
+    assert isinstance(found, JobRunning)
     assert found.note.startswith(note)
     assert bool(found.note) == bool(note)
 
 
 def test_a_job_without_a_status_is_at_work() -> None:
     """Its controller has not seen it yet."""
-    assert isinstance(work({}, [], now=NOW), Working)
+    assert isinstance(job_status({}, [], now=NOW), JobRunning)
 
 
 def test_conditions_that_are_not_true_are_no_end() -> None:
     """Such as one of a suspended Job."""
-    assert isinstance(work(_job({"type": "Failed", "status": "False"}), [], now=NOW), Working)
+    assert isinstance(
+        job_status(_job({"type": "Failed", "status": "False"}), [], now=NOW), JobRunning
+    )
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2031-05-06"])
@@ -180,22 +182,22 @@ def test_a_pod_that_ended_is_read() -> None:
 
     pod = _manifest({"containerStatuses": [{"state": {"terminated": ended}}]})
 
-    assert worker_of(pod) == (
+    assert parse_job_pod(pod) == (
         "j",
-        WorkerPod(name="p", exit_code=1, reason="Error", message=DENIED),
+        JobPod(name="p", exit_code=1, reason="Error", message=DENIED),
     )
-    assert component_of(pod) == "backup"
+    assert parse_component(pod) == "backup"
 
 
 def test_a_pod_whose_machine_went_has_failed() -> None:
     """Nobody wrote down how its container ended."""
-    _, pod = worker_of(_manifest({"phase": "Failed", "reason": "NodeLost", "message": "gone"}))
+    _, pod = parse_job_pod(_manifest({"phase": "Failed", "reason": "NodeLost", "message": "gone"}))
 
-    assert pod == WorkerPod(name="p", exit_code=128, reason="NodeLost", message="gone")
+    assert pod == JobPod(name="p", exit_code=128, reason="NodeLost", message="gone")
 
 
 def test_a_pod_at_work_has_no_end() -> None:
     """And no trouble."""
-    _, pod = worker_of(_manifest({"containerStatuses": [{"state": {"running": {}}}]}))
+    _, pod = parse_job_pod(_manifest({"containerStatuses": [{"state": {"running": {}}}]}))
 
-    assert pod == WorkerPod(name="p")
+    assert pod == JobPod(name="p")

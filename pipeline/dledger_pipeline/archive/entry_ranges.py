@@ -1,7 +1,7 @@
-"""Where entries come from: a backup, a node's disk, or running nodes; cut into ranges.
+"""Ranges of entries in a backup, on a node's disk, or in running nodes.
 
-A range is a small value that travels to a worker and is read there, each entry checked. The ranges
-of an origin follow each other without gap.
+A range is a small value that is sent to a worker and read there, with each entry checked. The
+ranges of one source follow each other without a gap. Used by the jobs and the data source.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dledger.store.format import SEGMENT_HEADER_BYTES, decode_segment_header
 from dledger_pipeline.archive.archive import ManifestRow, read_range
 from dledger_pipeline.archive.manifest import Manifest
 from dledger_pipeline.errors import NodeUnavailable
-from dledger_pipeline.log.exporting import TARGET_BYTES, Exporter, ExportPlan, choose
+from dledger_pipeline.log.export_client import TARGET_BYTES, ExportClient, ExportPlan, choose_node
 from dledger_pipeline.log.records import parse
 from dledger_pipeline.log.segments import read_segment, synced_segments
 from dledger_pipeline.object_store.store import Store
@@ -30,6 +30,7 @@ ALL: Final = (1 << 63) - 1
 _TRIES: Final = 12
 _RETRY_S: Final = 0.5
 _MAX_RETRY_S: Final = 2.0
+"""Together some 20 s, ten times as long as a failover."""
 
 
 class EntryRange(Protocol):
@@ -113,11 +114,11 @@ class ExportedRange:
     previous_chain: int
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Yield the entries, going on at another node where one fails.
+        """Yield the entries, continuing at another node if one fails.
 
         Raises:
-            NodeUnavailable: No node gives more for 20 seconds.
-            RangeNotAvailable, ForeignGroup, CorruptRecord: A node cannot give what is asked for.
+            NodeUnavailable: No node has sent more for 20 seconds.
+            RangeNotAvailable, ForeignGroup, CorruptRecord: A node does not have the entries.
         """
         following, chain = self.first_index, self.previous_chain
         for attempt in range(_TRIES):
@@ -135,7 +136,7 @@ class ExportedRange:
 
     def _read_from(self, attempt: int, first_index: int, chain: int) -> Iterator[pa.RecordBatch]:
         address = self.addresses[attempt % len(self.addresses)]
-        with Exporter(address) as exporter:
+        with ExportClient(address) as exporter:
             for chunk in exporter.read(self.group_id, first_index, self.last_index):
                 if chunk.first_index == first_index and chunk.previous_chain != chain:
                     raise CorruptRecord(
@@ -154,10 +155,10 @@ def archived(store: Store, manifest: Manifest) -> list[ArchivedRange]:
 def on_disk(directory: Path) -> list[SegmentRange]:
     """Return the ranges of the synced entries in a node's data directory, or a ``log`` alone.
 
-    The newest of them may be there before they are committed.
+    The newest of them may not be committed yet.
 
     Raises:
-        CorruptFile: The watermark is damaged, or there is none: it is no data directory.
+        CorruptFile: The watermark is damaged or missing: this is not a data directory.
         CorruptRecord: A segment is missing, or its header is damaged.
     """
     segments = synced_segments(directory)
@@ -194,17 +195,17 @@ def live(addresses: Sequence[str], *, target_bytes: int = TARGET_BYTES) -> list[
     """Return the ranges of what a running group has committed, from the oldest entry it keeps.
 
     Raises:
-        NodeUnavailable, ForeignGroup: See `exporting.choose`.
+        NodeUnavailable, ForeignGroup: See `export_client.choose_node`.
     """
-    chosen = preferred(addresses)
-    with Exporter(chosen[0]) as exporter:
+    chosen = by_preference(addresses)
+    with ExportClient(chosen[0]) as exporter:
         plan = exporter.plan(first_index=1, target_bytes=target_bytes)
     return exported(plan, chosen)
 
 
-def preferred(addresses: Sequence[str]) -> list[str]:
-    """Return *addresses*, the best one to read from first; raises like `exporting.choose`."""
-    best = choose(addresses)
+def by_preference(addresses: Sequence[str]) -> list[str]:
+    """Return *addresses*, the best one to read from first. Raises like `choose_node`."""
+    best = choose_node(addresses)
     return [best, *(address for address in addresses if address != best)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from dledger_operator.controllers.task import GroupTask
+from dledger_operator.controllers.reconcile_loop import GroupLoop
 from dledger_operator.metrics.metrics import Metrics
 
 
@@ -27,16 +27,16 @@ class CountingReconciler:
 async def test_a_task_that_is_woken_and_closed_at_once_ends() -> None:
     """The deletion of a group wakes its task and ends it in the same turn of the loop."""
     reconciler = CountingReconciler()
-    task = GroupTask(reconciler, Metrics())  # type: ignore[arg-type]
+    loop = GroupLoop(reconciler, Metrics())  # type: ignore[arg-type]
     await reconciler.began.wait()
     await asyncio.sleep(0.01)
 
-    task.wake()
+    loop.wake()
     await asyncio.sleep(0)
     async with asyncio.timeout(5):
-        await task.close()
+        await loop.close()
 
     rounds = reconciler.rounds
-    task.wake()
+    loop.wake()
     await asyncio.sleep(0.01)
     assert reconciler.rounds == rounds

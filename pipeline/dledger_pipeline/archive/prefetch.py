@@ -1,7 +1,7 @@
-"""Archived entries, every CRC checked, the next objects being read while one is worked on.
+"""Archived entries with every CRC checked, read ahead while earlier ones are worked on.
 
-What has its hash is what was written; the CRCs say that what was written is the log. Used by
-restore and verify.
+The hash of an object shows that it is what was written, the CRCs that what was written is the log.
+Used by `restore` and `verify`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from dledger_pipeline.log.records import check
 from dledger_pipeline.object_store.store import Store
 
 _READERS: Final = 2
+"""One waits for the store while the other hashes and decodes, which release the GIL."""
 
 
 def read_checked(store: Store, group_id: str, row: ManifestRow) -> pa.Table:
-    """Return the entries of a row, by the object's hash and by the CRCs that they carry.
+    """Return the entries of a row, after checking the object's hash and their own CRCs.
 
     Raises:
         ObjectMissing: The object is not there.
@@ -41,8 +42,8 @@ def read_checked(store: Store, group_id: str, row: ManifestRow) -> pa.Table:
     return table
 
 
-def read_ahead(store: Store, group_id: str, rows: Iterable[ManifestRow]) -> Iterator[pa.Table]:
-    """Yield what `read_checked` returns for each of *rows*; holds the entries of three at most."""
+def prefetch(store: Store, group_id: str, rows: Iterable[ManifestRow]) -> Iterator[pa.Table]:
+    """Yield what `read_checked` returns for each of *rows*; holds three of them at most."""
     with ThreadPoolExecutor(_READERS, "object-reader") as readers:
         reading: deque[Future[pa.Table]] = deque()
         try:

@@ -11,7 +11,7 @@ from dledger.broker.commands import CreateTopic, DeleteTopic
 from dledger.broker.message import Message
 from dledger.broker.produce import VERSION, ProduceFrame
 from dledger.types import EntryKind
-from dledger_pipeline.archive.placement import Placement
+from dledger_pipeline.archive.queue_offsets import QueueOffsets
 from dledger_pipeline.errors import LogIncomplete
 from dledger_pipeline.log.messages import decode
 from tests.broker.log import Log
@@ -58,14 +58,14 @@ def _log(entries: list[bytes]) -> Log:
 def test_every_message_of_every_queue_is_placed_once(entries: list[bytes], cut: int) -> None:
     """Messages are what the queues hold, whatever is repeated, refused, broken or deleted."""
     log = _log(entries)
-    batch, placement = entry_batch(log.entries), Placement()
+    batch, offsets = entry_batch(log.entries), QueueOffsets()
 
     found = [
         (row["topic"], row["queue_id"], row["queue_offset"], row["index"], row["message_id"])
-        for part, stretches in [
-            (part, placement.add(part)) for part in (batch.slice(0, cut), batch.slice(cut))
+        for part, slices in [
+            (part, offsets.add(part)) for part in (batch.slice(0, cut), batch.slice(cut))
         ]
-        for row in decode(part, placement.kept(stretches)).to_pylist()
+        for row in decode(part, offsets.of_topics_left(slices)).to_pylist()
     ]
 
     assert found == sorted(found, key=lambda row: row[3])
@@ -88,5 +88,5 @@ def _held(log: Log) -> list[tuple[str, int, int, int, str]]:
 
 def test_a_log_that_does_not_begin_at_entry_1_is_refused() -> None:
     """Offsets count from the first message ever, so no entry may be missing."""
-    with pytest.raises(LogIncomplete, match="entry 5 follows where entry 1 should"):
-        Placement().add(entry_batch(data_entries(b"", first_index=5)))
+    with pytest.raises(LogIncomplete, match="expected entry 1, found entry 5"):
+        QueueOffsets().add(entry_batch(data_entries(b"", first_index=5)))

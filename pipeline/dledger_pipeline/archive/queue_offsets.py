@@ -1,9 +1,9 @@
-"""Where messages are in their queues: what applying the log answered, by stretches.
+"""The queue offsets of messages, as the broker itself assigned them.
 
 The rules have one home, `dledger.broker`: the log is applied to the broker's own state, entry after
-entry from the first one on, and what that answers to a PRODUCE command says which of its messages
-are new, in which queue and at which offsets. A message whose id was stored before is no message,
-and those of a topic that was deleted are none any more.
+entry from the first one on, and the result of a PRODUCE command says which of its messages are new,
+in which queue and at which offsets. Repeats of a stored id are left out, and so is what belonged to
+a topic that was deleted later. Called by the data source and by `compact`.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from dledger.broker.command_frame import MalformedCommandError, split
 from dledger.broker.results import Produced
 from dledger.broker.state import BrokerState
 from dledger.types import Entry, EntryKind
-from dledger_pipeline.archive.origin import EntryRange
+from dledger_pipeline.archive.entry_ranges import EntryRange
 from dledger_pipeline.errors import LogIncomplete
-from dledger_pipeline.log.messages import PLACEMENT_SCHEMA, decode
+from dledger_pipeline.log.messages import QUEUE_SLICE_SCHEMA, decode
 
-_Stretch: TypeAlias = tuple[int, int, int, int, int, int, int, int]
-"""A row of `PLACEMENT_SCHEMA`."""
+_QueueSlice: TypeAlias = tuple[int, int, int, int, int, int, int, int]
+"""A row of `QUEUE_SLICE_SCHEMA`."""
 
 
-class Placement:
-    """The places of messages after some prefix of the log, which must begin at entry 1.
+class QueueOffsets:
+    """Assigns queue offsets to the messages of a log that is added from entry 1 on.
 
-    It remembers what a broker does: 3 to 7 bytes a batch of messages, and the dedupe window.
+    Takes the memory of a broker: 3 to 7 bytes a batch of messages, and the ids it remembers.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Placement:
         self._ends: dict[tuple[int, int], int] = {}
 
     def add(self, entries: pa.RecordBatch) -> pa.RecordBatch:
-        """Apply the next entries; return the stretches (`PLACEMENT_SCHEMA`) of their messages.
+        """Apply the next entries; return the slices (`QUEUE_SLICE_SCHEMA`) of their messages.
 
         Args:
             entries: A batch of `records.ENTRY_SCHEMA` that follows the one before.
@@ -50,9 +50,9 @@ class Placement:
         columns = ("index", "term", "type", "timestamp_ms", "body_crc32c", "body")
         rows = zip(*(entries.column(name).to_pylist() for name in columns), strict=True)
         found = [
-            stretch
+            queue_slice
             for index, term, kind, timestamp_ms, crc, body in rows
-            for stretch in self._apply(
+            for queue_slice in self._apply(
                 Entry(
                     term=term,
                     index=index,
@@ -65,12 +65,12 @@ class Placement:
         ]
         return _batch(found)
 
-    def kept(self, placement: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the stretches of topics that are there after all that was added."""
+    def of_topics_left(self, slices: pa.RecordBatch) -> pa.RecordBatch:
+        """Return those of *slices* whose topic still exists after all entries that were added."""
         topics = pa.array([topic.generation for topic in self._state.topics.all()], pa.int64())
-        return placement.filter(pc.is_in(placement.column("generation"), value_set=topics))
+        return slices.filter(pc.is_in(slices.column("generation"), value_set=topics))
 
-    def _apply(self, entry: Entry) -> Iterator[_Stretch]:
+    def _apply(self, entry: Entry) -> Iterator[_QueueSlice]:
         if entry.index != self._state.applied_index + 1:
             raise LogIncomplete(entry.index, self._state.applied_index + 1)
         results = self._state.apply(entry)
@@ -88,19 +88,19 @@ class Placement:
             self._ends[topic, queue_id] = first + count
             yield 0, count, queue_id, first
             return
-        places = zip(produced.queue_ids, produced.offsets, strict=True)
-        for row, (queue_id, offset) in enumerate(places):
+        offsets = zip(produced.queue_ids, produced.offsets, strict=True)
+        for row, (queue_id, offset) in enumerate(offsets):
             if offset >= self._ends.get((topic, queue_id), 0):
                 self._ends[topic, queue_id] = offset + 1
                 yield row, 1, queue_id, offset
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedRange:
-    """Entries and where their messages are: all that a worker needs to read messages. Pickles."""
+class MessageRange:
+    """Entries with the queue offsets of their messages: what a worker needs to read. Pickles."""
 
     entries: EntryRange
-    placement: pa.RecordBatch
+    slices: pa.RecordBatch
 
     @property
     def first_index(self) -> int:
@@ -115,18 +115,18 @@ class PlacedRange:
     def read(self, columns: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
         """Yield the messages, of `MESSAGE_SCHEMA` or only these *columns* of it.
 
-        Those that cannot be told are set aside, counted and logged (`messages`).
+        Unreadable ones are left out, counted and logged (see `messages`).
 
         Raises:
             MalformedMessage: See `messages.decode`.
             CorruptRecord, PipelineError: The entries cannot be read.
         """
         for entries in self.entries.read():
-            yield decode(entries, _about(entries, self.placement), columns)
+            yield decode(entries, _within(entries, self.slices), columns)
 
 
-def placed(ranges: Iterable[EntryRange]) -> Iterator[PlacedRange]:
-    """Yield each of *ranges*, from entry 1 on, with its placement: one pass over all entries.
+def message_ranges(ranges: Iterable[EntryRange]) -> Iterator[MessageRange]:
+    """Yield each of *ranges*, from entry 1 on, with its queue offsets: one pass over all entries.
 
     Messages of a topic that is deleted in one of *ranges* are left out of those before it.
 
@@ -134,20 +134,19 @@ def placed(ranges: Iterable[EntryRange]) -> Iterator[PlacedRange]:
         LogIncomplete: The first range does not begin with entry 1.
         CorruptRecord, PipelineError: The entries cannot be read.
     """
-    placement = Placement()
+    offsets = QueueOffsets()
     found = [
-        (each, pa.concat_batches([placement.add(batch) for batch in each.read()]))
-        for each in ranges
+        (each, pa.concat_batches([offsets.add(batch) for batch in each.read()])) for each in ranges
     ]
-    for each, stretches in found:
-        yield PlacedRange(each, placement.kept(stretches))
+    for each, slices in found:
+        yield MessageRange(each, offsets.of_topics_left(slices))
 
 
-def _about(entries: pa.RecordBatch, placement: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the part of *placement* that is about *entries*."""
+def _within(entries: pa.RecordBatch, slices: pa.RecordBatch) -> pa.RecordBatch:
+    """Return those of *slices* that lie in *entries*."""
     bounds = [entries.column("index")[0].as_py(), entries.column("index")[-1].as_py() + 1]
-    start, end = np.searchsorted(np.asarray(placement.column("index")), bounds)
-    return placement.slice(start, end - start)
+    start, end = np.searchsorted(np.asarray(slices.column("index")), bounds)
+    return slices.slice(start, end - start)
 
 
 def _frames(data: bytes) -> Iterator[tuple[int, int]]:
@@ -159,10 +158,10 @@ def _frames(data: bytes) -> Iterator[tuple[int, int]]:
         return
 
 
-def _batch(stretches: list[_Stretch]) -> pa.RecordBatch:
-    columns = zip(*stretches, strict=True) if stretches else ((),) * len(PLACEMENT_SCHEMA)
+def _batch(slices: list[_QueueSlice]) -> pa.RecordBatch:
+    columns = zip(*slices, strict=True) if slices else ((),) * len(QUEUE_SLICE_SCHEMA)
     arrays = [
         pa.array(column, field.type)
-        for column, field in zip(columns, PLACEMENT_SCHEMA, strict=True)
+        for column, field in zip(columns, QUEUE_SLICE_SCHEMA, strict=True)
     ]
-    return pa.RecordBatch.from_arrays(arrays, schema=PLACEMENT_SCHEMA)
+    return pa.RecordBatch.from_arrays(arrays, schema=QUEUE_SLICE_SCHEMA)

@@ -1,6 +1,6 @@
-"""Objects of the API -> what matters of them, as frozen values. Pure.
+"""Kubernetes objects to frozen values. Pure.
 
-Called by the watches' indexes, so that an index holds little more than what is looked at.
+Called when kopf indexes an object, so that an index holds only what decisions use of it.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from typing import Final
 
 from dledger_operator.api import names
 from dledger_operator.api.spec import Json
+from dledger_operator.observed.job_status import JobPod
 from dledger_operator.observed.observed import Pod, Volume
-from dledger_operator.observed.work import WorkerPod
 
 _EXIT_TOO_OLD: Final = 5
 """Of `dledger node`; see docs/runbooks.md."""
 
 
-def group_of(manifest: Json) -> tuple[str, str]:
+def parse_group(manifest: Json) -> tuple[str, str]:
     """Return namespace and name of the group that a labelled object belongs to."""
     metadata = manifest["metadata"]
     return metadata["namespace"], metadata["labels"][names.GROUP_LABEL]
 
 
-def pod_of(manifest: Json) -> Pod:
-    """Return what matters of a pod."""
+def parse_pod(manifest: Json) -> Pod:
+    """Return a node's pod."""
     metadata, status = manifest["metadata"], manifest.get("status") or {}
     labels = metadata.get("labels") or {}
     ready = _condition(status, "Ready")
@@ -40,8 +40,8 @@ def pod_of(manifest: Json) -> Pod:
     )
 
 
-def volume_of(manifest: Json) -> Volume:
-    """Return what matters of a volume claim."""
+def parse_volume(manifest: Json) -> Volume:
+    """Return a volume claim."""
     spec = manifest["spec"]
     return Volume(
         name=manifest["metadata"]["name"],
@@ -52,16 +52,16 @@ def volume_of(manifest: Json) -> Volume:
     )
 
 
-def component_of(manifest: Json) -> str:
+def parse_component(manifest: Json) -> str:
     """Return what a labelled pod is for: ``node``, ``backup`` or ``recovery``."""
     return str(manifest["metadata"]["labels"].get(names.COMPONENT_LABEL, ""))
 
 
-def worker_of(manifest: Json) -> tuple[str, WorkerPod]:
-    """Return the name of the Job that a pod belongs to, and what matters of the pod."""
+def parse_job_pod(manifest: Json) -> tuple[str, JobPod]:
+    """Return the name of the Job that a pod belongs to, and the pod."""
     metadata, status = manifest["metadata"], manifest.get("status") or {}
     ended = _terminated(status)
-    return metadata["labels"].get(names.JOB_LABEL, ""), WorkerPod(
+    return metadata["labels"].get(names.JOB_LABEL, ""), JobPod(
         name=metadata["name"],
         created_at=metadata.get("creationTimestamp", ""),
         exit_code=ended.get("exitCode"),
@@ -84,7 +84,7 @@ def _trouble(status: Json) -> str:
 
 
 def _terminated(status: Json) -> Json:
-    """Return how a pod's container ended; one whose machine went says it of the pod alone."""
+    """Return how a pod's container ended; if its machine was lost, only the pod has a status."""
     for container in status.get("containerStatuses") or []:
         if ended := (container.get("state") or {}).get("terminated"):
             found: Json = ended
@@ -95,7 +95,7 @@ def _terminated(status: Json) -> Json:
 
 
 def _too_old(status: Json) -> str:
-    """Return the last words of a node that ended, now or before, for want of a newer version."""
+    """Return the last line of a node that stopped, now or before, since its version is too old."""
     for container in status.get("containerStatuses") or []:
         for state in ("state", "lastState"):
             ended = (container.get(state) or {}).get("terminated") or {}

@@ -1,8 +1,8 @@
-"""The ConfigMap with node.toml: what all nodes of a group are told alike. Pure.
+"""The ConfigMap with node.toml: the settings that all nodes of a group share. Pure.
 
 What differs between pods (name, address) comes from the pod's environment. So does the group's id,
 which a node with an empty disk has to know before it joins: it has an entry of its own, since it
-may be recorded anew (`founding.Adoptable`), which is no reason to restart a pod.
+may be recorded again (`bootstrap_state.Adoptable`), which is no reason to restart a pod.
 """
 
 from __future__ import annotations
@@ -48,6 +48,6 @@ def config_map(group: BrokerGroup) -> Manifest:
     }
 
 
-def told_id(data: Mapping[str, str]) -> str:
-    """Return which group the nodes of such a ConfigMap were told to join; empty if none."""
+def configured_group_id(data: Mapping[str, str]) -> str:
+    """Return the group that the nodes with this ConfigMap may join; empty if none."""
     return data.get(GROUP_ID_KEY, "")

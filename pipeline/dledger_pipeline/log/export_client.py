@@ -1,11 +1,11 @@
-"""Client of the node's Export: which ranges to read, and their records, from any node.
+"""Client of a node's Export: how to cut a log into ranges, and the records of a range.
 
-Synchronous, since Spark's workers are; one client belongs to one thread.
+Synchronous, since Spark's workers are; one client belongs to one thread. Used by `entry_ranges` and
+the backup job.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ import numpy as np
 
 from dledger.errors import CorruptRecord, DledgerError
 from dledger.rpc.channel import in_words
+from dledger.rpc.error_table import ARGUMENT_KEY, ERROR_KEY, TRANSIENT
 from dledger.rpc.metadata import by_key
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
@@ -30,6 +31,7 @@ from dledger_pipeline.log.records import RecordBytes
 from dledger_pipeline.log.segments import last_chain
 
 TARGET_BYTES: Final = 64 << 20
+"""Of a range, and so of an object before compression: as much as a segment has by default."""
 
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", 1 << 30),  # a record may be larger than a chunk
@@ -37,18 +39,7 @@ _OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 10_000),
 )
-_TRANSIENT: Final = frozenset(
-    {
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-        grpc.StatusCode.ABORTED,
-        grpc.StatusCode.CANCELLED,
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
-    }
-)
-_CORRUPT: Final = re.compile(
-    r"corrupt record in segment (\S+) at byte offset (\d+): (.*)", re.DOTALL
-)
+_TRANSIENT: Final = TRANSIENT | {grpc.StatusCode.RESOURCE_EXHAUSTED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +73,7 @@ class ExportPlan:
     ranges: tuple[ExportRange, ...]
 
 
-class Exporter:
+class ExportClient:
     """Reads from one node through its peer port (20911). A context manager."""
 
     def __init__(self, address: str, *, timeout_s: float = 60.0) -> None:
@@ -169,7 +160,7 @@ class Exporter:
 
     @contextmanager
     def _streaming(self, request: pb.ExportRequest) -> Iterator[Any]:
-        """Give the stream; whoever stops reading early tells the node so."""
+        """Give the stream, and cancel it at the end, so that the node sees if we stop early."""
         stream = self._stub.Export(request)
         try:
             yield stream
@@ -194,14 +185,14 @@ class Exporter:
 
     @contextmanager
     def _reported(self) -> Iterator[None]:
-        """Turn gRPC's errors into the pipeline's."""
+        """Raise the pipeline's error for gRPC's."""
         try:
             yield
         except grpc.RpcError as error:
             raise _meaning(error, self.address) from error
 
 
-def choose(addresses: Sequence[str], *, timeout_s: float = 5.0) -> str:
+def choose_node(addresses: Sequence[str], *, timeout_s: float = 5.0) -> str:
     """Return the best node to read from: a follower with the highest commit index, else the leader.
 
     Args:
@@ -228,7 +219,7 @@ def _preference(status: pb.StatusResponse) -> tuple[bool, int]:
 def _statuses(
     addresses: Sequence[str], timeout_s: float
 ) -> tuple[dict[str, pb.StatusResponse], list[str]]:
-    """Return what the nodes in a group say of themselves, and why others do not count."""
+    """Return the statuses of the nodes that are in a group, and why the others do not count."""
     channels = {
         address: grpc.insecure_channel(address, options=_OPTIONS)
         for address in dict.fromkeys(addresses)
@@ -276,13 +267,18 @@ def _plan(response: pb.ExportPlanResponse) -> ExportPlan:
 
 
 def _meaning(error: Any, address: str) -> DledgerError:
-    """Return the error that a node meant; it names its class in the trailing metadata."""
-    name = by_key(error.trailing_metadata()).get("dledger-error", "")
-    details = str(error.details())
+    """Return the error that a node meant; it names its class in the trailing metadata.
+
+    Nodes of version 0.1 do not say which segment is corrupt but in their sentence: of these it is
+    an `ExportError` with that sentence.
+    """
+    metadata = by_key(error.trailing_metadata())
+    name = metadata.get(ERROR_KEY, "")
     text = f"{address}: {in_words(error)}"
-    corrupt = _CORRUPT.fullmatch(details)
-    if corrupt:
-        return CorruptRecord(f"{corrupt[1]} of {address}", int(corrupt[2]), corrupt[3])
+    segment, _, rest = str(metadata.get(ARGUMENT_KEY, "")).partition(" ")
+    offset, _, reason = rest.partition(" ")
+    if name == CorruptRecord.__name__ and offset.isdecimal():
+        return CorruptRecord(f"{segment} of {address}", int(offset), reason)
     if error.code() is grpc.StatusCode.OUT_OF_RANGE:
         return RangeNotAvailable(text)
     if name == "WrongGroup":
