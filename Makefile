@@ -78,18 +78,18 @@ mutants: $(STAMP) ## Plant bugs and show which check caught each: make mutants [
 
 sim: $(STAMP) ## Seeded simulator, then producers at its edge: make sim SEEDS=1000 [EDGE_SEEDS=500]
 	$(PY) -m dledger_sim --seeds $(SEEDS)
-	$(PY) -m dledger_sim.edge --seeds $(EDGE_SEEDS)
+	$(PY) -m dledger_sim --edge --seeds $(EDGE_SEEDS)
 
 .PHONY: model
 model: $(STAMP) ## When a damaged end of a log may go: every state of a model, and walks of it on the core
-	$(PY) -m dledger_sim.discard_worlds
+	$(PY) -m tests.raft.discard_worlds
 
 chaos: $(STAMP) ## Real nodes under kills, cuts, I/O errors: make chaos MINUTES=20 [CHAOS_ARGS=...]
 	$(PY) -m e2e.chaos --minutes $(MINUTES) $(CHAOS_ARGS)
 
 .PHONY: paths
 paths: $(STAMP) ## Calls of our own that one message costs: make paths [PATHS_ARGS="--top 20"]
-	$(PY) -m dledger_sim.paths $(PATHS_ARGS)
+	$(PY) -m dledger_sim paths $(PATHS_ARGS)
 
 .PHONY: bench-restart
 bench-restart: $(STAMP) ## A node with a log of 10 GiB: seconds until it votes (needs 11 GiB under build/)

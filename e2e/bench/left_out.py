@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from e2e.bench import overload, soak
-from e2e.bench.markdown import table, with_unit
+from e2e.bench.markdown import paragraph, table, with_unit
 from e2e.bench.rows import Run
 from e2e.bench.targets import P99_MEANWHILE, TARGETS, Target
 from e2e.harness.checks import Bound, Verdict
@@ -24,15 +24,15 @@ _ABOUT: Final = (
 _CATCH_UP: Final = (
     "three nodes and their client share two cores and one disk: the leader's event loop sends a "
     "tick's share of the backlog in one turn, and its syncs wait behind the follower's writes "
-    "(what was tried: [what bounds a catch-up](#what-bounds-a-catch-up))"
+    "(what was tried: [adr 29](adr/0029-a-catch-up-is-paced.md))"
 )
 _GROWTH: Final = (
     "a leader takes some 10 MB more than a follower, so a process that comes to lead in its few "
-    "minutes has grown ([how it is measured](#how-it-is-measured))"
+    "minutes has grown ([how it is measured](internals/benchmarks.md))"
 )
 _UNTYPED: Final = (
     "calls of the flood that expire while they wait in gRPC's core are cancelled there, and "
-    "nothing of ours sees them ([what bounds overload](#what-bounds-overload))"
+    "nothing of ours sees them ([adr 28](adr/0028-a-connection-has-256-calls.md))"
 )
 
 
@@ -57,18 +57,24 @@ class Limit:
 
 def section(bench: Run | None, runs: Sequence[Run]) -> str:
     """Return the page's part about them; see `limits`."""
-    return f"\n### Left out on purpose\n\n{_ABOUT}\n" + table(
-        ["line", "at most", "here", "what bounds it"],
+    found = limits(bench, runs)
+    figures = table(
+        ["line", "at most", "here"],
         [
             [
                 limit.line,
                 with_unit(limit.most, limit.unit),
                 with_unit(limit.here, limit.unit) or Verdict.UNMEASURED.value,
-                limit.cause,
             ]
-            for limit in limits(bench, runs)
+            for limit in found
         ],
     )
+    causes = "".join(
+        paragraph(f"- {' / '.join(each.line for each in found if each.cause == cause)}: {cause}.")
+        for cause in dict.fromkeys(limit.cause for limit in found)
+    )
+    about = f"### Left out on purpose\n\n{paragraph(_ABOUT)}"
+    return f"\n{about}\n{figures}\nWhat bounds them:\n\n{causes}"
 
 
 def limits(bench: Run | None, runs: Sequence[Run]) -> list[Limit]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 
 
@@ -10,6 +11,13 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def paragraph(text: str) -> str:
+    """Return a paragraph, or an item of a list, in lines of at most 120 characters."""
+    behind = "  " if text.startswith("- ") else ""
+    lines = textwrap.wrap(text, 120, subsequent_indent=behind, break_on_hyphens=False)
+    return "\n".join(lines) + "\n"
 
 
 def number(value: float) -> str:

@@ -31,8 +31,8 @@ from pyspark.sql import SparkSession
 
 from dledger.client import Client, Record
 from dledger_pipeline.archive.archive import write_range
-from dledger_pipeline.archive.origin import on_disk
-from dledger_pipeline.archive.placement import placed
+from dledger_pipeline.archive.entry_ranges import on_disk
+from dledger_pipeline.archive.queue_offsets import message_ranges
 from dledger_pipeline.archive.restore import restore
 from dledger_pipeline.jobs.backup import BackupRequest, backup
 from dledger_pipeline.log.records import parse
@@ -226,7 +226,7 @@ def parse_log(subject: Subject, _: Path) -> int:
 
 def read_messages(subject: Subject, _: Path) -> int:
     """Read all messages: parse, place, and parse again to decode."""
-    shares = placed(on_disk(subject.data))
+    shares = message_ranges(on_disk(subject.data))
     return sum(batch.num_rows for share in shares for batch in share.read())
 
 
@@ -248,9 +248,8 @@ def archive(subject: Subject, out: Path) -> int:
 
 def backup_job(subject: Subject, out: Path) -> int:
     """Run the backup job."""
-    request = BackupRequest(
-        endpoints=(subject.admin,), store=out.as_uri(), target_bytes=_TARGET_BYTES
-    )
+    store = Store.open(out.as_uri())
+    request = BackupRequest(endpoints=(subject.admin,), store=store, target_bytes=_TARGET_BYTES)
     records = backup(request, lambda _: None)["records"]
     assert isinstance(records, int)
     return records

@@ -26,7 +26,7 @@ from e2e.bench.failover import FAILOVER
 from e2e.bench.java import NAME as JAVA
 from e2e.bench.left_out import section as left_out
 from e2e.bench.machine import DISK, MACHINE, SYNC
-from e2e.bench.markdown import number, table, with_unit
+from e2e.bench.markdown import number, paragraph, table, with_unit
 from e2e.bench.plots import line_chart, strip_chart
 from e2e.bench.results import RESULTS
 from e2e.bench.rows import OURS, Row, Run, history
@@ -230,8 +230,9 @@ def _about(run: Run) -> str:
     text = (
         f"Run of {run.at}, commit `{run.commit}`: {facts['cpu']}, {facts['cores']} cores, "
         f"{facts['memory_gib']} GiB, Linux {facts['kernel']}, Python {facts['python']}, "
-        f"load {facts['load_before']} before it began.\n"
+        f"load {facts['load_before']} before it began."
     )
+    text = paragraph(text)
     stolen_percent = facts.get("stolen_percent", 0.0)
     if stolen_percent >= _STOLEN_PERCENT:
         text += (
@@ -259,9 +260,8 @@ def _pace(run: Run) -> str:
         for value, (what, there) in zip(measured, _THERE, strict=True)
         if value is not None
     ]
-    return (
-        f"\nBeside the machine that the lines were set on: {', '.join(known)}.\n" if known else ""
-    )
+    beside = f"Beside the machine that the lines were set on: {', '.join(known)}."
+    return f"\n{paragraph(beside)}" if known else ""
 
 
 def _goals(run: Run) -> str:

@@ -42,7 +42,7 @@ from e2e.harness.waiting import HarnessError
 SOAK: Final = "soak"
 GROWTH: Final = "growth of memory, worst process, percent"
 LEFT_OUT: Final = frozenset({GROWTH})
-"""Lines that are known to be missed here, with the cause in docs/performance.md."""
+"""Lines that are known to be missed here; `left_out` has the cause."""
 _KEPT_BYTES: Final = 12 << 30
 """What the three logs may take together, before the oldest segments go."""
 _CLOSED_S: Final = 60.0
@@ -366,7 +366,7 @@ def verdict(figures: Mapping[str, float]) -> list[Bound]:
             "out_of_order": ("batches out of order", 0),
             "failures": ("batches that failed to the caller", 0),
             "behind_percent": (f"looks with {_BEHIND_S:g} s of load waiting, percent", 20),
-            "died": ("nodes that ended by themselves, or not as they were told", 0),
+            "died": ("nodes that ended unasked, or not as they were told", 0),
             "growth_percent": (GROWTH, 5),
             "peak_mb": ("most memory of a node, MB", 300),
         },

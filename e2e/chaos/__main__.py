@@ -3,8 +3,8 @@
     python -m e2e.chaos --minutes 20
     python -m e2e.chaos --minutes 2 --classes bridge,one-way-cut --seed 7
 
-exit codes: 0 nothing is wrong, 1 something is (docs/chaos.md says how to read it), 2 nothing is but
-not all was tried, or wrong usage
+exit codes: 0 nothing is wrong, 1 something is (docs/internals/chaos.md says how to read it), 2
+nothing is but not all was tried, or wrong usage
 """
 
 from __future__ import annotations

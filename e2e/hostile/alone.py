@@ -29,8 +29,8 @@ from dledger_operator.decisions.checks import problems
 from dledger_operator.observed.observed import Observed, Pod
 from dledger_operator.resources import Platform, desired
 from dledger_pipeline.archive.archive import object_name
-from dledger_pipeline.archive.placement import Placement
-from dledger_pipeline.archive.sealed import seal
+from dledger_pipeline.archive.hashed_json import encode_hashed
+from dledger_pipeline.archive.queue_offsets import QueueOffsets
 from dledger_pipeline.log.messages import decode
 from dledger_pipeline.log.records import ENTRY_SCHEMA, RecordBytes, parse
 from e2e.harness.checks import Check, at_most
@@ -97,8 +97,8 @@ def parquet_bomb(work: Path) -> list[Check]:
     }  # fmt: skip
     body = {"group": "orders", "group_id": "gid", "term": 0, "first_index": 1, "last_index": 1,
             "last_timestamp_ms": 0, "files": [row]}  # fmt: skip
-    (folder / "manifests" / f"{1:020}.json").write_bytes(seal(body))
-    (folder / "HEAD").write_bytes(seal({"group_id": "gid", "last_index": 1}))
+    (folder / "manifests" / f"{1:020}.json").write_bytes(encode_hashed(body))
+    (folder / "HEAD").write_bytes(encode_hashed({"group_id": "gid", "last_index": 1}))
     program = (
         "import resource, sys\n"
         "from dledger_pipeline.__main__ import main\n"
@@ -135,7 +135,7 @@ def poison_in_a_backup(work: Path) -> list[Check]:
         )
     )
     try:
-        rows: Any = decode(entries, Placement().add(entries)).num_rows
+        rows: Any = decode(entries, QueueOffsets().add(entries)).num_rows
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the line's value
         rows = f"{type(error).__name__}: {error}"
     return [held("p02: messages read", rows, "2 at least", rows in (2, 3))]
@@ -224,7 +224,7 @@ async def _looked(host: str) -> tuple[float, int]:
     beat = asyncio.create_task(pulse())
     seen = nodes.Nodes("orders")
     try:
-        found: Any = await seen.look({"orders-0": Pod(name="orders-0", ip=host)})
+        found: Any = await seen.poll({"orders-0": Pod(name="orders-0", ip=host)})
         views = found.values() if hasattr(found, "values") else ()
         members = [len(getattr(view, "members", ())) for view in views]
     finally:

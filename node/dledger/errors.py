@@ -133,7 +133,7 @@ class MessageIdConflict(Refused):
         named = f"message id {message_id!r}" if message_id else "the id that was made up for it"
         return cls(
             f"{named} is that of a message with another body that was stored before: this one is "
-            "not stored",
+            "not stored; give it an id of its own",
             rows=(0,),
         )
 
@@ -225,7 +225,7 @@ class NotLeader(Unavailable):
 
     def __init__(self, leader: NodeId | None) -> None:
         super().__init__(
-            f"the group has no leader at the moment{NOTHING_DONE}"
+            f"the group has no leader at the moment: try again{NOTHING_DONE}"
             if leader is None
             else f"this node does not lead the group, node {leader} does{NOTHING_DONE}"
         )
@@ -415,5 +415,8 @@ class DirectoryLocked(StorageError):
     """Another process is using the data directory."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"data directory {path} is in use by another process (its lock is held)")
+        super().__init__(
+            f"data directory {path} is in use by another process"
+            " (its lock is held): end that one, or name another directory"
+        )
         self.path = path

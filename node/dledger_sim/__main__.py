@@ -2,7 +2,8 @@
 
 A failing run prints the command that replays it. ``--shrink`` turns its faults off one by one
 first, and prints the command for what is left. ``--keep-going`` runs the other seeds as well.
-``--core --seed N`` replays a run of the older simulator, which has the Raft core only.
+``--edge`` runs the producers that we ship over the real streams, instead of the group alone.
+``python -m dledger_sim paths`` counts what a message costs in calls, without any fault.
 Every few seconds a line says how far it is; the last one says what all of them did.
 
 exit codes: 0 nothing broke, 1 a seed failed, 2 nothing was checked, or wrong usage
@@ -14,12 +15,20 @@ import argparse
 import os
 import sys
 import time
+from collections import Counter
 
-from dledger_sim import simulator
+from dledger_sim import paths
 from dledger_sim.options import FAULTS
-from dledger_sim.run import Outcome, Run
-from dledger_sim.seeds import Failure, options_of, run_seeds, shrunk, silence, try_seed
-from dledger_sim.stalls import ended_by_force
+from dledger_sim.seeds import (
+    Failure,
+    Outcome,
+    ended_by_force,
+    run_of,
+    run_seeds,
+    shrunk,
+    silence,
+    try_seed,
+)
 
 _REPORT_EVERY_S = 10.0
 _NOTHING_CHECKED = 2
@@ -27,18 +36,18 @@ _NOTHING_CHECKED = 2
 
 def main() -> int:
     """Run seeds; returns the exit code: 0 when something was checked and nothing broke."""
+    if sys.argv[1:2] == ["paths"]:
+        return paths.main(sys.argv[2:])
     arguments = _arguments()
     if not __debug__:
         print("nothing can be checked: this interpreter runs without assertions (python -O)")
         return _NOTHING_CHECKED
-    off = tuple(filter(None, arguments.off.split(",")))
-    if arguments.core:
-        return _core(arguments)
     if arguments.seed is not None:
-        return _one(arguments, off)
+        return _one(arguments, tuple(filter(None, arguments.off.split(","))))
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     tally = _Tally(arguments.seeds)
-    for result in run_seeds(seeds, jobs=arguments.jobs, twice=arguments.twice):
+    edge, twice = arguments.edge, arguments.twice
+    for result in run_seeds(seeds, jobs=arguments.jobs, twice=twice, edge=edge):
         if isinstance(result, Failure):
             _tell(result, shrinks=arguments.shrink)
         tally.add(result)
@@ -55,8 +64,8 @@ class _Tally:
     def __init__(self, seeds: int) -> None:
         self.failed: list[int] = []
         self._seeds = seeds
-        self._mixed = self._stood_still = 0
-        self._ok = self._events = self._terms = self._committed = self._acknowledged = 0
+        self._ok = self._acknowledged = 0
+        self._counts: Counter[str] = Counter()
         self._began_s = self._reported_s = time.monotonic()
 
     def add(self, result: Outcome | Failure) -> None:
@@ -64,12 +73,8 @@ class _Tally:
             self.failed.append(result.seed)
             return
         self._ok += 1
-        self._mixed += result.mixed
-        self._stood_still += result.lost_entry is not None
-        self._events += result.steps
-        self._terms += result.terms
-        self._committed += result.committed
         self._acknowledged += result.acknowledged
+        self._counts.update(result.counts())
 
     def report_if_due(self) -> None:
         now_s = time.monotonic()
@@ -81,19 +86,14 @@ class _Tally:
         done = self._ok + len(self.failed)
         left_min = elapsed_s / done * (self._seeds - done) / 60
         return (
-            f"{self._counts()} of {self._seeds:,}, {done / elapsed_s:.1f} a second, "
+            f"{self._done()} of {self._seeds:,}, {done / elapsed_s:.1f} a second, "
             f"about {left_min:.0f} min left"
         )
 
     def total(self) -> str:
         which = f" (failed: {', '.join(map(str, self.failed))})" if self.failed else ""
-        return (
-            f"{self._counts()} in {time.monotonic() - self._began_s:.0f} s{which}: "
-            f"{self._events:,} events, {self._terms:,} terms, "
-            f"{self._committed:,} entries committed, {self._acknowledged:,} messages acknowledged; "
-            f"{self._mixed:,} with damaged disks and changes of members, "
-            f"{self._stood_still:,} stood still for want of a whole copy"
-        )
+        counts = ", ".join(f"{count:,} {what}" for what, count in self._counts.items())
+        return f"{self._done()} in {time.monotonic() - self._began_s:.0f} s{which}: {counts}"
 
     def exit_code(self) -> int:
         """Return 1 if a seed failed; 2 if no promise was made in all of them: none was kept."""
@@ -104,26 +104,19 @@ class _Tally:
         print("no message was acknowledged in any run: nothing was checked")
         return _NOTHING_CHECKED
 
-    def _counts(self) -> str:
+    def _done(self) -> str:
         return f"{self._ok:,} seeds ok, {len(self.failed):,} failed"
-
-
-def _core(arguments: argparse.Namespace) -> int:
-    """Run one seed of `simulator`; what breaks is raised."""
-    options = simulator.Options(trace=print if arguments.trace else None)
-    print(simulator.Simulation(arguments.seed, options).run())
-    return 0
 
 
 def _one(arguments: argparse.Namespace, off: tuple[str, ...]) -> int:
     if arguments.trace:
         silence()
-        options = options_of(arguments.seed, off)
-        print(f"{options}")
+        run = run_of(arguments.seed, off, edge=arguments.edge, tell=print)
+        print(run.options)
         with ended_by_force():
-            print(Run(arguments.seed, options, tell=print).run())
+            print(run.run())
         return 0
-    result = try_seed(arguments.seed, off)
+    result = try_seed(arguments.seed, off, arguments.edge)
     if isinstance(result, Failure):
         _tell(result, shrinks=arguments.shrink)
         return 1
@@ -140,17 +133,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=300, help="how many seeds to run")
     parser.add_argument("--first", type=int, default=1, help="the first of them")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--edge", action="store_true", help="run producers at the group's edge")
     parser.add_argument("--twice", action="store_true", help="run each twice, and compare")
     parser.add_argument("--keep-going", action="store_true", help="do not end with a failure")
     parser.add_argument("--seed", type=int, help="run this one only")
-    parser.add_argument("--core", action="store_true", help="with --seed: of the core's simulator")
     parser.add_argument("--off", default="", help=f"faults to turn off: {','.join(FAULTS)}")
     parser.add_argument("--shrink", action="store_true", help="find which faults a failure needs")
     parser.add_argument("--trace", action="store_true", help="with --seed: tell what happens")
-    arguments = parser.parse_args()
-    if arguments.core and arguments.seed is None:
-        parser.error("--core replays one run: name it with --seed")
-    return arguments
+    return parser.parse_args()
 
 
 def _tell(failure: Failure, *, shrinks: bool) -> None:

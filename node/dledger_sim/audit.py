@@ -1,16 +1,22 @@
-"""The end of a run: every acknowledged message is there, once, where its producer was told."""
+"""The end of a run: every acknowledged message is there, once, where its producer was told.
+
+At the edge the order counts as well: each queue holds what a sender sent, as it was sent.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.produce import ProduceFrame
-from dledger.errors import DledgerError
+from dledger.errors import DledgerError, OutcomeUnknown
 from dledger.types import Entry
 from dledger_sim.checkers import StuckError, ViolationError
+from dledger_sim.clients import TOPIC, Producer
 from dledger_sim.process import Process
-from dledger_sim.producers import TOPIC, Producer
+from dledger_sim.senders import Told
 
 Place = tuple[int, int]
 """Queue id and queue offset."""
@@ -101,3 +107,44 @@ def _messages(
             for place, (message_id, body) in enumerate(pairs, offset):
                 yield (queue_id, place), frame.client_id, message_id.decode(), body
             offset += count
+
+
+def numbers_stored(process: Process) -> dict[tuple[str, int], list[tuple[int, int]]]:
+    """Return (number, offset) of each sender's messages, by sender and queue, in their order."""
+    found: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
+    for (queue_id, offset), client, _, body in _messages(process, _entries([process])):
+        found[client, queue_id].append((int(body.partition(b" ")[0]), offset))
+    return found
+
+
+def check_order(name: str, sent: Sequence[Told], stored: Sequence[tuple[int, int]]) -> None:
+    """Check what a queue holds of one sender.
+
+    Args:
+        name: The sender's.
+        sent: Its messages to the queue, in the order of sending.
+        stored: Their numbers and offsets, in the order of the queue.
+
+    Raises:
+        ViolationError: One is lost, doubled, out of order, elsewhere, or there though it was told
+            not to be.
+    """
+    numbers = [number for number, _ in stored]
+    for before, after in pairwise(numbers):
+        if before == after:
+            raise ViolationError(f"{name}'s {before} is stored twice")
+        if before > after:
+            raise ViolationError(f"{name}'s {after} is stored behind {before}")
+    offsets = dict(stored)
+    for one in sent:
+        if one.is_acknowledged and one.number not in offsets:
+            raise ViolationError(f"{name}'s {one.number} was acknowledged and is lost")
+        if one.is_acknowledged and one.offset not in (-1, offsets[one.number]):
+            raise ViolationError(f"{name}'s {one.number} is not where it was told to be")
+        if is_refusal(one.error) and one.number in offsets:
+            raise ViolationError(f"{name}'s {one.number} is stored, in spite of {one.error!r}")
+
+
+def is_refusal(error: BaseException | None) -> bool:
+    """Whether a sender was told that its message is not stored."""
+    return isinstance(error, DledgerError) and not isinstance(error, OutcomeUnknown)

@@ -1,6 +1,6 @@
 """A simulated group: processes on one clock and one network, clients, and who watches them.
 
-Implements `process.World` for the nodes and `producers.Service` for the clients.
+Implements `process.World` for the nodes and `clients.Service` for the clients.
 """
 
 from __future__ import annotations
@@ -13,29 +13,28 @@ from zlib import crc32
 from crc32c import crc32c
 
 from dledger.errors import DledgerError, StorageError
-from dledger.raft.messages import AppendRequest, Message
+from dledger.raft.messages import AppendRequest, Message, VoteRequest
 from dledger.raft.quorum import Electorate
 from dledger.replica.driver import Driver
 from dledger.types import Entry, Membership, NodeId, Role
-from dledger_sim.clock import Clock
-from dledger_sim.group_checkers import (
+from dledger_sim.checkers import (
     Commitment,
     ElectionSafety,
     LogTime,
     MembershipHistory,
     OneHistory,
+    StuckError,
+    ViolationError,
+    Votes,
     check_said,
     check_step,
 )
-from dledger_sim.links import Links
+from dledger_sim.clients import Answer, Producer, create_topic, is_error
+from dledger_sim.loop import MS, Clock, S
+from dledger_sim.network import Links, PeerRecords
 from dledger_sim.options import Options
-from dledger_sim.peer_records import PeerRecords
-from dledger_sim.process import GROUP, Process
-from dledger_sim.producers import Answer, Producer, create_topic, is_error
-from dledger_sim.scenario import founding_entry, member, members
+from dledger_sim.process import GROUP, Process, founding_entry, member, members
 
-MS = 1000
-S = 1000 * MS
 _CLIENT_DELAY_US = 2 * MS
 _CALM_JOB_US = 5 * MS
 
@@ -66,6 +65,7 @@ class Cluster:
         self.memberships_ever = MembershipHistory()
         self.commitment = Commitment(self._ever, self.memberships_ever)
         self.log_time = LogTime()
+        self.votes = Votes()
         self._found()
         self.producers = [
             Producer(f"client-{n}", self, options, self.random(f"client {n}"))
@@ -179,6 +179,18 @@ class Cluster:
         there = (one for one in self.known_members() if not one.retired)
         return not any(self.commitment.is_here(one, index) for one in there)
 
+    def stranded(self) -> NodeId | None:
+        """Return a member whose own log knows none of the others that are left.
+
+        Nobody can introduce its leader to it (adr 21): it waits for ever, whole or not.
+        """
+        members = {one.id: one for one in self.known_members() if not one.retired}
+        for node, one in members.items():
+            known = {each.id for each in one.membership()[1].members}
+            if known and len(members) > 1 and not known & (members.keys() - {node}):
+                return node
+        return None
+
     def is_settled(self) -> bool:
         """Whether one membership decides, and no change of it is under way."""
         now, *newer = self.memberships()
@@ -232,6 +244,32 @@ class Cluster:
         process.files.kill()
         self.restart_later(process)
 
+    def revive(self, process: Process) -> None:
+        """Let a node run on, or again, on a disk that works."""
+        process.files.heal()
+        process.files.empty()
+        self.start(process)
+        process.loop.resume()
+
+    def is_whole(self) -> bool:
+        """Whether all members are up and have all that was committed, whole, and one leads."""
+        last, leaders = self.commitment.last_index, self.leaders()
+        return (
+            not self.replacing
+            and all(
+                one.is_up and one.log.is_whole and one.driver.applied_index == last
+                for one in self.members()
+            )
+            and len(leaders) == 1
+            and leaders[0].driver.core.last_index == last
+        )
+
+    def within(self, seconds: int, reached: Callable[[], bool], what: str) -> None:
+        """Let time pass until *reached*. Raises StuckError: it is not, within these seconds."""
+        end_us = self.clock.now_us + seconds * S
+        if not (reached() or self.clock.run_until(end_us, reached)):
+            raise StuckError(f"{what} within {seconds} s")
+
     def crash(self, process: Process, *, kill: bool = False) -> None:
         """Cut a node's power, or kill its process only."""
         if not process.is_up:
@@ -253,6 +291,8 @@ class Cluster:
     def send(self, message: Message) -> None:
         """Carry a message, or lose it."""
         check_said(self.processes.get(message.sender), message)
+        if isinstance(message, VoteRequest):
+            self.votes.asked(message)
         if isinstance(message, AppendRequest):
             self.memberships_ever.appended(e for e in message.entries if e.term == message.term)
         for delay_us in self.links.delays_us(message.sender, message.recipient):
@@ -354,21 +394,37 @@ class Cluster:
         if not process.is_up:
             return
         self.steps += 1
+        counted = process.membership_seen
+        process.membership_seen = process.driver.core.membership
         before = check_step(process)
         now = process.seen
+        self.votes.check(process, before)
+        if now.commit_index > before.commit_index:
+            self.commitment.committed(process, before, counted)
+        if now.term > before.term:
+            self._may_crash(process, self.options.crash_voting)
         if now.role is Role.LEADER and self.elections.elected(process.id, now.term):
             self.note(f"{process.id} leads term {now.term}")
             self.commitment.elected(process, now.term)
-            if self.options.crash_leader and self._crashes.random() < self.options.crash_leader:
-                self.crash_after(self._crashes.randint(1, 200 * MS), process)
+            self._may_crash(process, self.options.crash_leader)
         if now.applied_index > before.applied_index:
             self._advanced(process, before.applied_index, now.applied_index)
         self.memberships_ever.check(process)
+
+    def _may_crash(self, process: Process, part: float) -> None:
+        if part and self._crashes.random() < part:
+            self.crash_after(self._crashes.randint(1, 200 * MS), process)
 
     def _advanced(self, process: Process, before: int, after: int) -> None:
         if after > self.commitment.last_index:
             self.last_commit_us = self.clock.now_us
         self.commitment.advanced(process, before, after, term=process.seen.term)
+
+    def refused(self, process: Process, reason: str) -> None:
+        """Check that a node finds no fault in what a member says, where there is none."""
+        self.note(f"{process.id} refuses a message: {reason}")
+        if not (self.options.mangle or self.options.damages):
+            raise ViolationError(f"{process.id} refuses a message of a member: {reason}")
 
     def died(self, process: Process, error: BaseException) -> None:
         """Restart a process that ended itself, as whoever supervises it does."""

@@ -1,37 +1,27 @@
 """Order and once at the edge: what producers were told, against what the queues hold.
 
 Each seed draws small bounds everywhere: the queue of commands, the uncommitted bytes, the windows
-of clients and streams, the ids that are remembered; then disks that stall, leaders that change and
-connections that break, and strangers who take ids, under the producers that we ship.
-``python -m dledger_sim.edge --seeds 500``
+of clients and streams, the ids that are remembered; then disks that stall, leaders that change
+and connections that break, and strangers who take ids, under the producers that we ship.
+``python -m dledger_sim --edge`` runs many.
 """
 
 from __future__ import annotations
 
-import argparse
-import gc
-import sys
-import traceback
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from random import Random
 
-from dledger.broker.produce import ProduceFrame
-from dledger.errors import DledgerError, MessageIdConflict, MessageRejected, OutcomeUnknown
+from dledger.errors import MessageIdConflict, MessageRejected, OutcomeUnknown
 from dledger.requests.config import GatewayConfig, StreamBounds
-from dledger_sim.audit import audit
-from dledger_sim.checkers import ViolationError
-from dledger_sim.cluster import Cluster, S
-from dledger_sim.makers import Maker, draws_one
+from dledger_sim.audit import audit, check_order, is_refusal, numbers_stored
+from dledger_sim.clients import TOPIC, Maker
+from dledger_sim.cluster import Cluster
+from dledger_sim.loop import S
 from dledger_sim.nemesis import Nemesis
-from dledger_sim.options import Options
+from dledger_sim.options import Options, draws_makes
 from dledger_sim.process import Process
-from dledger_sim.producers import TOPIC
-from dledger_sim.seeds import silence
-from dledger_sim.senders import KINDS, Sender, SenderOptions, Told
-from dledger_sim.strangers import FIRST_STOLEN, Stranger
+from dledger_sim.senders import FIRST_STOLEN, KINDS, Sender, SenderOptions, Stranger
 from dledger_sim.wire import Wire, WireOptions
 
 _FAULTY_S = 6
@@ -40,8 +30,6 @@ _WHOLE_S = 30
 _WITH_STRANGERS = 0.5
 _TAKEN = (MessageIdConflict, MessageRejected)
 """What a sender is told of a message whose id was taken."""
-_REPORT_EVERY = 50
-"""Seeds, of a quarter of a second each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +41,20 @@ class EdgeOptions:
     streams: StreamBounds
     senders: tuple[SenderOptions, ...]
     strangers: bool = False
+
+    @classmethod
+    def of(cls, seed: int) -> EdgeOptions:
+        """Return what a seed draws."""
+        drawn = cls.draw(Random(f"{seed}/edge"))
+        return replace(drawn, group=replace(drawn.group, makes=draws_makes(seed)))
+
+    def without(self, *faults: str) -> EdgeOptions:
+        """Return the same with some faults of the group turned off."""
+        return replace(self, group=self.group.without(*faults))
+
+    def active(self) -> tuple[str, ...]:
+        """Return the names of the group's faults that may happen."""
+        return self.group.active()
 
     @classmethod
     def draw(cls, rng: Random) -> EdgeOptions:
@@ -99,11 +101,6 @@ class EdgeOptions:
                 _sender(rng, large=large, remembered=remembered) for _ in range(rng.randint(1, 3))
             ),
         )
-
-
-def _drawn(seed: int) -> EdgeOptions:
-    drawn = EdgeOptions.draw(Random(f"{seed}/edge"))
-    return replace(drawn, group=replace(drawn.group, makes=draws_one(seed)))
 
 
 def _group(rng: Random, *, large: bool, remembered: int) -> Options:
@@ -155,13 +152,29 @@ class Outcome:
     refused: int
     conflicts: int
 
+    def counts(self) -> dict[str, int]:
+        """Return what is summed up for many runs."""
+        return {
+            "messages acknowledged": self.acknowledged,
+            "of unknown outcome": self.unknown,
+            "refused": self.refused,
+            "of them by an id that was taken": self.conflicts,
+            "terms": self.terms,
+        }
+
 
 class EdgeRun:
     """A run of one seed."""
 
-    def __init__(self, seed: int, options: EdgeOptions | None = None) -> None:
-        self.options = options or _drawn(seed)
-        self.cluster = Cluster(seed, self.options.group)
+    def __init__(
+        self,
+        seed: int,
+        options: EdgeOptions | None = None,
+        *,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        self.options = options or EdgeOptions.of(seed)
+        self.cluster = Cluster(seed, self.options.group, tell=tell)
         config = GatewayConfig(streams=self.options.streams)
         self.wire = Wire(self.cluster, self.options.wire, config)
         self.senders = [
@@ -183,7 +196,7 @@ class EdgeRun:
         """
         cluster = self.cluster
         cluster.begin()
-        self._within(_WHOLE_S, self._has_topic, "the group makes no topic")
+        cluster.within(_WHOLE_S, self._has_topic, "the group makes no topic")
         for sender in self.senders:
             sender.start()
         for stranger in self.strangers:
@@ -195,10 +208,10 @@ class EdgeRun:
         cluster.clock.run_until(cluster.clock.now_us + _FAULTY_S * S)
         self._heal()
         maker.stop()
-        self._within(
+        cluster.within(
             _ANSWERED_S, lambda: all(one.is_done for one in self.senders), "sends stay unanswered"
         )
-        self._within(_WHOLE_S, self._is_whole, "the nodes do not apply the same entries")
+        cluster.within(_WHOLE_S, cluster.is_whole, "the nodes do not apply the same entries")
         audit(cluster.members(), [])
         self._check(cluster.members()[0])
         told = [one for sender in self.senders for one in sender.sent]
@@ -207,7 +220,7 @@ class EdgeRun:
             terms=cluster.elections.terms,
             acknowledged=sum(one.is_acknowledged for one in told),
             unknown=sum(isinstance(one.error, OutcomeUnknown) for one in told),
-            refused=sum(_is_refusal(one.error) for one in told),
+            refused=sum(is_refusal(one.error) for one in told),
             conflicts=sum(isinstance(one.error, _TAKEN) for one in told),
         )
 
@@ -219,132 +232,21 @@ class EdgeRun:
         cluster.calm = cluster.links.calm = True
         cluster.links.heal()
         for process in list(cluster.processes.values()):
-            process.files.heal()
-            process.files.empty()
-            cluster.start(process)
-            process.loop.resume()
-
-    def _is_whole(self) -> bool:
-        last, leaders = self.cluster.commitment.last_index, self.cluster.leaders()
-        return (
-            all(one.is_up and one.driver.applied_index == last for one in self.cluster.members())
-            and len(leaders) == 1
-            and leaders[0].driver.core.last_index == last
-        )
-
-    def _within(self, seconds: int, reached: Callable[[], bool], what: str) -> None:
-        clock = self.cluster.clock
-        if not (reached() or clock.run_until(clock.now_us + seconds * S, reached)):
-            raise ViolationError(f"{what} within {seconds} s")
+            cluster.revive(process)
 
     def _check(self, process: Process) -> None:
         """Compare each queue with what was sent to it, sender by sender."""
-        stored = _stored(process)
+        stored = numbers_stored(process)
         for sender in self.senders:
             for queue_id in range(sender.options.queues):
                 sent = [one for one in sender.sent if one.queue_id == queue_id]
                 found = stored.get((sender.name, queue_id), [])
-                check(sender.name, sent, [one for one in found if one[0] < FIRST_STOLEN])
+                check_order(sender.name, sent, [one for one in found if one[0] < FIRST_STOLEN])
         for stranger in self.strangers:
             name = stranger.victim.name
             for queue_id in range(stranger.victim.options.queues):
                 sent = [one for one in stranger.sent if one.queue_id == queue_id]
                 found = sorted(stored.get((name, queue_id), []))
-                check(f"{name}'s thief", sent, [one for one in found if one[0] >= FIRST_STOLEN])
-
-
-def check(name: str, sent: list[Told], stored: list[tuple[int, int]]) -> None:
-    """Check what a queue holds of one sender.
-
-    Args:
-        name: The sender's.
-        sent: Its messages to the queue, in the order of sending.
-        stored: Their numbers and offsets, in the order of the queue.
-
-    Raises:
-        ViolationError: One is lost, doubled, out of order, elsewhere, or there though it was told
-            not to be.
-    """
-    numbers = [number for number, _ in stored]
-    for before, after in pairwise(numbers):
-        if before == after:
-            raise ViolationError(f"{name}'s {before} is stored twice")
-        if before > after:
-            raise ViolationError(f"{name}'s {after} is stored behind {before}")
-    offsets = dict(stored)
-    for one in sent:
-        if one.is_acknowledged and one.number not in offsets:
-            raise ViolationError(f"{name}'s {one.number} was acknowledged and is lost")
-        if one.is_acknowledged and one.offset not in (-1, offsets[one.number]):
-            raise ViolationError(f"{name}'s {one.number} is not where it was told to be")
-        if _is_refusal(one.error) and one.number in offsets:
-            raise ViolationError(f"{name}'s {one.number} is stored, in spite of {one.error!r}")
-
-
-def _is_refusal(error: BaseException | None) -> bool:
-    """Whether a sender was told that its message is not stored."""
-    return isinstance(error, DledgerError) and not isinstance(error, OutcomeUnknown)
-
-
-def _stored(process: Process) -> dict[tuple[str, int], list[tuple[int, int]]]:
-    """Return (number, offset) of each message, by sender and queue, in the order of the queue."""
-    found: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
-    for queue_id, queue in enumerate(process.state.broker.topics.queues(TOPIC)):
-        offset = queue.first
-        while offset < queue.end:
-            position, count = queue.stretch(offset)
-            payload = position.payload
-            (entry,) = process.log.read(payload.index, payload.index, 0)
-            frame = ProduceFrame(entry.data, payload.start, payload.end)
-            bodies = frame.bodies()[position.row : position.row + count]
-            found[frame.client_id, queue_id] += [
-                (int(body.partition(b" ")[0]), place) for place, body in enumerate(bodies, offset)
-            ]
-            offset += count
-    return found
-
-
-def run_seed(seed: int, options: EdgeOptions | None = None) -> Outcome:
-    """Run one seed without the pauses of the garbage collector; see `EdgeRun.run`."""
-    gc.disable()
-    try:
-        return EdgeRun(seed, options).run()
-    finally:
-        gc.enable()
-        gc.collect()  # a world is one large cycle: 40 MB a seed would wait for a full collection
-
-
-def main() -> int:
-    """Run seeds; returns the exit code: 0 when nothing broke."""
-    parser = argparse.ArgumentParser(prog="python -m dledger_sim.edge", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=500, help="how many seeds to run")
-    parser.add_argument("--first", type=int, default=1, help="the first of them")
-    arguments = parser.parse_args()
-    if not __debug__:
-        parser.error("without assertions most checks do nothing; run it without -O")
-    silence()
-    failed, outcomes = list[int](), list[Outcome]()
-    for seed in range(arguments.first, arguments.first + arguments.seeds):
-        try:
-            outcomes.append(run_seed(seed))
-            if len(outcomes) % _REPORT_EVERY == 0:
-                print(f"{len(outcomes)} seeds ok of {arguments.seeds}", flush=True)
-        except Exception:  # noqa: BLE001 - whatever broke, the seed must be told
-            failed.append(seed)
-            print(traceback.format_exc(), _drawn(seed))
-            print(
-                f"seed {seed} failed; replay: python -m dledger_sim.edge --first {seed} --seeds 1"
-            )
-    print(
-        f"{len(outcomes)} seeds ok, {len(failed)} failed {failed or ''}: "
-        f"{sum(one.acknowledged for one in outcomes):,} messages acknowledged, "
-        f"{sum(one.unknown for one in outcomes):,} of unknown outcome, "
-        f"{sum(one.refused for one in outcomes):,} refused, "
-        f"{sum(one.conflicts for one in outcomes):,} of them by an id that was taken, "
-        f"{sum(one.terms for one in outcomes):,} terms"
-    )
-    return int(bool(failed) or not outcomes)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+                check_order(
+                    f"{name}'s thief", sent, [one for one in found if one[0] >= FIRST_STOLEN]
+                )

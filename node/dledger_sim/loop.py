@@ -1,27 +1,78 @@
-"""A simulated asyncio event loop: one for each life of a process, all on one virtual clock.
+"""Simulated time, and an asyncio event loop for each life of a process, all on one virtual clock.
 
-What the shipped driver asks of a loop, and nothing else: callbacks, timers, futures, tasks and
-jobs for executors. A job takes virtual time; it runs at one moment of that time and is reported
-at its end, so that effects on disk may be older than what the loop knows of them. `kill` ends
-everything at once, as the end of a process does; `pause` lets time pass without it (SIGSTOP).
+What is due next happens next; the order of ties is the order of asking. A loop has what the
+shipped driver asks of one, and nothing else: callbacks, timers, futures, tasks and jobs for
+executors. A job takes virtual time; it runs at one moment of that time and is reported at its
+end, so that effects on disk may be older than what the loop knows of them. `kill` ends everything
+at once, as the end of a process does; `pause` lets time pass without it (SIGSTOP).
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 from asyncio.events import _set_running_loop
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 from weakref import WeakSet
 
-from dledger_sim.clock import Clock
+MS: Final = 1000
+S: Final = 1000 * MS
+"""In the unit of simulated time, a microsecond."""
+MAX_AT_ONCE: Final = 100_000
+"""Actions at one moment; more of them are a circle, and time would stand still for ever."""
+MAX_ACTIONS: Final = 20_000_000
+"""In a whole run, which takes some ten thousand."""
+
+
+class StalledError(BaseException):
+    """A run goes on for ever. No `Exception`: what catches those in a node is not to catch it."""
+
+
+class Clock:
+    """A queue of actions by time, in microseconds."""
+
+    def __init__(self) -> None:
+        self.now_us = 0
+        self._count = self._done = self._done_before = 0
+        self._queue: list[tuple[int, int, Callable[[], None]]] = []
+
+    def after(self, delay_us: int, action: Callable[[], None]) -> None:
+        """Let *action* happen after a delay."""
+        self._count += 1
+        heapq.heappush(self._queue, (self.now_us + delay_us, self._count, action))
+
+    def run_until(self, end_us: int, stop: Callable[[], bool] | None = None) -> bool:
+        """Let time pass up to *end_us*; returns whether *stop* became true before.
+
+        Raises:
+            StalledError: Time stands still, or the run has too many actions.
+        """
+        while self._queue and self._queue[0][0] <= end_us:
+            at_us, _, action = heapq.heappop(self._queue)
+            self._count_action(at_us)
+            action()
+            if stop is not None and stop():
+                return True
+        self.now_us = end_us
+        return False
+
+    def _count_action(self, at_us: int) -> None:
+        if at_us > self.now_us:
+            self._done_before = self._done
+        self.now_us = at_us
+        self._done += 1
+        if self._done - self._done_before > MAX_AT_ONCE:
+            raise StalledError(f"{MAX_AT_ONCE} actions, and it is still {at_us} us")
+        if self._done > MAX_ACTIONS:
+            raise StalledError(f"{MAX_ACTIONS} actions by {at_us} us")
+
 
 T = TypeVar("T")
-_S = 1_000_000
 
 
 @dataclass(slots=True)
@@ -171,7 +222,7 @@ class ProcessLoop:
 
     def time(self) -> float:
         """Return seconds since the simulation began."""
-        return self._clock.now_us / _S
+        return self._clock.now_us / S
 
     def call_soon(
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
@@ -279,4 +330,4 @@ def _whole_us(delay_s: float) -> int:
 
     Else whoever waits for the rest of a time, again and again, would wait for ever.
     """
-    return max(1, round(delay_s * _S)) if delay_s > 0 else 0
+    return max(1, round(delay_s * S)) if delay_s > 0 else 0

@@ -1,17 +1,35 @@
-"""Makes things go wrong: each kind of fault of `Options`, at random times."""
+"""Makes things go wrong: each kind of fault of `Options`, at random times.
+
+*Members* come and go as an administrator has it (`replica.member_change`), asked of whoever
+leads; the outcome does not matter. A wiped disk comes back as another node under its old name;
+that is asked for again until it is done, and one at a time, so that a quorum of the disks is
+always there.
+
+*Rot* damages what disks hold, and an atlas keeps it repairable. A record may be damaged on a
+minority of the disks only; which minority comes out for each stretch of the log by who is damaged
+there first (after TigerBeetle's fault atlas). It is a minority of the smallest electorate that
+counts then, of the halves of each membership that may decide: a quorum of it may be all who have
+the entry. So of every committed entry a whole copy survives, as long as no voters leave. A group
+that shrinks afterwards may be left with damaged copies alone; then it stands still, rightly
+(`Cluster.lost_entry`). Until the first entry is committed nothing is damaged: the founder's disk
+may hold the only copy. What is damaged was synced: flipped bits, a write that went to another
+place, or a sync that lied, so that the power takes what it should have kept.
+"""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
 from dledger.errors import DledgerError
 from dledger.files.memory_files import Fault
-from dledger_sim.cluster import Cluster, S
-from dledger_sim.members import Members
-from dledger_sim.process import Process
-from dledger_sim.rot import Rot
+from dledger.replica.member_change import MemberChange, carry_out
+from dledger.types import Member, Membership, NodeId
+from dledger_sim.cluster import Cluster
+from dledger_sim.loop import MS, S
+from dledger_sim.process import LOG, Process
 
 _OPERATIONS: Final = ("pread", "pwritev", "fdatasync", "rename", "open", "fsync_dir", "remove")
 
@@ -142,3 +160,168 @@ def _step_down(process: Process) -> None:
 
 def _campaign(process: Process) -> None:
     process.driver.campaign()
+
+
+_TIMEOUT_S = 2.0
+_AGAIN_US = 300 * MS
+_SPARES = 2
+_LEAST_FOR_WIPES = 3
+
+
+class Members:
+    """Asks for changes of the membership."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._rng = cluster.random("members")
+        self._most = len(cluster.processes) + _SPARES
+
+    def change(self) -> None:
+        """Ask whoever leads for a new learner, or to remove some members; perhaps the leader.
+
+        Not while a wiped one is being replaced: with another gone there may be no quorum left.
+        """
+        if self._cluster.replacing:
+            return
+        for leader in self._cluster.leaders():
+            self._ask(leader, self._draw(leader))
+
+    def _draw(self, leader: Process) -> MemberChange:
+        now = leader.driver.core.membership
+        if len(now.members) < self._most and self._rng.random() < 0.6:
+            return MemberChange(add=(self._cluster.add_node().member,))
+        most = max(1, len(now.members) - 1)
+        gone = self._rng.sample(now.members, self._rng.randint(1, min(2, most)))
+        return MemberChange(remove=tuple(one.id for one in gone))
+
+    def _ask(self, leader: Process, change: MemberChange) -> None:
+        self._cluster.note(f"{leader.id} is asked for {_sentence(change)}")
+
+        async def ask() -> None:
+            try:
+                await carry_out(leader.driver, change, timeout_s=_TIMEOUT_S)
+            except DledgerError as error:
+                self._cluster.note(f"{leader.id} answers: {error}")
+
+        leader.loop.run(lambda: leader.loop.create_task(ask()))
+
+    def wipe(self) -> None:
+        """Wipe a voter's disk, if the others can spare it, and have it replaced."""
+        cluster = self._cluster
+        voters = cluster.memberships()[0].voter_ids
+        if not cluster.is_settled() or len(voters) < _LEAST_FOR_WIPES or cluster.replacing:
+            return  # of a group that shrinks, the old half may be two, which cannot spare one
+        lost = cluster.processes.get(self._rng.choice(sorted(voters)))
+        if lost is None or lost.retired:
+            return
+        cluster.note(f"{lost.id} loses its disk")
+        cluster.discard(lost)
+        fresh = cluster.add_node(lost.member.name)
+        cluster.replacing.add(lost.id)
+        self._replace(lost.id, fresh.member)
+
+    def _replace(self, old: NodeId, new: Member) -> None:
+        """Ask for a replacement again and again, until no node counts on the old one."""
+        cluster = self._cluster
+        if all(old not in {one.id for one in known.members} for known in cluster.memberships()):
+            cluster.replacing.discard(old)
+            return
+        for leader in cluster.leaders():
+            self._ask(leader, MemberChange(add=(new,), remove=(old,)))
+        cluster.clock.after(_AGAIN_US, lambda: self._replace(old, new))
+
+
+def _sentence(change: MemberChange) -> str:
+    come = "".join(f" +{one.id}" for one in change.add)
+    return f"members{come}{''.join(f' -{one}' for one in change.remove)}"
+
+
+_STRETCH: Final = 8
+_NEWEST: Final = 3
+
+Place = tuple[Path, int, int]
+"""A record: its file, the offset there and the length, in bytes."""
+
+
+class Atlas:
+    """Which disks have lost something of which stretch of the log; a repair does not count."""
+
+    def __init__(self) -> None:
+        self._damaged: dict[int, set[NodeId]] = {}
+
+    def allows(self, node: NodeId, index: int, memberships: Sequence[Membership]) -> bool:
+        """Whether this node's copy of this entry may be damaged; if so, it is, from now on.
+
+        Args:
+            node: Whose.
+            index: Which.
+            memberships: Those that may decide. Learners count, who may become voters as they are.
+        """
+        damaged = self._damaged.setdefault(index // _STRETCH, set())
+        present = {node, *(member.id for one in memberships for member in one.members)}
+        halves = [half for one in memberships for half in (one.voter_ids, one.outgoing_ids) if half]
+        smallest = min(map(len, halves), default=0)
+        allowed = len((damaged | {node}) & present) <= (smallest - 1) // 2
+        if allowed:
+            damaged.add(node)
+        return allowed
+
+
+class Rot:
+    """Damages records that the atlas allows."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._rng = cluster.random("rot")
+        self._atlas = Atlas()
+
+    def flip(self, process: Process) -> None:
+        """Flip a bit of one record."""
+        for path, offset, size in self._draw(process, 1):
+            at = offset + self._rng.randrange(size)
+            process.files.contents(path)[at] ^= 1 << self._rng.randrange(8)
+
+    def misdirect(self, process: Process) -> None:
+        """Put the bytes of one record into the place of another."""
+        places = self._draw(process, 2)
+        if len(places) > 1:
+            (path, offset, size), (source, start, length) = places
+            copied = min(size, length)
+            data = process.files.contents(source)[start : start + copied]
+            process.files.contents(path)[offset : offset + copied] = data
+
+    def lie(self, process: Process) -> None:
+        """Cut a node's power, and lose some of what it had synced last."""
+        newest = process.log.synced_index
+        places = self._places(process, range(max(1, newest - _NEWEST), newest + 1))
+        if not process.is_up:
+            return
+        self._cluster.crash(process)
+        self._cluster.restart_later(process)
+        for path, offset, size in places:
+            process.files.contents(path)[offset : offset + size] = bytes(size)
+
+    def _draw(self, process: Process, count: int) -> list[Place]:
+        log = process.log
+        if log.synced_index < log.first_index:
+            return []
+        drawn = [self._rng.randint(log.first_index, log.synced_index) for _ in range(count)]
+        return self._places(process, drawn)
+
+    def _places(self, process: Process, indexes: Sequence[int]) -> list[Place]:
+        if not process.is_up or not self._cluster.commitment.last_index:
+            return []
+        places: list[Place] = []
+        memberships = self._cluster.memberships()
+        for index in indexes:
+            if index < process.log.first_index:
+                continue
+            try:
+                extent, _ = process.log.read_extent(index, index, 1)
+            except (DledgerError, OSError):
+                continue
+            if not self._atlas.allows(process.id, index, memberships):
+                continue
+            self._cluster.note(f"{process.id} loses its copy of {index}")
+            places.append((LOG / extent.segment.name, extent.offset, extent.size_bytes))
+        return places

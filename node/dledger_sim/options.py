@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from random import Random
 from typing import Any, Final
 
 _DAMAGE: Final = ("rot_s", "misdirect_s", "lie_s")
+_MAKES: Final = 0.4
+
+
+def draws_makes(seed: int) -> bool:
+    """Whether topics and groups come and go in a run; nothing else of it depends on that."""
+    return Random(f"{seed}/makes").random() < _MAKES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +36,7 @@ class Options:
         remembered_ids: Message ids of a client that are remembered; 0: the shipped number. Only
             without snapshots: what reads one goes by the shipped number.
         faulty_s: How long there are faults.
+        storm: Whether whoever leads, or believes so, is always busy, and recovery is short.
         delay_ms: The longest ordinary delay of a message.
         sync_ms: The longest ordinary job on a disk.
         loss: Part of the messages that are lost.
@@ -45,6 +52,7 @@ class Options:
         power_cut_s: Mean seconds between power cuts of all nodes.
         crash_writing: Part of the disk jobs in the middle of which the node loses power.
         crash_leader: Part of the new leaders that lose power soon.
+        crash_voting: Part of the nodes that lose power soon after they entered a term.
         pause_s: Mean seconds between pauses of a process (SIGSTOP).
         clock_jump_s: Mean seconds between jumps of a wall clock.
         hint_s: Mean seconds between broken connections.
@@ -74,6 +82,7 @@ class Options:
     entry_kib: int = 0
     remembered_ids: int = 0
     faulty_s: int = 8
+    storm: bool = field(default=False, repr=False)
     delay_ms: int = 5
     sync_ms: int = 10
     loss: float = 0.0
@@ -89,6 +98,7 @@ class Options:
     power_cut_s: float = 0.0
     crash_writing: float = 0.0
     crash_leader: float = 0.0
+    crash_voting: float = field(default=0.0, repr=False)
     pause_s: float = 0.0
     clock_jump_s: float = 0.0
     hint_s: float = 0.0
@@ -104,25 +114,60 @@ class Options:
     makes: bool = False
 
     @classmethod
+    def of(cls, seed: int) -> Options:
+        """Return what a seed draws."""
+        return replace(cls.draw(Random(f"{seed}/options")), makes=draws_makes(seed))
+
+    @classmethod
     def draw(cls, rng: Random) -> Options:
         """Draw a mix: each kind of fault is absent, rare or frequent.
 
-        In a third of the runs disks are damaged, in a third members come and go, in a third both.
+        In a third of the runs disks are damaged, in a third members come and go, in a third both;
+        two fifths of all, out of the first two thirds, become storms on good disks.
         But none is wiped where others are damaged: those two copies may be all that there were.
         """
         drawn = cls._draw(rng)
         drawn = replace(drawn, mangle=Random(repr(drawn)).choice((0.0, 0.0, 0.01, 0.1)))
-        which = rng.random()
+        which, storms = rng.random(), Random(f"{drawn!r} storms")
         if which < 1 / 3:
-            return drawn.without(*_DAMAGE)
+            drawn = drawn.without(*_DAMAGE)
+            return drawn.as_storm(storms) if storms.random() < 3 / 4 else drawn
         if which >= 2 / 3:
-            return drawn.without("change_s", "wipe_s")
+            drawn = drawn.without("change_s", "wipe_s")
+            return drawn.as_storm(storms) if storms.random() < 1 / 2 else drawn
         rot_s, change_s = rng.choice((2.0, 0.5)), rng.choice((3.0, 1.0))
         return replace(
             drawn,
             rot_s=drawn.rot_s if drawn.damages else rot_s,
             change_s=drawn.change_s or change_s,
             wipe_s=0.0,
+        )
+
+    def as_storm(self, rng: Random) -> Options:
+        """Return the same group on good disks with many leaders, one after and beside another."""
+        calm = self.without(*(name for name in FAULTS if name != "tight"))
+        return replace(
+            calm,
+            storm=True,
+            clients=1,
+            batch=4,
+            delay_ms=rng.choice((2, 20, 100)),
+            sync_ms=rng.choice((2, 20, 200)),
+            loss=rng.choice((0.0, 0.01, 0.2)),
+            duplicate=rng.choice((0.0, 0.01, 0.2)),
+            straggle=rng.choice((0.0, 0.01, 0.1)),
+            reorder=True,
+            stall=rng.choice((0.0, 0.01, 0.1)),
+            crash_writing=rng.choice((0.0, 0.0, 0.01)),
+            crash_leader=rng.choice((0.0, 0.0, 0.8)),
+            crash_voting=rng.choice((0.0, 0.0, 0.2)),
+            crash_s=rng.choice((0.0, 5.0, 1.0)),
+            power_cut_s=rng.choice((0.0, 6.0)),
+            partition_s=rng.choice((0.0, 5.0, 1.5)),
+            pause_s=rng.choice((0.0, 5.0, 1.5)),
+            hint_s=rng.choice((0.0, 5.0, 0.5)),
+            order_s=rng.choice((0.0, 5.0, 1.5)),
+            change_s=rng.choice((0.0, 0.0, 3.0, 1.0)),
         )
 
     @classmethod
@@ -193,6 +238,8 @@ class Options:
 
 
 FAULTS: Final = tuple(
-    one.name for one in fields(Options) if one.default is False or isinstance(one.default, float)
+    one.name
+    for one in fields(Options)
+    if one.name != "storm" and (one.default is False or isinstance(one.default, float))
 )
 """The fields of `Options` that are faults (or, as *tight*, make things harder)."""

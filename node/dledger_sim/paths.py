@@ -1,11 +1,12 @@
 """What a message costs in calls: entries into functions of our own, counted on a simulated group.
 
-    python -m dledger_sim.paths [--top 20] [--json]
+    python -m dledger_sim paths [--top 20] [--json]
 
 A leader and two followers with the shipped gateway, driver, disk, log and peer codec, in virtual
 time: no clock, no thread and no socket has a say, so a figure is the same on each machine and in
-each run. It leaves out gRPC and the sockets. An entry is a call of a function, or a resumption of a
-generator or coroutine, in package ``dledger``. In any thread: the disk's are the simulator's jobs.
+each run. It leaves out gRPC and the sockets. An entry is a call of a function, or a resumption of
+a generator or coroutine, in package ``dledger``. In any thread: the disk's are the simulator's
+jobs.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from dledger.raft.messages import Message
 from dledger.requests.config import GatewayConfig
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
 from dledger.types import Entry, NodeId
-from dledger_sim.cluster import MS, Cluster, S
+from dledger_sim.cluster import Cluster
+from dledger_sim.loop import MS, S
 from dledger_sim.options import Options
 from dledger_sim.process import Process
 from dledger_sim.wire import Wire, WireOptions, handler_of
@@ -343,14 +345,14 @@ def _check(status: Any) -> None:
         raise AssertionError(f"{definition.Code.Name(status.code)}: {status.message}")
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """Print the figures."""
     parser = argparse.ArgumentParser(
-        prog="dledger_sim.paths", description=__doc__, formatter_class=_KEPT
+        prog="python -m dledger_sim paths", description=__doc__, formatter_class=_KEPT
     )
     parser.add_argument("--top", type=int, default=0, help="functions shown for each figure")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     lines = Paths().lines()
     if options.json:
         print(json.dumps({line.what: round(line.entries, 1) for line in lines}, indent=2))
@@ -360,7 +362,3 @@ def main() -> int:
         for name, count in line.by_function[: options.top]:
             print(f"           {count:7.1f}  {name}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

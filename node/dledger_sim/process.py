@@ -1,12 +1,13 @@
 """One node of a simulated group: its disk, and the life of its process.
 
-What `dledger.server.node` wires to real clocks, files and threads is wired to simulated ones here:
-the same driver, disk, log view, commit log, hard state file and broker state.
+What `dledger.server.node` wires to real clocks, files and threads is wired to simulated ones
+here: the same driver, disk, log view, commit log, hard state file and broker state.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
@@ -15,6 +16,8 @@ from pathlib import Path
 from random import Random
 from typing import Final, Protocol
 
+from crc32c import crc32c
+
 from dledger.broker.deduplication import DeduplicationWindow
 from dledger.broker.state import BrokerState
 from dledger.common.limits import MAX_IDS_OF_CLIENT
@@ -22,6 +25,7 @@ from dledger.common.metrics import NodeMetrics
 from dledger.common.work_thread import Done
 from dledger.errors import NodeRemoved, StorageError
 from dledger.files.files import DiskUsage
+from dledger.files.memory_files import MemoryFiles
 from dledger.raft import invariants
 from dledger.raft.config import RaftConfig
 from dledger.raft.messages import Message
@@ -39,11 +43,48 @@ from dledger.store.hard_state import NAME as HARD_STATE
 from dledger.store.hard_state import HardStateFile, decode_hard_state
 from dledger.store.identity import LOG_DIRECTORY, join, load_identity, load_or_format
 from dledger.store.snapshot_files import SNAPSHOT_DIRECTORY, SnapshotFiles
-from dledger.types import Entry, HardState, Member, Membership, NodeId
-from dledger_sim.clock import Clock
-from dledger_sim.loop import ProcessLoop
+from dledger.types import Entry, EntryKind, HardState, Member, Membership, NodeId
+from dledger_sim.loop import Clock, ProcessLoop
 from dledger_sim.options import Options
-from dledger_sim.sim_files import SimFiles
+
+_CAPACITY_BYTES = 1 << 40
+
+
+class SimFiles(MemoryFiles):
+    """`MemoryFiles` that count calls down to the moment the power fails."""
+
+    def __init__(self) -> None:
+        super().__init__(capacity_bytes=_CAPACITY_BYTES)
+        self._calls_left: int | None = None
+
+    def cut_after(self, calls: int) -> None:
+        """Let every call fail after the next *calls*, until `crash` or `kill`."""
+        self._calls_left = calls
+
+    def fill(self, room_bytes: int) -> None:
+        """Leave room for no more than this."""
+        self.capacity_bytes = self._used_bytes() + room_bytes
+
+    def empty(self) -> None:
+        """Give the room back."""
+        self.capacity_bytes = _CAPACITY_BYTES
+
+    def after_power_cut(self, path: Path) -> bytes:
+        """Return what a file holds that is replaced by renaming, if the power fails now."""
+        return bytes(self._disk_names[path].data)
+
+    def strike(self, operation: str, path: Path) -> None:
+        """Raise once the power is cut, or if an injected fault wants this call to fail."""
+        if self._calls_left is not None:
+            if self._calls_left == 0:
+                raise OSError(errno.EIO, "the power is cut", str(path))
+            self._calls_left -= 1
+        super().strike(operation, path)
+
+    def _forget_process(self) -> None:
+        self._calls_left = None
+        super()._forget_process()
+
 
 GROUP: Final = "simulated"
 _DIRECTORY: Final = Path("/data")
@@ -51,8 +92,29 @@ LOG: Final = _DIRECTORY / LOG_DIRECTORY
 _START_MS: Final = 1_700_000_000_000
 _HOUSEKEEPING_S: Final = 1.0
 _SPREAD: Final = 0.5
-_METRICS: Final = NodeMetrics(GROUP, "simulated")
-"""Nobody reads them here, so all nodes share one."""
+
+
+def members(count: int) -> Membership:
+    """Return a membership of nodes "1" to *count*."""
+    return Membership.of(member(str(number + 1)) for number in range(count))
+
+
+def member(name: str) -> Member:
+    """Return the node of this number as a member."""
+    return Member(id=NodeId(name), name=f"group-{name}", address=f"{name}:20911")
+
+
+def founding_entry(membership: Membership) -> Entry:
+    """Return the first entry of a group's log."""
+    data = membership.encode()
+    return Entry(
+        term=1,
+        index=1,
+        kind=EntryKind.MEMBERSHIP,
+        timestamp_ms=0,
+        crc32c=crc32c(data),
+        data=data,
+    )
 
 
 class World(Protocol):
@@ -82,6 +144,9 @@ class World(Protocol):
     def stepped(self, process: Process) -> None:
         """Check a process that has just done something."""
 
+    def refused(self, process: Process, reason: str) -> None:
+        """Take note that a node refused a message of a member, as the work of a fault."""
+
     def died(self, process: Process, error: BaseException) -> None:
         """Take note that a process ended itself."""
 
@@ -98,6 +163,17 @@ class _ProcessClock:
 
     def unix_ms(self) -> int:
         return _START_MS + self._clock.now_us // 1000 + self.offset_ms
+
+
+class _Metrics(NodeMetrics):
+    """Nobody reads them; what is refused is told."""
+
+    def __init__(self, on_refused: Callable[[str], None]) -> None:
+        super().__init__(GROUP, "simulated")
+        self._on_refused = on_refused
+
+    def refused(self, reason: str) -> None:
+        self._on_refused(reason)
 
 
 class LoopWorker:
@@ -159,6 +235,7 @@ class Process:
         self._world = world
         self._rng = rng
         self.files = SimFiles()
+        self._metrics = _Metrics(partial(world.refused, self))
         self.clock = _ProcessClock(world.clock)
         self.is_up = False
         self.retired = False
@@ -240,7 +317,7 @@ class Process:
             on_removed=self._removed,
             clock=self.clock,
             rng=Random(self._rng.random()),
-            metrics=_METRICS,
+            metrics=self._metrics,
             snapshots=self.snapshots,
             thread=LoopWorker,
         )
@@ -255,12 +332,13 @@ class Process:
             policy=SnapshotPolicy(
                 size_bytes=4096, entries=self._world.options.snapshot_entries, rest_rounds=0
             ),
-            metrics=_METRICS,
+            metrics=self._metrics,
             now_s=self.clock.monotonic_s,
             spread=lambda: _SPREAD,
         )
         self.is_up = True
         self.seen = invariants.check(self.driver.core)
+        self.membership_seen = self.driver.core.membership
         self._world.opened(self)
         self.loop.run(self.driver.start)
         self._keep_doing(self._check_disk)
@@ -270,11 +348,11 @@ class Process:
             self._world.records(self),
             self.driver,
             now_s=self.clock.monotonic_s,
-            metrics=_METRICS,
+            metrics=self._metrics,
         )
         self._keep_doing(refetcher.run)
         scrubber = Scrubber(
-            self.log, bytes_per_s=1 << 20, on_failed=self.driver.disk_failed, metrics=_METRICS
+            self.log, bytes_per_s=1 << 20, on_failed=self.driver.disk_failed, metrics=self._metrics
         )
         self._keep_doing(scrubber.run)
 

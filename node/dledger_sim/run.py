@@ -1,22 +1,29 @@
-"""One seeded run: first faults, then a healed quorum that must make progress, then the audit."""
+"""One seeded run: first faults, then a healed quorum that must make progress, then the audit.
+
+No livelock: there is a leader within 3 s whenever some node can talk both ways with a majority.
+Such a node is a *hub*. It can be elected only if a majority that it talks with has no more than
+it has in the log (Raft 5.4.1), so that belongs to it; and it campaigns only while its log is
+whole: an entry that rotted is fetched from others first. Watched while clients write, under
+partitions that leave a hub: one-way cuts, bridges, stars, rings.
+"""
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from random import Random
+from dataclasses import dataclass
+from typing import Final
 
+from dledger.raft.quorum import Electorate
 from dledger.types import NodeId
 from dledger_sim.audit import audit
 from dledger_sim.checkers import StuckError
-from dledger_sim.cluster import Cluster, S
-from dledger_sim.liveness import LeaderWatch, partition_with_hub
-from dledger_sim.makers import Maker, draws_one
+from dledger_sim.clients import Maker, Prober
+from dledger_sim.cluster import Cluster
+from dledger_sim.loop import MS, S
 from dledger_sim.nemesis import Nemesis
+from dledger_sim.network import draw_partition
 from dledger_sim.options import Options
 from dledger_sim.process import Process
-from dledger_sim.readers import Reader
 
 _LEADER_S = 3
 _PROGRESS_S = 10
@@ -37,6 +44,8 @@ class Outcome:
         mixed: Whether disks were damaged while members came and went.
         lost_entry: A committed entry that the faults left no whole copy of, so that the group
             rightly stood still, and the run ended there; None: it went to its end.
+        stranded: A member that waits for ever, since all whom its log knows have left the group,
+            so that the run ended there; None: there was none.
     """
 
     seed: int
@@ -49,6 +58,19 @@ class Outcome:
     reads: int
     mixed: bool
     lost_entry: int | None
+    stranded: NodeId | None
+
+    def counts(self) -> dict[str, int]:
+        """Return what is summed up for many runs."""
+        return {
+            "events": self.steps,
+            "terms": self.terms,
+            "entries committed": self.committed,
+            "messages acknowledged": self.acknowledged,
+            "with damaged disks and changes of members": self.mixed,
+            "stood still for want of a whole copy": self.lost_entry is not None,
+            "left a member that knows nobody": self.stranded is not None,
+        }
 
 
 class Run:
@@ -61,10 +83,11 @@ class Run:
         *,
         tell: Callable[[str], None] | None = None,
     ) -> None:
-        self.options = options or _drawn(seed)
+        self.options = options or Options.of(seed)
         self.cluster = Cluster(seed, self.options, tell=tell)
         self._rng = self.cluster.random("run")
         self._outside: set[NodeId] = set()
+        self._stranded: NodeId | None = None
         self._maker = Maker(self.cluster)
 
     def run(self) -> Outcome:
@@ -75,8 +98,8 @@ class Run:
         """
         cluster = self.cluster
         cluster.begin()
-        reader = Reader(cluster)
-        reader.start()
+        prober = Prober(cluster)
+        prober.start()
         if self.options.makes:
             self._maker.start()
         Nemesis(cluster).start()
@@ -90,9 +113,10 @@ class Run:
             terms=cluster.elections.terms,
             committed=cluster.commitment.last_index,
             acknowledged=sum(one.messages_acknowledged for one in cluster.producers),
-            reads=reader.answered,
+            reads=prober.answered,
             mixed=self.options.mixes,
             lost_entry=lost_entry,
+            stranded=self._stranded,
         )
 
     def _recover(self) -> int | None:
@@ -100,13 +124,19 @@ class Run:
         try:
             self._heal_quorum()
             self._heal_all()
-            self._partition_partly()
+            if not self.options.storm:
+                self._partition_partly()
             self._finish()
-            self._cut_power()
+            if not self.options.storm:
+                self._cut_power()
         except StuckError:
             lost_entry = self.cluster.lost_entry() if self.options.mixes else None
-            if lost_entry is None:
+            self._stranded = self.cluster.stranded()
+            if lost_entry is None and self._stranded is None:
                 raise
+            if lost_entry is None:
+                self.cluster.note(f"{self._stranded} waits: all whom it knows have left")
+                return None
             self.cluster.note(f"stands still: no whole copy of {lost_entry} is left")
             return lost_entry
         return None
@@ -121,7 +151,7 @@ class Run:
             self._leave_outside(process)
         core = [one for one in cluster.processes.values() if one.id not in self._outside]
         for process in core:
-            _revive(cluster, process)
+            cluster.revive(process)
         self._demand_progress("the healed quorum")
 
     def _draw_outside(self) -> list[Process]:
@@ -154,7 +184,7 @@ class Run:
             cluster.kept_down.add(process.id)
             cluster.crash(process)
         else:
-            _revive(cluster, process)
+            cluster.revive(process)
         cluster.links.cut({"down": [], "away": away, "back": back, "both": away + back}[how])
 
     def _heal_all(self) -> None:
@@ -164,7 +194,7 @@ class Run:
         cluster.kept_down.clear()
         self._outside = set()
         for process in list(cluster.processes.values()):
-            _revive(cluster, process)
+            cluster.revive(process)
         self._demand_progress("the healed group")
 
     def _partition_partly(self) -> None:
@@ -182,9 +212,9 @@ class Run:
         cluster = self.cluster
         stalled_s = _STUCK_S if self.options.damages else _STALLED_S
         cluster.clock.run_until(cluster.clock.now_us + stalled_s * S, self._is_led)
-        self._within(_LEADER_S, self._is_led, f"{who} has no leader")
+        cluster.within(_LEADER_S, self._is_led, f"{who} has no leader")
         before = cluster.commitment.last_index
-        self._within(
+        cluster.within(
             _PROGRESS_S,
             lambda: cluster.commitment.last_index > before and self._have_applied(before + 1),
             f"{who} makes no progress behind {before}",
@@ -210,14 +240,14 @@ class Run:
         for producer in cluster.producers:
             producer.stop()
         self._maker.stop()
-        self._within(
+        cluster.within(
             _WHOLE_S,
             lambda: all(producer.is_idle for producer in cluster.producers),
             "requests stay unanswered",
         )
         rest_s = max(one.rest_s for one in cluster.processes.values())
-        self._within(
-            _WHOLE_S + round(rest_s), self._is_whole, "the nodes do not apply the same entries"
+        cluster.within(
+            _WHOLE_S + round(rest_s), cluster.is_whole, "the nodes do not apply the same entries"
         )
         audit(cluster.members(), cluster.producers)
 
@@ -236,43 +266,122 @@ class Run:
         self._demand_progress("the group after a power cut")
         self._finish()
 
-    def _is_whole(self) -> bool:
-        processes = self.cluster.members()
-        last = self.cluster.commitment.last_index
-        leaders = self.cluster.leaders()
-        return (
-            not self.cluster.replacing
-            and all(
-                one.is_up and one.log.is_whole and one.driver.applied_index == last
-                for one in processes
-            )
-            and len(leaders) == 1
-            and leaders[0].driver.core.last_index == last
-        )
 
-    def _within(self, seconds: int, reached: Callable[[], bool], what: str) -> None:
-        clock = self.cluster.clock
-        if reached() or clock.run_until(clock.now_us + seconds * S, reached):
+LEADER_US: Final = 3 * S
+PROGRESS_US: Final = 5 * S
+_SETTLED_US: Final = S
+"""Whoever does not hear the leader has campaigned by then, and in vain."""
+_LONGEST_US: Final = PROGRESS_US + S
+_LOOK_US: Final = 50 * MS
+CHANGE_US: Final = 10 * S
+_MAX_DRAWS: Final = 1000
+"""Every other partition, about, leaves a hub."""
+
+
+class LeaderWatch:
+    """Looks every 50 ms whether there is the leader that there could be."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._leader: tuple[NodeId, int] | None = None
+        self._since_us = 0
+
+    def watch(self) -> None:
+        """Let time pass until a leader is settled, or for 6 s if none could be elected.
+
+        It is once it has served for 1 s, undisturbed, and something was committed in that time.
+
+        Raises:
+            StuckError: There could be a leader, or progress, for too long without one.
+        """
+        clock = self._cluster.clock
+        end_us = clock.now_us + _LONGEST_US
+        self._leader, self._since_us = None, clock.now_us
+        self._cluster.last_commit_us = clock.now_us
+        while clock.now_us < end_us and not self._is_settled():
+            clock.run_until(clock.now_us + _LOOK_US)
+            self._look()
+
+    def _is_settled(self) -> bool:
+        served_us = self._cluster.clock.now_us - self._since_us
+        committed = self._cluster.last_commit_us > self._since_us
+        return self._leader is not None and served_us >= _SETTLED_US and committed
+
+    def _look(self) -> None:
+        now_us = self._cluster.clock.now_us
+        if not any(self._is_electable(one) for one in self._cluster.known_members()):
+            self._leader, self._since_us = None, now_us
+            self._cluster.last_commit_us = now_us
             return
-        raise StuckError(f"{what} within {seconds} s")
+        leader = self._serving_hub()
+        if leader != self._leader:
+            self._leader, self._since_us = leader, now_us
+        if leader is None and now_us - self._since_us > LEADER_US:
+            raise StuckError(f"no leader for {LEADER_US / S} s though there is a hub")
+        if now_us - self._cluster.last_commit_us > PROGRESS_US:
+            raise StuckError(f"nothing is committed for {PROGRESS_US / S} s though there is a hub")
+
+    def _serving_hub(self) -> tuple[NodeId, int] | None:
+        """Return a leader, and its term, that serves clients and talks with a majority.
+
+        By its own membership: of one that it overrules, the rest may be cut off and not know.
+        """
+        leaders = (one for one in self._cluster.serving() if self._talks_with_own_quorum(one))
+        return next(((one.id, one.driver.core.term) for one in leaders), None)
+
+    def _talks_with_own_quorum(self, leader: Process) -> bool:
+        own = leader.driver.core.membership
+        heard = {one.id for one in self._heard(leader)}
+        return Electorate(own.voter_ids, own.outgoing_ids).is_quorum(heard)
+
+    def _is_hub(self, process: Process) -> bool:
+        return process.is_up and self._cluster.is_quorum(self._heard(process))
+
+    def _is_electable(self, process: Process) -> bool:
+        if not (process.is_up and process.driver.core.may_campaign and process.log.is_whole):
+            return False
+        own = _log_end(process)
+        voters = [one for one in self._heard(process) if _log_end(one) <= own]
+        return self._cluster.is_quorum(voters)
+
+    def _heard(self, process: Process) -> list[Process]:
+        """Return whom it can talk with both ways, itself included."""
+        links = self._cluster.links
+        return [
+            one
+            for one in self._cluster.known_members()
+            if one.is_up and (one is process or links.talks(process.id, one.id))
+        ]
+
+    def has_hub(self) -> bool:
+        """Whether some node can talk both ways with a majority."""
+        return any(self._is_hub(one) for one in self._cluster.known_members())
 
 
-def _drawn(seed: int) -> Options:
-    """Return the options of a seed; whether things come and go does not change the rest of them."""
-    return replace(Options.draw(Random(f"{seed}/options")), makes=draws_one(seed))
+def _log_end(process: Process) -> tuple[int, int]:
+    core = process.driver.core
+    return core.last_term, core.last_index
 
 
-def _revive(cluster: Cluster, process: Process) -> None:
-    process.files.heal()
-    process.files.empty()
-    cluster.start(process)
-    process.loop.resume()
+def partition_with_hub(cluster: Cluster, watch: LeaderWatch) -> str:
+    """Cut a healed group so that there is still a hub; returns how.
 
+    A change of members that is under way ends first, as it does under any leader: whom it takes
+    away is cut off from nobody else, and who counts would change under our eyes.
 
-def run_seed(seed: int, options: Options | None = None) -> Outcome:
-    """Run one seed without the pauses of the garbage collector; see `Run.run`."""
-    gc.disable()
-    try:
-        return Run(seed, options).run()
-    finally:
-        gc.enable()
+    Raises:
+        StuckError: The change does not end; or there is no hub, wherever the group is cut.
+    """
+    cluster.links.heal()
+    end_us = cluster.clock.now_us + CHANGE_US
+    if not (cluster.is_settled() or cluster.clock.run_until(end_us, cluster.is_settled)):
+        raise StuckError(f"a change of members does not end within {CHANGE_US / S} s")
+    nodes = [one.id for one in cluster.members()]
+    rng = cluster.random(f"hub {cluster.clock.now_us}")
+    for _ in range(_MAX_DRAWS):
+        shape, paths = draw_partition(nodes, rng)
+        cluster.links.heal()
+        cluster.links.cut(paths)
+        if watch.has_hub():
+            return shape
+    raise StuckError(f"{_MAX_DRAWS} partitions of {', '.join(nodes)} leave no hub")

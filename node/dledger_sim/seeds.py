@@ -1,21 +1,82 @@
-"""Runs many seeds in several processes, and says of one that fails how to see it again."""
+"""Runs many seeds in several processes, and says of one that fails how to see it again.
+
+A run that comes to no end is ended by force, and so told with its seed like any that fails: a
+loop of Python that waits for what cannot come takes CPU for ever; a lock that nobody gives back
+takes none. Normal runs take a second or two of CPU. With ``--shrink`` faults are turned off one
+by one, as long as the run still fails.
+"""
 
 from __future__ import annotations
 
+import gc
 import logging
+import signal
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
-from random import Random
+from types import FrameType
+from typing import Final, TypeAlias
 
+from dledger_sim.edge import EdgeOptions, EdgeRun
+from dledger_sim.edge import Outcome as EdgeOutcome
+from dledger_sim.loop import StalledError
 from dledger_sim.options import Options
-from dledger_sim.run import Outcome, run_seed
-from dledger_sim.shrink import shrink
-from dledger_sim.stalls import StalledError, ended_by_force
+from dledger_sim.run import Outcome as GroupOutcome
+from dledger_sim.run import Run
+
+Outcome: TypeAlias = GroupOutcome | EdgeOutcome
+CPU_S: Final = 120.0
+WALL_S: Final = 1800.0
+_AGAIN_S: Final = 1.0
+"""A task keeps what is raised in it, whatever it is; then it is raised again elsewhere."""
+
+
+@contextmanager
+def ended_by_force(*, cpu_s: float = CPU_S, wall_s: float = WALL_S) -> Iterator[None]:
+    """Raise StalledError in what takes longer, where it is then; in the main thread only.
+
+    Args:
+        cpu_s: CPU seconds of this process.
+        wall_s: Seconds on the wall: far more, since others may have the machine.
+    """
+    timers = (
+        (signal.ITIMER_PROF, signal.SIGPROF, cpu_s, f"{cpu_s:.0f} s of CPU"),
+        (signal.ITIMER_REAL, signal.SIGALRM, wall_s, f"{wall_s:.0f} s"),
+    )
+    before = [signal.signal(number, _raiser(what)) for _, number, _, what in timers]
+    try:
+        for timer, _, limit_s, _ in timers:
+            signal.setitimer(timer, limit_s, _AGAIN_S)
+        yield
+    finally:
+        for (timer, number, _, _), handler in zip(timers, before, strict=True):
+            signal.setitimer(timer, 0)
+            signal.signal(number, handler)
+
+
+def _raiser(what: str) -> signal._HANDLER:
+    def stalled(_: int, __: FrameType | None) -> None:
+        raise StalledError(f"the run has not ended after {what}")
+
+    return stalled
+
+
+def shrink(faults: Sequence[str], fails: Callable[[tuple[str, ...]], bool]) -> tuple[str, ...]:
+    """Return which of *faults* can be off, all together, in a run that still fails.
+
+    Args:
+        faults: Those that are on.
+        fails: Whether the run fails with these turned off. The failure may be another one.
+    """
+    off: tuple[str, ...] = ()
+    for fault in faults:
+        if fails((*off, fault)):
+            off = (*off, fault)
+    return off
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,42 +86,57 @@ class Failure:
     seed: int
     off: tuple[str, ...]
     text: str
+    edge: bool = False
 
     @property
     def replay(self) -> str:
         """The command that shows it again."""
-        return f"python -m dledger_sim --seed {self.seed}{_off(self.off)} --trace"
+        edge = " --edge" if self.edge else ""
+        return f"python -m dledger_sim{edge} --seed {self.seed}{_off(self.off)} --trace"
 
 
-def options_of(seed: int, off: Sequence[str] = ()) -> Options:
-    """Return what *seed* draws, with some faults turned off."""
-    return Options.draw(Random(f"{seed}/options")).without(*off)
+def run_of(
+    seed: int,
+    off: Sequence[str] = (),
+    *,
+    edge: bool = False,
+    tell: Callable[[str], None] | None = None,
+) -> Run | EdgeRun:
+    """Return the run of a seed with some faults turned off: of the group, or of its edge."""
+    if edge:
+        return EdgeRun(seed, EdgeOptions.of(seed).without(*off), tell=tell)
+    return Run(seed, Options.of(seed).without(*off), tell=tell)
 
 
-def try_seed(seed: int, off: tuple[str, ...] = ()) -> Outcome | Failure:
+def try_seed(seed: int, off: tuple[str, ...] = (), edge: bool = False) -> Outcome | Failure:
     """Run one seed; whatever breaks becomes a value."""
     silence()
+    gc.disable()
     try:
         with ended_by_force():
-            return run_seed(seed, options_of(seed, off))
+            return run_of(seed, off, edge=edge).run()
     except (Exception, StalledError):  # noqa: BLE001 - whatever broke, the seed must be told
-        return Failure(seed, off, traceback.format_exc())
+        return Failure(seed, off, traceback.format_exc(), edge)
+    finally:
+        gc.enable()
+        if edge:
+            gc.collect()  # a world is one large cycle: 40 MB a seed would wait for a full one
 
 
 def shrunk(failure: Failure) -> Failure:
     """Return a failure of the same seed with as few faults as possible."""
 
     def fails(off: tuple[str, ...]) -> bool:
-        return isinstance(try_seed(failure.seed, off), Failure)
+        return isinstance(try_seed(failure.seed, off, failure.edge), Failure)
 
-    options = options_of(failure.seed, failure.off)
-    off = (*failure.off, *shrink(options.active(), fails))
-    smaller = try_seed(failure.seed, off)
+    active = run_of(failure.seed, failure.off, edge=failure.edge).options.active()
+    off = (*failure.off, *shrink(active, fails))
+    smaller = try_seed(failure.seed, off, failure.edge)
     return smaller if isinstance(smaller, Failure) else failure
 
 
 def run_seeds(
-    seeds: Sequence[int], *, jobs: int, twice: bool = False
+    seeds: Sequence[int], *, jobs: int, twice: bool = False, edge: bool = False
 ) -> Iterator[Outcome | Failure]:
     """Run seeds in *jobs* processes; yields in their order.
 
@@ -68,9 +144,10 @@ def run_seeds(
         seeds: Which.
         jobs: How many processes; with *twice* at least two.
         twice: Whether to run each in two processes, whose hashes differ, and compare.
+        edge: Whether to run the edge; else the group.
     """
     if jobs == 1 and not twice:
-        yield from map(try_seed, seeds)
+        yield from (try_seed(seed, (), edge) for seed in seeds)
         return
     context = get_context("spawn")
     pools = 2 if twice else 1
@@ -81,20 +158,21 @@ def run_seeds(
         ]
         for one in executors:
             stack.callback(one.shutdown, cancel_futures=True)
-        futures = [[one.submit(try_seed, seed) for one in executors] for seed in seeds]
+        futures = [[one.submit(try_seed, seed, (), edge) for one in executors] for seed in seeds]
         for seed, runs in zip(seeds, futures, strict=True):
-            yield _same(seed, runs)
+            yield _same(seed, runs, edge=edge)
 
 
-def _same(seed: int, runs: Sequence[Future[Outcome | Failure]]) -> Outcome | Failure:
+def _same(seed: int, runs: Sequence[Future[Outcome | Failure]], *, edge: bool) -> Outcome | Failure:
     try:
         first, *others = [run.result() for run in runs]
     except BrokenProcessPool as error:
-        return Failure(seed, (), f"a process died in this seed or one soon behind it: {error}\n")
+        text = f"a process died in this seed or one soon behind it: {error}\n"
+        return Failure(seed, (), text, edge)
     for other in others:
-        if isinstance(first, Outcome) and first != other:
+        if not isinstance(first, Failure) and first != other:
             text = f"two runs of one seed differ:\n{first}\n{other}\n"
-            return Failure(first.seed, (), text)
+            return Failure(seed, (), text, edge)
     return first
 
 

@@ -1,7 +1,11 @@
-"""Producers as users run them, in virtual time: much under way at once, in an order of their own.
+"""Producers as users run them, in virtual time, and strangers who guess their ids.
 
-Each is one of those that we ship, on an event loop of its own, over `wire` connections. What each
-message is and what its sender was told is kept for the check at the end.
+A *sender* is one of the producers that we ship, on an event loop of its own, over `wire`
+connections: much under way at once, in an order of its own. What each message is and what its
+sender was told is kept for the check at the end. A *stranger* stores junk under the ids that a
+sender is about to use: it knows its client id and sees how far it is. Each attempt is made once,
+and few: ids of others in a client's window make room for fewer of its own, and what is sent again
+must still be remembered.
 """
 
 from __future__ import annotations
@@ -13,6 +17,8 @@ from pathlib import Path
 from random import Random
 from typing import Final, Protocol
 
+from dledger.broker.message import Columns
+from dledger.broker.produce import encode_produce
 from dledger.broker.results import Produced
 from dledger.client.append_stream import AppendStream
 from dledger.client.batching_producer import BatchingProducer
@@ -28,10 +34,10 @@ from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.services.ledger import command_of
 from dledger.spool.producer import Producer as SpoolProducer
 from dledger.types import Appended, NodeId, Record
-from dledger_sim.cluster import MS, Cluster
-from dledger_sim.loop import ProcessLoop
-from dledger_sim.producers import TOPIC, Answer
-from dledger_sim.sim_files import SimFiles
+from dledger_sim.clients import TOPIC, Answer
+from dledger_sim.cluster import Cluster
+from dledger_sim.loop import MS, ProcessLoop
+from dledger_sim.process import SimFiles
 from dledger_sim.wire import Wire, address_of
 
 KINDS: Final = ("stream", "stream", "batching", "spooling")
@@ -159,15 +165,7 @@ class Sender:
             max_messages=self.options.max_messages,
             connect=lambda address: self.wire.connect(self.loop, address),
         ) as producer:
-
-            async def send(batch: Sequence[Told], records: Sequence[Record]) -> None:
-                sends = (
-                    self._noted(told, producer.send(TOPIC, record, queue_id=told.queue_id))
-                    for told, record in zip(batch, records, strict=True)
-                )
-                await asyncio.gather(*sends)
-
-            await self._send_all(send)
+            await self._send_each(producer.send)
 
     async def _by_spool(self) -> None:
         nodes = [_Node(self, node) for node in self.cluster.nodes()]
@@ -180,16 +178,20 @@ class Sender:
             batch_records=self.options.max_messages,
             report=self._rejected,
         ) as producer:
-
-            async def send(batch: Sequence[Told], records: Sequence[Record]) -> None:
-                sends = (
-                    self._noted(told, producer.send(TOPIC, record, queue_id=told.queue_id))
-                    for told, record in zip(batch, records, strict=True)
-                )
-                await asyncio.gather(*sends)
-
-            await self._send_all(send)
+            await self._send_each(producer.send)
             await producer.drained()
+
+    async def _send_each(self, send_one: Callable[..., Awaitable[object]]) -> None:
+        """Send everything one by one."""
+
+        async def send(batch: Sequence[Told], records: Sequence[Record]) -> None:
+            sends = (
+                self._noted(told, send_one(TOPIC, record, queue_id=told.queue_id))
+                for told, record in zip(batch, records, strict=True)
+            )
+            await asyncio.gather(*sends)
+
+        await self._send_all(send)
 
     async def _noted(self, told: Told, sending: Awaitable[object]) -> None:
         """Keep what a single message's sender is told; what is spooled has no offset yet."""
@@ -293,3 +295,64 @@ class _Node:
 
     async def close(self) -> None:
         """Do nothing."""
+
+
+FIRST_STOLEN: Final = 1_000_000
+"""The number of a stranger's first message; senders' are all below."""
+_GUESS_EVERY_US: Final = 200 * MS
+
+
+@dataclass(slots=True)
+class Stranger:
+    """Takes ids of one sender.
+
+    Attributes:
+        budget: How many messages it tries to store, at most.
+        ahead: How far ahead of what its victim was told it guesses, at most.
+    """
+
+    victim: Sender
+    cluster: Cluster
+    rng: Random
+    budget: int
+    ahead: int
+    sent: list[Told] = field(default_factory=list)
+
+    def start(self) -> None:
+        """Begin to guess: there is the topic."""
+        self.cluster.clock.after(self.rng.randint(1, _GUESS_EVERY_US), self._guess)
+
+    def _guess(self) -> None:
+        left = self.budget - len(self.sent)
+        if left <= 0 or self.victim.is_done:
+            return
+        count = self.rng.randint(1, min(2, left))
+        first = self.victim.stored_up_to + 1 + self.rng.randint(0, self.ahead)
+        queue_id = self.rng.randrange(self.victim.options.queues)
+        number = FIRST_STOLEN + len(self.sent)
+        tried = [Told(number + row, queue_id) for row in range(count)]
+        self.sent += tried
+        command = encode_produce(
+            Columns(
+                message_ids=[id_of(self.victim.name, first + row) for row in range(count)],
+                bodies=[b"%d stolen" % told.number for told in tried],
+                born_at_ms=[0] * count,
+            ),
+            client_id=self.victim.name,
+            topic=TOPIC,
+            queue_id=queue_id,
+        )
+        node = self.rng.choice(self.cluster.nodes())
+        self.cluster.ask(node, command, lambda answer: _answered(tried, answer))
+        self.start()
+
+
+def _answered(tried: Sequence[Told], answer: Answer) -> None:
+    """Note what became of a guess; of one that was not answered so it is unknown."""
+    if not isinstance(answer, Produced):
+        return
+    for row, (told, offset) in enumerate(zip(tried, answer.offsets, strict=True)):
+        if row in answer.conflicts:
+            told.error = MessageIdConflict.of([row])
+        else:
+            told.offset = offset

@@ -24,8 +24,8 @@ from dledger.requests.config import GatewayConfig
 from dledger.server.engine import NodeEngine
 from dledger.server.gateway import Gateway
 from dledger.types import NodeId
-from dledger_sim.cluster import MS, Cluster, S
-from dledger_sim.loop import ProcessLoop
+from dledger_sim.cluster import Cluster
+from dledger_sim.loop import MS, ProcessLoop, S
 from dledger_sim.process import Process
 
 _PORT: Final = 8081

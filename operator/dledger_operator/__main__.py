@@ -1,4 +1,4 @@
-"""`dledger-operator`: takes the Lease, watches, stops in order. The one place that builds all."""
+"""`dledger-operator`: takes the Lease, runs kopf, stops in order. Builds everything else."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from dledger_operator.cluster.lease import Elector, LeaseName
 from dledger_operator.controllers.handlers import Manager, registry, settings
 from dledger_operator.metrics.metrics import Metrics
 from dledger_operator.options import Options, parse
-from dledger_operator.resources import Platform
 
 log: Final = logging.getLogger(__name__)
 
 STALLED_S: Final = 30.0
-"""A loop that did not turn, or an API server that did not answer, for this long is a fault."""
+"""If the event loop or the API server has not responded for this long, a probe fails: twice the
+duration of the Lease, in which another operator has taken over."""
 
 
 class Operator:
@@ -79,11 +79,11 @@ class Operator:
             await asyncio.gather(keeping, return_exceptions=True)
 
     async def _prepare(self) -> None:
-        told = ""
+        logged = ""
         while missing := await self._missing_crds():
-            if missing != told:
+            if missing != logged:
                 log.warning("the API server does not serve %s yet", missing)
-            told = missing
+            logged = missing
             await asyncio.sleep(1)
         await self._elector.acquire()
 
@@ -102,14 +102,7 @@ class Operator:
         stopping = asyncio.create_task(self._pass_on(stop_kopf))
         ours = asyncio.all_tasks()
         options = self._options
-        platform = Platform(
-            image=options.image,
-            namespace=options.namespace if options.in_cluster else "",
-            spark_image=options.spark_image,
-            spark_node_selector=options.spark_node_selector,
-            policy=options.policy,
-        )
-        manager = Manager(self._api, platform, self._metrics)
+        manager = Manager(self._api, options.platform, self._metrics)
         tasks = await kopf.spawn_tasks(
             registry=registry(manager, self._api),
             settings=settings(),
@@ -148,7 +141,7 @@ class Operator:
 
     def _live(self) -> str:
         still_s = time.monotonic() - self._turned_s
-        return f"the event loop stands still for {still_s:.0f} s" if still_s > STALLED_S else ""
+        return f"the event loop has not run for {still_s:.0f} s" if still_s > STALLED_S else ""
 
     def _ready(self) -> str:
         silent_s = time.monotonic() - self._elector.answered_s
@@ -158,16 +151,16 @@ class Operator:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the operator; the exit code is 0 after SIGTERM, 2 for broken options.
+    """Run the operator; the exit code is 0 after SIGTERM, 2 for options that cannot be used.
 
-    Options are broken, too, that lead to no cluster.
+    Among these are options that lead to no cluster.
     """
     options = parse(sys.argv[1:] if argv is None else argv)
     logging.basicConfig(
         level=options.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
     logging.getLogger("kopf").setLevel(max(logging.getLogger().level, logging.WARNING))
-    # A traceback for each answer that cannot be read; a condition tells it.
+    # It logs a traceback for each answer that cannot be parsed, which a condition reports already.
     logging.getLogger("grpc._common").setLevel(logging.CRITICAL)
     return asyncio.run(_main(options))
 

@@ -1,4 +1,4 @@
-"""The operator's options: command line, each with an environment variable. Pure."""
+"""The operator's options: the command line, and an environment variable for each. Pure."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import argparse
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import dataclass
 from typing import Final
 
+from dledger.common.version import VERSION
 from dledger_operator.api import names
 from dledger_operator.api.policy import (
     ANY,
@@ -19,6 +19,7 @@ from dledger_operator.api.policy import (
     Policy,
     RoleRef,
 )
+from dledger_operator.resources import Platform
 
 _PREFIX: Final = "DLEDGER_OPERATOR_"
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
@@ -26,26 +27,20 @@ _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the operator is told at start.
+    """The options of one operator process.
 
     Attributes:
-        image: Image of the nodes of groups that name none.
-        spark_image: Image of backups and recoveries of groups that name none; may be empty.
-        spark_node_selector: Labels of the machines that backups and recoveries run on.
+        platform: What groups are made with: images, labels of machines, what they may ask for.
         namespaces: Namespaces to watch; empty means all.
         namespace: Where the operator runs and its Lease lives.
         lease_name: Name of the Lease.
-        identity: Who we are to the other operator pods.
-        policy: What BrokerGroups may ask for, besides the images above.
+        identity: This process's name in the Lease.
         listen: Host and port of /livez, /readyz and /metrics.
         kubeconfig: File to connect by; empty means the pod's service account.
-        in_cluster: Whether nodes should let the pods of *namespace* reach their peer port.
         log_level: DEBUG, INFO, WARNING or ERROR.
     """
 
-    image: str
-    spark_image: str = ""
-    spark_node_selector: Mapping[str, str] = field(default_factory=dict)
+    platform: Platform
     namespaces: tuple[str, ...] = ()
     namespace: str = "default"
     lease_name: str = names.MANAGER
@@ -53,12 +48,6 @@ class Options:
     listen: tuple[str, int] = ("0.0.0.0", 8080)  # noqa: S104 - a pod listens on all its addresses
     kubeconfig: str = ""
     log_level: str = "INFO"
-    policy: Policy = field(default_factory=Policy)
-
-    @property
-    def in_cluster(self) -> bool:
-        """Whether the operator runs as a pod."""
-        return not self.kubeconfig
 
 
 def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Options:
@@ -66,7 +55,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Optio
     parser = _parser(environ)
     found = parser.parse_args(argv)
     if not found.image:
-        parser.error(f"--image (or {_PREFIX}IMAGE) is required: what shall the nodes run?")
+        parser.error(f"--image (or {_PREFIX}IMAGE) is required: name the image that nodes run")
     if found.log_level not in _LEVELS:
         parser.error(f"--log-level must be one of {', '.join(_LEVELS)}, not {found.log_level}")
     host, _, port = found.listen.rpartition(":")
@@ -75,11 +64,15 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Optio
     pairs = [word.partition("=") for word in found.spark_node_selector.split(",") if word]
     if not all(key and equals for key, equals, _ in pairs):
         parser.error(f"--spark-node-selector must be KEY=VALUE,…, not {found.spark_node_selector}")
-    policy = _policy(found, parser)
-    return Options(
+    platform = Platform(
         image=found.image,
+        namespace="" if found.kubeconfig else found.namespace,
         spark_image=found.spark_image,
         spark_node_selector={key: value for key, _, value in pairs},
+        policy=_policy(found, parser),
+    )
+    return Options(
+        platform=platform,
         namespaces=_words(found.namespaces),
         namespace=found.namespace,
         lease_name=found.lease_name,
@@ -87,7 +80,6 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Optio
         listen=(host.strip("[]"), int(port)),
         kubeconfig=found.kubeconfig,
         log_level=found.log_level,
-        policy=policy,
     )
 
 
@@ -129,7 +121,7 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         epilog=f"Each option can be given as an environment variable too: {_PREFIX}IMAGE and so "
         "on. The command line wins.",
     )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
 
     def add(name: str, default: str, text: str) -> None:
         variable = _PREFIX + name.upper().replace("-", "_")
@@ -143,26 +135,19 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add("image", "", "image of the nodes of groups that name none")
     add("spark-image", "", "image of the backups and recoveries of groups that name none")
     add("spark-node-selector", "", "labels of the machines they run on: KEY=VALUE,…; empty: any")
-    add("allowed-images", "", "images that groups may name, too: PREFIX/, REPOSITORY,…; * is any")
+    add("allowed-images", "", "other images that groups may name: PREFIX/, REPOSITORY,…; * is any")
     add("allowed-priority-classes", "", "priority classes that groups may name: NAME,…; * is any")
     add(
         *("denied-pod-metadata", ",".join(DENIED_POD_METADATA)),
-        "beginnings of keys that labels and annotations of pods may not have: PREFIX,…; * is all",
+        "prefixes of keys that labels and annotations of pods may not have: PREFIX,…; * is all",
     )
     add("pod-security", ENFORCED, f"{ENFORCED}, or {OVERRIDABLE} by the spec of a group")
     add("driver-role", "ClusterRole/dledger-operator-drivers", "what Spark drivers are bound to")
     add("namespaces", "", "namespaces to watch, separated by commas; empty: all of them")
     add("namespace", "default", "namespace the operator runs in and keeps its Lease in")
-    add("lease-name", names.MANAGER, "name of the Lease by which one of several operators acts")
-    add("identity", socket.gethostname(), "who this process is in the Lease: the pod's name")
+    add("lease-name", names.MANAGER, "name of the Lease that one of several operators holds to act")
+    add("identity", socket.gethostname(), "name of this process in the Lease: the pod's name")
     add("listen", "0.0.0.0:8080", "where /livez, /readyz and /metrics are served")
     add("kubeconfig", "", "kubeconfig file; empty: the service account of the pod")
     add("log-level", "INFO", f"one of {', '.join(_LEVELS)}")
     return parser
-
-
-def _version() -> str:
-    try:
-        return version("dledger")
-    except PackageNotFoundError:
-        return "unknown"

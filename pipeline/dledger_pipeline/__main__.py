@@ -1,4 +1,4 @@
-"""The ``dledger-pipeline`` command."""
+"""The ``dledger-pipeline`` command: arguments to jobs, results and errors to exit codes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from dledger.errors import DledgerError
 from dledger_pipeline.errors import NodeUnavailable, StoreUnavailable
 from dledger_pipeline.jobs.backup import BackupRequest, backup
 from dledger_pipeline.jobs.compact import CompactRequest, compact
-from dledger_pipeline.jobs.restore import RestoreRequest, restore
 from dledger_pipeline.jobs.result import Result
-from dledger_pipeline.jobs.sign import SignRequest, sign
-from dledger_pipeline.jobs.verify import VerifyRequest, verify
+from dledger_pipeline.jobs.without_spark import restore, sign, verify
+from dledger_pipeline.object_store.store import Store
 from dledger_pipeline.spark.session import LOCAL
 
 _EXIT_OK: Final = 0
 _EXIT_FAILED: Final = 1
 _EXIT_UNAVAILABLE: Final = 4
-_MAX_MESSAGE: Final = 3000  # so that a result fits a container's termination message
+_MAX_MESSAGE: Final = 3000  # of 4096 bytes that Kubernetes keeps of a termination message
 
 _EPILOG: Final = """\
 examples:
@@ -37,7 +36,7 @@ examples:
 
 stores: file:///absolute/path, s3://bucket/path with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
 AWS_REGION and DLEDGER_STORE_ENDPOINT from the environment; DLEDGER_MANIFEST_KEY (32 bytes or more)
-signs what says which objects are a backup, and refuses what is not signed: `sign` begins with it
+signs manifests, and refuses those without a signature by it: run `sign` once to start with it
 exit codes: 0 done, 1 failed (one line says why), 2 wrong usage, 4 the group or the store cannot be
 reached
 """
@@ -96,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_backup(commands)
     _add_restore(commands)
     _add_verify(commands)
-    _command(commands, "sign", "put the newest backup under the key for manifests", _sign)
+    _command(commands, "sign", "sign the newest backup with the key for manifests", _sign)
     _add_compact(commands)
     return parser
 
@@ -115,7 +114,7 @@ def _command(
     parser.add_argument("--store", required=True, metavar="URL", help="where backups are")
     parser.add_argument("--store-endpoint", metavar="URL", help="an S3 server other than Amazon's")
     parser.add_argument(
-        "--allow-http", action="store_true", help="even by http://, which encrypts nothing"
+        "--allow-http", action="store_true", help="allow http://, which is not encrypted"
     )
     parser.add_argument("--group-id", metavar="ID", help="needed if a store has several groups")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON line")
@@ -161,17 +160,17 @@ def _backup(args: argparse.Namespace) -> Result:
             endpoints=args.endpoint,
             last_index=args.last_index,
             target_bytes=args.target_mib << 20,
-            **_store_of(args),
-            **_spark_of(args),
+            store=_store(args),
+            group_id=args.group_id,
+            master=args.master,
+            conf=dict(args.conf),
         ),
         _progress,
     )
 
 
 def _add_restore(commands: Any) -> None:
-    parser = _command(
-        commands, "restore", "write a node's data directory out of a backup", _restore
-    )
+    parser = _command(commands, "restore", "write a node's data directory from a backup", _restore)
     parser.add_argument(
         "--data", required=True, type=Path, metavar="DIR", help="an empty or missing directory"
     )
@@ -187,19 +186,20 @@ def _add_restore(commands: Any) -> None:
 
 def _restore(args: argparse.Namespace) -> Result:
     return restore(
-        RestoreRequest(
-            directory=args.data,
-            name=args.name,
-            to_index=args.to_index,
-            to_time_ms=args.to_time,
-            **_store_of(args),
-        ),
+        _store(args),
+        args.group_id,
         _progress,
+        directory=args.data,
+        name=args.name,
+        to_index=args.to_index,
+        to_time_ms=args.to_time,
     )
 
 
 def _add_verify(commands: Any) -> None:
-    parser = _command(commands, "verify", "prove that the newest backup is whole", _verify)
+    parser = _command(
+        commands, "verify", "verify that the newest backup is complete and undamaged", _verify
+    )
     parser.add_argument(
         "--deep", action="store_true", help="restore it, too, and compare all bytes"
     )
@@ -207,11 +207,11 @@ def _add_verify(commands: Any) -> None:
 
 
 def _verify(args: argparse.Namespace) -> Result:
-    return verify(VerifyRequest(deep=args.deep, scratch=args.scratch, **_store_of(args)), _progress)
+    return verify(_store(args), args.group_id, _progress, deep=args.deep, scratch=args.scratch)
 
 
 def _sign(args: argparse.Namespace) -> Result:
-    return sign(SignRequest(**_store_of(args)), _progress)
+    return sign(_store(args), args.group_id, _progress)
 
 
 def _add_compact(commands: Any) -> None:
@@ -223,24 +223,18 @@ def _add_compact(commands: Any) -> None:
 
 
 def _compact(args: argparse.Namespace) -> Result:
-    return compact(
-        CompactRequest(topics=args.topics, **_store_of(args), **_spark_of(args)), _progress
+    request = CompactRequest(
+        store=_store(args),
+        topics=args.topics,
+        group_id=args.group_id,
+        master=args.master,
+        conf=dict(args.conf),
     )
+    return compact(request, _progress)
 
 
-def _store_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields of every request that `_command` asked for."""
-    return {
-        "store": args.store,
-        "store_endpoint": args.store_endpoint,
-        "allow_http": args.allow_http,
-        "group_id": args.group_id,
-    }
-
-
-def _spark_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields of a request that `_add_spark_arguments` asked for."""
-    return {"master": args.master, "conf": dict(args.conf)}
+def _store(args: argparse.Namespace) -> Store:
+    return Store.open(args.store, args.store_endpoint, allow_http=args.allow_http)
 
 
 def _items(text: str) -> tuple[str, ...]:

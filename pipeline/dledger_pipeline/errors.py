@@ -1,4 +1,4 @@
-"""The pipeline's errors: whose fault it is, and what to do next. Leaves below `DledgerError`.
+"""The pipeline's errors: whose fault it is, and what to do next. All are `DledgerError`s.
 
 ::
 
@@ -11,7 +11,7 @@
         │   ├── ObjectMissing       no object of that name
         │   ├── AlreadyExists       create-only, and another object has the name
         │   └── VersionConflict     replaced by someone else meanwhile
-        ├── BackupError         what the store holds is not a whole backup
+        ├── BackupError         what the store holds is not a complete backup
         │   ├── NoBackup            nothing was published there
         │   ├── CorruptObject       an object does not have its hash, or is not readable
         │   ├── CorruptManifest     a manifest does not have its hash, or is malformed
@@ -24,7 +24,7 @@
         │   └── ForeignGroup        the node belongs to another group
         ├── RestoreError
         │   ├── DirectoryNotEmpty   a restore never overwrites
-        │   └── TargetNotAvailable  the backup does not hold the index or time asked for
+        │   └── TargetNotAvailable  the backup does not hold the requested index or time
         ├── MessageError        what the log says about messages
         │   ├── MalformedMessage    a stored payload that cannot be read; names the entry
         │   └── LogIncomplete       entries are missing that decide where later messages are
@@ -45,7 +45,7 @@ class StoreError(PipelineError):
 
 
 class StoreDenied(StoreError):
-    """The credentials are wrong, or do not reach this far."""
+    """The credentials are wrong, or lack the right to this object."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"the store denies access to {name}; check the credentials: {reason}")
@@ -65,7 +65,7 @@ class ObjectMissing(StoreError):
 
 
 class AlreadyExists(StoreError):
-    """The name is taken, and what has it is kept."""
+    """The name is taken; the object that has it is kept."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"object {name} exists already and is never overwritten")
@@ -73,7 +73,7 @@ class AlreadyExists(StoreError):
 
 
 class VersionConflict(StoreError):
-    """Another writer replaced the object first; read it again and decide anew."""
+    """Another writer replaced the object first; read it again and decide again."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"object {name} was replaced by another writer meanwhile")
@@ -81,7 +81,7 @@ class VersionConflict(StoreError):
 
 
 class BackupError(PipelineError):
-    """What the store holds is not the backup that was asked for."""
+    """What the store holds is not a backup that can be used."""
 
 
 class NoBackup(BackupError):
@@ -105,18 +105,18 @@ class CorruptManifest(BackupError):
 
 
 class NotSigned(BackupError):
-    """A manifest is whole, but nothing says that it is one of ours."""
+    """A manifest is undamaged, but has no valid signature."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(
-            f"manifest {name} is not to be trusted: {reason}; if it is older than the key, "
-            "`dledger-pipeline sign` signs what is there"
+            f"manifest {name} is not trusted: {reason}; if it is older than the key, sign it with "
+            "`dledger-pipeline sign`"
         )
         self.name, self.reason = name, reason
 
 
 class ForeignManifest(BackupError):
-    """A manifest lies where another group's should."""
+    """A manifest is in another group's folder."""
 
     def __init__(self, name: str, *, expected: str, found: str) -> None:
         super().__init__(f"manifest {name} belongs to group {found}, not to {expected}")
@@ -132,7 +132,7 @@ class BrokenBackup(BackupError):
 
 
 class ExportError(PipelineError):
-    """The node does not export what was asked for."""
+    """The node does not export these entries."""
 
 
 class NodeUnavailable(ExportError):
@@ -144,11 +144,11 @@ class RangeNotAvailable(ExportError):
 
 
 class ForeignGroup(ExportError):
-    """The node belongs to another group than the one asked for."""
+    """The node belongs to another group than the requested one."""
 
 
 class RestoreError(PipelineError):
-    """A restore cannot be done as asked."""
+    """A restore cannot be done."""
 
 
 class DirectoryNotEmpty(RestoreError):
@@ -160,15 +160,15 @@ class DirectoryNotEmpty(RestoreError):
 
 
 class TargetNotAvailable(RestoreError):
-    """The backup does not hold the index or time asked for."""
+    """The backup does not hold the requested index or time."""
 
 
 class MessageError(PipelineError):
-    """The log's entries are whole, but messages cannot be read out of them."""
+    """The log's entries are undamaged, but messages cannot be read from them."""
 
 
 class MalformedMessage(MessageError):
-    """The broker stored a payload of which not every message can be read."""
+    """The broker stored a payload that cannot be decoded."""
 
     def __init__(self, index: int, reason: str) -> None:
         super().__init__(f"malformed message in entry {index}: {reason}")
@@ -176,12 +176,12 @@ class MalformedMessage(MessageError):
 
 
 class LogIncomplete(MessageError):
-    """Where messages are in their queues follows from all entries before; some are missing."""
+    """Queue offsets follow from all earlier entries, and some are missing."""
 
     def __init__(self, index: int, expected: int) -> None:
         super().__init__(
-            f"entry {index} follows where entry {expected} should: queue offsets need the log "
-            "from entry 1 on without gap"
+            f"expected entry {expected}, found entry {index}: queue offsets need the log from "
+            "entry 1 on, without a gap"
         )
         self.index, self.expected = index, expected
 

@@ -24,7 +24,7 @@ from dledger.types import EntryKind, Member, Membership, NodeId
 from tests.broker.log import Log
 from tests.broker.next_version import NEXT, CloneTopic, NextState
 
-_DOCS = (Path(__file__).parents[2] / "docs/message-format.md").read_text("utf-8")
+_DOCS = (Path(__file__).parents[2] / "docs/internals/message-format.md").read_text("utf-8")
 _LEASE = commands.LeaseRef(0, 5, 7)
 _COMMANDS: list[commands.Command] = [
     CreateTopic(name="t", type="NORMAL", queues=8),

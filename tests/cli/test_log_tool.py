@@ -124,7 +124,9 @@ def test_a_directory_that_is_not_there_is_wrong_usage(
 
     assert run(action, str(missing)) == 2
 
-    assert capsys.readouterr().err == f"dledger log {action}: {missing}: no such directory\n"
+    assert capsys.readouterr().err == (
+        f"dledger log {action}: {missing}: no such directory; name the data directory of a node\n"
+    )
 
 
 def test_dump_prints_one_json_line_for_each_entry(

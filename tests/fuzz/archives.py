@@ -24,9 +24,9 @@ from dledger.store.format import encode_records
 from dledger.types import Entry, EntryKind
 from dledger_pipeline.archive import compacted, manifest
 from dledger_pipeline.archive.archive import ManifestRow, object_name, read_range
+from dledger_pipeline.archive.hashed_json import encode_hashed
 from dledger_pipeline.archive.parquet_sizes import inflated_bytes
-from dledger_pipeline.archive.placement import Placement
-from dledger_pipeline.archive.sealed import seal
+from dledger_pipeline.archive.queue_offsets import QueueOffsets
 from dledger_pipeline.archive.verify import _check_row
 from dledger_pipeline.errors import (
     BackupError,
@@ -36,7 +36,7 @@ from dledger_pipeline.errors import (
     ObjectMissing,
     StoreError,
 )
-from dledger_pipeline.log.exporting import Exporter
+from dledger_pipeline.log.export_client import ExportClient
 from dledger_pipeline.log.messages import MESSAGE_SCHEMA, decode
 from dledger_pipeline.log.records import RecordBytes, encode, parse
 from dledger_pipeline.object_store.store import Store
@@ -147,8 +147,8 @@ class Manifests(Target):
         try:
             content, head, deep = json.loads(data)
             last = int(head["last_index"])
-            objects = {f"{GROUP_ID}/HEAD": deep.encode() if deep else seal(head)}
-            objects[f"{GROUP_ID}/{manifest.manifest_name(last)}"] = seal(content)
+            objects = {f"{GROUP_ID}/HEAD": deep.encode() if deep else encode_hashed(head)}
+            objects[f"{GROUP_ID}/{manifest.manifest_name(last)}"] = encode_hashed(content)
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError, AttributeError):
             return "no manifest"
         store = store_of(**objects)
@@ -283,7 +283,7 @@ class Compactions(Target):
     def feed(self, data: bytes) -> Hashable:
         try:
             fields, content = json.loads(data)
-            raw = fields.encode() if isinstance(fields, str) else seal(fields)
+            raw = fields.encode() if isinstance(fields, str) else encode_hashed(fields)
             objects = bytes.fromhex(content)
         except (ValueError, TypeError, AttributeError, RecursionError):
             return "no compaction"
@@ -311,7 +311,7 @@ class Exports(Target):
     refuses = (CorruptRecord, ExportError, NewerFormat, DecodeError)
 
     def __init__(self) -> None:
-        self._exporter = Exporter("127.0.0.1:1")
+        self._exporter = ExportClient("127.0.0.1:1")
         log = ArchiveObjects._LOG
         encoded = encode_records(log, chain=0, position=0)
         self._seed = pb.ExportChunk(
@@ -385,7 +385,7 @@ class ArchivedMessages(Target):
             for n, body in enumerate([*self._BEFORE, data], start=1)
         ]  # fmt: skip
         entries = archived(log)
-        found = decode(entries, Placement().add(entries))
+        found = decode(entries, QueueOffsets().add(entries))
         found.validate(full=True)
         return found.num_rows
 

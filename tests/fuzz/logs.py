@@ -29,7 +29,7 @@ from dledger.services.batches import checked_batch
 from dledger.services.reading import QueueSlice, encoded
 from dledger.store.format import encode_records
 from dledger.types import Entry, EntryKind
-from dledger_pipeline.archive.placement import Placement
+from dledger_pipeline.archive.queue_offsets import QueueOffsets
 from dledger_pipeline.log.messages import decode
 from dledger_pipeline.log.records import RecordBytes, parse
 from tests.fuzz.mutation import BYTES, NUMBERS, mutated, spoil
@@ -227,10 +227,10 @@ def _stretches(state: BrokerState, stored: Entry, topic: str, result: Produced) 
 
 def _read_from_an_archive(state: BrokerState, stored: Entry, topic: str, result: Produced) -> None:
     """A backup's reader makes columns of it."""
-    placement = Placement()
-    placement.add(archived([entry(1, _CREATE)]))
+    offsets = QueueOffsets()
+    offsets.add(archived([entry(1, _CREATE)]))
     entries = archived([stored], first_index=2)
-    rows = decode(entries, placement.add(entries)).num_rows
+    rows = decode(entries, offsets.add(entries)).num_rows
     if rows != result.stored:
         raise Broken(f"of {result.stored} messages an archive gives {rows}")
 

@@ -19,13 +19,13 @@ from dledger_operator import options
 from dledger_operator.api import names
 from dledger_operator.api.brokerbackup import BrokerBackup
 from dledger_operator.api.spec import BrokerGroup
-from dledger_operator.cluster.nodes import view_of
-from dledger_operator.decisions.backups import Sight, plan_backup
+from dledger_operator.cluster.nodes import bounded
+from dledger_operator.decisions.backups import BackupObserved, plan_backup
 from dledger_operator.decisions.checks import problems, verdict
 from dledger_operator.decisions.plan import plan
+from dledger_operator.observed.job_status import job_status
 from dledger_operator.observed.observed import Observed, Pod
-from dledger_operator.observed.views import worker_of
-from dledger_operator.observed.work import work
+from dledger_operator.observed.parsers import parse_job_pod
 from dledger_operator.resources import Platform, desired
 from dledger_operator.resources.backup import LogRange
 from dledger_operator.resources.recovery import recovery_claim, recovery_job
@@ -176,11 +176,11 @@ class BackupSpecs(Target):
             }
         )  # fmt: skip
         log = LogRange(last_index=9, size_bytes=size if type(size) is int and size > 0 else 0)
-        sight = Sight(group=_group(of_group, groupId=_GROUP_ID, term=1), log=log)
-        said = backup_status(backup, sight, now=_NOW)
+        observed = BackupObserved(group=_group(of_group, groupId=_GROUP_ID, term=1), log=log)
+        said = backup_status(backup, observed, now=_NOW)
         json.dumps(said, allow_nan=False)
         list(backup_events({}, said))
-        actions = plan_backup(backup, sight)
+        actions = plan_backup(backup, observed)
         checked_manifests([action.manifest for action in actions])
         return said["phase"], len(actions)
 
@@ -211,7 +211,7 @@ class JobWords(Target):
         way, message = data[:1], data[1 : self._LONGEST].decode("utf-8", "replace")
         failed = way in (b"\0", b"\1")
         ended = {"exitCode": 1 if failed else 0, "reason": "Error", "message": message}
-        _, pod = worker_of(
+        _, pod = parse_job_pod(
             {
                 "metadata": {"name": "p", "labels": {names.JOB_LABEL: "j"}},
                 "status": {"containerStatuses": [{"state": {"terminated": ended}}]},
@@ -219,12 +219,12 @@ class JobWords(Target):
         )
         over = [{"type": "Failed" if way == b"\0" else "Complete", "status": "True"}]
         job = {"status": {"startTime": _NOW, "conditions": over if way != b"\1" else []}}
-        done = work(job, [pod], now=_NOW)
+        done = job_status(job, [pod], now=_NOW)
         backup = BrokerBackup.parse(
             {"metadata": {"namespace": "shop", "name": "first", "uid": "u"}, "spec": {}}
         )
-        sight = Sight(group=_group(_SPECS[1], groupId=_GROUP_ID, term=1), work=done)
-        said = backup_status(backup, sight, now=_NOW)
+        observed = BackupObserved(group=_group(_SPECS[1], groupId=_GROUP_ID, term=1), job=done)
+        said = backup_status(backup, observed, now=_NOW)
         json.dumps(said, allow_nan=False).encode()
         for number in _numbers(said):
             if abs(number) >= 1 << 63:
@@ -264,7 +264,7 @@ class NodeWords(Protobuf):
     )  # fmt: skip
 
     def feed(self, data: bytes) -> Hashable:
-        view = view_of(_status(pb.StatusResponse.FromString(data)))
+        view = bounded(_status(pb.StatusResponse.FromString(data)))
         pods = {
             f"orders-{n}": Pod(name=f"orders-{n}", ip=f"10.0.0.{n}", ready=True) for n in range(3)
         }
@@ -316,4 +316,4 @@ class OperatorOptions(Target):
                 return "refused", ended.code
         if not 0 <= found.listen[1] < 1 << 16:
             raise Broken(f"it would listen on port {found.listen[1]}")
-        return bool(found.namespaces), found.in_cluster
+        return bool(found.namespaces), bool(found.kubeconfig)

@@ -14,8 +14,8 @@ from dledger_operator.api.brokerbackup import BackupSpec
 from dledger_operator.api.spec import Store, camel
 from dledger_operator.status.backup_history import last_backup
 from dledger_operator.status.backup_status import backup_status
-from tests.operator.backup_samples import SUCCEEDED, backup, completed, sight
-from tests.operator.samples import NOW, converged, founded
+from tests.operator.backup_samples import SUCCEEDED, backup, completed, observed
+from tests.operator.samples import NOW, bootstrapped, converged
 
 ROOT = Path(__file__).parents[2]
 DOCS = (ROOT / "docs/operator.md").read_text("utf-8")
@@ -54,7 +54,7 @@ def test_the_status_that_is_written_is_the_crds() -> None:
     """A key that the CRD does not have would be dropped without a word."""
     schema = _properties(CRD, "status")
 
-    written = backup_status(backup(), sight(work=SUCCEEDED), now=NOW)
+    written = backup_status(backup(), observed(job=SUCCEEDED), now=NOW)
 
     assert set(written) == set(schema)
     assert set(written["range"]) == set(schema["range"]["properties"])
@@ -64,9 +64,9 @@ def test_the_status_that_is_written_is_the_crds() -> None:
 def test_what_a_group_keeps_of_its_backups_is_the_crds() -> None:
     """The newest completed one, and the last scheduled time."""
     schema = _properties(GROUP_CRD, "status")["backup"]["properties"]
-    observed = converged(founded(), backups=(completed(scheduled_at=NOW),))
+    observed = converged(bootstrapped(), backups=(completed(scheduled_at=NOW),))
 
-    assert set(last_backup(founded(), observed, now=NOW)) == set(schema)
+    assert set(last_backup(bootstrapped(), observed, now=NOW)) == set(schema)
 
 
 def test_every_string_of_the_spec_is_bounded_and_described() -> None:

@@ -125,11 +125,11 @@ def _looks_like_code(name: str) -> bool:
 
 
 def _is_known(name: str) -> bool:
-    """Tell whether a name is one of the sources; ``_by_bytes`` is the end of one named before."""
+    """Tell whether a name is one of the sources."""
     return (
         name in _known()
         or name in NAMES_OF_OTHERS
-        or name.startswith(("dledger_spool_", "_"))
+        or name.startswith("dledger_spool_")
         or (name.endswith("_") and any(each.startswith(name) for each in _known()))
     )
 

@@ -58,7 +58,8 @@ def _rows(registry: CollectorRegistry, *, besides: tuple[str, ...] = ()) -> dict
 
 def _documented(heading: str) -> dict[str, Row]:
     section = DOCS.partition(f"## {heading}\n")[2].partition("\n## ")[0]
-    found = re.findall(r"^\| `(dledger_\w+)` \| (\w+) \| (.*?) ?\| (.*) \|$", section, re.MULTILINE)
+    items = section.replace("\n  ", " ")
+    found = re.findall(r"^- `(dledger_\w+)` \((\w+)(?:; (.*?))?\): (.*)$", items, re.MULTILINE)
     return {name: (kind, labels.strip(), meaning) for name, kind, labels, meaning in found}
 
 
@@ -170,7 +171,7 @@ def test_every_alert_has_a_runbook() -> None:
 
 def test_every_alert_is_worth_being_woken_for() -> None:
     """It lasts, it has a severity and names the group, and the documentation lists it."""
-    listed = dict(re.findall(r"^\| \[(Dledger\w+)\]\(\S+\) \| (\w+) \|", DOCS, re.MULTILINE))
+    listed = dict(re.findall(r"^- \[(Dledger\w+)\]\(\S+\), (\w+):", DOCS, re.MULTILINE))
 
     assert listed == {name: rule["labels"]["severity"] for name, rule in ALERTS.items()}
     for name, rule in ALERTS.items():

@@ -98,7 +98,8 @@ EVIDENCE = {
 
 def _rows() -> list[tuple[str, str]]:
     section = README.partition("## What works today\n")[2].partition("\n## ")[0]
-    return re.findall(r"^\| (?!---)(\S.*?) \| (.+?) \|$", section, re.MULTILINE)
+    items = re.findall(r"^- (.*): \*\*(.+?)\*\*(.*)$", section.replace("\n  ", " "), re.MULTILINE)
+    return [(row, f"{says}{more}") for row, says, more in items]
 
 
 def _tests(path: str) -> set[str]:
@@ -168,6 +169,6 @@ def test_exit_codes_are_the_same_in_help_and_in_the_runbooks(
     _, _, table = (ROOT / "docs/runbooks.md").read_text("utf-8").partition(of_runbooks)
     table = table.partition("\n\n**")[0]
 
-    codes = re.findall(r"^\| (\d+) \|", table, re.MULTILINE)
+    codes = re.findall(r"^- \*\*(\d+)\*\*:", table, re.MULTILINE)
 
     assert set(re.findall(r"\b(\d+) [a-z]", told)) == {*codes} - from_outside

@@ -6,10 +6,10 @@ from typing import Any
 
 from dledger_operator.api import names
 from dledger_operator.api.brokerbackup import BrokerBackup
-from dledger_operator.decisions.backups import Sight
-from dledger_operator.observed.work import Succeeded
+from dledger_operator.decisions.backups import BackupObserved
+from dledger_operator.observed.job_status import JobSucceeded
 from dledger_operator.resources.backup import LogRange
-from tests.operator.samples import GROUP_ID, NOW, founded
+from tests.operator.samples import GROUP_ID, NOW, bootstrapped
 
 STORE: dict[str, Any] = {
     "url": "s3://backups/orders",
@@ -31,7 +31,7 @@ RESULT: dict[str, Any] = {
     "newObjects": 2,
     "manifest": "manifests/00000000000000004711.json",
 }
-SUCCEEDED = Succeeded(result=RESULT, started_at=STARTED, ended_at=ENDED)
+SUCCEEDED = JobSucceeded(result=RESULT, started_at=STARTED, ended_at=ENDED)
 SMALL = LogRange(last_index=4711, size_bytes=5_000_000)
 LARGE = LogRange(last_index=4711, size_bytes=3 << 30)
 
@@ -89,7 +89,7 @@ def failed(name: str = "first", **more: Any) -> BrokerBackup:
     return backup(name=name, status=status, **more)
 
 
-def sight(**changes: Any) -> Sight:
+def observed(**changes: Any) -> BackupObserved:
     """Return what is seen of a backup that can start at once."""
-    group = founded({"backup": {"store": STORE}})
-    return Sight(**{"group": group, "log": SMALL, **changes})
+    group = bootstrapped({"backup": {"store": STORE}})
+    return BackupObserved(**{"group": group, "log": SMALL, **changes})

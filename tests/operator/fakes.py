@@ -7,15 +7,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from dledger.common.status import NodeStatus
 from dledger.errors import AlreadyBootstrapped, InvalidArgument, NotTheGroup, Unavailable
 from dledger_operator.api import names
 from dledger_operator.api.brokerbackup import BrokerBackup
 from dledger_operator.api.spec import Manifest, Topic
 from dledger_operator.cluster.api import ApiError
-from dledger_operator.observed.observed import MemberView, NodeView, Pod, Volume
-from dledger_operator.observed.views import component_of, pod_of, volume_of, worker_of
-from dledger_operator.observed.work import WorkerPod
-from tests.operator.samples import NOW, body, volumes
+from dledger_operator.observed.job_status import JobPod
+from dledger_operator.observed.observed import Pod, Volume
+from dledger_operator.observed.parsers import (
+    parse_component,
+    parse_job_pod,
+    parse_pod,
+    parse_volume,
+)
+from tests.operator.samples import NOW, body, member, node, volumes
 
 GROUP = (names.KIND, "orders")
 _CREATED = {"uid": "uid-of-it", "generation": 1, "creationTimestamp": NOW}
@@ -100,7 +106,7 @@ class World:
 
 
 class FakeApi:
-    """`cluster.KubernetesApi` over a World."""
+    """`api.Api` over a World."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -166,16 +172,16 @@ class FakeWatched:
         return [copy.deepcopy(m) for (kind, _), m in items if kind in wanted and _labelled(m)]
 
     def pods(self, namespace: str, group: str) -> list[Pod]:
-        return [pod_of(pod) for pod in self._pods() if component_of(pod) == "node"]
+        return [parse_pod(pod) for pod in self._pods() if parse_component(pod) == "node"]
 
-    def workers(self, namespace: str, group: str) -> list[tuple[str, WorkerPod]]:
-        return [worker_of(pod) for pod in self._pods() if component_of(pod) != "node"]
+    def job_pods(self, namespace: str, group: str) -> list[tuple[str, JobPod]]:
+        return [parse_job_pod(pod) for pod in self._pods() if parse_component(pod) != "node"]
 
     def volumes(self, namespace: str, group: str) -> list[Volume]:
         found = volumes(*range(len(self._world.disks)))
         made = self._world.objects.items()
         claims = (m for (kind, _), m in made if kind == "PersistentVolumeClaim" and _labelled(m))
-        found |= {volume.name: volume for volume in map(volume_of, claims)}
+        found |= {volume.name: volume for volume in map(parse_volume, claims)}
         return list(found.values())
 
     def backups(self, namespace: str, group: str) -> list[BrokerBackup]:
@@ -195,7 +201,7 @@ class FakeNodes:
 
     disbelieved: ClassVar[dict[str, str]] = {}
 
-    async def look(self, pods: Mapping[str, Pod]) -> dict[str, NodeView]:
+    async def poll(self, pods: Mapping[str, Pod]) -> dict[str, NodeStatus]:
         return {name: self._view(name) for name in pods}
 
     async def bootstrap(
@@ -227,19 +233,19 @@ class FakeNodes:
     async def close(self) -> None:
         """Nothing is open."""
 
-    def _view(self, name: str) -> NodeView:
+    def _view(self, name: str) -> NodeStatus:
         world = self._world
         if not world.disks[name]:
-            return NodeView(node_id=f"id-of-{name}", recovered_to=world.restored.get(name, 0))
+            return node(f"id-of-{name}", recovered_to=world.restored.get(name, 0))
         leader = world.leader
-        return NodeView(
-            node_id=f"id-of-{name}",
+        return node(
+            f"id-of-{name}",
             group_id=world.disks[name],
             role="leader" if name == leader else "follower",
             term=1 if leader else 0,
             leader_id=f"id-of-{leader}" if leader else "",
             ready=bool(leader),
-            members=tuple(MemberView(id=f"id-of-{disk}", name=disk) for disk in world.disks),
+            members=tuple(member(f"id-of-{disk}", disk) for disk in world.disks),
         )
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from dledger.common.status import MemberStatus, NodeStatus
+from dledger.types import Member, NodeId
 from dledger_operator.api import names
 from dledger_operator.api.policy import Policy
 from dledger_operator.api.spec import BrokerGroup
-from dledger_operator.observed.observed import MemberView, NodeView, Observed, Pod, Volume, ref_of
+from dledger_operator.observed.observed import Observed, Pod, Volume, ref_of
 from dledger_operator.resources import Platform, desired
 
 GROUP_ID = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
@@ -40,25 +42,58 @@ def group(spec: dict[str, Any] | None = None, **status: Any) -> BrokerGroup:
     return FREE.group(body(spec, **status))
 
 
-def founded(spec: dict[str, Any] | None = None, **status: Any) -> BrokerGroup:
+def bootstrapped(spec: dict[str, Any] | None = None, **status: Any) -> BrokerGroup:
     """Return the group as recorded after its first leader."""
     return group(spec, **{"groupId": GROUP_ID, "term": 1, "leader": "orders-0", **status})
 
 
-def unjoined(*ordinals: int) -> dict[str, NodeView]:
+def node(node_id: str, **said: Any) -> NodeStatus:
+    """Return what a node with an empty disk says, but for *said*."""
+    unjoined = NodeStatus(
+        node_id=node_id,
+        name="",
+        group="orders",
+        group_id="",
+        role="unjoined",
+        term=0,
+        leader_id="",
+        commit_index=0,
+        applied_index=0,
+        last_index=0,
+        synced_index=0,
+        ready=False,
+        not_ready_reason="",
+        members=(),
+        last_failover=None,
+        version="",
+        storage_used_bytes=0,
+        storage_capacity_bytes=0,
+        writes_refused_reason="",
+    )
+    return replace(unjoined, **said)
+
+
+def member(node_id: str, name: str, **said: Any) -> MemberStatus:
+    """Return a connected member as the leader sees it, but for *said*."""
+    who = Member(id=NodeId(node_id), name=name, address="")
+    row = MemberStatus(member=who, role="unknown", match_index=0, lag=0, connected=True)
+    return replace(row, **said)
+
+
+def unjoined(*ordinals: int) -> dict[str, NodeStatus]:
     """Return nodes with empty disks, by pod name."""
-    return {f"orders-{n}": NodeView(node_id=f"id-{n}") for n in ordinals}
+    return {f"orders-{n}": node(f"id-{n}") for n in ordinals}
 
 
-def joined(*ordinals: int, leader: int | None = 0, **changes: Any) -> dict[str, NodeView]:
+def joined(*ordinals: int, leader: int | None = 0, **changes: Any) -> dict[str, NodeStatus]:
     """Return nodes that carry the group id and agree on a leader, by pod name."""
     return {f"orders-{n}": _joined(n, leader, changes) for n in ordinals}
 
 
-def _joined(ordinal: int, leader: int | None, changes: dict[str, Any]) -> NodeView:
+def _joined(ordinal: int, leader: int | None, changes: dict[str, Any]) -> NodeStatus:
     role = "leader" if ordinal == leader else "follower"
-    node = NodeView(
-        node_id=f"id-{ordinal}",
+    joined = node(
+        f"id-{ordinal}",
         group_id=GROUP_ID,
         role=role,
         term=1,
@@ -71,15 +106,15 @@ def _joined(ordinal: int, leader: int | None, changes: dict[str, Any]) -> NodeVi
         storage_capacity_bytes=10 << 30,
         feature_level=3,
     )
-    return replace(node, **changes)
+    return replace(joined, **changes)
 
 
-def members(*ordinals: int, leader: int | None = 0) -> tuple[MemberView, ...]:
+def members(*ordinals: int, leader: int | None = 0) -> tuple[MemberStatus, ...]:
     """Return a membership of these replicas as the leader sees it."""
     return tuple(
-        MemberView(
-            id=f"id-{n}",
-            name=f"orders-{n}",
+        member(
+            f"id-{n}",
+            f"orders-{n}",
             role="leader" if n == leader else "follower",
             match_index=7,
         )

@@ -13,19 +13,18 @@ import yaml
 
 from dledger_operator.api import names
 from dledger_operator.api.spec import BrokerGroup, Manifest, Store
-from dledger_operator.resources.backup import LogRange, job
+from dledger_operator.resources.backup import LogRange, job, scheduled_backup
 from dledger_operator.resources.recovery import recovery_claim, recovery_job
-from dledger_operator.resources.scheduled import scheduled_backup
 from dledger_operator.resources.spark import access, executor_template, settings
 from dledger_operator.resources.statefulset import stateful_set
 from dledger_pipeline.__main__ import _parser
 from tests.operator.backup_samples import LARGE, SMALL, STORE, backup
-from tests.operator.samples import GROUP_ID, founded, group
+from tests.operator.samples import GROUP_ID, bootstrapped, group
 
 GOLDEN = Path(__file__).parent / "golden"
 AT = "2031-05-06T03:00:00Z"
 RECOVERY = {"store": STORE, "groupId": "old", "target": {"index": 99}}
-OF = founded({"backup": {"store": STORE}})
+OF = bootstrapped({"backup": {"store": STORE}})
 
 
 def _backup_manifests(log: LogRange) -> list[Manifest]:
@@ -145,7 +144,7 @@ def test_executors_get_the_credentials_by_reference_too() -> None:
 
 def test_without_a_secret_there_are_no_credentials() -> None:
     """The pods' own identity may do."""
-    of = founded({"backup": {"store": {"url": "s3://b/p"}}})
+    of = bootstrapped({"backup": {"store": {"url": "s3://b/p"}}})
 
     env = _pod(_job(LARGE, of))["containers"][0]["env"]
     conf = settings(of, store=of.spec.backup.store, executors=1)
@@ -157,7 +156,7 @@ def test_without_a_secret_there_are_no_credentials() -> None:
 
 def test_little_work_runs_inside_the_job() -> None:
     """Without executors, rights or a template; below the threshold, not at it."""
-    of = founded({"backup": {"store": STORE}, "spark": {"localThreshold": "1Mi"}})
+    of = bootstrapped({"backup": {"store": STORE}, "spark": {"localThreshold": "1Mi"}})
 
     below = _job(LogRange(last_index=9, size_bytes=(1 << 20) - 1), of)
     at = _job(LogRange(last_index=9, size_bytes=1 << 20), of)
@@ -173,7 +172,7 @@ def test_little_work_runs_inside_the_job() -> None:
 )
 def test_executors_grow_with_the_work_up_to_the_spec(size_gib: int, executors: int) -> None:
     """One for each GiB."""
-    of = founded({"backup": {"store": STORE}, "spark": {"localThreshold": "0"}})
+    of = bootstrapped({"backup": {"store": STORE}, "spark": {"localThreshold": "0"}})
 
     args = _args(_job(LogRange(last_index=1, size_bytes=size_gib << 30), of))
 
@@ -182,7 +181,7 @@ def test_executors_grow_with_the_work_up_to_the_spec(size_gib: int, executors: i
 
 def test_an_executors_memory_is_what_the_spec_says() -> None:
     """Heap and the rest together, as its container's limit."""
-    of = founded({"spark": {"executors": {"memory": "4Gi", "cores": 2}}})
+    of = bootstrapped({"spark": {"executors": {"memory": "4Gi", "cores": 2}}})
 
     conf = settings(of, store=Store(), executors=1)
 
@@ -252,7 +251,7 @@ def test_executors_are_not_watched_by_the_operator() -> None:
     labels = _executor()["metadata"]["labels"]
 
     assert "app.kubernetes.io/managed-by" not in labels
-    assert names.worker_selector("orders", "backup").items() <= labels.items()
+    assert names.job_selector("orders", "backup").items() <= labels.items()
 
 
 @pytest.mark.parametrize("length", [1, 50, 56, 57, 63])
@@ -353,7 +352,7 @@ def test_the_pipelines_last_words_reach_the_operator() -> None:
 def test_the_pipelines_image_is_the_spec_s_or_the_operators() -> None:
     """An image in the spec wins."""
     images = [
-        _pod(_job(of=founded({"backup": {"store": STORE}, "spark": {"image": image}})))
+        _pod(_job(of=bootstrapped({"backup": {"store": STORE}, "spark": {"image": image}})))
         for image in ("", "mine:1")
     ]
 

@@ -9,18 +9,19 @@ from dledger_operator.api.reasons import Reason
 from dledger_operator.api.spec import BrokerGroup
 from dledger_operator.status.backup_history import backup_ready, last_backup
 from tests.operator.backup_samples import ENDED, RESULT, STORE, backup, completed, failed
-from tests.operator.samples import GROUP_ID, NOW, converged, founded
+from tests.operator.samples import GROUP_ID, NOW, bootstrapped, converged
 
 LATER = "2031-05-06T09:00:00Z"
-STORED = founded({"backup": {"store": STORE}})
+STORED = bootstrapped({"backup": {"store": STORE}})
 RECORD = {"name": "gone", "completedAt": ENDED, "lastIndex": 7, "manifest": "m"}
-RECORDED = founded({"backup": {"store": STORE}}, backup=RECORD)
+RECORDED = bootstrapped({"backup": {"store": STORE}}, backup=RECORD)
 YOUNG = {"creationTimestamp": "2031-05-06T08:00:00Z"}
 
 TABLE: list[tuple[BrokerGroup, tuple[BrokerBackup, ...], str, Reason]] = [
-    (founded(), (), "Unknown", Reason.BACKUP_NOT_CONFIGURED),
+    (bootstrapped(), (), "Unknown", Reason.BACKUP_NOT_CONFIGURED),
     (STORED, (), "False", Reason.NO_BACKUP_YET),
-    (founded(), (backup(),), "False", Reason.NO_BACKUP_YET),
+    (bootstrapped(), (backup(),), "Unknown", Reason.BACKUP_NOT_CONFIGURED),
+    (bootstrapped(), (backup({"store": STORE}),), "False", Reason.NO_BACKUP_YET),
     (STORED, (backup(),), "False", Reason.NO_BACKUP_YET),
     (STORED, (completed(),), "True", Reason.BACKUP_COMPLETED),
     (STORED, (completed(), backup(name="next")), "True", Reason.BACKUP_COMPLETED),
@@ -28,7 +29,7 @@ TABLE: list[tuple[BrokerGroup, tuple[BrokerBackup, ...], str, Reason]] = [
     (STORED, (failed(), completed("next", **YOUNG)), "True", Reason.BACKUP_COMPLETED),
     (RECORDED, (), "True", Reason.BACKUP_COMPLETED),
     (RECORDED, (failed(),), "False", Reason.BACKUP_FAILED),
-    (founded(groupId="another"), (completed(),), "False", Reason.NO_BACKUP_YET),
+    (bootstrapped(groupId="another"), (completed(),), "False", Reason.NO_BACKUP_YET),
 ]
 
 
@@ -79,12 +80,12 @@ def test_the_time_of_the_schedule_is_recorded() -> None:
 
 def test_a_group_without_backups_records_nothing() -> None:
     """Its status stays as small as it was."""
-    assert last_backup(founded(), converged(founded()), now=NOW) == {}
+    assert last_backup(bootstrapped(), converged(bootstrapped()), now=NOW) == {}
 
 
 def test_backups_of_an_earlier_group_of_the_name_are_not_this_ones() -> None:
     """They hold another log."""
     assert completed().status["groupId"] == GROUP_ID
-    of = founded(groupId="another")
+    of = bootstrapped(groupId="another")
 
     assert last_backup(of, converged(of, backups=(completed(),)), now=NOW) == {}

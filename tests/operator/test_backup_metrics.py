@@ -8,9 +8,9 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from dledger_operator.api.spec import BrokerGroup
-from dledger_operator.metrics.backup_metrics import BackupMetrics
+from dledger_operator.metrics.metrics import BackupMetrics
 from tests.operator.backup_samples import ENDED, STORE
-from tests.operator.samples import NOW, body, founded
+from tests.operator.samples import NOW, body, bootstrapped
 
 LABELS = {"namespace": "shop", "group": "orders"}
 LAST = "dledger_backup_last_success_timestamp_seconds"
@@ -41,7 +41,7 @@ def test_a_completed_backup_shows_its_time_and_age() -> None:
     """The age grows by itself: it is reckoned when it is asked for."""
     shown = Shown()
 
-    shown.metrics.show(founded(), {"backup": {"completedAt": ENDED}})
+    shown.metrics.show(bootstrapped(), {"backup": {"completedAt": ENDED}})
 
     assert shown.value(LAST) == datetime.fromisoformat(ENDED).timestamp()
     assert shown.value(AGE) == 3 * 60 + 9
@@ -81,7 +81,7 @@ def test_failures_are_counted() -> None:
 def test_a_group_that_is_gone_takes_its_series_along() -> None:
     """Labels are bounded by the groups there are."""
     shown = Shown()
-    shown.metrics.show(founded(), {"backup": {"completedAt": ENDED}})
+    shown.metrics.show(bootstrapped(), {"backup": {"completedAt": ENDED}})
     shown.metrics.failed("shop", "orders")
 
     shown.metrics.forget("shop", "orders")

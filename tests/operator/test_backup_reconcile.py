@@ -17,7 +17,7 @@ from dledger_operator.cluster.cluster import Cluster
 from dledger_operator.cluster.nodes import Nodes
 from dledger_operator.controllers.backup_reconcile import BackupReconciler
 from dledger_operator.controllers.reconcile import Clock, Reconciler
-from dledger_operator.decisions.refusals import RETRY_S
+from dledger_operator.decisions.backoff import RETRY_S
 from dledger_operator.metrics.metrics import Metrics
 from dledger_operator.observed.observed import Pod
 from dledger_operator.resources.backup import LogRange
@@ -353,7 +353,7 @@ class Group:
     async def rounds(self, count: int = 6) -> None:
         """Do some rounds, with Kubernetes at work between them."""
         for _ in range(count):
-            self.reconciler.saw(self.world.group)
+            self.reconciler.update(self.world.group)
             await self.reconciler.reconcile()
             self.world.run_pods()
 

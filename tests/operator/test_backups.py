@@ -1,4 +1,4 @@
-"""(backup, sight) -> actions and status: each situation of one BrokerBackup."""
+"""(backup, observed) -> actions and status: each situation of one BrokerBackup."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from dledger_operator.api.brokerbackup import BrokerBackup
-from dledger_operator.api.reasons import CATALOGUE, EventReason, Reason
+from dledger_operator.api.reasons import EventReason, Reason
 from dledger_operator.api.spec import BrokerGroup
-from dledger_operator.decisions.backups import Sight, first_index, in_turn, plan_backup
+from dledger_operator.decisions.backups import BackupObserved, first_index, in_turn, plan_backup
+from dledger_operator.observed.job_status import JobFailed, JobRunning, JobSucceeded
 from dledger_operator.observed.observed import ref_of
-from dledger_operator.observed.work import Broken, Succeeded, Working
 from dledger_operator.resources.spark import access
 from dledger_operator.status.backup_status import backup_events, backup_status, changed
 from tests.operator.backup_samples import (
@@ -26,28 +26,29 @@ from tests.operator.backup_samples import (
     backup_body,
     completed,
     failed,
-    sight,
+    observed,
 )
-from tests.operator.samples import GROUP_ID, NOW, body, founded
+from tests.operator.documented import SHOWN
+from tests.operator.samples import GROUP_ID, NOW, body, bootstrapped
 
 ACCESS = "dledger-uid-1-backup"
-WORKING = Working(started_at=STARTED)
-BROKEN = Broken(error="StoreDenied: no", started_at=STARTED, ended_at=ENDED)
+WORKING = JobRunning(started_at=STARTED)
+BROKEN = JobFailed(error="StoreDenied: no", started_at=STARTED, ended_at=ENDED)
 
 
-def _plan(of: BrokerBackup, seen: Sight) -> list[tuple[str, str, str]]:
+def _plan(of: BrokerBackup, seen: BackupObserved) -> list[tuple[str, str, str]]:
     actions = plan_backup(of, seen)
     return [(type(action).__name__, *ref_of(action.manifest)) for action in actions]
 
 
 def test_little_work_needs_a_job_and_nothing_else() -> None:
     """No account, no rights."""
-    assert _plan(backup(), sight()) == [("Create", "Job", "first-backup")]
+    assert _plan(backup(), observed()) == [("Create", "Job", "first-backup")]
 
 
 def test_much_work_needs_rights_first_and_the_job_last() -> None:
     """When everything that its pod needs was seen: made is not enough."""
-    seen = sight(log=LARGE)
+    seen = observed(log=LARGE)
 
     first = plan_backup(backup(), seen)
     made = {ref_of(action.manifest): action.manifest for action in first}
@@ -65,7 +66,7 @@ def test_much_work_needs_rights_first_and_the_job_last() -> None:
 @pytest.mark.parametrize("missing", ["ServiceAccount", "RoleBinding", "NetworkPolicy", "ConfigMap"])
 def test_no_job_is_made_while_one_thing_that_it_stands_on_is_not_seen_as_ours(missing: str) -> None:
     """Found: K1. What belongs to somebody else is never among the children."""
-    seen = sight(log=LARGE)
+    seen = observed(log=LARGE)
     made = {ref_of(a.manifest): a.manifest for a in plan_backup(backup(), seen)}
     others = {ref: manifest for ref, manifest in made.items() if ref[0] != missing}
 
@@ -76,7 +77,7 @@ def test_no_job_is_made_while_one_thing_that_it_stands_on_is_not_seen_as_ours(mi
 
 def test_rights_that_are_there_are_not_written_again() -> None:
     """Unless somebody edited them."""
-    seen = sight(log=LARGE)
+    seen = observed(log=LARGE)
     assert seen.group is not None
     there = {ref_of(manifest): manifest for manifest in access(seen.group)}
     edited = {**there, ("RoleBinding", ACCESS): {"kind": "RoleBinding", "subjects": []}}
@@ -91,60 +92,66 @@ def test_rights_that_are_there_are_not_written_again() -> None:
 @pytest.mark.parametrize("of_job", [WORKING, SUCCEEDED, BROKEN])
 def test_a_backup_with_a_job_needs_nothing_more(of_job: Any) -> None:
     """A Job is never changed, nor made twice."""
-    assert _plan(backup(), sight(work=of_job)) == []
+    assert _plan(backup(), observed(job=of_job)) == []
 
 
 @pytest.mark.parametrize("of", [completed(), failed()])
 def test_a_finished_backup_is_never_done_again(of: BrokerBackup) -> None:
     """Its Job goes after a day; that is no reason to make another."""
-    assert _plan(of, sight()) == []
-    assert backup_status(of, sight(), now=NOW) == of.status
+    assert _plan(of, observed()) == []
+    assert backup_status(of, observed(), now=NOW) == of.status
 
 
 def _group(spec: dict[str, Any], image: str = "i") -> BrokerGroup:
     return BrokerGroup.parse(body(spec, groupId=GROUP_ID, term=1), spark_image=image)
 
 
-NO_STORE = founded()
-PAUSED = founded({"backup": {"store": STORE}, "paused": True})
-BAD_GROUP = founded({"backup": {"store": {"url": "file:///backups"}}})
-UNREADABLE = founded({"backup": {"store": STORE}, "replicas": "three"})
+NO_STORE = bootstrapped()
+PAUSED = bootstrapped({"backup": {"store": STORE}, "paused": True})
+BAD_GROUP = bootstrapped({"backup": {"store": {"url": "file:///backups"}}})
+UNREADABLE = bootstrapped({"backup": {"store": STORE}, "replicas": "three"})
 NO_IMAGE = _group({"backup": {"store": STORE}}, image="")
 BAD_MEMORY = _group({"backup": {"store": STORE}, "spark": {"executors": {"memory": "1Ki"}}})
-OTHERWISE_WRONG = founded({"backup": {"store": STORE}, "tls": {"enabled": True}})
+OTHERWISE_WRONG = bootstrapped({"backup": {"store": STORE}, "tls": {"enabled": True}})
 BAD_STORE = backup({"store": {"url": "file:///backups"}})
 NO_URL = backup({"store": {"secretName": "s3"}})
 NO_NUMBER = BrokerBackup.parse(backup_body({"lastIndex": "many"}))
 STRANGE = BrokerBackup.parse(backup_body({"colour": "red"}))
 REFUSED = {("Job", "first-backup"): "exceeded quota"}
 
-TABLE: list[tuple[BrokerBackup, Sight, str, str, Reason]] = [
-    (backup(), sight(), "Pending", "Unknown", Reason.CREATING),
-    (backup(), sight(group=None), "Pending", "Unknown", Reason.GROUP_MISSING),
-    (backup(), sight(group=PAUSED), "Pending", "Unknown", Reason.PAUSED_BY_USER),
-    (backup(), sight(group=NO_STORE), "Pending", "Unknown", Reason.NO_STORE),
-    (backup(), sight(group=BAD_GROUP), "Pending", "Unknown", Reason.GROUP_SPEC_INVALID),
-    (backup(), sight(group=UNREADABLE), "Pending", "Unknown", Reason.GROUP_SPEC_INVALID),
-    (backup(), sight(group=NO_IMAGE), "Pending", "Unknown", Reason.GROUP_SPEC_INVALID),
-    (backup(), sight(group=BAD_MEMORY), "Pending", "Unknown", Reason.GROUP_SPEC_INVALID),
-    (backup(), sight(group=OTHERWISE_WRONG), "Pending", "Unknown", Reason.CREATING),
-    (backup(), sight(ahead="other"), "Pending", "Unknown", Reason.WAITING_FOR_TURN),
-    (backup(), sight(log=None), "Pending", "Unknown", Reason.WAITING_FOR_GROUP),
-    (backup(), sight(refusals=REFUSED), "Pending", "Unknown", Reason.APPLY_REFUSED),
-    (backup(), sight(work=WORKING), "Running", "Unknown", Reason.BACKUP_RUNNING),
-    (backup(), sight(work=SUCCEEDED), "Completed", "True", Reason.BACKUP_COMPLETED),
-    (backup(), sight(work=BROKEN), "Failed", "False", Reason.BACKUP_FAILED),
-    (backup(), sight(work=WORKING, group=None), "Running", "Unknown", Reason.BACKUP_RUNNING),
-    (BAD_STORE, sight(), "Failed", "False", Reason.NOT_IMPLEMENTED_YET),
-    (NO_URL, sight(), "Failed", "False", Reason.INVALID_SPEC),
-    (NO_NUMBER, sight(), "Failed", "False", Reason.INVALID_SPEC),
-    (STRANGE, sight(), "Failed", "False", Reason.INVALID_SPEC),
+TABLE: list[tuple[BrokerBackup, BackupObserved, str, str, Reason]] = [
+    (backup(), observed(), "Pending", "Unknown", Reason.CREATING),
+    (backup(), observed(group=None), "Pending", "Unknown", Reason.GROUP_MISSING),
+    (backup(), observed(group=PAUSED), "Pending", "Unknown", Reason.PAUSED_BY_USER),
+    (backup(), observed(group=NO_STORE), "Pending", "Unknown", Reason.NO_STORE),
+    (backup(), observed(group=BAD_GROUP), "Pending", "Unknown", Reason.GROUP_SPEC_INVALID),
+    (backup(), observed(group=UNREADABLE), "Pending", "Unknown", Reason.GROUP_SPEC_INVALID),
+    (backup(), observed(group=NO_IMAGE), "Pending", "Unknown", Reason.GROUP_SPEC_INVALID),
+    (backup(), observed(group=BAD_MEMORY), "Pending", "Unknown", Reason.GROUP_SPEC_INVALID),
+    (backup(), observed(group=OTHERWISE_WRONG), "Pending", "Unknown", Reason.CREATING),
+    (backup(), observed(predecessor="other"), "Pending", "Unknown", Reason.WAITING_FOR_TURN),
+    (backup(), observed(log=None), "Pending", "Unknown", Reason.WAITING_FOR_GROUP),
+    (backup(), observed(refusals=REFUSED), "Pending", "Unknown", Reason.APPLY_REFUSED),
+    (backup(), observed(job=WORKING), "Running", "Unknown", Reason.BACKUP_RUNNING),
+    (backup(), observed(job=SUCCEEDED), "Completed", "True", Reason.BACKUP_COMPLETED),
+    (backup(), observed(job=BROKEN), "Failed", "False", Reason.BACKUP_FAILED),
+    (
+        backup(),
+        observed(job=WORKING, group=None),
+        "Running",
+        "Unknown",
+        Reason.BACKUP_RUNNING,
+    ),
+    (BAD_STORE, observed(), "Failed", "False", Reason.NOT_IMPLEMENTED_YET),
+    (NO_URL, observed(), "Failed", "False", Reason.INVALID_SPEC),
+    (NO_NUMBER, observed(), "Failed", "False", Reason.INVALID_SPEC),
+    (STRANGE, observed(), "Failed", "False", Reason.INVALID_SPEC),
 ]
 
 
 @pytest.mark.parametrize(("of", "seen", "phase", "said", "reason"), TABLE)
 def test_each_situation_has_its_phase_and_reason(
-    of: BrokerBackup, seen: Sight, phase: str, said: str, reason: Reason
+    of: BrokerBackup, seen: BackupObserved, phase: str, said: str, reason: Reason
 ) -> None:
     """The catalogue has each; only where nothing is in the way is a Job made."""
     status = backup_status(of, seen, now=NOW)
@@ -152,14 +159,16 @@ def test_each_situation_has_its_phase_and_reason(
 
     assert (status["phase"], row["status"], row["reason"]) == (phase, said, str(reason))
     assert status["message"] == row["message"] != ""
-    assert reason in CATALOGUE
+    assert f"Complete={said}" in SHOWN[reason]
     assert bool(_plan(of, seen)) == (reason is Reason.CREATING)
 
 
 def test_what_is_missing_is_named() -> None:
     """Whose it is and what to write."""
-    missing = backup_status(backup(), sight(group=None), now=NOW)["message"]
-    silent = backup_status(backup(), sight(log=None, silence="10.0.0.1: no"), now=NOW)["message"]
+    missing = backup_status(backup(), observed(group=None), now=NOW)["message"]
+    silent = backup_status(backup(), observed(log=None, unavailable="10.0.0.1: no"), now=NOW)[
+        "message"
+    ]
 
     assert missing == "there is no BrokerGroup orders in this namespace"
     assert silent == "10.0.0.1: no"
@@ -169,15 +178,15 @@ def test_a_store_of_its_own_wins_over_the_groups() -> None:
     """Also where the group has none, or a wrong one."""
     of = backup({"store": STORE})
 
-    for group in (NO_STORE, founded({"backup": {"store": {"url": "s3://other/p"}}})):
-        (action,) = plan_backup(of, sight(group=group))
+    for group in (NO_STORE, bootstrapped({"backup": {"store": {"url": "s3://other/p"}}})):
+        (action,) = plan_backup(of, observed(group=group))
         args = action.manifest["spec"]["template"]["spec"]["containers"][0]["args"]
         assert STORE["url"] in args
 
 
 def test_a_completed_backup_tells_everything() -> None:
     """What the pipeline told, and when."""
-    status = backup_status(backup(), sight(work=SUCCEEDED), now=NOW)
+    status = backup_status(backup(), observed(job=SUCCEEDED), now=NOW)
 
     assert status["range"] == {"first": 1, "last": 4711}
     assert status["records"] == 4711
@@ -192,9 +201,9 @@ def test_a_completed_backup_tells_everything() -> None:
 @pytest.mark.parametrize("value", [None, "many", True, 1.5, [], {}, -1, 1 << 63])
 def test_a_result_of_another_kind_does_not_reach_the_status(value: Any) -> None:
     """The API server would refuse the whole of it."""
-    odd = Succeeded(result={**RESULT, "records": value, "groupId": None})
+    odd = JobSucceeded(result={**RESULT, "records": value, "groupId": None})
 
-    status = backup_status(backup(), sight(work=odd), now=NOW)
+    status = backup_status(backup(), observed(job=odd), now=NOW)
 
     assert status["records"] == 0
     assert status["groupId"] == ""
@@ -202,18 +211,18 @@ def test_a_result_of_another_kind_does_not_reach_the_status(value: Any) -> None:
 
 def test_the_condition_keeps_its_time_until_it_turns() -> None:
     """Pending and running are both unknown."""
-    before = backup_status(backup(), sight(group=None), now=NOW)
+    before = backup_status(backup(), observed(group=None), now=NOW)
 
-    after = backup_status(backup(status=before), sight(work=WORKING), now="2031-05-06T08:00:00Z")
+    after = backup_status(backup(status=before), observed(job=WORKING), now="2031-05-06T08:00:00Z")
 
     assert after["conditions"][0]["lastTransitionTime"] == NOW
 
 
 def test_an_unchanged_status_is_not_written() -> None:
     """The time alone is no change."""
-    before = backup_status(backup(), sight(group=None), now=NOW)
+    before = backup_status(backup(), observed(group=None), now=NOW)
 
-    after = backup_status(backup(status=before), sight(group=None), now="2031-05-06T08:00:00Z")
+    after = backup_status(backup(status=before), observed(group=None), now="2031-05-06T08:00:00Z")
 
     assert not changed(before, after)
     assert changed({}, before)
@@ -222,22 +231,31 @@ def test_an_unchanged_status_is_not_written() -> None:
 @pytest.mark.parametrize(
     ("one", "two", "expected"),
     [
-        (sight(group=None), sight(work=WORKING), [EventReason.BACKUP_STARTED]),
-        (sight(work=WORKING), sight(work=SUCCEEDED), [EventReason.BACKUP_COMPLETED]),
-        (sight(work=WORKING), sight(work=BROKEN), [EventReason.BACKUP_FAILED]),
-        (sight(work=WORKING), sight(work=Working(note="0/3 nodes")), []),
-        (sight(group=None), sight(log=None), []),
+        (observed(), observed(group=None), [EventReason.BACKUP_BLOCKED]),
+        (observed(group=None), observed(group=None), []),
+        (observed(group=None), observed(log=None), []),
+        (observed(group=None), observed(job=WORKING), [EventReason.BACKUP_STARTED]),
+        (
+            observed(job=WORKING),
+            observed(job=SUCCEEDED),
+            [EventReason.BACKUP_COMPLETED],
+        ),
+        (observed(job=WORKING), observed(job=BROKEN), [EventReason.BACKUP_FAILED]),
+        (observed(job=WORKING), observed(job=JobRunning(note="0/3 nodes")), []),
     ],
 )
-def test_each_turn_is_one_event(one: Sight, two: Sight, expected: list[EventReason]) -> None:
-    """And a failure is a warning."""
+def test_each_turn_is_one_event(
+    one: BackupObserved, two: BackupObserved, expected: list[EventReason]
+) -> None:
+    """A failure is a warning, and so is what only people can change."""
     before = backup_status(backup(), one, now=NOW)
     after = backup_status(backup(status=before), two, now=NOW)
 
     found = list(backup_events(before, after))
 
     assert [event.reason for event in found] == expected
-    assert all(event.warning == (event.reason is EventReason.BACKUP_FAILED) for event in found)
+    warnings = (EventReason.BACKUP_FAILED, EventReason.BACKUP_BLOCKED)
+    assert all(event.warning == (event.reason in warnings) for event in found)
 
 
 def test_a_backup_with_a_job_goes_first_then_the_oldest() -> None:
@@ -264,13 +282,13 @@ def test_the_log_goes_on_behind_the_last_backup_to_the_same_store(
     others: list[BrokerBackup], expected: int
 ) -> None:
     """Only a guess of how much work there is: the pipeline looks at the store itself."""
-    of = founded({"backup": {"store": STORE}})
+    of = bootstrapped({"backup": {"store": STORE}})
 
     assert first_index(backup(name="next"), of, others) == expected
 
 
 def test_backups_of_an_earlier_group_of_the_name_do_not_count() -> None:
     """Another group id is another log."""
-    of = founded({"backup": {"store": STORE}}, groupId="another")
+    of = bootstrapped({"backup": {"store": STORE}}, groupId="another")
 
     assert first_index(backup(name="next"), of, [completed()]) == 1

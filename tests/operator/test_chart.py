@@ -54,7 +54,9 @@ def _policy(*values: str) -> Policy:
     """Return what the operator makes of its pod's environment."""
     (deployment,) = (m for m in _made(*values) if m["kind"] == "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    return parse([], {row["name"]: row.get("value", "") for row in container["env"]}).policy
+    return parse(
+        [], {row["name"]: row.get("value", "") for row in container["env"]}
+    ).platform.policy
 
 
 def test_the_operator_is_told_what_the_values_say() -> None:

@@ -12,7 +12,7 @@ from dledger_operator.api.spec import BrokerGroup, Spec
 from dledger_operator.decisions.checks import ACTED_ON, leaves, problems, verdict
 from dledger_operator.observed.observed import Observed
 from tests.operator.backup_samples import STORE
-from tests.operator.samples import body, converged, founded, group, joined, members, volumes
+from tests.operator.samples import body, bootstrapped, converged, group, joined, members, volumes
 
 TIME = "2031-05-06T07:08:09Z"
 NOT_YET: list[tuple[str, dict[str, Any]]] = [
@@ -131,12 +131,12 @@ def test_a_name_that_no_service_can_have_is_refused() -> None:
 
 def test_scaling_a_built_group_is_not_implemented_yet() -> None:
     """The sentence says what to set it back to."""
-    observed = converged(founded())
+    observed = converged(bootstrapped())
 
-    said = verdict(problems(founded({"replicas": 5}), observed))
+    said = verdict(problems(bootstrapped({"replicas": 5}), observed))
 
     assert said.reason is Reason.NOT_IMPLEMENTED_YET
-    assert "spec.replicas=5" in said.message
+    assert "spec.replicas=5: changing the size of a running group" in said.message
     assert "set it back to 3" in said.message
 
 
@@ -145,14 +145,14 @@ def test_adopted_volumes_of_a_smaller_group_are_not_a_larger_one() -> None:
     nodes = joined(0, 1, 2, members=members(0, 1, 2))
     observed = Observed(nodes=nodes, volumes=volumes(0, 1, 2))
 
-    assert "set it back to 3" in verdict(problems(founded({"replicas": 5}), observed)).message
+    assert "set it back to 3" in verdict(problems(bootstrapped({"replicas": 5}), observed)).message
 
 
 def test_growing_volumes_is_not_implemented_yet() -> None:
     """It is named and nothing is applied."""
-    observed = converged(founded())
+    observed = converged(bootstrapped())
 
-    said = verdict(problems(founded({"storage": {"size": "20Gi"}}), observed))
+    said = verdict(problems(bootstrapped({"storage": {"size": "20Gi"}}), observed))
 
     assert said.reason is Reason.NOT_IMPLEMENTED_YET
     assert "growing volumes" in said.message
@@ -189,7 +189,7 @@ def test_a_wrong_type_is_invalid_and_named() -> None:
 
 def test_a_statefulset_that_was_scaled_by_hand_is_no_wish_to_scale() -> None:
     """The members are what counts, as recorded if none answers."""
-    of = founded(members=[{"name": f"orders-{n}"} for n in range(3)])
+    of = bootstrapped(members=[{"name": f"orders-{n}"} for n in range(3)])
     observed = converged(of, nodes={})
     observed.children["StatefulSet", "orders"]["spec"]["replicas"] = 1
 

@@ -9,7 +9,7 @@ import pytest
 from dledger_operator.api import names
 from dledger_operator.cluster.cluster import left_over, owned
 from dledger_operator.observed.observed import Pod, Volume
-from dledger_operator.observed.views import pod_of, volume_of
+from dledger_operator.observed.parsers import parse_pod, parse_volume
 from tests.operator.samples import group
 
 
@@ -27,7 +27,7 @@ def test_a_running_pod_is_read() -> None:
     }
     pod["metadata"]["deletionTimestamp"] = "now"
 
-    assert pod_of(pod) == Pod(
+    assert parse_pod(pod) == Pod(
         name="orders-0",
         ip="10.0.0.1",
         ready=True,
@@ -60,7 +60,7 @@ def _waiting(reason: str, message: str = "") -> dict[str, Any]:
 )
 def test_a_pods_trouble_is_told_in_kubernetes_words(status: dict[str, Any], trouble: str) -> None:
     """A pod that is merely starting has none."""
-    assert pod_of(_pod(**status)).trouble == trouble
+    assert parse_pod(_pod(**status)).trouble == trouble
 
 
 def _ended(exit_code: int, message: str) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def test_the_last_words_of_a_node_that_is_too_old_are_read(
     """By its exit code, while it is down or on its way up; what is over is not told again."""
     condition = {"type": "Ready", "status": str(ready)}
 
-    pod = pod_of(_pod(containerStatuses=[container], conditions=[condition]))
+    pod = parse_pod(_pod(containerStatuses=[container], conditions=[condition]))
 
     assert pod.too_old == too_old
 
@@ -98,7 +98,7 @@ def test_a_claim_is_read() -> None:
         "status": {"phase": "Bound", "capacity": {"storage": "2Gi"}},
     }
 
-    assert volume_of(claim) == Volume(
+    assert parse_volume(claim) == Volume(
         name="data-orders-0", size="1Gi", storage_class_name="fast", phase="Bound"
     )
 

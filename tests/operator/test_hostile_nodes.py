@@ -23,7 +23,7 @@ from dledger_operator.api import names
 from dledger_operator.cluster.nodes import LONGEST_TEXT, TOPICS_BYTES, Nodes
 from dledger_operator.observed.observed import Observed, Pod
 from dledger_operator.status.status import status
-from tests.operator.samples import NOW, converged, founded
+from tests.operator.samples import NOW, bootstrapped, converged
 
 pytestmark = pytest.mark.found
 
@@ -83,16 +83,16 @@ async def _look() -> tuple[Observed, str]:
     """Return what is seen of the pod, and why it is not believed."""
     nodes = Nodes("orders")
     pod = Pod(name="orders-0", ip="127.0.0.1", ready=True)
-    views = await nodes.look({"orders-0": pod})
+    views = await nodes.poll({"orders-0": pod})
     lies = nodes.disbelieved
     await nodes.close()
-    of = founded()
+    of = bootstrapped()
     seen = replace(converged(of), pods={"orders-0": pod}, nodes=views, disbelieved=lies)
     return seen, lies.get("orders-0", "")
 
 
 def _degraded(seen: Observed) -> tuple[str, str]:
-    rows = status(founded(), seen, now=NOW)["conditions"]
+    rows = status(bootstrapped(), seen, now=NOW)["conditions"]
     row = next(row for row in rows if row["type"] == "Degraded")
     return row["reason"], row["message"]
 
@@ -174,7 +174,7 @@ async def test_texts_are_cut_and_numbers_fit_a_status(answers: Answers) -> None:
     seen, told = await _look()
 
     view = seen.nodes["orders-0"]
-    written = status(founded(), seen, now=NOW)
+    written = status(bootstrapped(), seen, now=NOW)
     assert told == ""
     assert len(view.not_ready_reason) == len(view.writes_refused_reason) == LONGEST_TEXT
     assert view.commit_index == 0
@@ -225,7 +225,7 @@ async def test_whatever_a_node_says_a_status_comes_of_it(answers: Answers) -> No
 
         seen, _ = await _look()
 
-        written = status(founded(), seen, now=NOW)
+        written = status(bootstrapped(), seen, now=NOW)
         assert all(abs(number) < 1 << 63 for number in _numbers(written)), seed
         assert all(row["storage"].get("usedPercent", 0) <= 100 for row in written["members"]), seed
         rows = [row["name"] for row in written["members"]]

@@ -10,8 +10,8 @@ GROUP = ("shop", "orders")
 LABELS = {"namespace": "shop", "group": "orders"}
 
 
-def _round(metrics: Metrics, at_s: float, *, well: bool = True) -> bool:
-    return metrics.reconciled(*GROUP, started_s=at_s - 0.01, ended_s=at_s, well=well)
+def _round(metrics: Metrics, at_s: float, *, succeeded: bool = True) -> bool:
+    return metrics.reconciled(*GROUP, started_s=at_s - 0.01, ended_s=at_s, succeeded=succeeded)
 
 
 def _series_of_groups(registry: CollectorRegistry) -> list[str]:
@@ -48,7 +48,7 @@ def test_rounds_that_fail_are_counted_from_zero() -> None:
 
     _round(metrics, 1)
     before = metrics.registry.get_sample_value("dledger_operator_reconcile_errors_total", LABELS)
-    _round(metrics, 2, well=False)
+    _round(metrics, 2, succeeded=False)
 
     after = metrics.registry.get_sample_value("dledger_operator_reconcile_errors_total", LABELS)
     assert (before, after) == (0, 1)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
 from dledger.common.status import NodeStatus
 from dledger.errors import DledgerError, NotJoined, OffsetOutOfRange, Unavailable
 from dledger.types import Member
-from dledger_operator.cluster.nodes import EVERYBODY_EVERY, Admin, Nodes, log_ahead
+from dledger_operator.cluster.nodes import POLL_ALL_EVERY, Nodes, log_since
 from dledger_operator.observed.observed import Pod
 from dledger_operator.resources.backup import LogRange
 from tests.operator.samples import pods
@@ -26,7 +27,7 @@ class Net:
     opened: list[str] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
 
-    def admin(self, address: str) -> Admin:
+    def admin(self, address: str) -> Any:
         self.opened.append(address)
         return _Admin(self, address)
 
@@ -97,13 +98,13 @@ async def test_everybody_is_asked_first_then_the_leader_alone() -> None:
     net = _net()
     nodes = _nodes(net)
 
-    assert len(await nodes.look(pods(0, 1, 2))) == 3
+    assert len(await nodes.poll(pods(0, 1, 2))) == 3
     net.asked.clear()
-    for _ in range(EVERYBODY_EVERY - 2):
-        assert len(await nodes.look(pods(0, 1, 2))) == 3
+    for _ in range(POLL_ALL_EVERY - 2):
+        assert len(await nodes.poll(pods(0, 1, 2))) == 3
 
     assert set(net.asked) == {_address(0)}
-    await nodes.look(pods(0, 1, 2))
+    await nodes.poll(pods(0, 1, 2))
     assert set(net.asked) == {_address(n) for n in range(3)}
 
 
@@ -111,10 +112,10 @@ async def test_a_silent_leader_makes_everybody_be_asked_at_once() -> None:
     """In the same look: the new leader is seen without waiting."""
     net = _net()
     nodes = _nodes(net)
-    await nodes.look(pods(0, 1, 2))
+    await nodes.poll(pods(0, 1, 2))
     net.said = {_address(n): _said(n, 2, term=2) for n in (1, 2)}
 
-    views = await nodes.look(pods(0, 1, 2))
+    views = await nodes.poll(pods(0, 1, 2))
 
     assert {name: view.leader_id for name, view in views.items()} == {
         "orders-1": "id-2",
@@ -126,10 +127,10 @@ async def test_a_leader_that_stepped_down_makes_everybody_be_asked_at_once() -> 
     """It answers, but with another word."""
     net = _net()
     nodes = _nodes(net)
-    await nodes.look(pods(0, 1, 2))
+    await nodes.poll(pods(0, 1, 2))
     net.said = {_address(n): _said(n, 1, term=2) for n in range(3)}
 
-    views = await nodes.look(pods(0, 1, 2))
+    views = await nodes.poll(pods(0, 1, 2))
 
     assert views["orders-1"].role == "leader"
 
@@ -141,7 +142,7 @@ async def test_pods_that_merely_carry_the_labels_are_not_asked() -> None:
     strangers = ("orders-x", "orders-100", "orders-01", "other-0", "orders-")
     pretended = {name: replace(pods(0)["orders-0"], name=name) for name in strangers}
 
-    views = await _nodes(net).look({**pods(0, 1, 2), **pretended})
+    views = await _nodes(net).poll({**pods(0, 1, 2), **pretended})
 
     assert sorted(views) == ["orders-0", "orders-1", "orders-2"]
     assert len(net.opened) == 3
@@ -153,7 +154,7 @@ async def test_a_node_of_another_group_is_not_believed() -> None:
     net.said[_address(1)] = _said(1, 0, group="other")
     net.said[_address(2)] = _said(1, 0)
 
-    views = await _nodes(net).look(pods(0, 1, 2))
+    views = await _nodes(net).poll(pods(0, 1, 2))
 
     assert set(views) == {"orders-0"}
 
@@ -162,7 +163,7 @@ async def test_a_pod_without_address_is_not_asked() -> None:
     """It has not started yet."""
     net = _net()
 
-    views = await _nodes(net).look({**pods(0), "orders-1": Pod(name="orders-1")})
+    views = await _nodes(net).poll({**pods(0), "orders-1": Pod(name="orders-1")})
 
     assert set(views) == {"orders-0"}
     assert net.opened == [_address(0)]
@@ -172,10 +173,10 @@ async def test_a_pod_that_came_back_elsewhere_is_asked_there() -> None:
     """The old connection is closed."""
     net = _net()
     nodes = _nodes(net)
-    await nodes.look(pods(0))
+    await nodes.poll(pods(0))
     net.said["10.9.9.9:20911"] = _said(0, 0)
 
-    views = await nodes.look(pods(0, ip="10.9.9.9"))
+    views = await nodes.poll(pods(0, ip="10.9.9.9"))
 
     assert set(views) == {"orders-0"}
     assert net.closed == [_address(0)]
@@ -185,9 +186,9 @@ async def test_a_pod_that_is_gone_is_forgotten() -> None:
     """Its last words do not count any more."""
     net = _net()
     nodes = _nodes(net)
-    await nodes.look(pods(0, 1, 2))
+    await nodes.poll(pods(0, 1, 2))
 
-    views = await nodes.look(pods(0, 1))
+    views = await nodes.poll(pods(0, 1))
 
     assert set(views) == {"orders-0", "orders-1"}
     assert net.closed == [_address(2)]
@@ -199,7 +200,7 @@ async def test_an_ipv6_address_is_bracketed() -> None:
     """As gRPC wants it."""
     net = _net()
 
-    await _nodes(net).look({"orders-0": Pod(name="orders-0", ip="fd00::7")})
+    await _nodes(net).poll({"orders-0": Pod(name="orders-0", ip="fd00::7")})
 
     assert net.opened == ["[fd00::7]:20911"]
 
@@ -208,7 +209,7 @@ async def test_a_follower_is_asked_first_how_much_log_there_is() -> None:
     """The leader has enough to do."""
     net = Net(logs={f"10.0.0.{n}:20911": (99, 1000 + n) for n in range(3)})
 
-    found = await log_ahead(pods(0, 1, 2, leader=0).values(), 7, admin=net.admin)
+    found = await log_since(pods(0, 1, 2, leader=0).values(), 7, admin=net.admin)
 
     assert found == LogRange(last_index=99, size_bytes=1001)
     assert net.closed == net.opened == ["10.0.0.1:20911"]
@@ -218,7 +219,7 @@ async def test_whoever_answers_is_good_enough() -> None:
     """A node that is down, or not in the group yet, is passed over."""
     net = Net(logs={"10.0.0.0:20911": (99, 1000), "10.0.0.2:20911": NotJoined()})
 
-    found = await log_ahead(pods(0, 1, 2, leader=0).values(), 7, admin=net.admin)
+    found = await log_since(pods(0, 1, 2, leader=0).values(), 7, admin=net.admin)
 
     assert found == LogRange(last_index=99, size_bytes=1000)
 
@@ -227,7 +228,7 @@ async def test_a_range_that_is_not_there_is_left_to_the_backup() -> None:
     """Its error names it; the operator only wants to know how much work it is."""
     net = Net(logs={"10.0.0.1:20911": OffsetOutOfRange(7, first=9, last=99)})
 
-    assert await log_ahead(pods(1).values(), 7, admin=net.admin) == LogRange()
+    assert await log_since(pods(1).values(), 7, admin=net.admin) == LogRange()
 
 
 async def test_without_an_answer_the_last_words_are_told() -> None:
@@ -235,6 +236,6 @@ async def test_without_an_answer_the_last_words_are_told() -> None:
     net = Net()
 
     with pytest.raises(Unavailable, match="no answer"):
-        await log_ahead(pods(0, 1).values(), 7, admin=net.admin)
+        await log_since(pods(0, 1).values(), 7, admin=net.admin)
     with pytest.raises(Unavailable, match="no pod of the group has an address"):
-        await log_ahead(pods(0, ip="").values(), 7, admin=net.admin)
+        await log_since(pods(0, ip="").values(), 7, admin=net.admin)

@@ -27,12 +27,12 @@ def test_the_environment_gives_what_the_command_line_does_not() -> None:
 
     options = parse(["--image", "b:2"], environ)
 
-    assert options.image == "b:2"
+    assert options.platform.image == "b:2"
     assert options.namespaces == ("one", "two")
     assert options.listen == ("127.0.0.1", 9)
-    assert options.spark_node_selector == {"disk": "fast", "pool": "spark"}
-    assert options.in_cluster
-    assert options.policy == Policy(
+    assert options.platform.spark_node_selector == {"disk": "fast", "pool": "spark"}
+    assert options.platform.namespace == "default"
+    assert options.platform.policy == Policy(
         allowed_images=("r.example/team/", "r.example/dledger"),
         allowed_priority_classes=("high",),
         denied_pod_metadata=("k8s.v1.cni.cncf.io/",),
@@ -41,9 +41,16 @@ def test_the_environment_gives_what_the_command_line_does_not() -> None:
     )
 
 
+def test_outside_the_cluster_no_namespace_may_reach_the_peer_port() -> None:
+    """There are no pods of an operator to let in."""
+    options = parse(["--image", "a", "--kubeconfig", "k", "--namespace", "ops"], {})
+
+    assert (options.namespace, options.platform.namespace) == ("ops", "")
+
+
 def test_without_options_nothing_is_loosened() -> None:
     """As the chart has it: only our own images, no priorities, restricted pods."""
-    assert parse(["--image", "a:1"], {}).policy == Policy()
+    assert parse(["--image", "a:1"], {}).platform.policy == Policy()
 
 
 @pytest.mark.parametrize(
@@ -85,7 +92,7 @@ def test_help_names_each_option_and_its_variable(capsys: pytest.CaptureFixture[s
     [
         (["--kubeconfig", "/nonexistent"], "kubeconfig /nonexistent: No such file or directory\n"),
         (["--kubeconfig", "/"], "kubeconfig /: Is a directory\n"),
-        ([], "no --kubeconfig, and in no pod: "),
+        ([], "no --kubeconfig, and this is no pod: "),
     ],
 )
 def test_without_a_cluster_it_ends_with_2_and_one_sentence(

@@ -19,17 +19,18 @@ from dledger_operator.decisions.plan import (
     includes,
     plan,
 )
-from dledger_operator.observed.observed import NodeView, Observed
+from dledger_operator.observed.observed import Observed
 from dledger_operator.resources import desired
 from dledger_operator.status.status import status
 from tests.operator.samples import (
     FRESH_ID,
     GROUP_ID,
     PLATFORM,
+    bootstrapped,
     converged,
-    founded,
     group,
     joined,
+    node,
     pods,
     unjoined,
     volumes,
@@ -46,7 +47,7 @@ def _kinds(actions: tuple[Action, ...]) -> list[str]:
 
 def test_a_converged_group_needs_nothing() -> None:
     """No action means no write."""
-    assert _plan(founded(), converged(founded())) == ()
+    assert _plan(bootstrapped(), converged(bootstrapped())) == ()
 
 
 def test_a_new_group_gets_its_children_in_order() -> None:
@@ -109,11 +110,11 @@ def test_an_adopted_id_is_no_reason_to_restart_a_pod() -> None:
 
 def test_only_a_child_that_differs_is_applied() -> None:
     """A hand edit is put right."""
-    observed = converged(founded())
+    observed = converged(bootstrapped())
     edited = {ref: dict(child) for ref, child in observed.children.items()}
     edited["Service", "orders"] |= {"spec": {"type": "NodePort"}}
 
-    actions = _plan(founded(), replace(observed, children=edited))
+    actions = _plan(bootstrapped(), replace(observed, children=edited))
 
     assert _kinds(actions) == ["Apply"]
 
@@ -162,9 +163,9 @@ def test_an_interrupted_founding_is_left_to_the_leader() -> None:
 
 def test_a_founded_group_whose_disks_are_all_empty_is_never_founded_again() -> None:
     """A leader was seen once: founding again would hide the loss."""
-    observed = converged(founded(), nodes=unjoined(0, 1, 2), pods=pods(0, 1, 2, leader=None))
+    observed = converged(bootstrapped(), nodes=unjoined(0, 1, 2), pods=pods(0, 1, 2, leader=None))
 
-    assert _plan(founded(), observed) == ()
+    assert _plan(bootstrapped(), observed) == ()
 
 
 def test_volumes_that_agree_are_adopted() -> None:
@@ -189,7 +190,7 @@ def test_one_volume_of_three_is_not_enough_to_adopt() -> None:
 
 
 def test_one_carried_id_and_empty_disks_are_adopted_not_founded() -> None:
-    """Founding was interrupted and the status lost: the disk's id is the group's."""
+    """BootstrapState was interrupted and the status lost: the disk's id is the group's."""
     nodes = {**joined(0, leader=None, members=()), **unjoined(1, 2)}
     observed = converged(group(), nodes=nodes, pods=pods(0, 1, 2, leader=None))
 
@@ -197,7 +198,7 @@ def test_one_carried_id_and_empty_disks_are_adopted_not_founded() -> None:
     assert "Bootstrap" not in _kinds(_plan(group(), observed))
 
 
-@pytest.mark.parametrize("of", [group(), group(groupId=GROUP_ID), founded()])
+@pytest.mark.parametrize("of", [group(), group(groupId=GROUP_ID), bootstrapped()])
 def test_volumes_that_disagree_are_left_alone(of: BrokerGroup) -> None:
     """Neither adopted nor founded, whatever is recorded."""
     nodes = {**joined(0, 1), **joined(2, leader=None, group_id="another")}
@@ -208,7 +209,7 @@ def test_volumes_that_disagree_are_left_alone(of: BrokerGroup) -> None:
 
 def test_volumes_with_another_id_than_the_recorded_one_are_left_alone() -> None:
     """They agree with each other, not with the status."""
-    of = founded(groupId="recorded")
+    of = bootstrapped(groupId="recorded")
 
     assert _plan(of, converged(of)) == ()
 
@@ -216,7 +217,7 @@ def test_volumes_with_another_id_than_the_recorded_one_are_left_alone() -> None:
 def test_copied_disks_are_left_alone() -> None:
     """Two replicas with one node id would count as two votes."""
     of = group(groupId=GROUP_ID)
-    nodes = {**unjoined(0, 1), "orders-2": NodeView(node_id="id-1")}
+    nodes = {**unjoined(0, 1), "orders-2": node("id-1")}
     observed = converged(of, nodes=nodes, pods=pods(0, 1, 2, leader=None))
 
     assert _plan(of, observed) == ()
@@ -224,16 +225,16 @@ def test_copied_disks_are_left_alone() -> None:
 
 def test_a_replaced_disk_is_not_touched() -> None:
     """It waits unjoined; replacing members is a later act."""
-    nodes = {**joined(0, 1), "orders-2": NodeView(node_id="new")}
+    nodes = {**joined(0, 1), "orders-2": node("new")}
 
-    assert _plan(founded(), converged(founded(), nodes=nodes)) == ()
+    assert _plan(bootstrapped(), converged(bootstrapped(), nodes=nodes)) == ()
 
 
 def test_a_new_leader_is_labelled_before_the_old_one() -> None:
     """The leader's Service is never empty longer than it must be."""
-    observed = converged(founded(), nodes=joined(0, 1, 2, leader=2))
+    observed = converged(bootstrapped(), nodes=joined(0, 1, 2, leader=2))
 
-    assert _plan(founded(), observed) == (
+    assert _plan(bootstrapped(), observed) == (
         LabelRole("orders-2", "leader"),
         LabelRole("orders-0", "follower"),
     )
@@ -241,9 +242,9 @@ def test_a_new_leader_is_labelled_before_the_old_one() -> None:
 
 def test_a_dead_leaders_label_goes_when_another_leads() -> None:
     """Its pod may linger on a lost machine."""
-    observed = converged(founded(), nodes=joined(1, 2, leader=1))
+    observed = converged(bootstrapped(), nodes=joined(1, 2, leader=1))
 
-    assert _plan(founded(), observed) == (
+    assert _plan(bootstrapped(), observed) == (
         LabelRole("orders-1", "leader"),
         LabelRole("orders-0", ""),
     )
@@ -251,14 +252,14 @@ def test_a_dead_leaders_label_goes_when_another_leads() -> None:
 
 def test_labels_stay_while_nobody_leads() -> None:
     """An election is under way: nothing better is known."""
-    observed = converged(founded(), nodes={})
+    observed = converged(bootstrapped(), nodes={})
 
-    assert _plan(founded(), observed) == ()
+    assert _plan(bootstrapped(), observed) == ()
 
 
 def test_topics_of_the_spec_are_created_once_there_is_a_leader() -> None:
     """Those that exist are not touched."""
-    of = founded({"topics": [{"name": "a"}, {"name": "b", "queues": 4}]})
+    of = bootstrapped({"topics": [{"name": "a"}, {"name": "b", "queues": 4}]})
 
     assert _plan(of, converged(of, topics=frozenset({"a"}))) == (
         CreateTopic(Topic(name="b", queues=4)),
@@ -269,7 +270,7 @@ def test_topics_of_the_spec_are_created_once_there_is_a_leader() -> None:
 
 def test_a_refused_topic_is_not_asked_for_again_at_once() -> None:
     """The refusal stands until the shell forgets it."""
-    of = founded({"topics": [{"name": "a"}]})
+    of = bootstrapped({"topics": [{"name": "a"}]})
     observed = converged(of, topics=frozenset(), refusals={("Topic", "a"): "no"})
 
     assert _plan(of, observed) == ()
@@ -280,7 +281,7 @@ def test_a_refused_topic_is_not_asked_for_again_at_once() -> None:
     [
         Observed(),
         Observed(nodes=unjoined(0, 1, 2)),
-        converged(founded(), nodes=joined(0, 1, 2, leader=1)),
+        converged(bootstrapped(), nodes=joined(0, 1, 2, leader=1)),
     ],
 )
 def test_a_paused_group_is_never_touched(observed: Observed) -> None:
@@ -299,9 +300,9 @@ INVALID: list[dict[str, Any]] = [
 @pytest.mark.parametrize("spec", INVALID)
 def test_an_invalid_spec_leaves_a_running_group_as_it_is(spec: dict[str, Any]) -> None:
     """Only the labels go on following the leader."""
-    observed = converged(founded(), nodes=joined(0, 1, 2, leader=1))
+    observed = converged(bootstrapped(), nodes=joined(0, 1, 2, leader=1))
 
-    assert _kinds(_plan(founded(spec), observed)) == ["LabelRole", "LabelRole"]
+    assert _kinds(_plan(bootstrapped(spec), observed)) == ["LabelRole", "LabelRole"]
 
 
 def test_an_invalid_spec_creates_nothing() -> None:

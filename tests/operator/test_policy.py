@@ -15,7 +15,7 @@ from dledger_operator.api.spec import BrokerGroup
 from dledger_operator.decisions.backups import plan_backup
 from dledger_operator.decisions.checks import problems, verdict
 from dledger_operator.observed.observed import Observed
-from tests.operator.backup_samples import STORE, backup, sight
+from tests.operator.backup_samples import STORE, backup, observed
 from tests.operator.samples import GROUP_ID, PLATFORM, body, group
 
 CHART = Path(__file__).parents[2] / "charts/dledger-operator"
@@ -148,7 +148,7 @@ def test_a_backup_does_not_run_an_image_that_is_not_allowed() -> None:
     """Found: K2. It says so, and starts when the group says otherwise."""
     of = _held({"backup": {"store": STORE}, "spark": {"image": "evil/spark:1"}})
 
-    assert plan_backup(backup(), sight(group=of)) == ()
+    assert plan_backup(backup(), observed(group=of)) == ()
 
 
 def test_each_value_allows_what_it_names() -> None:

@@ -392,6 +392,6 @@ async def test_a_driver_makes_and_deletes_executors_and_nothing_else(power: Powe
         ("spec.volumes.0", {"name": "tmp", "secret": {"secretName": "db"}}, "no volume but"),
         ("spec.containers.0.image", "evil/spark:1", "not among the chart's"),
         ("spec.containers.0.env.0", _secret("X", "password"), "the keys of a store"),
-        ("metadata.labels", names.worker_labels("orders", "backup"), "of its own account"),
+        ("metadata.labels", names.job_labels("orders", "backup"), "of its own account"),
     ):
         assert words in power.create(driver, _changed(another, path, value)), path

@@ -12,7 +12,7 @@ from dledger_operator.cluster.api import ApiError
 from dledger_operator.cluster.cluster import Cluster
 from dledger_operator.cluster.nodes import Nodes
 from dledger_operator.controllers.reconcile import Clock, Reconciler
-from dledger_operator.decisions.refusals import RETRY_S
+from dledger_operator.decisions.backoff import RETRY_S
 from dledger_operator.metrics.metrics import Metrics
 from tests.operator.fakes import FakeApi, FakeNodes, FakeWatched, Trouble, World
 from tests.operator.samples import NOW, PLATFORM
@@ -42,7 +42,7 @@ class Operator:
     async def rounds(self, count: int = 12) -> None:
         """Do some rounds, a second apart, as the group's task does them."""
         for _ in range(count):
-            self.reconciler.saw(self.world.group)
+            self.reconciler.update(self.world.group)
             await self.reconciler.reconcile()
             self.world.run_pods()
             self.now_s += 1
@@ -325,6 +325,6 @@ async def test_an_older_form_of_the_object_is_dropped() -> None:
     old = world.group
     await operator.rounds()
 
-    operator.reconciler.saw(old)
+    operator.reconciler.update(old)
 
     assert operator.reconciler.body["status"]["groupId"]

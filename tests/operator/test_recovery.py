@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dledger.common.status import NodeStatus
 from dledger_operator.api import names
 from dledger_operator.api.reasons import Reason
 from dledger_operator.api.spec import BrokerGroup
@@ -26,11 +27,11 @@ from dledger_operator.decisions.recovery import (
     Restored,
     RestoreFailed,
     Restoring,
-    holds_back,
+    blocks_nodes,
     recovery,
 )
-from dledger_operator.observed.observed import NodeView, Observed, Volume, ref_of
-from dledger_operator.observed.work import Broken, Succeeded, Working
+from dledger_operator.observed.job_status import JobFailed, JobRunning, JobSucceeded
+from dledger_operator.observed.observed import Observed, Volume, ref_of
 from dledger_operator.resources import desired
 from dledger_operator.resources.recovery import DONE, PENDING
 from dledger_operator.status.status import status
@@ -40,10 +41,11 @@ from tests.operator.samples import (
     GROUP_ID,
     NOW,
     PLATFORM,
+    bootstrapped,
     converged,
-    founded,
     group,
     joined,
+    node,
     pods,
     unjoined,
     volumes,
@@ -51,7 +53,7 @@ from tests.operator.samples import (
 
 SPEC: dict[str, Any] = {"bootstrap": {"recovery": {"store": STORE, "groupId": "old"}}}
 CLAIM = names.claim("orders", 0)
-DENIED = Broken(error="StoreDenied: s3://b denies access")
+DENIED = JobFailed(error="StoreDenied: s3://b denies access")
 
 
 def _claim(mark: str) -> dict[str, Volume]:
@@ -77,10 +79,10 @@ STATES: list[tuple[BrokerGroup, Observed, Recovery]] = [
     (group(), Observed(), NotRestoring()),
     (group(SPEC), Observed(), NoClaim()),
     (group(SPEC), _unbuilt(volumes=_claim(PENDING)), NoJob()),
-    (group(SPEC), _unbuilt(volumes=_claim(PENDING), recovery=Working(note="x")), Restoring("x")),
+    (group(SPEC), _unbuilt(volumes=_claim(PENDING), recovery=JobRunning(note="x")), Restoring("x")),
     (
         group(SPEC),
-        _unbuilt(volumes=_claim(PENDING), recovery=Succeeded(result=RESULT)),
+        _unbuilt(volumes=_claim(PENDING), recovery=JobSucceeded(result=RESULT)),
         Restored(RESULT),
     ),
     (
@@ -116,22 +118,20 @@ def test_nodes_wait_until_the_volume_is_restored(
         if not isinstance(action, RecordGroupId | Bootstrap | MarkRestored)
     ]
 
-    held_back = holds_back(recovery(of, replace(observed, children={})))
-    assert (("StatefulSet", "orders") in applied) == bool(of.group_id and not held_back)
-    assert (RecordGroupId(FRESH_ID, adopted=False) in planned) == (
-        not of.group_id and not held_back
-    )
+    blocked = blocks_nodes(recovery(of, replace(observed, children={})))
+    assert (("StatefulSet", "orders") in applied) == bool(of.group_id and not blocked)
+    assert (RecordGroupId(FRESH_ID, adopted=False) in planned) == (not of.group_id and not blocked)
     assert ("Service", "orders") in applied
 
 
 def test_first_comes_the_claim_then_the_job_then_the_mark_then_the_nodes() -> None:
     """One step a round, each seen before the next."""
     of = group(SPEC)
-    well = Succeeded(result=RESULT)
+    well = JobSucceeded(result=RESULT)
 
     assert _refs(_plan(of, _unbuilt())) == [("PersistentVolumeClaim", CLAIM)]
     assert _refs(_plan(of, _unbuilt(volumes=_claim(PENDING)))) == [("Job", "orders-recovery")]
-    assert _plan(of, _unbuilt(volumes=_claim(PENDING), recovery=Working())) == ()
+    assert _plan(of, _unbuilt(volumes=_claim(PENDING), recovery=JobRunning())) == ()
     assert _plan(of, _unbuilt(volumes=_claim(PENDING), recovery=well)) == (
         MarkRestored(CLAIM, RESULT),
     )
@@ -158,12 +158,12 @@ def test_a_claim_of_an_earlier_group_is_not_restored_over() -> None:
     assert RecordGroupId(GROUP_ID, adopted=True) in _plan(of, converged(of))
 
 
-def _nodes(*recovered_to: int) -> dict[str, NodeView]:
+def _nodes(*recovered_to: int) -> dict[str, NodeStatus]:
     pairs = enumerate(recovered_to)
-    return {f"orders-{n}": NodeView(node_id=f"id-{n}", recovered_to=to) for n, to in pairs}
+    return {f"orders-{n}": node(f"id-{n}", recovered_to=to) for n, to in pairs}
 
 
-def _started(of: BrokerGroup, nodes: dict[str, NodeView]) -> Observed:
+def _started(of: BrokerGroup, nodes: dict[str, NodeStatus]) -> Observed:
     return converged(of, nodes=nodes, pods=pods(0, 1, 2, leader=None), volumes=_claim(DONE))
 
 
@@ -199,7 +199,7 @@ def test_a_restored_disk_is_founded_also_when_the_spec_does_not_ask_for_it() -> 
         (group(groupId=GROUP_ID), _nodes(0, 0, 4711)),
     ],
 )
-def test_nothing_else_is_ever_founded(of: BrokerGroup, nodes: dict[str, NodeView]) -> None:
+def test_nothing_else_is_ever_founded(of: BrokerGroup, nodes: dict[str, NodeStatus]) -> None:
     """An empty first disk would make the restored log, or the wish for it, void."""
     observed = _started(of, nodes)
 
@@ -220,7 +220,7 @@ def test_a_restored_group_waits_for_every_replica() -> None:
 
 def test_a_founded_group_is_not_restored_again() -> None:
     """Its disks may all be lost: that is told, and nothing else is done."""
-    of = founded(SPEC)
+    of = bootstrapped(SPEC)
     observed = converged(of, nodes=_nodes(4711, 0, 0), volumes=_claim(DONE))
 
     assert _plan(of, observed) == ()
@@ -229,7 +229,7 @@ def test_a_founded_group_is_not_restored_again() -> None:
 
 def test_a_running_restored_group_is_as_any_other() -> None:
     """What its first disk once was does not matter any more."""
-    of = founded(SPEC)
+    of = bootstrapped(SPEC)
     nodes = {**joined(1, 2), "orders-0": replace(joined(0)["orders-0"], recovered_to=4711)}
 
     assert _plan(of, converged(of, nodes=nodes)) == ()
@@ -273,7 +273,7 @@ def test_a_failed_recovery_is_told_in_the_pipelines_words() -> None:
 
 def test_what_holds_a_recovery_up_is_told() -> None:
     """Such as a Secret that is not there."""
-    waiting = Working(note='CreateContainerConfigError: secret "s3" not found')
+    waiting = JobRunning(note='CreateContainerConfigError: secret "s3" not found')
     observed = _unbuilt(volumes=_claim(PENDING), recovery=waiting)
 
     assert 'secret "s3" not found' in _condition(group(SPEC), observed, "Progressing")[2]

@@ -7,18 +7,22 @@ from typing import Any
 
 import pytest
 
-from dledger_operator.api.reasons import CATALOGUE, EventReason, Reason
+from dledger.common.status import FailoverRecord
+from dledger_operator.api.reasons import EventReason, Reason
 from dledger_operator.api.spec import BrokerGroup
-from dledger_operator.observed.observed import Failover, MemberView, NodeView, Observed, Pod
+from dledger_operator.observed.observed import Observed, Pod
 from dledger_operator.status.status import Event, events, status, worth_writing
+from tests.operator.documented import SHOWN
 from tests.operator.samples import (
     GROUP_ID,
     NOW,
+    bootstrapped,
     converged,
-    founded,
     group,
     joined,
+    member,
     members,
+    node,
     pods,
     unjoined,
 )
@@ -35,7 +39,7 @@ def _condition(of: BrokerGroup, observed: Observed, kind: str) -> tuple[str, str
 
 
 def _seen(**changes: Any) -> Observed:
-    return converged(founded(), **changes)
+    return converged(bootstrapped(), **changes)
 
 
 WELL = _seen()
@@ -45,23 +49,23 @@ UNREACHABLE = _seen(nodes={})
 WAITING = _seen(nodes=unjoined(0), pods=pods(0, leader=None))
 EMPTY = _seen(nodes=unjoined(0, 1, 2))
 SPLIT = _seen(nodes={**joined(0, 1), **joined(2, leader=None, group_id="other")})
-REPLACED = _seen(nodes={**joined(0, 1), "orders-2": NodeView(node_id="new")})
-JOINING = _seen(nodes={**joined(0, 1), "orders-2": NodeView(node_id="id-2")})
-CLONED = _seen(nodes={**unjoined(0, 1), "orders-2": NodeView(node_id="id-1")})
+REPLACED = _seen(nodes={**joined(0, 1), "orders-2": node("new")})
+JOINING = _seen(nodes={**joined(0, 1), "orders-2": node("id-2")})
+CLONED = _seen(nodes={**unjoined(0, 1), "orders-2": node("id-1")})
 CUT_OFF = _seen(
     nodes=joined(
         *(0, 1, 2),
-        members=(*members(0, 1), MemberView(id="id-2", name="orders-2", connected=False)),
+        members=(*members(0, 1), member("id-2", "orders-2", connected=False)),
     )
 )
 NAME_TAKEN = _seen(refusals={("Service", "orders"): "taken"})
 TOPIC_REFUSED = _seen(refusals={("Topic", "a"): "no"})
 TOPIC_MISSING = _seen(topics=frozenset())
-TOPIC = founded({"topics": [{"name": "a"}]})
-TLS = founded({"tls": {"enabled": True}})
-EVEN = founded({"replicas": 2})
-PAUSED = founded({"paused": True})
-NEW, OLD = group(), founded()
+TOPIC = bootstrapped({"topics": [{"name": "a"}]})
+TLS = bootstrapped({"tls": {"enabled": True}})
+EVEN = bootstrapped({"replicas": 2})
+PAUSED = bootstrapped({"paused": True})
+NEW, OLD = group(), bootstrapped()
 
 TABLE: list[tuple[str, BrokerGroup, Observed, str, Reason]] = [
     ("Available", OLD, WELL, "True", Reason.LEADER_ELECTED),
@@ -110,9 +114,9 @@ TABLE: list[tuple[str, BrokerGroup, Observed, str, Reason]] = [
 def test_each_situation_has_its_reason(
     kind: str, of: BrokerGroup, observed: Observed, said: str, reason: Reason
 ) -> None:
-    """A condition's status and reason, for what is seen; the catalogue has both."""
+    """A condition's status and reason, for what is seen; the documentation has both."""
     assert _condition(of, observed, kind)[:2] == (said, str(reason))
-    assert f"{kind}={said}" in CATALOGUE[reason].condition
+    assert f"{kind}={said}" in SHOWN[reason]
 
 
 def test_a_pod_of_an_older_template_is_named_not_restarted() -> None:
@@ -121,7 +125,7 @@ def test_a_pod_of_an_older_template_is_named_not_restarted() -> None:
     built = {**observed.children["StatefulSet", "orders"], "status": {"updateRevision": "new"}}
     children = {**observed.children, ("StatefulSet", "orders"): built}
 
-    said = _condition(founded(), replace(observed, children=children), "Progressing")
+    said = _condition(bootstrapped(), replace(observed, children=children), "Progressing")
 
     assert said[1] == Reason.RESTART_PENDING
     assert "orders-0, orders-1, orders-2" in said[2]
@@ -129,7 +133,7 @@ def test_a_pod_of_an_older_template_is_named_not_restarted() -> None:
 
 def test_both_group_ids_are_named() -> None:
     """The sentence must tell which volume is the odd one."""
-    _, _, message = _condition(founded(), SPLIT, "GroupIDConsistent")
+    _, _, message = _condition(bootstrapped(), SPLIT, "GroupIDConsistent")
 
     assert GROUP_ID in message
     assert "orders-2 carries other" in message
@@ -139,14 +143,14 @@ def test_a_pods_trouble_is_told() -> None:
     """In Kubernetes' own words."""
     broken = {**pods(0, 1), "orders-2": Pod(name="orders-2", trouble="ErrImagePull: no such image")}
 
-    _, _, message = _condition(founded(), _seen(pods=broken), "Ready")
+    _, _, message = _condition(bootstrapped(), _seen(pods=broken), "Ready")
 
     assert message == "not ready: orders-2 (ErrImagePull: no such image)"
 
 
 def test_the_status_tells_who_leads_and_how_far_everyone_is() -> None:
     """Members come by name, with what the leader knows of them."""
-    said = _status(founded(), WELL)
+    said = _status(bootstrapped(), WELL)
 
     assert (said["leader"], said["term"], said["commitIndex"]) == ("orders-0", 1, 7)
     assert (said["replicas"], said["readyReplicas"]) == (3, 3)
@@ -169,9 +173,9 @@ def test_a_members_level_is_its_own_word_or_else_what_was_heard_of_it() -> None:
     unheard = members(0, 1, 2)[2]
     nodes = joined(0, members=(*heard, unheard))
     recorded = replace(
-        founded(),
+        bootstrapped(),
         status={
-            **founded().status,
+            **bootstrapped().status,
             "members": [{"name": f"orders-{n}", "featureLevel": 1} for n in range(3)],
         },
     )
@@ -185,11 +189,11 @@ def test_a_node_that_is_too_old_is_told_with_its_last_words() -> None:
     """As an Event, too: someone has to upgrade it."""
     last_words = "dledger node: entry 7 is of a newer version"
     broken = {**pods(0, 1), "orders-2": Pod(name="orders-2", too_old=last_words)}
-    before = _status(founded(), WELL)
+    before = _status(bootstrapped(), WELL)
 
-    after = _status(founded(), _seen(pods=broken))
+    after = _status(bootstrapped(), _seen(pods=broken))
 
-    assert _condition(founded(), _seen(pods=broken), "Degraded") == (
+    assert _condition(bootstrapped(), _seen(pods=broken), "Degraded") == (
         "True",
         Reason.MEMBER_TOO_OLD,
         f"orders-2: {last_words}",
@@ -208,14 +212,14 @@ def test_the_selector_finds_the_pods() -> None:
 
 def test_a_leader_that_only_its_followers_name_still_leads() -> None:
     """The operator may be cut off from it, the group not."""
-    assert _status(founded(), _seen(nodes=joined(1, 2)))["leader"] == "orders-0"
+    assert _status(bootstrapped(), _seen(nodes=joined(1, 2)))["leader"] == "orders-0"
 
 
 def test_what_is_not_seen_now_stays_as_it_was_recorded() -> None:
     """The operator's blindness is no change of the group."""
-    before = _status(founded(), WELL)
+    before = _status(bootstrapped(), WELL)
 
-    after = _status(founded(**before), _seen(nodes={}))
+    after = _status(bootstrapped(**before), _seen(nodes={}))
 
     assert after["leader"] == "orders-0"
     assert [m["id"] for m in after["members"]] == ["id-0", "id-1", "id-2"]
@@ -226,10 +230,10 @@ def test_a_candidates_term_is_not_the_groups() -> None:
     """Only a term that has a leader counts."""
     nodes = joined(0, 1, 2, leader=None, term=9, role="candidate")
 
-    assert _status(founded(), _seen(nodes=nodes))["term"] == 1
+    assert _status(bootstrapped(), _seen(nodes=nodes))["term"] == 1
 
 
-FAILOVER = Failover(
+FAILOVER = FailoverRecord(
     from_id="id-0",
     to_id="id-1",
     term=2,
@@ -245,7 +249,7 @@ def test_the_last_failover_is_told_by_pod_names() -> None:
     """As the node measured it."""
     nodes = joined(0, 1, 2, leader=1, term=2, last_failover=FAILOVER)
 
-    assert _status(founded(), _seen(nodes=nodes))["lastFailover"] == {
+    assert _status(bootstrapped(), _seen(nodes=nodes))["lastFailover"] == {
         "from": "orders-0",
         "to": "orders-1",
         "term": 2,
@@ -260,20 +264,24 @@ def test_the_last_failover_is_told_by_pod_names() -> None:
 @pytest.mark.parametrize("cause", ["Transfer", "Bootstrap"])
 def test_a_planned_change_of_leader_is_no_failover(cause: str) -> None:
     """On call, one wants to see the last loss, not the hand-over behind it."""
-    lost = _status(founded(), _seen(nodes=joined(0, 1, 2, term=2, last_failover=FAILOVER)))
+    lost = _status(bootstrapped(), _seen(nodes=joined(0, 1, 2, term=2, last_failover=FAILOVER)))
     planned = replace(FAILOVER, cause=cause, term=3)
 
-    after = _status(founded(**lost), _seen(nodes=joined(0, 1, 2, term=3, last_failover=planned)))
+    after = _status(
+        bootstrapped(**lost), _seen(nodes=joined(0, 1, 2, term=3, last_failover=planned))
+    )
 
     assert after["lastFailover"] == lost["lastFailover"]
-    assert "lastFailover" not in _status(founded(), _seen(nodes=joined(0, last_failover=planned)))
+    assert "lastFailover" not in _status(
+        bootstrapped(), _seen(nodes=joined(0, last_failover=planned))
+    )
 
 
 def test_a_condition_keeps_its_time_until_its_status_turns() -> None:
     """The time is when the status turned, not when it was looked at."""
-    before = _status(founded(), WELL)
+    before = _status(bootstrapped(), WELL)
 
-    after = status(founded(**before), _seen(nodes={}), now="2031-05-06T08:00:00Z")
+    after = status(bootstrapped(**before), _seen(nodes={}), now="2031-05-06T08:00:00Z")
 
     times = {row["type"]: row["lastTransitionTime"] for row in after["conditions"]}
     assert times["SpecValid"] == NOW
@@ -282,22 +290,22 @@ def test_a_condition_keeps_its_time_until_its_status_turns() -> None:
 
 def test_an_unchanged_status_is_never_written() -> None:
     """Nor when server-side apply keeps lists in another order."""
-    before = _status(founded(), WELL)
+    before = _status(bootstrapped(), WELL)
     turned = {
         **before,
         "conditions": before["conditions"][::-1],
         "members": before["members"][::-1],
     }
 
-    after = _status(founded(**turned), WELL)
+    after = _status(bootstrapped(**turned), WELL)
 
     assert not worth_writing(turned, after, since_write_s=1e9)
 
 
 def test_counters_alone_are_written_rarely() -> None:
     """A busy group moves its commit index thousands of times a second."""
-    before = _status(founded(), WELL)
-    after = _status(founded(**before), _seen(nodes=joined(0, 1, 2, commit_index=99)))
+    before = _status(bootstrapped(), WELL)
+    after = _status(bootstrapped(**before), _seen(nodes=joined(0, 1, 2, commit_index=99)))
 
     assert not worth_writing(before, after, since_write_s=14)
     assert worth_writing(before, after, since_write_s=15)
@@ -305,23 +313,23 @@ def test_counters_alone_are_written_rarely() -> None:
 
 def test_a_new_leader_is_written_at_once() -> None:
     """Whatever was written a moment ago."""
-    before = _status(founded(), WELL)
-    after = _status(founded(**before), _seen(nodes=joined(0, 1, 2, leader=1, term=2)))
+    before = _status(bootstrapped(), WELL)
+    after = _status(bootstrapped(**before), _seen(nodes=joined(0, 1, 2, leader=1, term=2)))
 
     assert worth_writing(before, after, since_write_s=0)
 
 
 def _turn(of: BrokerGroup, one: Observed, two: Observed, spec: Any = None) -> list[EventReason]:
     before = _status(of, one)
-    changed = founded(spec, **before) if of.founded else group(spec, **before)
+    changed = bootstrapped(spec, **before) if of.bootstrapped else group(spec, **before)
     return [event.reason for event in events(before, _status(changed, two))]
 
 
 def test_a_change_of_leader_is_an_event_with_its_time() -> None:
     """Once; the first leader of a group is none."""
-    before = _status(founded(), WELL)
+    before = _status(bootstrapped(), WELL)
     nodes = joined(0, 1, 2, leader=1, term=2, last_failover=FAILOVER)
-    after = _status(founded(**before), _seen(nodes=nodes))
+    after = _status(bootstrapped(**before), _seen(nodes=nodes))
 
     (event,) = events(before, after)
 
@@ -336,7 +344,7 @@ def test_losing_sight_of_the_same_leader_is_no_event() -> None:
     """It leads in the same term as before."""
     gone = _seen(nodes=joined(0, 1, 2, leader=None))
 
-    assert _turn(founded(), gone, WELL) == []
+    assert _turn(bootstrapped(), gone, WELL) == []
 
 
 def test_the_first_status_of_a_healthy_group_is_no_event() -> None:
@@ -362,14 +370,14 @@ def test_a_turn_for_the_worse_or_better_is_an_event(
     one: Observed, two: Observed, spec: dict[str, Any], expected: list[EventReason]
 ) -> None:
     """Each turn once, by its own reason."""
-    assert _turn(founded(), one, two, spec) == expected
+    assert _turn(bootstrapped(), one, two, spec) == expected
 
 
 def test_a_spec_that_becomes_valid_again_is_an_event() -> None:
     """The user hears that the correction was taken."""
     observed = WELL
-    before = _status(founded({"tls": {"enabled": True}}), observed)
+    before = _status(bootstrapped({"tls": {"enabled": True}}), observed)
 
-    found = list(events(before, _status(founded(**before), observed)))
+    found = list(events(before, _status(bootstrapped(**before), observed)))
 
     assert [event.reason for event in found] == [EventReason.SPEC_ACCEPTED]

@@ -19,8 +19,8 @@ from dledger_operator.observed.observed import Observed
 from dledger_operator.resources.backup import LogRange, job
 from dledger_operator.resources.pipeline import verbatim
 from dledger_operator.resources.recovery import recovery_job
-from tests.operator.backup_samples import LARGE, SMALL, STORE, backup, sight
-from tests.operator.samples import founded, group
+from tests.operator.backup_samples import LARGE, SMALL, STORE, backup, observed
+from tests.operator.samples import bootstrapped, group
 
 ROOT = Path(__file__).parents[2]
 KEY = "$(AWS_SECRET_ACCESS_KEY)"
@@ -171,7 +171,7 @@ def test_a_backup_to_a_store_of_its_own_that_would_be_expanded_is_never_made() -
     """Found: K3. Its spec cannot change, so that it has failed."""
     one = backup({"store": {**STORE, "endpoint": f"http://collector/{KEY}"}})
 
-    assert plan_backup(one, sight()) == ()
+    assert plan_backup(one, observed()) == ()
 
 
 def _args(manifest: Manifest) -> list[str]:
@@ -185,7 +185,7 @@ def _args(manifest: Manifest) -> list[str]:
 def test_whatever_passes_the_checks_reaches_the_container_as_it_is(log: LogRange) -> None:
     """Found: K3. The second bar: only our own words are expanded; the id may come from a node."""
     store = {"url": f"s3://{KEY}", "endpoint": KEY, "secretName": KEY}
-    of = founded(
+    of = bootstrapped(
         {
             "backup": {"store": store},
             "spark": {"image": KEY},
@@ -214,7 +214,7 @@ DELIVERED = re.compile(r"url|endpoint|secretName|groupId|image", re.ASCII)
 
 
 def test_every_text_that_reaches_arguments_has_a_shape() -> None:
-    """A new field of that kind needs one; docs/operator.md says where each field lands."""
+    """A new field of that kind needs one, and a row in docs/internals/operator.md."""
     for crd in ("brokergroup", "brokerbackup"):
         shaped = {path for path, _, _ in _rules(_schema(crd))}
         found = {p for p in _texts(_schema(crd)) if DELIVERED.fullmatch(p.rpartition(".")[2])}

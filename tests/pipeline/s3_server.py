@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from dledger_pipeline.object_store.store import Credentials, Store
+from dledger_pipeline.object_store.store import Store
+from dledger_pipeline.object_store.stored import Credentials
 from e2e.cluster import binaries
 
 

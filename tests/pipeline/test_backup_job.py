@@ -29,7 +29,7 @@ def _store(directory: Path, name: str) -> Store:
 def _backup(store: Store, group: LiveGroup, **changed: object) -> dict[str, object]:
     wanted: dict[str, object] = {
         "endpoints": group.admins,
-        "store": store.url,
+        "store": store,
         "last_index": group.last_index,
         "target_bytes": _TARGET_BYTES,
     }

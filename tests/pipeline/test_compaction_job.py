@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from dledger.broker.message import Message
 from dledger_pipeline.archive import compacted, manifest
-from dledger_pipeline.archive.placement import PlacedRange, placed
+from dledger_pipeline.archive.queue_offsets import MessageRange, message_ranges
 from dledger_pipeline.errors import CorruptManifest, CorruptObject, NoBackup, ObjectMissing
 from dledger_pipeline.jobs.compact import CompactRequest, compact
 from dledger_pipeline.object_store.store import Store
@@ -32,7 +32,7 @@ def _backed_up(directory: Path, log: Any) -> Store:
 
 
 def _compact(store: Store, *topics: str) -> dict[str, object]:
-    return compact(CompactRequest(store=store.url, topics=topics), lambda _: None)
+    return compact(CompactRequest(store=store, topics=topics), lambda _: None)
 
 
 def _read(spark: SparkSession, store: Store, **options: str) -> list[dict[str, Any]]:
@@ -94,13 +94,13 @@ def test_an_error_in_a_task_is_what_the_task_raised(
 ) -> None:
     """Not a stack trace of Spark's; and nothing is published."""
 
-    def then_damaged(entries: Any) -> list[PlacedRange]:
-        ranges = list(placed(entries))
+    def then_damaged(entries: Any) -> list[MessageRange]:
+        ranges = list(message_ranges(entries))
         for each in (tmp_path / "store").rglob("*.parquet"):
             each.unlink()
         return ranges
 
-    monkeypatch.setattr("dledger_pipeline.jobs.compact.placed", then_damaged)
+    monkeypatch.setattr("dledger_pipeline.jobs.compact.message_ranges", then_damaged)
 
     with pytest.raises(ObjectMissing, match=r"^object .*parquet is missing"):
         _compact(store, "orders")
@@ -147,7 +147,7 @@ def test_a_topic_without_keys_is_told(store: Store) -> None:
     """A misspelt name would be compacted to no effect, in silence."""
     said: list[str] = []
 
-    compact(CompactRequest(store=store.url, topics=("prices", "prizes")), said.append)
+    compact(CompactRequest(store=store, topics=("prices", "prizes")), said.append)
 
-    assert "topic 'prizes' has no message with a key in this backup: nothing goes" in said
+    assert "topic 'prizes' has no message with a key in this backup: all its messages stay" in said
     assert not any("'prices'" in line for line in said)

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 
 from dledger.errors import CorruptRecord
@@ -18,7 +19,8 @@ from dledger_pipeline.errors import (
     NodeUnavailable,
     RangeNotAvailable,
 )
-from dledger_pipeline.log.exporting import Exporter, choose
+from dledger_pipeline.log import export_client
+from dledger_pipeline.log.export_client import ExportClient, choose_node
 from dledger_pipeline.log.records import RecordBytes, parse
 from e2e.harness.waiting import eventually
 from tests.pipeline.export_server import export_server
@@ -40,9 +42,9 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def exporter(directory: Path) -> Iterator[Exporter]:
+def exporter(directory: Path) -> Iterator[ExportClient]:
     """Return a client of a node that has committed all of it."""
-    with export_server(directory) as address, Exporter(address) as exporter:
+    with export_server(directory) as address, ExportClient(address) as exporter:
         yield exporter
 
 
@@ -58,7 +60,7 @@ def sizes(log_entries: list[Entry]) -> list[int]:
     ]
 
 
-def test_records_arrive_as_they_are_on_disk(exporter: Exporter) -> None:
+def test_records_arrive_as_they_are_on_disk(exporter: ExportClient) -> None:
     """Byte for byte, in bounded chunks, each of which parses behind the one before."""
     chunks = list(exporter.read(GROUP_ID, 1, 200))
 
@@ -70,7 +72,7 @@ def test_records_arrive_as_they_are_on_disk(exporter: Exporter) -> None:
 
 
 @pytest.mark.parametrize(("first", "last"), [(1, 1), (200, 200), (37, 141), (5, 6)])
-def test_any_range_can_be_read(exporter: Exporter, first: int, last: int) -> None:
+def test_any_range_can_be_read(exporter: ExportClient, first: int, last: int) -> None:
     """Inclusive at both ends."""
     rows = [
         row for chunk in exporter.read(GROUP_ID, first, last) for row in parse(chunk).to_pylist()
@@ -88,7 +90,7 @@ def test_every_node_cuts_a_log_alike(tmp_path: Path, seed: int) -> None:
     plans = []
     for number, segment_bytes in enumerate((6000, 16 << 10, 1 << 20)):
         data = data_directory(tmp_path / str(number), ENTRIES, segment_bytes=segment_bytes)
-        with export_server(data) as address, Exporter(address) as exporter:
+        with export_server(data) as address, ExportClient(address) as exporter:
             plans.append(exporter.plan(first_index=first, target_bytes=target))
 
     assert plans[0] == plans[1] == plans[2]
@@ -108,7 +110,7 @@ def _cut(first: int, target: int) -> list[tuple[int, int, int]]:
     return ranges
 
 
-def test_a_range_continues_the_chain_of_the_one_before(exporter: Exporter) -> None:
+def test_a_range_continues_the_chain_of_the_one_before(exporter: ExportClient) -> None:
     """What a plan says of it is what its records say."""
     chain = 0
     for each in exporter.plan(target_bytes=10_000).ranges:
@@ -123,7 +125,7 @@ def test_a_record_larger_than_a_range_has_one_of_its_own(tmp_path: Path) -> None
     log = [entry(1, data=b"a"), entry(2, data=bytes(20_000)), entry(3, data=b"b")]
     with (
         export_server(data_directory(tmp_path, log)) as address,
-        Exporter(address) as exporter,
+        ExportClient(address) as exporter,
     ):
         plan = exporter.plan(target_bytes=1000)
         chunks = list(exporter.read(GROUP_ID, 1, 3))
@@ -134,7 +136,7 @@ def test_a_record_larger_than_a_range_has_one_of_its_own(tmp_path: Path) -> None
 
 def test_only_committed_entries_are_exported(directory: Path) -> None:
     """The commit index is the end; an empty plan starts right behind it."""
-    with export_server(directory, committed=100) as address, Exporter(address) as exporter:
+    with export_server(directory, committed=100) as address, ExportClient(address) as exporter:
         plan = exporter.plan()
         empty = exporter.plan(first_index=101)
 
@@ -155,7 +157,7 @@ def test_entries_below_the_retained_log_are_not_available(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error says where the log begins."""
-    with export_server(directory) as address, Exporter(address) as exporter:
+    with export_server(directory) as address, ExportClient(address) as exporter:
         monkeypatch.setattr("dledger.store.commit_log.CommitLog.first_index", 50)
 
         with pytest.raises(RangeNotAvailable, match=r"offset 49 is outside \[50, 200\]"):
@@ -164,7 +166,7 @@ def test_entries_below_the_retained_log_are_not_available(
             list(exporter.read(GROUP_ID, 1, 60))
 
 
-def test_another_group_is_refused(exporter: Exporter) -> None:
+def test_another_group_is_refused(exporter: ExportClient) -> None:
     """With both ids."""
     for ask in (
         lambda: exporter.plan(group_id="other"),
@@ -178,7 +180,7 @@ def test_another_group_is_refused(exporter: Exporter) -> None:
     ("first", "last", "target"), [(0, 5, 0), (-1, 5, 0), (7, 5, 0), (1, -1, 0), (1, 5, -1)]
 )
 def test_what_is_no_range_is_refused(
-    exporter: Exporter, first: int, last: int, target: int
+    exporter: ExportClient, first: int, last: int, target: int
 ) -> None:
     """With a sentence that names it."""
     with pytest.raises(ExportError, match=r"is not a range|must not be negative"):
@@ -189,7 +191,7 @@ def test_a_node_without_a_group_is_unavailable() -> None:
     """It may join one; another node may have."""
     with (
         export_server(None) as address,
-        Exporter(address) as exporter,
+        ExportClient(address) as exporter,
         pytest.raises(NodeUnavailable, match="Unjoined"),
     ):
         exporter.plan()
@@ -198,16 +200,16 @@ def test_a_node_without_a_group_is_unavailable() -> None:
 def test_a_node_that_is_gone_is_unavailable() -> None:
     """By name."""
     with (
-        Exporter("127.0.0.1:1") as exporter,
+        ExportClient("127.0.0.1:1") as exporter,
         pytest.raises(NodeUnavailable, match=r"127\.0\.0\.1:1"),
     ):
         exporter.plan()
     with pytest.raises(NodeUnavailable, match=r"no node can be read from: 127\.0\.0\.1:1"):
-        choose(["127.0.0.1:1"])
+        choose_node(["127.0.0.1:1"])
 
 
 def test_rot_on_the_nodes_disk_is_named_by_segment_and_offset(
-    directory: Path, exporter: Exporter
+    directory: Path, exporter: ExportClient
 ) -> None:
     """The receiver has the CRCs; the node is named, too."""
     path = sorted((directory / "log").glob("*.seg"))[1]
@@ -224,7 +226,7 @@ def test_rot_on_the_nodes_disk_is_named_by_segment_and_offset(
 
 
 def test_a_segment_cut_short_on_the_nodes_disk_is_named(
-    directory: Path, exporter: Exporter
+    directory: Path, exporter: ExportClient
 ) -> None:
     """The node says which, and from which byte on."""
     path = sorted((directory / "log").glob("*.seg"))[1]
@@ -235,15 +237,37 @@ def test_a_segment_cut_short_on_the_nodes_disk_is_named(
         _parse_all(exporter)
 
     assert raised.value.offset == 6000
+    assert str(raised.value).count("corrupt record") == 1
 
 
-def _parse_all(exporter: Exporter) -> None:
+class _OldNodesAnswer:
+    """A gRPC error of a node that says which record is corrupt in its sentence only."""
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.INTERNAL
+
+    def details(self) -> str:
+        return "corrupt record in segment 1.seg at byte offset 4096: cannot be read: EIO"
+
+    def trailing_metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("dledger-error", "CorruptRecord"), ("dledger-error-argument", ""))
+
+
+def test_the_sentence_of_an_older_node_is_passed_on() -> None:
+    """It is not taken apart: no other try would help, and the sentence names the record."""
+    meant = export_client._meaning(_OldNodesAnswer(), "10.0.0.1:20911")
+
+    assert type(meant) is ExportError
+    assert str(meant).startswith("10.0.0.1:20911: corrupt record in segment 1.seg at byte offset")
+
+
+def _parse_all(exporter: ExportClient) -> None:
     for chunk in exporter.read(GROUP_ID, 1, 200):
         parse(chunk)
 
 
 def test_too_many_exports_at_once_are_told_to_come_back(
-    exporter: Exporter, monkeypatch: pytest.MonkeyPatch
+    exporter: ExportClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node's memory is bounded; an ended one makes room."""
     monkeypatch.setattr(export, "_MAX_STREAMS", 1)
@@ -258,7 +282,7 @@ def test_too_many_exports_at_once_are_told_to_come_back(
 
 
 def test_a_reader_that_stops_early_makes_room(
-    exporter: Exporter, monkeypatch: pytest.MonkeyPatch
+    exporter: ExportClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The node is told, and serves the next one."""
     monkeypatch.setattr(export, "_MAX_STREAMS", 1)
@@ -272,7 +296,7 @@ def test_a_reader_that_stops_early_makes_room(
         assert eventually("there is room", lambda: _first_chunk(exporter), 10)
 
 
-def _first_chunk(exporter: Exporter) -> RecordBytes | None:
+def _first_chunk(exporter: ExportClient) -> RecordBytes | None:
     try:
         (chunk,) = exporter.read(GROUP_ID, 1, 1)
     except NodeUnavailable:
@@ -291,11 +315,11 @@ def test_a_follower_that_has_most_is_read_from(tmp_path: Path) -> None:
     ):
         gone = "127.0.0.1:1"
 
-        assert choose([leader, behind, ahead]) == ahead
-        assert choose([gone, behind, unjoined, leader]) == behind
-        assert choose([gone, leader]) == leader
+        assert choose_node([leader, behind, ahead]) == ahead
+        assert choose_node([gone, behind, unjoined, leader]) == behind
+        assert choose_node([gone, leader]) == leader
         with pytest.raises(NodeUnavailable, match=r"has not joined a group"):
-            choose([unjoined])
+            choose_node([unjoined])
 
 
 def test_nodes_of_different_groups_are_refused(tmp_path: Path) -> None:
@@ -307,4 +331,4 @@ def test_nodes_of_different_groups_are_refused(tmp_path: Path) -> None:
         export_server(theirs) as other,
         pytest.raises(ForeignGroup, match="different groups"),
     ):
-        choose([one, other])
+        choose_node([one, other])

@@ -13,7 +13,7 @@ from dledger_pipeline.archive.archive import write_range
 from dledger_pipeline.archive.manifest import Manifest, publish
 from dledger_pipeline.archive.restore import restore
 from dledger_pipeline.errors import ForeignGroup, RangeNotAvailable
-from dledger_pipeline.log.exporting import Exporter, ExportPlan, choose
+from dledger_pipeline.log.export_client import ExportClient, ExportPlan, choose_node
 from dledger_pipeline.log.records import parse
 from dledger_pipeline.log.segments import read_log
 from dledger_pipeline.object_store.store import Store
@@ -28,14 +28,14 @@ RANGE_BYTES = 1 << 20
 
 def plan_of(group: LiveGroup, address: str) -> ExportPlan:
     """Return how a node cuts the log up to the entry that all have."""
-    with Exporter(address) as exporter:
+    with ExportClient(address) as exporter:
         plan = exporter.plan(last_index=group.last_index, target_bytes=RANGE_BYTES)
     return replace(plan, commit_index=0)  # a node may know of more by now
 
 
 def exported(group: LiveGroup, address: str) -> bytes:
     """Return all record bytes of a node."""
-    with Exporter(address) as exporter:
+    with ExportClient(address) as exporter:
         chunks = exporter.read(group.group_id, 1, group.last_index)
         return b"".join(bytes(chunk.data) for chunk in chunks)
 
@@ -43,7 +43,7 @@ def exported(group: LiveGroup, address: str) -> bytes:
 def archive(group: LiveGroup, address: str, store: Store) -> Manifest:
     """Back up the group from one node, without Spark."""
     plan = plan_of(group, address)
-    with Exporter(address) as exporter:
+    with ExportClient(address) as exporter:
         rows = tuple(
             write_range(
                 store,
@@ -78,7 +78,7 @@ def test_a_follower_is_read_from(group: LiveGroup) -> None:
 
     def chosen_beside() -> str:
         leader = group.leader()
-        chosen = choose(group.admins, timeout_s=60)
+        chosen = choose_node(group.admins, timeout_s=60)
         return chosen if leader and chosen != leader == group.leader() else ""
 
     assert eventually("a follower is chosen", chosen_beside, 60) in group.admins
@@ -86,7 +86,7 @@ def test_a_follower_is_read_from(group: LiveGroup) -> None:
 
 def test_what_a_node_does_not_have_is_refused(group: LiveGroup) -> None:
     """Past its commit index, and of another group."""
-    with Exporter(group.admins[1]) as exporter:
+    with ExportClient(group.admins[1]) as exporter:
         with pytest.raises(RangeNotAvailable, match="outside"):
             exporter.plan(last_index=1 << 40)
         with pytest.raises(ForeignGroup, match=group.group_id):
@@ -96,7 +96,7 @@ def test_what_a_node_does_not_have_is_refused(group: LiveGroup) -> None:
 def test_a_group_is_founded_on_what_was_restored(group: LiveGroup, tmp_path: Path) -> None:
     """Record bytes are the exported ones; all members then show every message as it was."""
     store = Store.open(f"file://{tmp_path}/store")
-    manifest = archive(group, choose(group.admins), store)
+    manifest = archive(group, choose_node(group.admins), store)
     restored = tmp_path / "new" / "node-0"
 
     restore(store, group.group_id, restored, name="dev/node-0", segment_bytes=1 << 20)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from dledger_pipeline.archive.archive import write_range
+from dledger_pipeline.archive.hashed_json import encode_hashed
 from dledger_pipeline.archive.manifest import Manifest, load, manifest_name, newest, publish
-from dledger_pipeline.archive.sealed import seal
 from dledger_pipeline.errors import (
     BackupError,
     BrokenBackup,
@@ -71,7 +71,7 @@ def test_a_store_of_several_groups_asks_which(store: Store) -> None:
     backup(store, ENTRIES, (10,))
     backup(store, ENTRIES, (10,), OTHER_ID)
 
-    with pytest.raises(NoBackup, match=f"say which: {OTHER_ID}, {GROUP_ID}"):
+    with pytest.raises(NoBackup, match=f"give the group id of one: {OTHER_ID}, {GROUP_ID}"):
         load(store)
 
 
@@ -259,7 +259,7 @@ def test_a_truncated_manifest_is_named(store: Store) -> None:
 def test_a_manifest_that_is_missing_is_named(store: Store) -> None:
     """HEAD says that it should be there."""
     backup(store, ENTRIES, (20,))
-    store.put(f"{OTHER_ID}/HEAD", seal({"group_id": OTHER_ID, "last_index": 20}))
+    store.put(f"{OTHER_ID}/HEAD", encode_hashed({"group_id": OTHER_ID, "last_index": 20}))
 
     with pytest.raises(ObjectMissing, match=f"{OTHER_ID}/{manifest_name(20)}"):
         load(store, OTHER_ID)
@@ -273,7 +273,7 @@ def test_the_manifest_of_another_group_is_refused(store: Store) -> None:
 
     with pytest.raises(ForeignManifest, match=f"{OTHER_ID}/HEAD belongs to group {GROUP_ID}"):
         load(store, OTHER_ID)
-    store.put(f"{OTHER_ID}/HEAD", seal({"group_id": OTHER_ID, "last_index": 20}))
+    store.put(f"{OTHER_ID}/HEAD", encode_hashed({"group_id": OTHER_ID, "last_index": 20}))
     with pytest.raises(ForeignManifest, match=f"{manifest_name(20)} belongs to group {GROUP_ID}"):
         load(store, OTHER_ID)
 
@@ -297,7 +297,7 @@ def test_a_manifest_of_other_fields_is_refused(store: Store, spoil: dict[str, ob
     name = f"{GROUP_ID}/{manifest_name(20)}"
     content = json.loads(store.get(name).to_pybytes())
     del content["sha256"]
-    store.put(name, seal({**content, **spoil}))
+    store.put(name, encode_hashed({**content, **spoil}))
 
     with pytest.raises(CorruptManifest, match=name):
         load(store)
@@ -310,7 +310,7 @@ def test_a_manifest_names_no_object_but_its_own(store: Store) -> None:
     content = json.loads(store.get(name).to_pybytes())
     del content["sha256"]
     content["files"][0]["name"] = "../other/data/1"
-    store.put(name, seal(content))
+    store.put(name, encode_hashed(content))
 
     with pytest.raises(CorruptManifest, match="does not have the name of its contents"):
         load(store)

@@ -14,7 +14,7 @@ from dledger.broker.command_frame import CommandType, MalformedCommandError, fra
 from dledger.broker.message import Message
 from dledger.broker.produce import ProduceFrame
 from dledger_pipeline.errors import MalformedMessage
-from dledger_pipeline.log.messages import MESSAGE_SCHEMA, PLACEMENT_SCHEMA, SetAside, decode
+from dledger_pipeline.log.messages import MESSAGE_SCHEMA, QUEUE_SLICE_SCHEMA, SetAside, decode
 from tests.pipeline.entry_batches import (
     MESSAGES,
     TEXT,
@@ -61,8 +61,8 @@ def _places(entries: Sequence[bytes]) -> list[dict[str, int]]:
     ]
 
 
-def _placement(places: Sequence[dict[str, int]]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist(list(places), schema=PLACEMENT_SCHEMA)
+def _slices(places: Sequence[dict[str, int]]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(list(places), schema=QUEUE_SLICE_SCHEMA)
 
 
 def _slow(entries: Sequence[bytes], places: Sequence[dict[str, int]]) -> list[dict[str, Any]]:
@@ -86,15 +86,15 @@ def test_all_messages_come_out_as_the_broker_reads_them(entries: list[bytes]) ->
     """Entries of any commands give the rows that the broker's decoder gives one by one."""
     places = _places(entries)
 
-    found = decode(entry_batch(data_entries(*entries)), _placement(places))
+    found = decode(entry_batch(data_entries(*entries)), _slices(places))
 
     assert found.schema == MESSAGE_SCHEMA
     assert _rows(found) == _slow(entries, places)
 
 
 @given(_ENTRIES, st.data())
-def test_any_stretches_of_a_payload_can_be_taken(entries: list[bytes], data: st.DataObject) -> None:
-    """Placement may leave rows out, which were stored before: the others come out unchanged."""
+def test_any_slices_of_a_payload_can_be_taken(entries: list[bytes], data: st.DataObject) -> None:
+    """QueueOffsets may leave rows out, which were stored before: the others come out unchanged."""
     whole = _places(entries)
     places = [
         place | {"first_row": row, "rows": 1, "first_offset": data.draw(st.integers(0, 9))}
@@ -103,7 +103,7 @@ def test_any_stretches_of_a_payload_can_be_taken(entries: list[bytes], data: st.
         if data.draw(st.booleans())
     ]
 
-    found = decode(entry_batch(data_entries(*entries)), _placement(places))
+    found = decode(entry_batch(data_entries(*entries)), _slices(places))
 
     assert _rows(found) == _slow(entries, places)
 
@@ -129,10 +129,10 @@ def test_damage_is_a_typed_error_or_read_as_the_broker_reads_it(
         expected, untold = _told(broken, places)
     except MalformedCommandError:
         with pytest.raises(MalformedMessage, match=f"entry {damaged.index(entry) + 1}"):
-            decode(entry_batch(data_entries(*broken)), _placement(places))
+            decode(entry_batch(data_entries(*broken)), _slices(places))
     else:
         batch = entry_batch(data_entries(*broken))
-        found = decode(batch, _placement(places), report=set_aside.extend)
+        found = decode(batch, _slices(places), report=set_aside.extend)
         assert _rows(found) == expected
         assert set_aside == untold
 
@@ -163,10 +163,10 @@ def test_an_id_that_is_no_text_costs_its_own_message_only(
     command = produced(*(Message(message_id=each, body=b"x") for each in ("a", "bcd", "e")))
     entries = [command, command.replace(b"bcd", b"\xff\xfe\xfd"), command]
 
-    found = decode(entry_batch(data_entries(*entries)), _placement(_places(entries)), columns)
+    found = decode(entry_batch(data_entries(*entries)), _slices(_places(entries)), columns)
 
     assert found.num_rows == 8
-    assert "1 messages cannot be told" in caplog.text
+    assert "1 messages cannot be decoded" in caplog.text
     assert "offset 101 of queue 7, in entry 2" in caplog.text
 
 
@@ -176,7 +176,7 @@ def test_a_slice_of_a_batch_is_read_where_it_lies() -> None:
     entries = [produced(message) for message in messages]
     places = _places(entries)[2:]
 
-    found = decode(entry_batch(data_entries(*entries)).slice(2), _placement(places))
+    found = decode(entry_batch(data_entries(*entries)).slice(2), _slices(places))
 
     assert found.column("body").to_pylist() == [message.body for message in messages[2:]]
 
@@ -186,7 +186,7 @@ def test_only_the_columns_that_are_asked_for_are_cut_out() -> None:
     entries = [produced(Message(message_id="", body=b"x", keys=("k",)))]
 
     found = decode(
-        entry_batch(data_entries(*entries)), _placement(_places(entries)), ("queue_offset", "keys")
+        entry_batch(data_entries(*entries)), _slices(_places(entries)), ("queue_offset", "keys")
     )
 
     assert found.to_pydict() == {"queue_offset": [100], "keys": [["k"]]}
@@ -194,6 +194,6 @@ def test_only_the_columns_that_are_asked_for_are_cut_out() -> None:
 
 def test_no_messages_are_an_empty_batch() -> None:
     """Entries without placed messages give no rows, with all columns."""
-    found = decode(entry_batch(data_entries(b"")), _placement([]))
+    found = decode(entry_batch(data_entries(b"")), _slices([]))
 
     assert (found.num_rows, found.schema) == (0, MESSAGE_SCHEMA)

@@ -111,7 +111,7 @@ def test_a_restored_log_is_the_original_byte_for_byte(store: Store, tmp_path: Pa
         start = 4096 if name.endswith(".seg") else 0
         assert ours[name][start:] == theirs[name][start:], name
     assert (result.group_id, result.records, result.last_index) == (GROUP_ID, 200, 200)
-    assert (result.last_term, result.last_timestamp_ms) == (11, 1990)
+    assert (result.term, result.last_timestamp_ms) == (11, 1990)
     assert result.record_bytes == len(record_bytes(original))
 
 
@@ -134,7 +134,7 @@ def test_a_log_is_restored_to_an_index(file_store: Store, tmp_path: Path, index:
 
     assert result.last_index == result.records == index
     assert result.record_bytes == len(record_bytes(tmp_path / "data"))
-    assert result.last_term == ENTRIES[index - 1].term
+    assert result.term == ENTRIES[index - 1].term
     assert result.last_timestamp_ms == max(one.timestamp_ms for one in ENTRIES[:index])
     assert opened_entries(tmp_path / "data") == ENTRIES[:index]
 
@@ -155,7 +155,7 @@ def test_a_log_is_restored_to_a_time(
     [
         ({"target_index": 201}, r"holds entries \[1, 200\], not entry 201"),
         ({"target_index": 0}, r"holds entries \[1, 200\], not entry 0"),
-        ({"target_time_ms": 9}, "first entry, of 10 ms, is later than 9 ms"),
+        ({"target_time_ms": 9}, "first entry, at 10 ms, is later than 9 ms"),
         ({"target_index": 1, "target_time_ms": 10}, "not to both"),
     ],
 )
@@ -391,7 +391,7 @@ def test_another_groups_backup_is_not_restored(file_store: Store, tmp_path: Path
         file_store.put(name.replace(GROUP_ID, NEW_ID), data)
     with pytest.raises(ForeignManifest, match=f"belongs to group {GROUP_ID}, not to {NEW_ID}"):
         restore(file_store, NEW_ID, tmp_path / "data", name=NAME)
-    with pytest.raises(BackupError, match="say which"):
+    with pytest.raises(BackupError, match="give the group id"):
         restore(file_store, None, tmp_path / "data", name=NAME)
 
     assert not (tmp_path / "data").exists()

@@ -50,7 +50,7 @@ def test_each_item_has_a_task(spark: SparkSession) -> None:
             CorruptRecord,
             "corrupt record in segment 1.seg at byte offset 4096: chain CRC is 1: expected 2",
         ),
-        (lambda: ZeroDivisionError("by 0"), SparkFailed, "Spark gave up: ZeroDivisionError: by 0"),
+        (lambda: ZeroDivisionError("by 0"), SparkFailed, "Spark failed: ZeroDivisionError: by 0"),
     ],
 )
 def test_what_a_task_raises_is_raised_by_the_driver(

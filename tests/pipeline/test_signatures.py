@@ -12,8 +12,8 @@ import pytest
 
 from dledger_pipeline.__main__ import main
 from dledger_pipeline.archive.archive import write_range
+from dledger_pipeline.archive.hashed_json import Signature, encode_hashed
 from dledger_pipeline.archive.manifest import Manifest, load, manifest_name, publish
-from dledger_pipeline.archive.sealed import Signature, seal
 from dledger_pipeline.archive.verify import verify
 from dledger_pipeline.errors import CorruptManifest, CorruptObject, NotSigned, StoreError
 from dledger_pipeline.object_store.store import Store
@@ -47,7 +47,7 @@ def forge(store: Store) -> None:
     standing = json.loads(plain.get(MANIFEST).to_pybytes())
     content = {name: value for name, value in standing.items() if "sha256" not in name}
     facts = {name: getattr(row, name) for name in content["files"][0]}
-    plain.put(MANIFEST, seal(content | {"files": [facts]}))
+    plain.put(MANIFEST, encode_hashed(content | {"files": [facts]}))
 
 
 def test_a_forged_manifest_is_refused_where_there_is_a_key(url: str, key: str) -> None:
@@ -62,7 +62,7 @@ def test_a_forged_manifest_is_refused_where_there_is_a_key(url: str, key: str) -
         verify(store)
     content = json.loads(store.get(MANIFEST).to_pybytes())
     store.put(MANIFEST, json.dumps(content | {"hmac_sha256": signature}).encode())
-    with pytest.raises(NotSigned, match="not one by this key"):
+    with pytest.raises(NotSigned, match="signed with another key"):
         verify(store)
     assert verify(store.trusted()).records == 30, "nothing but the signature tells"
 
@@ -144,7 +144,7 @@ def test_numbers_that_no_log_has_are_refused(url: str, change: dict[str, object]
     content = json.loads(store.get(MANIFEST).to_pybytes())
     del content["sha256"]
     content["files"][0].update(change)
-    store.put(MANIFEST, seal(content))
+    store.put(MANIFEST, encode_hashed(content))
 
     with pytest.raises(CorruptManifest):
         load(store)
@@ -184,5 +184,5 @@ def test_an_object_larger_than_any_of_ours_is_not_read(url: str, tmp_path: Path)
     backup(store, ENTRIES, (30,))
     os.truncate(tmp_path / f"store/{GROUP_ID}/HEAD", 1 << 30)
 
-    with pytest.raises(CorruptObject, match="are the most it may"):
+    with pytest.raises(CorruptObject, match="it may have"):
         load(store)

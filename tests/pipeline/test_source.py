@@ -90,7 +90,7 @@ def test_a_damaged_segment_is_named(spark: SparkSession, directory: Path, tmp_pa
         ({"data": "x", "view": "rows"}, "option view must be one of"),
         ({"data": "x", "firstIndex": "0"}, "option firstIndex must be an index"),
         ({"data": "x", "lastIndex": "²"}, "option lastIndex must be an index"),
-        ({"data": "x", "topics": "a"}, "option topics belongs to view compacted"),
+        ({"data": "x", "topics": "a"}, "view compacted needs the option topics"),
         (
             {"data": "x", "view": "compacted", "topics": "a"},
             "view compacted needs the option store",

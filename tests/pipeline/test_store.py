@@ -31,8 +31,8 @@ def test_an_object_is_read_as_it_was_written(store: Store) -> None:
 
     assert store.get("a/b.json").to_pybytes() == b"newer"
     assert store.size("a/b.json") == 5
-    assert store.exists("a/b.json")
-    assert not store.exists("a/c.json")
+    with pytest.raises(ObjectMissing):
+        store.size("a/c.json")
 
 
 def test_objects_are_listed_below_a_folder(store: Store) -> None:
@@ -127,7 +127,7 @@ def test_what_is_missing_is_named(store: Store) -> None:
 @pytest.mark.parametrize("name", ["../a", "/a", "a//b", "", "a/../b", ".hidden", "a b"])
 def test_names_that_lead_elsewhere_are_refused(store: Store, name: str) -> None:
     """They may come from a manifest."""
-    with pytest.raises(StoreError, match="not the name of an object"):
+    with pytest.raises(StoreError, match="cannot be the name of an object"):
         store.get(name)
 
 
@@ -163,7 +163,7 @@ def test_wrong_credentials_are_denied_whatever_is_asked(s3: S3Server, wrong: str
     for ask in (
         lambda: store.get("a"),
         lambda: store.size("a"),
-        lambda: store.exists("nothing"),
+        lambda: store.size("nothing"),
         lambda: store.put("a", b"2"),
         lambda: store.create("b", b"2"),
         lambda: list(store.list()),

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dledger_pipeline.archive.archive import ManifestRow, object_name, write_range
+from dledger_pipeline.archive.hashed_json import encode_hashed
 from dledger_pipeline.archive.manifest import Manifest, manifest_name, publish
-from dledger_pipeline.archive.sealed import seal
 from dledger_pipeline.archive.verify import verify
 from dledger_pipeline.errors import (
     BackupError,
@@ -118,7 +118,7 @@ def test_a_manifest_that_states_other_facts_is_named(
     content = json.loads(store.get(name).to_pybytes())
     del content["sha256"]
     content["files"][0].update(change)
-    store.put(name, seal(content))
+    store.put(name, encode_hashed(content))
 
     with pytest.raises(CorruptManifest, match=manifest.files[0].name):
         verify(store)

@@ -22,8 +22,7 @@ from dledger.raft.messages import (
     VoteResponse,
 )
 from dledger.types import Entry, EntryKind, HardState, NodeId, Role
-from dledger_sim.alone import Alone, data_entry, log_of
-from dledger_sim.disk import ModelDisk, Reader
+from tests.raft.bench import Alone, ListDisk, data_entry, log_of
 
 TIMEOUT = 20
 
@@ -698,8 +697,8 @@ def test_same_seed_takes_the_same_course() -> None:
         raft = Raft(
             RaftConfig(id=NodeId("1")),
             hard_state=HardState(1),
-            log=Reader(ModelDisk(log_of()), lambda: True),
-            memberships=ModelDisk(log_of()).memberships(),
+            log=ListDisk(log_of()),
+            memberships=ListDisk(log_of()).memberships(),
             rng=random.Random(5),
         )
         roles = []

@@ -16,9 +16,8 @@ from dledger.raft.messages import (
 )
 from dledger.raft.progress import ProgressState
 from dledger.types import NodeId, Role, SnapshotInfo
-from dledger_sim.alone import Alone
-from dledger_sim.scenario import members
-from dledger_sim.snapshots import ModelSnapshots
+from dledger_sim.process import members
+from tests.raft.bench import Alone, ModelSnapshots
 
 MEMBERSHIPS = Alone().disk.memberships()
 

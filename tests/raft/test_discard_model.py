@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from dledger_sim.discard_exploration import World, explore
-from dledger_sim.discard_model import OLD, Model, Rules, State
-from dledger_sim.discard_replay import DifferError, walk
-from dledger_sim.discard_worlds import WALK_STEPS, WORLDS, small
+from tests.raft.discard_exploration import World, explore
+from tests.raft.discard_model import OLD, Model, Rules, State
+from tests.raft.discard_replay import DifferError, walk
+from tests.raft.discard_worlds import WALK_STEPS, WORLDS, small
 
 _LOSING = [world for world in WORLDS if world.loses]
 

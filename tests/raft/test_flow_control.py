@@ -2,7 +2,7 @@
 
 from dledger.raft.messages import AppendRequest, HeartbeatResponse
 from dledger.types import NodeId
-from dledger_sim.alone import Alone
+from tests.raft.bench import Alone
 
 SHARE, MESSAGE, BODY = 100, 60, b"x" * 20
 

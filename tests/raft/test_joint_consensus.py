@@ -17,8 +17,8 @@ from dledger.raft.messages import (
 )
 from dledger.raft.ready import ConfirmedRead
 from dledger.types import Role
-from dledger_sim.alone import Alone
-from dledger_sim.scenario import member
+from dledger_sim.process import member
+from tests.raft.bench import Alone
 
 TIMEOUT = 20
 NEW_ONLY, OLD_ONLY = ("4",), ("2", "3")

@@ -2,11 +2,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dledger.common.chain import chains_behind
 from dledger.errors import OffsetOutOfRange
 from dledger.raft.log import RaftLog
 from dledger.types import Entry
-from dledger_sim.alone import data_entry, log_of
-from dledger_sim.disk import ModelDisk, Reader
+from tests.raft.bench import ListDisk, data_entry, log_of
 
 HELD = data_entry(1, 1, b"x" * 10).held_bytes
 
@@ -14,18 +14,16 @@ HELD = data_entry(1, 1, b"x" * 10).held_bytes
 def log_with(*terms: int, durable: int = 0) -> RaftLog:
     """Return a log whose first *durable* entries are on disk, the rest in memory."""
     entries = entries_of(*terms)
-    log = RaftLog(
-        Reader(ModelDisk(entries[:durable]), lambda: True), 0, max_unapplied_bytes=1 << 20
-    )
+    log = RaftLog(ListDisk(entries[:durable]), 0, max_unapplied_bytes=1 << 20)
     if entries[durable:]:
         log.append(entries[durable:])
     return log
 
 
-def log_and_disk(*terms: int, max_unapplied_bytes: int) -> tuple[RaftLog, ModelDisk]:
+def log_and_disk(*terms: int, max_unapplied_bytes: int) -> tuple[RaftLog, ListDisk]:
     """Return a log that is all in memory, and the empty disk that it is to be written to."""
-    disk = ModelDisk()
-    log = RaftLog(Reader(disk, lambda: True), 0, max_unapplied_bytes=max_unapplied_bytes)
+    disk = ListDisk()
+    log = RaftLog(disk, 0, max_unapplied_bytes=max_unapplied_bytes)
     log.append(entries_of(*terms))
     return log, disk
 
@@ -179,7 +177,7 @@ def test_a_log_that_differs_before_the_same_last_entry_is_not_up_to_date() -> No
 
 def test_memberships_are_part_of_the_helper_log() -> None:
     """The founding entry is the log's first."""
-    assert ModelDisk(log_of(1)).memberships()[0][0] == 1
+    assert ListDisk(log_of(1)).memberships()[0][0] == 1
 
 
 @given(st.data())
@@ -211,6 +209,45 @@ def test_completions_never_claim_more_than_the_disk_holds(data: st.DataObject) -
         assert disk[:durable] == mine[:durable]
         # What is on its way must not touch what we call durable.
         assert all(write[0][0] > durable for write in under_way)
+
+
+@given(st.data())
+def test_terms_and_chains_are_right_wherever_the_log_is_kept(data: st.DataObject) -> None:
+    """On disk, in memory, and where the two meet; through cuts, applying and snapshots."""
+    found = data.draw(st.lists(st.integers(1, 3), max_size=4).map(sorted))
+    mine = entries_of(*found)
+    disk = ListDisk(mine)
+    log = RaftLog(disk, 0, max_unapplied_bytes=2 * HELD)
+    chains, begins, base_term = [0], 0, 0
+    for _ in range(data.draw(st.integers(0, 25))):
+        action = data.draw(st.sampled_from(["append", "truncate", "sync", "apply", "install"]))
+        term = max((entry.term for entry in mine), default=base_term) + data.draw(st.integers(0, 2))
+        if action == "append":
+            entry = data_entry(term, log.last_index + 1, data.draw(st.binary(max_size=4)))
+            log.append([entry])
+            mine.append(entry)
+        elif action == "truncate" and log.last_index > log.commit_index:
+            first = data.draw(st.integers(log.commit_index + 1, log.last_index))
+            log.truncate(first)
+            del mine[first - 1 - begins :]
+        elif action == "sync" and (written := log.take_writes()):
+            disk.write(written)
+            disk.sync()
+            log.persisted(written[-1].term, written[-1].index)
+        elif action == "apply":
+            log.commit_to(data.draw(st.integers(log.commit_index, log.last_index)))
+            log.take_committed(1 << 20)
+        elif action == "install" and log.last_index:
+            begins, base_term, mine = log.last_index + data.draw(st.integers(1, 3)), term + 1, []
+            chains = [data.draw(st.integers(1, 9))]
+            disk.begin_behind(begins, base_term, chains[0], ())
+            log.install(begins, base_term, chains[0])
+        chains[1:] = chains_behind(chains[0], mine)
+        terms = [base_term, *(entry.term for entry in mine)]
+
+        kept = range(begins, log.last_index + 1)
+        assert [log.term(index) for index in kept] == terms
+        assert [log.chain(index) for index in kept] == chains
 
 
 def test_only_what_is_durable_here_is_handed_over_for_applying() -> None:

@@ -17,9 +17,8 @@ from dledger.raft.messages import (
     VoteRequest,
 )
 from dledger.types import EntryKind, HardState, Membership, NodeId, Role
-from dledger_sim.alone import Alone, data_entry
-from dledger_sim.scenario import members
-from dledger_sim.snapshots import ModelSnapshots
+from dledger_sim.process import members
+from tests.raft.bench import Alone, ModelSnapshots, data_entry
 
 LOST = 3
 """The damaged entry: (term 2, index 3), behind the founding one and one of term 1."""

@@ -27,8 +27,8 @@ from dledger.raft.messages import (
 )
 from dledger.raft.quorum import Electorate, VoteResult
 from dledger.types import Entry, EntryKind, Membership, NodeId, Role
-from dledger_sim.alone import Alone, data_entry, log_of
-from dledger_sim.scenario import member
+from dledger_sim.process import member
+from tests.raft.bench import Alone, data_entry, log_of
 
 IDS = [NodeId(str(number)) for number in range(6)]
 SETS = st.frozensets(st.sampled_from(IDS), min_size=1)

@@ -11,7 +11,7 @@ from dledger.raft.messages import (
     VoteResponse,
 )
 from dledger.types import HardState, NodeId, Role
-from dledger_sim.alone import Alone, data_entry
+from tests.raft.bench import Alone, data_entry
 
 
 def test_vote_leaves_only_after_term_and_vote_are_durable() -> None:

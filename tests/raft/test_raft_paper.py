@@ -16,7 +16,7 @@ from dledger.raft.messages import (
 )
 from dledger.raft.ready import ConfirmedRead
 from dledger.types import HardState, NodeId, Role
-from dledger_sim.alone import Alone, data_entry
+from tests.raft.bench import Alone, data_entry
 
 TIMEOUT = 20
 

@@ -25,8 +25,7 @@ from dledger.raft.messages import (
 )
 from dledger.raft.ready import Divergence, TermJump
 from dledger.types import MAX_NUMBER, Entry, NodeId, SnapshotInfo
-from dledger_sim.alone import Alone, data_entry, log_of
-from dledger_sim.snapshots import ModelSnapshots
+from tests.raft.bench import Alone, ModelSnapshots, data_entry, log_of
 
 pytestmark = pytest.mark.found
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from dledger_sim import scenario
+from tests.raft import scenario
 
 FILES = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 

@@ -19,8 +19,7 @@ from dledger.raft.messages import (
 )
 from dledger.raft.progress import ProgressState
 from dledger.types import NodeId, Role, SnapshotInfo
-from dledger_sim.alone import Alone, log_of
-from dledger_sim.snapshots import ModelSnapshots
+from tests.raft.bench import Alone, ModelSnapshots, log_of
 
 MEMBERSHIPS = Alone().disk.memberships()
 BYTES = 218

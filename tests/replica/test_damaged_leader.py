@@ -10,7 +10,7 @@ import pytest
 from dledger.files.files import RealFiles
 from dledger.store.commit_log import CommitLog
 from dledger.store.identity import LOG_DIRECTORY, load_or_format
-from dledger_sim.alone import data_entry
+from tests.raft.bench import data_entry
 from tests.replica.group import IDS, TestGroup, command, eventually
 
 

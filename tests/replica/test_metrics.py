@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dledger.common.failover import FailoverRecord
 from dledger.common.metrics import NodeMetrics, Sample
+from dledger.common.status import FailoverRecord
 from dledger.errors import NotLeader
 from dledger.server.node_report import quorum_margin
 from tests.replica.gated_files import GatedFiles

@@ -11,7 +11,7 @@ from dledger.raft.messages import HeartbeatRequest
 from dledger.replica.log_clock import LogClock
 from dledger.replica.proposer import Proposer
 from dledger.types import EntryKind
-from dledger_sim.alone import Alone
+from tests.raft.bench import Alone
 from tests.replica.group import Clock
 
 KIB: Final = 1 << 10

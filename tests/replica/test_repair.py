@@ -13,7 +13,7 @@ from dledger.peers.records import whole_entries
 from dledger.replica import repair
 from dledger.replica.repair import LogRepairer, first_needed, is_stuck_behind
 from dledger.types import Entry, NodeId
-from dledger_sim.alone import Alone
+from tests.raft.bench import Alone
 from tests.store.harness import Disk, entries, everything
 
 PEERS = [NodeId("a"), NodeId("b"), NodeId("c")]

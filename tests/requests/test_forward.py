@@ -126,7 +126,7 @@ async def test_without_a_leader_every_call_is_held_and_then_says_so(
     statuses = [each[0] if isinstance(each, tuple) else each.status for each in answers]
     assert [code(status) for status in statuses] == ["HA_NOT_AVAILABLE"] * 7
     assert {status.message for status in statuses} == {
-        "the group has no leader at the moment; nothing was done"
+        "the group has no leader at the moment: try again; nothing was done"
     }
     assert len(pauses) > 2 * len(answers)
 

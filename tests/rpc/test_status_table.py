@@ -118,3 +118,14 @@ def test_an_error_of_the_protocol_keeps_its_own_code() -> None:
     status = status_of(Rejected(Code.ILLEGAL_TOPIC, "topic 'a b'"))
 
     assert (status.code, status.message) == (Code.ILLEGAL_TOPIC, "topic 'a b'")
+
+
+async def test_a_corrupt_record_names_segment_and_byte_apart_from_its_sentence() -> None:
+    """So that nobody has to take the sentence apart; what metadata cannot hold is replaced."""
+    error = errors.CorruptRecord("1.seg", 4096, "cannot be read: “EIO”\n" + "x" * 9000)
+
+    metadata = await _raised_by(error, lambda raised: dict(tuple(raised.trailing_metadata())))
+
+    argument = metadata["dledger-error-argument"]
+    assert argument.startswith("1.seg 4096 cannot be read: ?EIO??x")
+    assert len(argument) == 2048

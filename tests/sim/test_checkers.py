@@ -4,113 +4,185 @@ from typing import Any
 
 import pytest
 
-from dledger.types import Membership, NodeId, Role
-from dledger_sim.alone import data_entry
+from dledger.types import Entry, HardState, Membership, NodeId, Role
+from dledger_sim import audit as auditing
 from dledger_sim.checkers import (
-    Acknowledgements,
     Commitment,
     ElectionSafety,
-    LogMatching,
+    LogTime,
+    MembershipHistory,
+    OneHistory,
     ViolationError,
 )
-from dledger_sim.disk import ModelDisk
-from dledger_sim.group_checkers import LogTime, MembershipHistory
-from dledger_sim.rot import Atlas
-from dledger_sim.scenario import founding_entry, member, members
+from dledger_sim.clients import Prober
+from dledger_sim.nemesis import Atlas
+from dledger_sim.process import founding_entry, members
+from tests.raft.bench import ListDisk, data_entry, log_of
 
-A, B, C = (NodeId(name) for name in "abc")
+A, B = NodeId("1"), NodeId("2")
 
 
-def commitment(*holders: NodeId) -> Commitment:
-    """Return a checker of three nodes, of which *holders* have entry 1 on disk."""
-    disks = {node: ModelDisk([data_entry(1, 1)] if node in holders else []) for node in (A, B, C)}
-    checker = Commitment(disks)
-    checker.wrote([founding_entry(Membership.of(member(node) for node in disks))])
-    for node in disks:
-        checker.started(node)
+class Log(ListDisk):
+    """A log that is on disk as far as it goes."""
+
+    def holds(self, index: int, term: int) -> bool:
+        return index <= self.last_index and self.term(index) == term
+
+
+def node(name: str, *terms: int, entries: list[Entry] | None = None) -> Any:
+    """Return a node whose log is the founding entry and entries of these terms."""
+    log = Log(log_of(*terms) if entries is None else entries)
+    core = SimpleNamespace(
+        membership=members(3),
+        last_index=log.last_index,
+        durable_index=log.last_index,
+        term_at=log.term,
+    )
+    return SimpleNamespace(
+        id=NodeId(name),
+        lives=1,
+        hard_state_on_disk=lambda: HardState(9),
+        log=log,
+        driver=SimpleNamespace(core=core),
+        snapshots=SimpleNamespace(index=0),
+    )
+
+
+def commitment(*nodes: Any) -> Commitment:
+    """Return a checker of a group of three, of which these are whole."""
+    checker = Commitment(nodes, MembershipHistory())
+    checker.wrote([founding_entry(members(3))])
     return checker
 
 
 def test_two_leaders_in_a_term_are_a_violation() -> None:
     """Election safety."""
     checker = ElectionSafety()
-    checker.elected(A, 1)
-    checker.elected(B, 2)
+    assert checker.elected(A, 1)
+    assert checker.elected(B, 2)
+    assert not checker.elected(B, 2)
 
     with pytest.raises(ViolationError, match="two leaders"):
         checker.elected(B, 1)
 
 
 def test_same_slot_with_other_data_is_a_violation() -> None:
-    """Log matching: (index, term) names an entry."""
-    checker = LogMatching()
-    checker.started(A, [data_entry(1, 1, b"x")])
+    """Log matching: (index, term) names an entry, wherever it is found or written."""
+    founding = log_of()
+    checker = OneHistory()
+    checker.opened(node("1", entries=[*founding, data_entry(1, 2, b"x")]))
+    other = [*founding, data_entry(1, 2, b"y")]
 
-    with pytest.raises(ViolationError, match="differs"):
-        checker.started(B, [data_entry(1, 1, b"y")])
+    with pytest.raises(ViolationError, match="another past"):
+        checker.opened(node("2", entries=other))
+    with pytest.raises(ViolationError, match="another past"):
+        checker.wrote(node("2", entries=other), other[1:])
 
 
 def test_same_entry_after_another_term_is_a_violation() -> None:
     """Log matching: what is before it is the same, too."""
-    checker = LogMatching()
-    checker.started(A, [data_entry(1, 1), data_entry(3, 2)])
+    checker = OneHistory()
+    checker.opened(node("1", 1, 3))
 
-    with pytest.raises(ViolationError, match="differs"):
-        checker.started(B, [data_entry(2, 1), data_entry(3, 2)])
+    with pytest.raises(ViolationError, match="another past"):
+        checker.opened(node("2", 2, 3))
 
 
 def test_applying_another_entry_than_others_is_a_violation() -> None:
-    """State machine safety."""
-    checker = commitment(A, B, C)
-    checker.applied(A, [data_entry(1, 1)], term=1)
+    """State machine safety: by its place in the log."""
+    nodes = [node("1", 1), node("2", 1), node("3", 2)]
+    checker = commitment(*nodes)
+    checker.advanced(nodes[0], 0, 2, term=1)
+    checker.advanced(nodes[1], 0, 2, term=1)
 
-    with pytest.raises(ViolationError, match="another entry"):
-        checker.applied(B, [data_entry(2, 1)], term=1)
+    with pytest.raises(ViolationError, match="another entry 2"):
+        checker.advanced(nodes[2], 0, 2, term=2)
+
+
+def test_an_entry_with_another_effect_than_elsewhere_is_a_violation() -> None:
+    """State machine safety: by what comes of it."""
+    checker = commitment(node("1"))
+    checker.applied(node("1"), data_entry(1, 1), ["one"])
+    checker.applied(node("2"), data_entry(1, 1), ["one"])
+
+    with pytest.raises(ViolationError, match="another effect"):
+        checker.applied(node("3"), data_entry(1, 1), ["another"])
 
 
 def test_applying_out_of_order_is_a_violation() -> None:
-    """Every entry once, in order, in each life of a node."""
-    checker = commitment(A, B, C)
+    """Every entry once, in order, in each life of a node; a snapshot stands for those before."""
+    one, other, third = node("1"), node("2"), node("3")
+    checker = commitment(one, other)
+    for index in (2, 5, 6):
+        checker.applied(one, data_entry(1, index), [])
+    other.snapshots.index = 5
+    checker.applied(other, data_entry(1, 6), [])
 
-    with pytest.raises(ViolationError, match="applies 2 after 0"):
-        checker.applied(A, [data_entry(1, 2)], term=1)
+    for again in (5, 6):
+        with pytest.raises(ViolationError, match=f"1 applies {again} behind 6"):
+            checker.applied(one, data_entry(1, again), [])
+    with pytest.raises(ViolationError, match="3 applies 5 behind 0"):
+        checker.applied(third, data_entry(1, 5), [])
 
 
 def test_leader_without_a_committed_entry_is_a_violation() -> None:
-    """Leader completeness."""
-    checker = commitment(A, B)
-    checker.applied(A, [data_entry(1, 1)], term=1)
+    """Leader completeness: it is not there, or another is in its place, not even on disk yet."""
+    nodes = [node("1", 1), node("2", 1), node("3")]
+    checker = commitment(*nodes)
+    checker.advanced(nodes[0], 0, 2, term=1)
+    unsynced = node("3", 2)
+    unsynced.driver.core.durable_index = 1
 
     with pytest.raises(ViolationError, match="lacks"):
-        checker.elected(C, [], term=2)
+        checker.elected(nodes[2], 2)
+    with pytest.raises(ViolationError, match="lacks"):
+        checker.elected(unsynced, 3)
 
 
 def test_leader_elected_late_may_lack_what_later_terms_committed() -> None:
     """Its votes took so long that it is deposed already; it can commit nothing."""
-    checker = commitment(A, B)
-    checker.applied(A, [data_entry(1, 1)], term=2)
+    nodes = [node("1", 1), node("2", 1), node("3")]
+    checker = commitment(*nodes)
+    checker.advanced(nodes[0], 0, 2, term=2)
 
-    checker.elected(C, [], term=2)
+    checker.elected(nodes[2], 2)
 
 
 def test_applying_what_a_minority_has_on_disk_is_a_violation() -> None:
     """Committed means durable on a majority."""
-    checker = commitment(A)
+    nodes = [node("1", 1), node("2"), node("3")]
 
     with pytest.raises(ViolationError, match="have it on disk"):
-        checker.applied(A, [data_entry(1, 1)], term=1)
+        commitment(*nodes).advanced(nodes[0], 0, 2, term=1)
 
 
-def test_lost_and_doubled_acknowledged_entries_are_violations() -> None:
-    """What a client was told is there, is there, once."""
-    checker = Acknowledgements()
-    checker.acknowledged(data_entry(1, 1, b"x"))
+def test_a_message_that_is_stored_twice_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its producer sent it until it was acknowledged: once is what it was promised."""
+    found = [((0, at), "p", "1", b"body") for at in (3, 5)]
+    monkeypatch.setattr(auditing, "_messages", lambda *_: found)
 
-    checker.check([data_entry(1, 1, b"x")])
-    with pytest.raises(ViolationError, match="lost"):
-        checker.check([data_entry(1, 1, b"y")])
-    with pytest.raises(ViolationError, match="twice"):
-        checker.check([data_entry(1, 1, b"x"), data_entry(1, 2, b"x")])
+    with pytest.raises(ViolationError, match=r"p's 1 is at \(0, 3\) and at \(0, 5\)"):
+        auditing._stored([node("1", entries=[])])
+
+
+def test_a_read_that_misses_what_was_acknowledged_before_is_a_violation() -> None:
+    """Thesis 6.4: what came later may be seen or not."""
+    asked: list[Any] = []
+    cluster: Any = SimpleNamespace(
+        clock=SimpleNamespace(after=lambda _, __: None),
+        options=SimpleNamespace(storm=False),
+        calm=False,
+        random=lambda _: SimpleNamespace(randint=lambda *_: 1),
+        producers=[SimpleNamespace(highest_index=7)],
+        leaders=lambda: [node("1")],
+        call=lambda _, __, answer: asked.append(answer),
+    )
+    Prober(cluster)._ask()
+    cluster.producers[0].highest_index = 9
+
+    asked[0](7)
+    with pytest.raises(ViolationError, match="a read at 6 misses entry 7"):
+        asked[0](6)
 
 
 def test_an_entry_of_an_earlier_time_than_the_one_before_is_a_violation() -> None:

@@ -8,8 +8,9 @@ from random import Random
 import pytest
 
 from dledger.errors import DiskFull, OutcomeUnknown
+from dledger_sim.audit import check_order
 from dledger_sim.checkers import ViolationError
-from dledger_sim.edge import EdgeOptions, check, run_seed
+from dledger_sim.edge import EdgeOptions, EdgeRun
 from dledger_sim.senders import Told
 
 SEEDS = int(os.environ.get("EDGE_SEEDS", "20"))
@@ -17,7 +18,7 @@ SEEDS = int(os.environ.get("EDGE_SEEDS", "20"))
 
 def test_what_was_sent_is_stored_in_order_and_once_whatever_happens_between() -> None:
     """Random bounds and windows, stalls, leader changes, broken and silent connections."""
-    outcomes = [run_seed(seed) for seed in range(1, SEEDS + 1)]
+    outcomes = [EdgeRun(seed).run() for seed in range(1, SEEDS + 1)]
 
     assert sum(one.acknowledged for one in outcomes) > 100 * SEEDS
     assert sum(one.terms for one in outcomes) > SEEDS
@@ -29,7 +30,7 @@ def test_order_is_kept_by_a_leader_that_is_short_of_room() -> None:
     for seed in range(1, 13):
         options = EdgeOptions.draw(Random(f"{seed}/edge")).short_of_room()
 
-        assert run_seed(seed, options).acknowledged > 0
+        assert EdgeRun(seed, options).run().acknowledged > 0
 
 
 def test_messages_whose_answers_are_lost_are_stored_once() -> None:
@@ -37,12 +38,12 @@ def test_messages_whose_answers_are_lost_are_stored_once() -> None:
     for seed in range(1, 7):
         options = EdgeOptions.draw(Random(f"{seed}/edge")).falling_silent()
 
-        assert run_seed(seed, options).acknowledged > 0
+        assert EdgeRun(seed, options).run().acknowledged > 0
 
 
 def test_a_run_is_the_same_each_time() -> None:
     """Or a seed that fails could not be looked at."""
-    assert run_seed(3) == run_seed(3)
+    assert EdgeRun(3).run() == EdgeRun(3).run()
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,7 @@ def test_a_queue_that_breaks_a_promise_is_seen(stored: list[tuple[int, int]], wh
         Told(3, 0, error=DiskFull("3")),
     ]
 
-    check("c", sent, [(0, 0), (1, 1)])
-    check("c", sent, [(0, 0), (1, 1), (2, 2)])
+    check_order("c", sent, [(0, 0), (1, 1)])
+    check_order("c", sent, [(0, 0), (1, 1), (2, 2)])
     with pytest.raises(ViolationError, match=what):
-        check("c", sent, stored)
+        check_order("c", sent, stored)

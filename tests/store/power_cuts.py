@@ -1,9 +1,9 @@
 """Every disk that a power cut may leave, not a random one: for the crash enumerator.
 
 `MemoryFiles.crash` draws one outcome; `PowerFiles.images` lists them all, under the assumptions of
-docs/storage-format.md: each 512-byte sector is any of its versions since it was last synced, each
-file has any of its lengths since then, each directory operation happened or not. After a sync that
-failed, a later one makes durable only what was written again.
+docs/internals/storage-format.md: each 512-byte sector is any of its versions since it was last
+synced, each file has any of its lengths since then, each directory operation happened or not. After
+a sync that failed, a later one makes durable only what was written again.
 """
 
 from __future__ import annotations

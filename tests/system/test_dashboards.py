@@ -27,7 +27,7 @@ from dledger_operator.api import names
 from dledger_operator.cluster.cluster import Cluster
 from dledger_operator.cluster.nodes import Nodes
 from dledger_operator.controllers.reconcile import Clock, Reconciler
-from dledger_operator.controllers.task import GroupTask
+from dledger_operator.controllers.reconcile_loop import GroupLoop
 from dledger_operator.metrics.metrics import Metrics
 from e2e.harness.dev_group import DevGroup
 from e2e.harness.ports import free_port_range
@@ -86,7 +86,7 @@ async def look_after_a_group(metrics: Metrics) -> None:
         platform=PLATFORM,
         metrics=metrics,
     )
-    task = GroupTask(reconciler, metrics)
+    task = GroupLoop(reconciler, metrics)
     try:
         while True:
             task.saw(world.group)

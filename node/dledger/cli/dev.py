@@ -179,7 +179,9 @@ class _Group:
                     )
             path.write_text(json.dumps(shape), "utf-8")
         except OSError as error:
-            raise DevError(f"--data {self._data}: {error.strerror}") from error
+            raise DevError(
+                f"--data {self._data} cannot be used ({error.strerror}); name another directory"
+            ) from error
 
     def _check_ports(self) -> None:
         for ports in self._ports:

@@ -52,7 +52,11 @@ def run(args: argparse.Namespace) -> int:
     """
     files = RealFiles()
     if not args.directory.is_dir():
-        print(f"dledger log {args.action}: {args.directory}: no such directory", file=sys.stderr)
+        print(
+            f"dledger log {args.action}: {args.directory}: no such directory; "
+            "name the data directory of a node",
+            file=sys.stderr,
+        )
         return 2
     try:
         if args.action == "discard":

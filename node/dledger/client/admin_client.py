@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dledger.common.failover import FailoverRecord
-from dledger.common.status import MOST_MEMBERS, Backlog, MemberStatus, NodeStatus
+from dledger.common.status import MOST_MEMBERS, Backlog, FailoverRecord, MemberStatus, NodeStatus
 from dledger.errors import DledgerError, NotLeader, NotServed, Unavailable
 from dledger.rpc.channel import Channel
 from dledger.rpc.pb import dledger_pb2 as pb

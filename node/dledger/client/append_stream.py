@@ -65,7 +65,7 @@ class AppendStream:
         max_bytes: What may be unanswered; beyond that `append` waits.
         timeout_s: How long a batch may stay unanswered.
         max_messages: How many messages of a topic may be; at most 32,768, or a failover could
-            store them twice (docs/message-format.md).
+            store them twice (docs/internals/message-format.md).
         connect: How a node is reached.
 
     Raises:

@@ -22,7 +22,8 @@ class StoredBatch:
         count: How many there are.
         index: Raft index of the entry that holds them.
         stored_at_ms: When the leader stored them, Unix milliseconds.
-        payload: The whole PRODUCE payload (``docs/message-format.md``), but for the client id.
+        payload: The whole PRODUCE payload (``docs/internals/message-format.md``), without the
+            client id.
         first_row: The row of the first one in it.
     """
 

@@ -4,7 +4,7 @@ A *feature level* is a number that every node tells its peers. Whatever lies in 
 and so is read by nodes of other versions, came with a level: types of commands and their fields,
 kinds of entries, fields of a membership, formats of a snapshot. `FEATURES` is the table of this
 version; who adds to the log adds a row, and raises `FEATURE_LEVEL` if the level that is there was
-released (`docs/message-format.md` says how). Three rules rest on it:
+released (`docs/internals/message-format.md` says how). Three rules rest on it:
 
 - A leader proposes nothing that a member does not know (`MemberLevels.admit`).
 - A node that meets what it does not know stops by name; it never skips (ADR 19).

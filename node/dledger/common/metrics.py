@@ -20,7 +20,8 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from dledger.common.failover import CAUSES, FailoverRecord
+from dledger.common.failover import CAUSES
+from dledger.common.status import FailoverRecord
 
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _TURN_SECONDS: Final = (

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from dledger.common.failover import FailoverRecord
 from dledger.types import Member
 
 CAUGHT_UP_ENTRIES: Final = 1000
@@ -29,6 +28,31 @@ class MemberStatus:
     connected: bool
     voter: bool = True
     feature_level: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailoverRecord:
+    """One change of leader.
+
+    Attributes:
+        from_id: The leader before, if this node knew one.
+        to_id: The new leader.
+        term: The new leader's term.
+        cause: One of `failover.CAUSES`.
+        detected_ms: From the old leader's last word to its loss being noticed.
+        elected_ms: From the loss being noticed to the election won.
+        first_ack_ms: From the election won to the first entry committed.
+        at_ms: Unix milliseconds of the election.
+    """
+
+    from_id: str
+    to_id: str
+    term: int
+    cause: str
+    detected_ms: int
+    elected_ms: int
+    first_ack_ms: int
+    at_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,19 +36,19 @@ class RaftConfig:
 
     id: NodeId
     group_id: str = ""
-    election_timeout_ticks: int = 20
-    heartbeat_ticks: int = 2
+    election_timeout_ticks: int = 20  # ten lost heartbeats; a node sets 10 (`server.config`)
+    heartbeat_ticks: int = 2  # often enough to notice, rare enough to cost an idle group little
     handicap_ticks: int = 0
     promote_learners: bool = True
-    max_append_bytes: int = 1 << 20
-    max_inflight_appends: int = 64
-    max_inflight_bytes: int = 8 << 20
-    max_catch_up_bytes: int = 5 << 20
-    max_uncommitted_bytes: int = 64 << 20
-    max_uncommitted_entries: int = 8192
-    max_waiting_reads: int = 4096
-    max_apply_bytes: int = 1 << 19
-    max_unapplied_bytes: int = 48 << 20
+    max_append_bytes: int = 1 << 20  # large beside its framing, small beside the window
+    max_inflight_appends: int = 64  # small entries for a round trip of some ms on a fast disk
+    max_inflight_bytes: int = 8 << 20  # what a leader keeps for a follower whose disk hangs
+    max_catch_up_bytes: int = 5 << 20  # a tick of 50 ms: 100 MiB a second (ADR 29)
+    max_uncommitted_bytes: int = 64 << 20  # four of the largest requests
+    max_uncommitted_entries: int = 8192  # their bookkeeping; batches of one reach it before bytes
+    max_waiting_reads: int = 4096  # all are confirmed in one turn of the loop
+    max_apply_bytes: int = 1 << 19  # some ms of applying; votes and heartbeats come between
+    max_unapplied_bytes: int = 48 << 20  # what a restarted replica keeps while it applies the rest
 
     def __post_init__(self) -> None:
         if not 0 <= self.handicap_ticks <= 4 * self.election_timeout_ticks:

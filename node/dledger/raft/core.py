@@ -438,6 +438,7 @@ class Raft(RaftView):
             snapshots=self._snapshots,
         )
         self._state.lead(leading, cause)
+        # Raft 8: until an entry of our term commits we do not know what is committed.
         self._append_own(leading, kind=EntryKind.NOOP, data=b"", crc32c=0, timestamp_ms=0)
 
     # Replication

@@ -109,7 +109,7 @@ class Election:
         self.start_pre_vote(cause)
 
     def start_pre_vote(self, cause: Cause) -> None:
-        """Ask whether an election could be won, disturbing no one; learners do not."""
+        """Ask whether an election could be won, disturbing no one; learners do not (thesis 9.6)."""
         self._timer.campaign()
         if not self._may_campaign():
             self._state.follow(None, cause)
@@ -196,6 +196,7 @@ class Election:
 
         A learner votes too: who asks it may have a membership in which it is a voter (Raft 6).
         """
+        # Raft 5.2: one vote in a term. The answer is filed behind the hard state that has it.
         vote, leader = self._state.vote, self._state.leader
         free = vote == message.sender or (vote is None and leader is None)
         granted = free and self._is_up_to_date(message)
@@ -223,6 +224,7 @@ class Election:
         return self._state.leader is None and self._state.vote in (None, message.sender)
 
     def _is_up_to_date(self, message: PreVoteRequest | VoteRequest) -> bool:
+        # Raft 5.4.1: by the log that we promised. An entry that rotted since counts as there.
         return self._log.is_up_to_date(
             last_index=message.last_index,
             last_term=message.last_term,

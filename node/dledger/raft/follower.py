@@ -51,6 +51,7 @@ class Follower:
             return
         if message.previous_index < self._log.first_index - 1:
             self._answer_success(message, self._log.first_index - 1)
+        # Raft 5.3: the consistency check; a rejection says where the logs may agree.
         elif not self._log.matches(message.previous_index, message.previous_term):
             self._reject_append(message)
         elif self._log.chain(message.previous_index) != message.previous_chain:
@@ -105,7 +106,7 @@ class Follower:
             return False
         if new[0].index <= self._log.commit_index:
             return False
-        if new[0].index <= self._log.last_index:
+        if new[0].index <= self._log.last_index:  # Raft 5.3: the leader's entries take their place
             self.truncate(new[0].index)
         self._log.append(new, chains[position:])
         if memberships:

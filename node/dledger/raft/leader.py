@@ -97,7 +97,10 @@ class Leader:
         return {peer for peer, p in self.progress.items() if p.last_heard_tick <= since} & everyone
 
     def quorum_active(self) -> bool:
-        """Whether a quorum, ourselves included, was heard within an election timeout."""
+        """Whether a quorum, ourselves included, was heard within an election timeout.
+
+        Without one the core steps down, so that clients go where a leader is (thesis 6.2).
+        """
         since = self._ticks - self._config.election_timeout_ticks
         for progress in self.progress.values():
             if progress.last_heard_tick <= since:
@@ -275,7 +278,7 @@ class Leader:
             self.pump_due = True
 
     def _is_asked_for_snapshot(self, peer: Progress, message: InstallSnapshotResponse) -> bool:
-        """Whether a follower has lost an entry that our log does not have any more."""
+        """Whether a follower has lost an entry that our log does not have any more (Raft 7)."""
         gone = message.accepted and 0 < message.last_index < self._log.first_index
         return gone and message.offset == 0 and peer.state is not ProgressState.SNAPSHOT
 
@@ -322,7 +325,7 @@ class Leader:
         )
 
     def begin_transfer(self, target: NodeId) -> None:
-        """Hand over to *target* as soon as it has our whole log."""
+        """Hand over to *target* as soon as it has our whole log (thesis 3.10)."""
         if target == self.transfer_target:
             return
         self.transfer_target = target

@@ -68,6 +68,7 @@ class ElectionTimer:
 
     def campaign(self) -> None:
         """A campaign begins: if it has not ended by then, it failed."""
+        # Raft 5.2, 9.3: random, so that rivals part; longer with each failure, up to the timeout.
         low = min(self._short << min(self._failures, 8), self._timeout)
         self._handicap //= 2
         self._start_wait(low + self._rng.randint(0, low) + self._handicap)

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
-from dledger.common.failover import FailoverRecord
 from dledger.common.metrics import NodeMetrics
+from dledger.common.status import FailoverRecord
 from dledger.common.work_thread import Worker, WorkThread
 from dledger.errors import DiskFull, DledgerError, NewerCommand, NotLeader
 from dledger.raft.config import RaftConfig
@@ -25,7 +25,7 @@ from dledger.raft.messages import InstallSnapshotRequest, Message
 from dledger.raft.ready import Ready, RoleChange
 from dledger.replica.entry_cache import EntryCache
 from dledger.replica.installation import Installation
-from dledger.replica.leader_health import CommitWatch, StallLimits, StallWatch, final_timeout_now
+from dledger.replica.leader_health import CommitWatch, StallLimits, StallWatch, last_words
 from dledger.replica.log_clock import Clock, LogClock
 from dledger.replica.persistence import DiskSpaceGuard, Persister
 from dledger.replica.proposals import Command
@@ -61,10 +61,10 @@ class StateMachine(Protocol):
 class DriverConfig:
     """Timings and limits of one driver."""
 
-    tick_s: float = 0.05
+    tick_s: float = 0.05  # the grain of all timeouts: a tenth of the shortest election timeout
     stall: StallLimits = field(default_factory=StallLimits)
-    max_queued_bytes: int = 64 << 20
-    min_free_bytes: int = 64 << 20
+    max_queued_bytes: int = 64 << 20  # four of the largest requests
+    min_free_bytes: int = 64 << 20  # a segment: votes and snapshots' marks must still find room
     entries: EntrySizes = field(default_factory=EntrySizes)
 
 
@@ -497,7 +497,7 @@ class Driver:
             self._running = False
             self._persister.stop()
             logger.critical("%s; stopping this node: %s", why, error)
-            timeout_now = final_timeout_now(self.core)
+            timeout_now = last_words(self.core)
             if timeout_now is not None:
                 self._send(timeout_now)
             self._proposer.refuse(NotLeader(None))

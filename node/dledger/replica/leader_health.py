@@ -23,8 +23,8 @@ class StallLimits:
             were faster, and this leader's responses wait for its own.
     """
 
-    stall_s: float = 1.0
-    behind_s: float = 0.5
+    stall_s: float = 1.0  # a promise is a second (P3); healthy disks have hiccups of less
+    behind_s: float = 0.5  # as long as followers wait for a leader that is silent
 
 
 class StallWatch:
@@ -84,12 +84,13 @@ class CommitWatch:
         return 0.0 if self._since_s is None else now_s - self._since_s
 
 
-def final_timeout_now(core: Raft) -> TimeoutNow | None:
+def last_words(core: Raft) -> TimeoutNow | None:
     """Return a TimeoutNow to the best follower, to campaign at once; None if there is none.
 
     This is the last message of a leader whose disk has failed. It depends on no write of this node.
     A candidate with an older log loses the election (Raft 5.4.1), so it is safe; a follower with
-    every entry wins, otherwise the election timeouts decide, as they would without it.
+    every entry wins, otherwise the election timeouts decide, as they would without it. It is the
+    final step of a leadership transfer without the earlier ones (thesis 3.10).
     """
     best = core.transfer_candidate()
     if best is None:

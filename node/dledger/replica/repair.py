@@ -182,7 +182,8 @@ def is_stuck_behind(damaged: Sequence[range], core: RaftView) -> bool:
     """Whether every other voter needs entries that are damaged here, now or later.
 
     Then this leader can commit nothing more, and a leadership transfer would never complete, since
-    no candidate can catch up.
+    no candidate can catch up. Others with shorter logs may still be elected: what they lack was
+    never committed (Raft 5.4.1).
     """
     voters = core.membership.voter_ids
     matches = [one.match_index for peer, one in core.progress().items() if peer in voters]

@@ -9,8 +9,9 @@ import asyncio
 import logging
 from typing import Final
 
-from dledger.common.failover import FailoverRecord, FailoverTimer
+from dledger.common.failover import FailoverTimer
 from dledger.common.metrics import DIVERGED, TERM_JUMP, NodeMetrics
+from dledger.common.status import FailoverRecord
 from dledger.raft.core import Raft
 from dledger.raft.messages import AppendRequest, HeartbeatRequest, Message, TimeoutNow
 from dledger.raft.ready import Divergence, RoleChange, TermJump

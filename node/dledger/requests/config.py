@@ -11,8 +11,8 @@ from dledger.common.limits import MADE_AT_ONCE, MADE_PER_S, MAX_MESSAGES_UNDER_W
 class StreamBounds:
     """What may be under way on one stream; a batch that is larger by itself goes alone."""
 
-    max_bytes: int = 16 << 20
-    max_batches: int = 2_048
+    max_bytes: int = 16 << 20  # as one request: a stream is no way round that bound
+    max_batches: int = 2_048  # batches of 8 KiB that fill it
     max_messages: int = MAX_MESSAGES_UNDER_WAY
 
 
@@ -30,7 +30,7 @@ class GatewayConfig:
     """
 
     auto_create_topics: bool = True
-    default_queues: int = 8
+    default_queues: int = 8  # what RocketMQ's brokers make by themselves
     made_at_once: int = MADE_AT_ONCE
     made_per_s: float = MADE_PER_S
     leader_follows_clients: bool = True

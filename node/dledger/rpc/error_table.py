@@ -32,6 +32,7 @@ TRANSIENT: Final = frozenset(
 
 _ROWS_TOLD: Final = 256
 """Rows that a status names at most: gRPC takes 8 KiB of metadata."""
+_LONGEST_ARGUMENT: Final = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,11 @@ def _same(kind: type[DledgerError]) -> Callable[[str, str], DledgerError]:
 
 def _told_rows(error: errors.MessageIdConflict) -> str:
     return ",".join(map(str, error.rows)) if len(error.rows) <= _ROWS_TOLD else ""
+
+
+def _corrupt_record(error: errors.CorruptRecord) -> str:
+    """Return segment, byte and reason, so that nobody has to take the sentence apart."""
+    return f"{error.segment} {error.offset} {error.reason}"[:_LONGEST_ARGUMENT]
 
 
 def _conflict(sentence: str, listed: str) -> DledgerError:
@@ -129,6 +135,7 @@ TABLE: Final[dict[type[DledgerError], ErrorRow]] = {
     errors.FeatureNotReady: ErrorRow(
         "VERSION_UNSUPPORTED", StatusCode.FAILED_PRECONDITION, _same(errors.FeatureNotReady)
     ),
+    errors.CorruptRecord: ErrorRow("INTERNAL_ERROR", StatusCode.INTERNAL, argument=_corrupt_record),
     DledgerError: ErrorRow("INTERNAL_ERROR", StatusCode.INTERNAL),
 }
 """The nearest class of an error's own line of ancestors counts."""

@@ -20,9 +20,9 @@ from dledger.errors import InvalidArgument
 Durability = Literal["sync", "osBuffer"]
 
 ENV_PREFIX: Final = "DLEDGER_"
-HEARTBEAT_TICKS: Final = 2
-ELECTION_TIMEOUT_TICKS: Final = 10
-_RESOLVE_RETRY_S: Final = 0.5
+HEARTBEAT_TICKS: Final = 2  # 100 ms
+ELECTION_TIMEOUT_TICKS: Final = 10  # 0.5 s: five lost heartbeats, so a failover is below a second
+_RESOLVE_RETRY_S: Final = 0.5  # a pod's name appears some seconds after the pod
 _NOT_SETTINGS: Final = frozenset({"DLEDGER_CONFIG"})
 
 
@@ -85,27 +85,27 @@ class Settings:
     group_id: str = ""
     peer_host: str = ""
     listen_host: str = "0.0.0.0"  # noqa: S104 - a pod listens on all its addresses
-    client_port: int = 8081
-    client_tls_port: int = 8082
-    peer_port: int = 20911
-    replication_port: int = 20912
-    http_port: int = 8080
-    tick_ms: int = 50
+    client_port: int = 8081  # of RocketMQ's proxy
+    client_tls_port: int = 8082  # the next one, since a port speaks one or the other
+    peer_port: int = 20911  # apart from 10911, where RocketMQ's own brokers are
+    replication_port: int = 20912  # the next one
+    http_port: int = 8080  # where probes and scrapers look
+    tick_ms: int = 50  # as DriverConfig.tick_s
     heartbeat_ticks: int = HEARTBEAT_TICKS
     election_timeout_ticks: int = ELECTION_TIMEOUT_TICKS
     election_handicap_ticks: int = 0
-    segment_bytes: int = 64 << 20
-    scrub_bytes_per_s: int = 8 << 20
+    segment_bytes: int = 64 << 20  # what retention drops at once; 160 files for 10 GiB
+    scrub_bytes_per_s: int = 8 << 20  # 10 GiB in 21 minutes
     durability: Durability = "sync"
     auto_create_topics: bool = True
-    default_queues: int = 8
-    snapshot_bytes: int = 256 << 20
-    snapshot_entries: int = 1000
-    retention_hours: int = 72
-    disk_watermark_percent: int = 85
-    group_retention_hours: int = 720
+    default_queues: int = 8  # as GatewayConfig.default_queues
+    snapshot_bytes: int = 256 << 20  # what a restart replays at most (`make bench-restart`: 1.6 s)
+    snapshot_entries: int = 1000  # a state is worth some; else large messages would snapshot often
+    retention_hours: int = 72  # as RocketMQ's brokers: a weekend
+    disk_watermark_percent: int = 85  # likewise; the rest is for what comes until segments go
+    group_retention_hours: int = 720  # 30 days: who comes back later is a new group
     leader_follows_clients: bool = True
-    shutdown_grace_s: int = 20
+    shutdown_grace_s: int = 20  # below the 30 s after which Kubernetes kills
     tls_cert_file: str = ""
     tls_key_file: str = ""
     log_level: str = "INFO"
@@ -122,7 +122,7 @@ class Settings:
         for key, (low, high) in _BOUNDS.items():
             value = getattr(self, key)
             if not low <= value <= high:
-                raise ConfigError(key, f"{value} is outside [{low}, {high}]")
+                raise ConfigError(key, f"must be {low} to {high}, not {value}")
         for key, choices in _CHOICES.items():
             value = getattr(self, key)
             if value not in choices:
@@ -138,7 +138,8 @@ class Settings:
             raise ConfigError("election_handicap_ticks", "must be 0 to 4 election_timeout_ticks")
 
 
-_PORT: Final = (1, 65535)
+_PORT: Final = (1, 65535)  # 0 would be any
+# What is outside is a slip of the pen: too small to work by, or too large for any disk.
 _BOUNDS: Final[dict[str, tuple[int, int]]] = {
     "client_port": _PORT,
     "client_tls_port": (0, 65535),
@@ -188,7 +189,8 @@ def _read_file(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
-        raise ConfigError("config", f"cannot read {path}: {error.strerror}") from error
+        why = f"cannot read {path} ({error.strerror}); name a TOML file"
+        raise ConfigError("config", why) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError("config", f"{path} is not TOML: {error}") from error
 

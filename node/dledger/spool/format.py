@@ -1,7 +1,7 @@
 r"""The spool's bytes as pure functions: values in, bytes out. No I/O here.
 
-All integers are little endian, every CRC is CRC32C. ``docs/outage-spool.md`` says for each write
-what a crash leaves.
+All integers are little endian, every CRC is CRC32C. ``docs/internals/outage-spool.md`` says for
+each write what a crash leaves.
 
 Spool file ``<first sequence, 20 digits>.spool``: a header page, records, zeros up to its end::
 

@@ -1,8 +1,8 @@
 """A bounded, durable queue of messages on local disk: what a producer writes in an outage.
 
 All calls that touch the disk are serial (one worker thread makes them); `depth`, `waiting` and the
-sizes may be read from any thread. ``docs/outage-spool.md`` has the bytes, and for each write what
-a crash leaves.
+sizes may be read from any thread. ``docs/internals/outage-spool.md`` has the bytes, and for each
+write what a crash leaves.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 r"""The commit log's bytes as pure functions: values in, bytes out. No I/O here.
 
 Called by the rest of `store` and, later, by the pipeline. All integers are little endian; every
-CRC is CRC32C. ``docs/storage-format.md`` says for each write what a crash leaves.
+CRC is CRC32C. ``docs/internals/storage-format.md`` says for each write what a crash leaves.
 
 Segment file ``<first index, 20 digits>.seg``: a header page, records, zeros up to the file's end::
 

@@ -1,7 +1,7 @@
 """A BrokerBackup as a frozen value: the spec of `crds/brokerbackup.yaml`, field for field.
 
 One object is one backup: its spec never changes, and once its phase is final nothing does. Built by
-`BrokerBackup.parse` in the shell, taken by every pure function.
+`BrokerBackup.parse` in `controllers`, taken by every pure function.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class BrokerBackup:
     Attributes:
         namespace: Where it and its group live.
         name: The Job is named after it.
-        uid: Kubernetes' id of this very object; the Job's owner.
-        generation: Of its spec; 1 for ever.
-        version: Its resourceVersion: which of two forms of the object is newer.
+        uid: Kubernetes' id of this object; the Job's owner reference has it.
+        generation: Of its spec, which never changes: always 1.
+        version: Its resourceVersion, which grows with each write of the object.
         created_at: RFC 3339.
         scheduled_at: The time of the schedule that it was made for, RFC 3339; empty for others.
         spec: What is wanted.
@@ -101,5 +101,5 @@ class BrokerBackup:
 
 
 def _time(text: str) -> str:
-    """Return a time as this operator writes it; anybody can write an annotation."""
+    """Return the time if it has the form this operator writes; anybody can write an annotation."""
     return text if _TIME.fullmatch(text) else ""

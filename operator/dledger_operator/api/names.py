@@ -1,6 +1,6 @@
-"""Names, labels and ports of a group's children: other people's manifests rely on them.
+"""Names, labels and ports of a group's children. Pure; used by every other part of the operator.
 
-Pure; used by every other part of the operator.
+They never change: users' own manifests refer to them, and children are found again by them.
 """
 
 from __future__ import annotations
@@ -38,11 +38,13 @@ REPLICATION_PORT: Final = 20912
 HTTP_PORT: Final = 8080
 DRIVER_PORT: Final = 7078
 BLOCK_MANAGER_PORT: Final = 7079
+"""Spark's own choice on Kubernetes; fixed, so that a NetworkPolicy can name them."""
 
 MANAGED_SELECTOR: Final = f"app.kubernetes.io/managed-by={MANAGER},{GROUP_LABEL}"
 """Label selector of everything the operator watches besides its own kinds."""
 
 _LONGEST_LABEL: Final = 63
+"""Kubernetes' limit for the value of a label; a Job's name labels its pods."""
 _ORDINAL: Final = re.compile(r"[0-9]{1,2}")
 """A StatefulSet of ours has nine replicas at most."""
 
@@ -124,14 +126,14 @@ def labels(group: str) -> dict[str, str]:
 def backup_access(uid: str) -> str:
     """Return the name of what the Spark drivers of a group run as: account, binding, policy.
 
-    It comes from Kubernetes' id of the very BrokerGroup, not from its name, which its user chose:
-    an account of somebody else may well be called ``orders-backup``.
+    Named after the uid of the BrokerGroup, not after its name, which its user chose: someone else's
+    account may be called ``orders-backup``, and the driver would run with its rights.
     """
     return f"dledger-{uid[:8]}-backup"
 
 
 def job_policy(group: str) -> str:
-    """Return the name of the NetworkPolicy that lets nobody connect to the pods of Jobs."""
+    """Return the name of the NetworkPolicy that closes the pods of Jobs to all connections."""
     return f"{group}-jobs"
 
 
@@ -150,12 +152,12 @@ def scheduled_backup(group: str, minute: int) -> str:
     return f"{group}-{minute}"
 
 
-def worker_selector(group: str, component: str) -> dict[str, str]:
+def job_selector(group: str, component: str) -> dict[str, str]:
     """Return the labels of a group's *backup* or *recovery* pods, executors included."""
     return {**selector(group), COMPONENT_LABEL: component}
 
 
-def worker_labels(group: str, component: str) -> dict[str, str]:
+def job_labels(group: str, component: str) -> dict[str, str]:
     """Return the labels of a group's *backup* or *recovery* Jobs and of their own pods."""
     return {**labels(group), COMPONENT_LABEL: component}
 

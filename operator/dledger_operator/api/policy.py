@@ -1,8 +1,8 @@
-"""What whoever installed the operator lets a BrokerGroup ask for. Pure.
+"""What the installation of the operator allows BrokerGroups to ask for. Pure.
 
-A BrokerGroup makes pods, so that without a policy the right to create one would be the right to
-create any pod: of any image, of any priority, as root. Set by the chart's values, handed on by
-`options.py`; what a group asks for beyond it is answered by the condition SpecValid (`NotAllowed`).
+A BrokerGroup makes pods, so without a policy the right to create one would be the right to create
+any pod: of any image and priority, as root. The chart's values set it and `options` parses it; what
+a group asks for beyond it is refused by the condition SpecValid (`NotAllowed`), in `checks`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 ANY: Final = "*"
-"""In a list of what is allowed: all of it is; in one of what is denied: so is all of it."""
+"""In a list of what is allowed, everything is; in a list of what is denied, everything is."""
 ENFORCED: Final = "enforced"
 OVERRIDABLE: Final = "overridable"
 DENIED_POD_METADATA: Final = (
@@ -33,16 +33,16 @@ DENIED_POD_METADATA: Final = (
     "config.linkerd.io/",
     "linkerd.io/",
 )
-"""Keys of labels and annotations by which others give a pod what its spec does not ask for: another
-network, a looser profile, a cloud's role, containers and volumes that a webhook adds. Known ones:
-there may be others."""
+"""Prefixes of labels and annotations that give a pod what its spec does not ask for: another
+network, a looser profile, a cloud role, containers and volumes that a webhook adds. A list of known
+ones, not a complete one."""
 
 _CONTROL_PLANE: Final = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleRef:
-    """The Role, or ClusterRole, with what a Spark driver may do: its kind and name."""
+    """The Role or ClusterRole with the rights of a Spark driver: its kind and name."""
 
     kind: str = "ClusterRole"
     name: str = "dledger-operator-drivers"
@@ -56,7 +56,7 @@ class Policy:
         allowed_images: Of nodes and Jobs. One that ends with ``/`` allows everything below it, any
             other one repository with every tag and digest, or one very image.
         allowed_priority_classes: Names; pods without one are always allowed.
-        denied_pod_metadata: Beginnings of keys that labels and annotations of pods may not have.
+        denied_pod_metadata: Prefixes of keys that labels and annotations of pods may not have.
         pod_security: ``enforced``: nothing of the restricted pod is loosened; ``overridable``: the
             spec's securityContext, tolerations and ServiceAccount are taken as they are.
         driver_role: What drivers of Spark are bound to.
@@ -73,7 +73,7 @@ class Policy:
         return any(_covers(entry, image) for entry in self.allowed_images)
 
     def allows_priority_class(self, name: str) -> bool:
-        """Whether pods may have a PriorityClass; the empty name is none."""
+        """Whether pods may have a PriorityClass; an empty name means none."""
         allowed = self.allowed_priority_classes
         return not name or name in allowed or ANY in allowed
 
@@ -134,8 +134,9 @@ _SECURITY: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = MappingProxy
         "seLinuxChangePolicy": (lambda _: True, ""),
     }
 )
-"""For each field of a pod's securityContext whether a value keeps the restricted pod as it is, and
-what is said of one that does not. Others, such as sysctls and SELinux options, must be empty."""
+"""For each field of a pod's securityContext: whether a value keeps the pod restricted (the Pod
+Security Standard of that name), and what is wrong with one that does not. Others, such as sysctls
+and SELinux options, must be empty."""
 
 
 def tolerates_control_plane(toleration: Mapping[str, Any]) -> bool:

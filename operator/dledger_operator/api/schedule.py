@@ -1,7 +1,7 @@
 """When scheduled backups are due: cron's notation, in UTC, whole minutes. Pure.
 
-A time that went by while the operator was down or an earlier backup ran is left out, not made up,
-unless it is less than `LATE_S` ago.
+A time that passed while the operator was down or an earlier backup ran is skipped, unless it is
+less than `LATE_S` ago. Asked by `reconcile` each round, and by the checks of the spec.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from dledger_operator.api.brokerbackup import BrokerBackup
 from dledger_operator.api.spec import BrokerGroup
 
 LATE_S: Final = 300.0
-"""A backup starts at most this long after its time."""
+"""A backup starts at most this long after its time, longer than an operator's pod is missing."""
 
 _ALIASES: Final = ("@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearly", "@annually")
 _RANDOM: Final = re.compile(r"\b[hr]\b", re.IGNORECASE)
 _ANY_TIME: Final = datetime(2028, 3, 1, tzinfo=UTC)
+"""After a 29th of February, so that a schedule of that day has an earlier time."""
 
 
 @lru_cache(maxsize=1024)
@@ -34,7 +35,7 @@ def fault(expression: str) -> str:
         if columns != 5:
             return f"{expression!r} has {columns} fields, not minute hour day month weekday"
         if _RANDOM.search(expression):
-            return f"{expression!r} asks for a time by chance"
+            return f"{expression!r} asks for a random time, which this operator does not know"
     try:
         croniter(expression, _ANY_TIME).get_prev(datetime)
     except (CroniterError, ValueError) as error:

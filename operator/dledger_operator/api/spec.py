@@ -1,7 +1,8 @@
 """A BrokerGroup as a frozen value: the spec of `crds/brokergroup.yaml`, field for field.
 
 Python names are snake_case, the CRD's camelCase. Fields typed `Json` are Kubernetes' own types and
-are handed on as they are. Built by `BrokerGroup.parse` in the shell, taken by every pure function.
+are passed on unchanged. Built by `BrokerGroup.parse` in `controllers`, taken by every pure
+function.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """When old messages go, and consumer groups that nobody uses."""
+    """When old messages are dropped, and consumer groups that nobody uses."""
 
     hours: int = 72
     disk_watermark_percent: int = 85
@@ -249,7 +250,7 @@ class BrokerGroup:
     Attributes:
         namespace: Where it lives.
         name: Also the name of its StatefulSet.
-        uid: Kubernetes' id of this very object; the children's owner.
+        uid: Kubernetes' id of this object; the children's owner references have it.
         generation: Counts changes of the spec.
         spec: What is wanted.
         unknown: Paths of spec fields that this version of the operator does not know.
@@ -257,7 +258,7 @@ class BrokerGroup:
         status: The last status this operator wrote, as the CRD has it.
         created_at: RFC 3339.
         spark_node_selector: The operator's labels of machines that run backups and recoveries.
-        policy: What whoever installed the operator lets the spec ask for.
+        policy: What the installation of the operator lets the spec ask for.
     """
 
     KIND: ClassVar[str] = "BrokerGroup"
@@ -285,7 +286,7 @@ class BrokerGroup:
     ) -> Self:
         """Build it from the API's object; a value of a wrong type makes it *unreadable*.
 
-        *spark_image* is the operator's, for a spec that names none; what follows is its own, too.
+        *spark_image* is used where the spec names none; the other arguments are the operator's own.
         """
         meta = body["metadata"]
         unknown: list[str] = []
@@ -322,13 +323,13 @@ class BrokerGroup:
         return bool(self.spec.bootstrap.recovery.store.url)
 
     @property
-    def founded(self) -> bool:
+    def bootstrapped(self) -> bool:
         """Whether a leader was ever seen: from then on it must never be founded again."""
         return int(self.status.get("term") or 0) > 0
 
 
 def _check_countable(spec: Spec) -> None:
-    """Refuse more replicas than can be listed: whoever says what is wrong lists them first."""
+    """Refuse more replicas than can be listed: conditions list them before they refuse them."""
     if spec.replicas > _MOST_REPLICAS:
         raise InvalidSpecError("spec.replicas", f"cannot be {spec.replicas}")
 
@@ -346,7 +347,7 @@ def _shape(cls: Any) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def read(cls: Any, data: Any, path: str, unknown: list[str]) -> Any:
-    """Return the dataclass *cls* of the API's object *data*; *unknown* gets what it has not.
+    """Return the dataclass *cls* of the API's object *data*; *unknown* collects fields it lacks.
 
     Raises:
         InvalidSpecError: A value has a wrong type; *path* is where *data* lies.

@@ -1,8 +1,8 @@
-"""What the texts of a spec may look like that reach a container, a Secret's name or an address.
+"""Patterns for the texts of a spec that reach a container, a Secret's name or an address. Pure.
 
-Pure. Each is the same rule in the CRDs (a test compares them), and again here for objects that were
-stored before the rule. A text that reaches a container's arguments has no ``$``: for ``$(NAME)``
-there Kubernetes puts the value of a variable, so of a Secret's key, and Spark that of its own for
+The CRDs have the same patterns (a test compares them); here they are checked again, for objects
+that were stored before the pattern existed. A text that reaches a container's arguments has no
+``$``: Kubernetes expands ``$(NAME)`` there to a variable, so to a Secret's key, and Spark
 ``${env:NAME}``.
 """
 
@@ -15,7 +15,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A regular expression that a whole text has to match, and the words for it."""
+    """A regular expression that a whole text has to match, and what to say if it does not."""
 
     pattern: str
     words: str

@@ -1,7 +1,7 @@
-"""The Kubernetes API in five verbs, over the `kubernetes` package's asyncio dynamic client.
+"""The Kubernetes API: get, apply, merge, create and replace, over `kubernetes.aio.dynamic`.
 
 Paths are built here rather than discovered: the kinds are few and known, and discovery would need
-a cache file. Every failure is an `ApiError`.
+a cache file. Every failure is an `ApiError`. Used by `cluster`, `lease` and `__main__`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from dledger_operator.api import names
 from dledger_operator.api.spec import Manifest
 
 TIMEOUT_S: Final = 10.0
+"""Of a request: as long as a Lease may go without being renewed (`lease.RENEW_DEADLINE_S`)."""
 # The package has types for a part of itself only.
 _config: Any = config
 _DynamicClient: Any = dynamic.DynamicClient
 
-# What the library's reader raises over files that are something else.
+# What the library's reader raises for a file that is no kubeconfig.
 _NO_KUBECONFIG: Final = (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError)
 _APPLY: Final = "application/apply-patch+yaml"
 _MERGE: Final = "application/merge-patch+json"
@@ -55,7 +56,7 @@ class ApiError(Exception):
 
     @property
     def refused(self) -> bool:
-        """Whether sending the same again will not help: the request itself is at fault."""
+        """Whether sending the same request again will not help."""
         return self.status in (400, 403, 404, 409, 422)
 
 
@@ -71,7 +72,7 @@ class Api:
         """Connect by a kubeconfig file, or as the pod's service account if it is empty.
 
         Raises:
-            ApiError: There is no such file, no use can be made of it, or this is no pod.
+            ApiError: The file is missing or no kubeconfig, or this process runs in no pod.
         """
         settings = client.Configuration()
         if kubeconfig:
@@ -80,7 +81,7 @@ class Api:
             try:
                 _config.load_incluster_config(client_configuration=settings)
             except (_config.ConfigException, OSError) as error:
-                raise ApiError(0, f"no --kubeconfig, and in no pod: {error}") from error
+                raise ApiError(0, f"no --kubeconfig, and this is no pod: {error}") from error
         return cls(client.ApiClient(settings))
 
     @property
@@ -89,7 +90,7 @@ class Api:
         return self._connection.configuration
 
     async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
-        """Return an object, or None if there is none."""
+        """Return an object, or None if it does not exist."""
         try:
             return await self._request("get", _path(kind, namespace, name))
         except ApiError as error:
@@ -98,9 +99,9 @@ class Api:
             raise
 
     async def missing_kinds(self, namespace: str) -> tuple[str, ...]:
-        """Return those of our kinds that cannot be listed yet; an empty *namespace* means in all.
+        """Return our kinds that cannot be listed yet; an empty *namespace* means all of them.
 
-        A CRD that was just created answers 404, then 429, before it serves.
+        A CRD that was just created answers 404, then 429, before it can be used.
         """
         return tuple([kind for kind in _OURS if not await self._serves(kind, namespace)])
 
@@ -128,7 +129,7 @@ class Api:
         )
 
     async def merge(self, kind: str, namespace: str, name: str, body: Manifest) -> Manifest:
-        """Lay *body* over an object; None takes a key off."""
+        """Merge *body* into an object; None removes a key."""
         path = _path(kind, namespace, name)
         return await self._request("patch", path, body=body, content_type=_MERGE)
 
@@ -149,7 +150,7 @@ class Api:
 
     async def _request(self, method: str, path: str, **options: Any) -> Manifest:
         try:
-            answer: Manifest = await self._dynamic.request(
+            response: Manifest = await self._dynamic.request(
                 method, path, serializer=_plain, _request_timeout=TIMEOUT_S, **options
             )
         except DynamicApiError as error:
@@ -157,24 +158,24 @@ class Api:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             reason = str(error) or type(error).__name__
             raise ApiError(0, f"the API server does not answer: {reason}") from error
-        return answer
+        return response
 
 
 async def _load(kubeconfig: str, settings: Any) -> None:
-    """Read a kubeconfig into *settings*. Raises ApiError, in one line, where it is none."""
+    """Read a kubeconfig into *settings*. Raises ApiError, with one line, if it is not one."""
     try:
-        _look_into(kubeconfig)
+        _check_readable(kubeconfig)
         await _config.load_kube_config(config_file=kubeconfig, client_configuration=settings)
     except OSError as error:
         raise ApiError(0, f"kubeconfig {kubeconfig}: {error.strerror or error}") from error
     except _config.ConfigException as error:
         raise ApiError(0, f"kubeconfig {kubeconfig}: {error}") from error
     except _NO_KUBECONFIG as error:
-        raise ApiError(0, f"kubeconfig {kubeconfig}: it is no kubeconfig") from error
+        raise ApiError(0, f"kubeconfig {kubeconfig}: this is not a kubeconfig file") from error
 
 
-def _look_into(path: str) -> None:
-    """Raise OSError where the file cannot be read; the library takes a missing one for empty."""
+def _check_readable(path: str) -> None:
+    """Raise OSError if the file cannot be read; the library takes a missing one for empty."""
     with Path(path).open("rb") as file:
         file.read(1)
 

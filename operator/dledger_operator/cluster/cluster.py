@@ -1,6 +1,7 @@
-"""Kubernetes as the operator uses it: the writes that plans ask for, and whose object is whose.
+"""The writes that plans ask for, and who owns which object.
 
-The only writer of children, role labels, statuses and Events; each write is counted.
+The only writer of children, role labels, statuses and Events; each write is counted. Called by the
+reconcilers.
 """
 
 from __future__ import annotations
@@ -8,77 +9,45 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from dledger_operator.api import names
+from dledger_operator.api.brokerbackup import BrokerBackup
 from dledger_operator.api.spec import BrokerGroup, Json, Manifest
-from dledger_operator.cluster.api import ApiError
+from dledger_operator.cluster.api import Api, ApiError
 from dledger_operator.resources.recovery import DONE
 from dledger_operator.status.status import Event
 
 log: Final = logging.getLogger(__name__)
 
+Subject = BrokerGroup | BrokerBackup
+"""What owns children, and what statuses and Events are about."""
+
 _RIGHTS: Final = frozenset({"ServiceAccount", "RoleBinding"})
 
 
-class KubernetesApi(Protocol):
-    """What of `api.Api` is needed here."""
-
-    async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
-        """See `api.Api.get`."""
-
-    async def apply(self, manifest: Manifest, *, status: bool = False) -> Manifest:
-        """See `api.Api.apply`."""
-
-    async def merge(self, kind: str, namespace: str, name: str, body: Manifest) -> Manifest:
-        """See `api.Api.merge`."""
-
-    async def create(self, manifest: Manifest) -> Manifest:
-        """See `api.Api.create`."""
-
-
-class Subject(Protocol):
-    """What statuses and Events are written of, and what owns children: one of our own kinds."""
-
-    @property
-    def KIND(self) -> str:  # noqa: N802 - a constant of its class
-        """BrokerGroup or BrokerBackup."""
-
-    @property
-    def namespace(self) -> str:
-        """Where it lives."""
-
-    @property
-    def name(self) -> str:
-        """Of the object."""
-
-    @property
-    def uid(self) -> str:
-        """Of this very object."""
-
-
 class Cluster:
-    """Carries out writes.
+    """Writes to Kubernetes.
 
     Args:
         api: The connection.
-        wrote: Told the kind of each object that was written.
+        wrote: Called with the kind of each object that was written.
     """
 
-    def __init__(self, api: KubernetesApi, wrote: Callable[[str], None]) -> None:
+    def __init__(self, api: Api, wrote: Callable[[str], None]) -> None:
         self._api = api
         self._wrote = wrote
 
     async def apply_child(self, group: Subject, manifest: Manifest, *, known: bool) -> bool:
-        """Bring a child to this form; False when that has to wait for an older one to go.
+        """Apply a child; False if an older object of its name has to be deleted first.
 
         Args:
             group: The owner.
             manifest: The child.
-            known: Whether it was observed as this group's own; if not, who owns it is asked first.
+            known: Whether it was observed as this group's own; if not, its owner is checked first.
 
         Raises:
-            ApiError: The API server refused it, or the name belongs to someone else.
+            ApiError: The API server refused it, or the name is taken by someone else's object.
         """
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         if not known:
@@ -95,10 +64,9 @@ class Cluster:
         return True
 
     async def _check_claims(self, group: Subject, manifest: Manifest) -> None:
-        """Raise ApiError if a volume claim that the pods would mount is somebody else's.
+        """Raise ApiError if a volume claim that the pods would mount is someone else's.
 
-        A StatefulSet takes any claim of the right name for its own: ``data-orders-0`` may well be a
-        database's.
+        A StatefulSet uses any claim of the right name: ``data-orders-0`` may be a database's.
         """
         for ordinal in range(manifest["spec"]["replicas"]):
             name = names.claim(group.name, ordinal)
@@ -107,10 +75,10 @@ class Cluster:
                 raise ApiError(409, f"the name {name} is taken by {_whose(present)}")
 
     async def create_child(self, owner: Subject, manifest: Manifest) -> bool:
-        """Create an object that is never changed; False if it is there, or an older one has to go.
+        """Create an object that is never changed; False if it or an older one of its name exists.
 
         Raises:
-            ApiError: The API server refused it, or the name belongs to someone else.
+            ApiError: The API server refused it, or the name is taken by someone else's object.
         """
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         try:
@@ -127,7 +95,7 @@ class Cluster:
         return True
 
     async def mark_restored(self, group: BrokerGroup, claim: str) -> None:
-        """Mark a volume claim: its recovery is over."""
+        """Mark a volume claim: its recovery is done."""
         body = {"metadata": {"annotations": {names.RECOVERY_ANNOTATION: DONE}}}
         await self._api.merge("PersistentVolumeClaim", group.namespace, claim, body)
         self._wrote("PersistentVolumeClaim")
@@ -138,8 +106,8 @@ class Cluster:
         """Write the whole status and return the object.
 
         Args:
-            group: Whose; another object of the same name is not touched.
-            status: The whole of it: what is left out is taken away.
+            group: Its owner; another object of the same name is not touched.
+            status: All of it: fields that are left out are removed.
             only_if: The resourceVersion that the object must still have; empty for any.
 
         Raises:
@@ -159,7 +127,7 @@ class Cluster:
         return written
 
     async def label_role(self, group: BrokerGroup, pod: str, role: str) -> None:
-        """Label a pod, or take the label off; a pod that is gone needs none."""
+        """Set a pod's role label, or remove it; a pod that is gone needs none."""
         body = {"metadata": {"labels": {names.ROLE_LABEL: role or None}}}
         try:
             await self._api.merge("Pod", group.namespace, pod, body)
@@ -170,7 +138,7 @@ class Cluster:
         self._wrote("Pod")
 
     async def post(self, group: Subject, event: Event, *, now: str) -> None:
-        """Post an Event on an object. It is lost rather than retried if that fails."""
+        """Post an Event on an object. If that fails, the Event is lost and not retried."""
         log.info("%s %s/%s: %s: %s", *_who(group), event.reason, event.message)
         try:
             await self._api.create(_event(group, event, now))
@@ -181,9 +149,10 @@ class Cluster:
 
 
 def owned(manifest: Json, group: Subject) -> bool:
-    """Whether an object is this very owner's child, or was a group's and has no owner any more.
+    """Whether an object is this owner's child, or has the labels of a group's child and no owner.
 
-    What rights hang on is never taken over by its labels: who may label an account would lend it.
+    Accounts and their bindings are never adopted by labels: whoever can label an account could then
+    run a driver with its rights.
     """
     owners = manifest["metadata"].get("ownerReferences") or []
     controllers = [owner["uid"] for owner in owners if owner.get("controller")]
@@ -198,7 +167,7 @@ def _labelled(manifest: Json, group: Subject) -> bool:
 
 
 def left_over(manifest: Json, group: Subject) -> bool:
-    """Whether an object belongs to an earlier owner of this name and is about to go."""
+    """Whether an object belongs to an earlier owner of this name and is about to be deleted."""
     owners = manifest["metadata"].get("ownerReferences") or []
     return any(owner["kind"] == group.KIND and owner["name"] == group.name for owner in owners)
 

@@ -1,7 +1,8 @@
 """Leader election between operator pods: one `coordination.k8s.io` Lease, 15/10/2 seconds.
 
-Others' clocks are not believed: a Lease has expired when it was seen unchanged for its duration.
-Whoever holds it renews it every 2 s and gives up acting when it could not for 10 s.
+Clocks of other machines are not trusted: a Lease has expired when it was observed unchanged for its
+duration. Its holder renews it every 2 s and stops acting if it could not for 10 s. The numbers are
+controller-runtime's defaults. Used by `__main__`.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, Protocol
+from typing import Final
 
 from dledger_operator.api.spec import Json, Manifest
-from dledger_operator.cluster.api import ApiError
+from dledger_operator.cluster.api import Api, ApiError
 
 log: Final = logging.getLogger(__name__)
 
@@ -24,22 +25,9 @@ RENEW_DEADLINE_S: Final = 10.0
 RETRY_S: Final = 2.0
 
 
-class LeaseApi(Protocol):
-    """What of `api.Api` is needed here."""
-
-    async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
-        """See `api.Api.get`."""
-
-    async def create(self, manifest: Manifest) -> Manifest:
-        """See `api.Api.create`."""
-
-    async def replace(self, manifest: Manifest) -> Manifest:
-        """See `api.Api.replace`."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseName:
-    """Which Lease, and who we are."""
+    """Which Lease, and the name of this process in it."""
 
     namespace: str
     name: str
@@ -47,12 +35,12 @@ class LeaseName:
 
 
 def claim(lease: Json | None, who: LeaseName, *, unchanged_s: float, now: str) -> Manifest | None:
-    """Return the Lease as it should be written to hold it, or None while another holds it.
+    """Return the Lease to write in order to hold it, or None while another process holds it.
 
     Args:
-        lease: As it is; None if there is none.
-        who: Which Lease and who we are.
-        unchanged_s: For how long it was seen as it is.
+        lease: The current Lease; None if it does not exist.
+        who: Which Lease, and this process.
+        unchanged_s: How long the current Lease was observed unchanged.
         now: RFC 3339 with microseconds.
     """
     metadata = dict(lease["metadata"]) if lease else {"namespace": who.namespace, "name": who.name}
@@ -74,7 +62,7 @@ class Elector:
 
     def __init__(
         self,
-        api: LeaseApi,
+        api: Api,
         who: LeaseName,
         *,
         monotonic_s: Callable[[], float] = time.monotonic,
@@ -89,7 +77,7 @@ class Elector:
         """When the API server last answered (monotonic)."""
 
     async def acquire(self) -> None:
-        """Return when the Lease is ours."""
+        """Return when this process holds the Lease."""
         while not await self._try():  # noqa: ASYNC110 - nothing here could wake it
             await asyncio.sleep(self._retry_s)
         log.info("%s holds lease %s/%s", self._who.identity, self._who.namespace, self._who.name)
@@ -105,7 +93,7 @@ class Elector:
         log.warning("%s lost the lease", self._who.identity)
 
     async def release(self) -> None:
-        """Let the next one take it at once; nothing happens if it is not ours."""
+        """Let the next process take it at once; does nothing if this one does not hold it."""
         try:
             lease = await self._api.get("Lease", self._who.namespace, self._who.name)
             if lease and lease["spec"].get("holderIdentity") == self._who.identity:

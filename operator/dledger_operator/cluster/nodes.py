@@ -1,84 +1,56 @@
-"""What the nodes of one group say, asked through their Admin port, and the calls of plans.
+"""The nodes of one group: their statuses, and the calls that plans ask for, over gRPC.
 
-Keeps a connection to each node and its last answer. While one leader is followed by all, only the
-leader is asked most of the time; its silence or another word of it makes everybody be asked.
+Keeps a connection to each node and its last answer. While all nodes follow one leader, mostly only
+the leader is asked; when it is silent or its answer changes, all nodes are.
 
-What runs in a pod is the user's to say, and one operator serves many: an answer has a time, a size
-and a number of members, its texts and numbers have bounds, and one that contradicts itself is not
-believed.
+A group's user decides what runs in its pods, and one operator serves many groups: an answer has a
+time limit and a size limit, its texts and numbers have bounds, and one that contradicts itself is
+not believed. Called by the reconcilers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Final
 
-from dledger.client import AdminClient, Client, TopicInfo
-from dledger.common.failover import FailoverRecord
-from dledger.common.status import MemberStatus, NodeStatus
+from dledger.client import AdminClient, Client
+from dledger.common.status import NodeStatus
 from dledger.errors import DledgerError, Overloaded, Refused, Unavailable
 from dledger.types import Member, NodeId
 from dledger_operator.api import names
 from dledger_operator.api.spec import Topic
 from dledger_operator.api.texts import GROUP_ID
-from dledger_operator.observed.observed import Failover, MemberView, NodeView, Pod
+from dledger_operator.observed.observed import Pod
 from dledger_operator.resources.backup import LogRange
 
 log: Final = logging.getLogger(__name__)
 
 STATUS_TIMEOUT_S: Final = 1.0
+"""Nodes answer from memory, in milliseconds; one that takes longer counts as silent this round."""
 CALL_TIMEOUT_S: Final = 5.0
-EVERYBODY_EVERY: Final = 5
-"""Everybody is asked at least once in so many looks."""
+"""Creating a topic takes a commit, and planning an export reads index files."""
+POLL_ALL_EVERY: Final = 5
+"""All nodes are asked at least once in so many rounds, since followers answer for themselves."""
 TOPICS_BYTES: Final = 2 << 20
-"""Longest list of topics: as many as a group may have, with names of the longest."""
+"""Longest list of topics: 10,000, the most a group may have, with names of the greatest length."""
 LONGEST_TEXT: Final = 1024
-"""What is longer is cut; no node says more of anything."""
+"""Longer texts are cut; no field of a real node's answer is longer."""
 _GREATEST_COUNT: Final = 1 << 62
-_GREATEST_MS: Final = 253402300799000
-"""The last second of the year 9999, in Unix milliseconds."""
+"""A number of a status has 64 bits; half of that leaves room for sums of two."""
 
 
-class Admin(Protocol):
-    """What of `dledger.client.AdminClient` is needed here."""
-
-    async def status(self) -> NodeStatus:
-        """See `AdminClient.status`."""
-
-    async def bootstrap(self, group_id: str, members: Sequence[Member]) -> None:
-        """See `AdminClient.bootstrap`."""
-
-    async def export_size(self, first_index: int = 1) -> tuple[int, int]:
-        """See `AdminClient.export_size`."""
-
-    async def close(self) -> None:
-        """See `AdminClient.close`."""
-
-
-class Topics(Protocol):
-    """What of `dledger.client.Client` is needed here."""
-
-    async def topics(self) -> tuple[TopicInfo, ...]:
-        """See `Client.topics`."""
-
-    async def create_topic(self, name: str, type: str = "NORMAL", queues: int = 8) -> bool:  # noqa: A002
-        """See `Client.create_topic`."""
-
-    async def close(self) -> None:
-        """See `Client.close`."""
-
-
-def _admin(address: str) -> Admin:
+def _admin(address: str) -> AdminClient:
     return AdminClient(address, timeout_s=STATUS_TIMEOUT_S)
 
 
-def _slow_admin(address: str) -> Admin:
+def _slow_admin(address: str) -> AdminClient:
     return AdminClient(address, timeout_s=CALL_TIMEOUT_S)
 
 
-def _topics(address: str) -> Topics:
+def _topics(address: str) -> Client:
     return Client(address, timeout_s=CALL_TIMEOUT_S, max_answer_bytes=TOPICS_BYTES)
 
 
@@ -95,24 +67,24 @@ class Nodes:
         self,
         group: str,
         *,
-        admin: Callable[[str], Admin] = _admin,
-        topics: Callable[[str], Topics] = _topics,
+        admin: Callable[[str], AdminClient] = _admin,
+        topics: Callable[[str], Client] = _topics,
     ) -> None:
         self._group = group
         self._make_admin = admin
         self._make_topics = topics
-        self._admins: dict[str, tuple[str, Admin]] = {}
-        self._views: dict[str, NodeView] = {}
+        self._admins: dict[str, tuple[str, AdminClient]] = {}
+        self._views: dict[str, NodeStatus] = {}
         self._disbelieved: dict[str, str] = {}
-        self._looks = 0
+        self._polls = 0
 
     @property
     def disbelieved(self) -> Mapping[str, str]:
-        """Whose answer to the last look is not believed, by pod name, and why."""
+        """Whose last answer is not believed, by pod name, and why."""
         return dict(self._disbelieved)
 
-    async def look(self, pods: Mapping[str, Pod]) -> Mapping[str, NodeView]:
-        """Return what each node that answers says; answers of followers may be seconds old."""
+    async def poll(self, pods: Mapping[str, Pod]) -> Mapping[str, NodeStatus]:
+        """Return the status of each node that answers; those of followers may be seconds old."""
         reachable = {
             name: pod
             for name, pod in pods.items()
@@ -120,8 +92,8 @@ class Nodes:
         }
         await self._forget(name for name in list(self._admins) if name not in reachable)
         leader = self._settled_leader(reachable)
-        self._looks += 1
-        if leader is None or self._looks % EVERYBODY_EVERY == 0:
+        self._polls += 1
+        if leader is None or self._polls % POLL_ALL_EVERY == 0:
             await self._ask(reachable.values())
         else:
             await self._ask([reachable[leader]])
@@ -142,7 +114,7 @@ class Nodes:
             await admin.close()
 
     async def topics(self, pod: Pod) -> frozenset[str]:
-        """Return the names of the topics there are. Raises DledgerError."""
+        """Return the names of all topics. Raises DledgerError."""
         client = self._make_topics(_address(pod, names.CLIENT_PORT))
         try:
             return frozenset(topic.name for topic in await client.topics())
@@ -150,7 +122,7 @@ class Nodes:
             await client.close()
 
     async def create_topic(self, pod: Pod, topic: Topic) -> bool:
-        """Create a topic; False when it was there. Raises DledgerError."""
+        """Create a topic; False if it existed. Raises DledgerError."""
         client = self._make_topics(_address(pod, names.CLIENT_PORT))
         try:
             return await client.create_topic(topic.name, topic.type, topic.queues)
@@ -172,7 +144,7 @@ class Nodes:
         except DledgerError as error:
             log.debug("%s does not answer: %s", pod.name, error)
             if isinstance(error, Overloaded) or not isinstance(error, Unavailable):
-                # gRPC says of an answer that is too long what a busy node would say.
+                # gRPC reports an answer that is too long with the code of a busy node.
                 self._disbelieved[pod.name] = _cut(str(error))
             view = None
         if view is None:
@@ -180,19 +152,19 @@ class Nodes:
         else:
             self._views[pod.name] = view
 
-    def _believed(self, pod: Pod, said: NodeStatus) -> NodeView | None:
-        """Return what a node says, if it is the one that was asked.
+    def _believed(self, pod: Pod, said: NodeStatus) -> NodeStatus | None:
+        """Return a node's status within bounds; None if another node than *pod* answered.
 
         Raises:
-            DledgerError: It cannot be what it says.
+            DledgerError: It cannot be a node's.
         """
         if (said.group, said.name) == (self._group, pod.name):
-            return view_of(said)
+            return bounded(said)
         who, group = _cut(said.name), _cut(said.group)
         log.warning("%s at %s is %r of group %r", pod.name, pod.ip, who, group)
         return None
 
-    async def _admin_of(self, pod: Pod) -> Admin:
+    async def _admin_of(self, pod: Pod) -> AdminClient:
         address = _address(pod, names.PEER_PORT)
         known = self._admins.get(pod.name)
         if known and known[0] == address:
@@ -221,16 +193,16 @@ class Nodes:
         return leaders[0]
 
 
-async def log_ahead(
-    pods: Iterable[Pod], first_index: int, *, admin: Callable[[str], Admin] = _slow_admin
+async def log_since(
+    pods: Iterable[Pod], first_index: int, *, admin: Callable[[str], AdminClient] = _slow_admin
 ) -> LogRange:
-    """Return how much committed log there is from *first_index* on, from the first that answers.
+    """Return how much committed log there is from *first_index* on, as the first node says.
 
-    Followers are asked first, as the backup itself does. A node that answers that there is no such
-    range leaves the question to the backup, whose error names it.
+    Followers are asked first, as by the backup itself. If a node refuses the range, the backup will
+    report that with its own error.
 
     Raises:
-        Unavailable: Nobody answers; with the last one's words.
+        Unavailable: No node answers; with the last one's error.
     """
     last_error: DledgerError = Unavailable("no pod of the group has an address")
     for pod in sorted(pods, key=lambda pod: (pod.role == "leader", pod.name)):
@@ -251,69 +223,36 @@ async def log_ahead(
     raise Unavailable(str(last_error))
 
 
-def view_of(said: NodeStatus) -> NodeView:
-    """Return what matters of a node's words, within bounds.
+def bounded(said: NodeStatus) -> NodeStatus:
+    """Return what a node says with its texts cut and its numbers within what a status can hold.
 
     Raises:
-        DledgerError: They cannot be a node's: a group id that none has, or a member named twice.
+        DledgerError: It cannot be a node's: a group id that none has, or a member named twice.
     """
     if not GROUP_ID.fits(said.group_id):
         raise DledgerError(f"its group id {GROUP_ID.words}, not {_cut(said.group_id)!r}")
-    members = tuple(map(_member_of, said.members))
-    if min(len({row.id for row in members}), len({row.name for row in members})) < len(members):
+    within: NodeStatus = _bounded(said)
+    members = [row.member for row in within.members]
+    if min(len({one.id for one in members}), len({one.name for one in members})) < len(members):
         raise DledgerError("it names a member twice")
-    return NodeView(
-        node_id=_cut(said.node_id),
-        group_id=said.group_id,
-        role=_cut(said.role),
-        term=_count(said.term),
-        leader_id=_cut(said.leader_id),
-        commit_index=_count(said.commit_index),
-        applied_index=_count(said.applied_index),
-        ready=said.ready,
-        not_ready_reason=_cut(said.not_ready_reason),
-        members=members,
-        last_failover=_failover_of(said.last_failover) if said.last_failover else None,
-        storage_used_bytes=_count(said.storage_used_bytes),
-        storage_capacity_bytes=_count(said.storage_capacity_bytes),
-        writes_refused_reason=_cut(said.writes_refused_reason),
-        recovered_to=_count(said.recovered_to),
-        feature_level=max(0, said.feature_level),
-    )
+    return replace(within, commit_waits_ms=0)  # it grows by itself, and would be news each second
 
 
-def _member_of(row: MemberStatus) -> MemberView:
-    return MemberView(
-        id=_cut(row.member.id),
-        name=_cut(row.member.name),
-        role=_cut(row.role),
-        match_index=_count(row.match_index),
-        lag=_count(row.lag),
-        connected=row.connected,
-        feature_level=max(0, row.feature_level),
-    )
-
-
-def _failover_of(record: FailoverRecord) -> Failover:
-    return Failover(
-        from_id=_cut(record.from_id),
-        to_id=_cut(record.to_id),
-        term=_count(record.term),
-        cause=_cut(record.cause),
-        detected_ms=_count(record.detected_ms),
-        elected_ms=_count(record.elected_ms),
-        first_ack_ms=_count(record.first_ack_ms),
-        at_ms=min(_count(record.at_ms), _GREATEST_MS),
-    )
+def _bounded(value: Any) -> Any:
+    """Return a text, a number, or a frozen value of such, within bounds."""
+    if isinstance(value, str):
+        return _cut(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return max(0, min(value, _GREATEST_COUNT))
+    if isinstance(value, tuple):
+        return tuple(map(_bounded, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: _bounded(getattr(value, f.name)) for f in fields(value)})
+    return value
 
 
 def _cut(text: str) -> str:
     return text[:LONGEST_TEXT]
-
-
-def _count(number: int) -> int:
-    """Return a count within what a status can hold, with room for sums."""
-    return max(0, min(number, _GREATEST_COUNT))
 
 
 def _address(pod: Pod, port: int) -> str:

@@ -1,7 +1,7 @@
-"""The BrokerBackups of one group: observe, plan, act, write their statuses, one after the other.
+"""A round of the BrokerBackups of one group: observe, plan, act and report for each in turn.
 
-One task serves all that name a group, so that two of them never start at once; it serves them also
-while there is no such group, to say so.
+One `BackupLoop` serves all that name a group, so that two of them never start at once; it serves
+them while there is no such group, too, to report that.
 """
 
 from __future__ import annotations
@@ -18,20 +18,26 @@ from dledger_operator.api.reasons import EventReason, Reason
 from dledger_operator.api.spec import BrokerGroup, Manifest
 from dledger_operator.cluster.api import ApiError
 from dledger_operator.cluster.cluster import Cluster, Subject, owned
-from dledger_operator.cluster.nodes import log_ahead
+from dledger_operator.cluster.nodes import log_since
 from dledger_operator.controllers.reconcile import Clock, Watched
-from dledger_operator.decisions.backups import Sight, first_index, in_turn, obstacle, plan_backup
+from dledger_operator.decisions.backoff import Backoff
+from dledger_operator.decisions.backups import (
+    BackupObserved,
+    blocked_reason,
+    first_index,
+    in_turn,
+    plan_backup,
+)
 from dledger_operator.decisions.plan import Apply, Create
-from dledger_operator.decisions.refusals import Refusals
-from dledger_operator.metrics.backup_metrics import BackupMetrics
+from dledger_operator.metrics.metrics import BackupMetrics
+from dledger_operator.observed.job_status import JobRunning, JobStatus, job_status
 from dledger_operator.observed.observed import Pod, Ref, ref_of
-from dledger_operator.observed.work import Work, Working, work
 from dledger_operator.resources.backup import LogRange
 from dledger_operator.status.backup_status import backup_events, backup_status, changed
 
 log: Final = logging.getLogger(__name__)
 
-LogAhead = Callable[[Iterable[Pod], int], Awaitable[LogRange]]
+LogSince = Callable[[Iterable[Pod], int], Awaitable[LogRange]]
 
 
 class BackupReconciler:
@@ -39,8 +45,8 @@ class BackupReconciler:
 
     Args:
         key: Namespace and name of the group.
-        group: Returns the group as it is now; None if there is none.
-        ahead: Asks nodes how much log there is (`nodes.log_ahead`).
+        group: Returns the current group; None if it does not exist.
+        ahead: Asks nodes how much log there is (`nodes.log_since`).
     """
 
     def __init__(
@@ -52,7 +58,7 @@ class BackupReconciler:
         watched: Watched,
         metrics: BackupMetrics,
         clock: Clock | None = None,
-        ahead: LogAhead = log_ahead,
+        ahead: LogSince = log_since,
     ) -> None:
         self.key = key
         self._group = group
@@ -60,13 +66,13 @@ class BackupReconciler:
         self._watched = watched
         self._metrics = metrics
         self._clock = clock or Clock()
-        self._log_ahead = ahead
-        self._refusals: dict[str, Refusals] = {}
+        self._log_since = ahead
+        self._backoff: dict[str, Backoff] = {}
         self._written: dict[str, BrokerBackup] = {}
 
     @property
     def unfinished(self) -> bool:
-        """Whether there is something to do, or to wait for."""
+        """Whether any backup is not finished."""
         return any(not backup.finished for backup in self._backups())
 
     async def reconcile(self) -> None:
@@ -76,65 +82,66 @@ class BackupReconciler:
             ApiError: The API server does not answer, or refused a status.
         """
         group, backups = self._group(), self._backups()
-        works = self._works(backups)
+        jobs = self._jobs(backups)
         first = ""
-        for backup in in_turn(backups, works):
-            sight = await self._look(backup, backups, group, works.get(backup.name), ahead=first)
-            actions = plan_backup(backup, sight)
+        for backup in in_turn(backups, jobs):
+            job = jobs.get(backup.name)
+            observed = await self._observe(backup, backups, group, job, predecessor=first)
+            actions = plan_backup(backup, observed)
             for action in actions:
                 if not await self._act(action, group, backup):
                     break
-            await self._report(backup, replace(sight, refusals=self._standing(backup)))
-            if not first and (actions or isinstance(sight.work, Working)):
+            await self._report(backup, replace(observed, refusals=self._backed_off(backup)))
+            if not first and (actions or isinstance(observed.job, JobRunning)):
                 first = backup.name
 
     async def close(self) -> None:
         """Nothing is kept open."""
 
     def _backups(self) -> list[BrokerBackup]:
-        """Return the backups as they are watched, or as they were written a moment ago."""
+        """Return the backups from the watch, or as written, where the watch has not caught up."""
         watched = {backup.uid: backup for backup in self._watched.backups(*self.key)}
-        for kept in (self._written, self._refusals):
-            for uid in kept.keys() - watched.keys():
-                del kept[uid]
+        for by_uid in (self._written, self._backoff):
+            for uid in by_uid.keys() - watched.keys():
+                del by_uid[uid]
         return [_newer(watched[uid], self._written.get(uid)) for uid in watched]
 
-    def _works(self, backups: Iterable[BrokerBackup]) -> dict[str, Work]:
-        """Return what the Jobs of the unfinished backups amount to, by the backup's name."""
+    def _jobs(self, backups: Iterable[BrokerBackup]) -> dict[str, JobStatus]:
+        """Return the statuses of the unfinished backups' Jobs, by the backup's name."""
         jobs = {m["metadata"]["name"]: m for m in self._of_kind("Job")}
         now, found = self._clock.now(), {}
         for backup in backups:
             name = names.backup_job(backup.name)
             if not backup.finished and name in jobs and owned(jobs[name], backup):
-                pods = [pod for job, pod in self._watched.workers(*self.key) if job == name]
-                found[backup.name] = work(jobs[name], pods, now=now)
+                pods = [pod for job, pod in self._watched.job_pods(*self.key) if job == name]
+                found[backup.name] = job_status(jobs[name], pods, now=now)
         return found
 
-    async def _look(
+    async def _observe(
         self,
         backup: BrokerBackup,
         backups: list[BrokerBackup],
         group: BrokerGroup | None,
-        of_job: Work | None,
+        job: JobStatus | None,
         *,
-        ahead: str,
-    ) -> Sight:
-        sight = Sight(
+        predecessor: str,
+    ) -> BackupObserved:
+        observed = BackupObserved(
             group=group,
             children=self._children(group, backup),
-            work=of_job,
-            ahead=ahead,
-            refusals=self._standing(backup),
+            job=job,
+            predecessor=predecessor,
+            refusals=self._backed_off(backup),
         )
-        held = obstacle(backup, sight)
-        if of_job or group is None or held is None or held.reason is not Reason.WAITING_FOR_GROUP:
-            return sight
+        held = blocked_reason(backup, observed)
+        if job or group is None or held is None or held.reason is not Reason.WAITING_FOR_GROUP:
+            return observed
         try:
             since = first_index(backup, group, backups)
-            there_is = await self._log_ahead(self._watched.pods(*self.key), since)
+            there_is = await self._log_since(self._watched.pods(*self.key), since)
         except Unavailable as error:
-            return replace(sight, silence=str(error))
-        return replace(sight, log=there_is)
+            return replace(observed, unavailable=str(error))
+        return replace(observed, log=there_is)
 
     def _children(self, group: BrokerGroup | None, backup: BrokerBackup) -> Mapping[Ref, Manifest]:
         owners: list[Subject] = [backup, *([group] if group else [])]
@@ -147,9 +154,9 @@ class BackupReconciler:
     async def _act(
         self, action: Apply | Create, group: BrokerGroup | None, backup: BrokerBackup
     ) -> bool:
-        """Carry out one action; False if it is no good to go on with the next one.
+        """Carry out one action; False if later ones have to wait.
 
-        What the API server refuses is told in the status.
+        The status reports what the API server refuses.
         """
         try:
             if isinstance(action, Create):
@@ -162,14 +169,14 @@ class BackupReconciler:
             if not error.refused:
                 raise
             ref = ref_of(action.manifest)
-            self._refused(backup).add(ref, str(error), generation=backup.generation)
+            self._backoff_of(backup).add(ref, str(error), generation=backup.generation)
             log.warning("backup %s/%s: %s %s: %s", *self.key, *ref, error)
             return False
 
-    async def _report(self, backup: BrokerBackup, sight: Sight) -> None:
-        """Write the status if it tells something new, then post the Events that it is worth."""
+    async def _report(self, backup: BrokerBackup, observed: BackupObserved) -> None:
+        """Write the status if it changed, then post the Events that the change is worth."""
         before = backup.status
-        after = backup_status(backup, sight, now=self._clock.now())
+        after = backup_status(backup, observed, now=self._clock.now())
         if not changed(before, after):
             return
         try:
@@ -177,22 +184,22 @@ class BackupReconciler:
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
-            return  # it changed or went meanwhile; the next round sees how
+            return  # it was changed or deleted meanwhile, as the next round will see
         self._written[backup.uid] = BrokerBackup.parse(written)
         for event in backup_events(before, after):
             await self._cluster.post(backup, event, now=self._clock.now())
-            if event.reason is EventReason.BACKUP_FAILED and sight.group:
+            if event.reason is EventReason.BACKUP_FAILED and observed.group:
                 self._metrics.failed(*self.key)
 
-    def _standing(self, backup: BrokerBackup) -> dict[Ref, str]:
-        return self._refused(backup).standing(backup.generation)
+    def _backed_off(self, backup: BrokerBackup) -> dict[Ref, str]:
+        return self._backoff_of(backup).active(backup.generation)
 
-    def _refused(self, backup: BrokerBackup) -> Refusals:
-        return self._refusals.setdefault(backup.uid, Refusals(self._clock.monotonic_s))
+    def _backoff_of(self, backup: BrokerBackup) -> Backoff:
+        return self._backoff.setdefault(backup.uid, Backoff(self._clock.monotonic_s))
 
 
 def _newer(watched: BrokerBackup, written: BrokerBackup | None) -> BrokerBackup:
-    """Return the later form of one object; Kubernetes numbers its writes upwards."""
+    """Return the later form of one object: its resourceVersion grows with each write."""
     if written is None or not (watched.version.isdigit() and written.version.isdigit()):
         return watched
     return written if int(written.version) > int(watched.version) else watched

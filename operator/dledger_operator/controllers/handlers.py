@@ -1,9 +1,7 @@
-"""kopf wiring: watches, indexes, a task for each BrokerGroup and for its BrokerBackups.
+"""kopf's watches and indexes, and a loop for each BrokerGroup and for its BrokerBackups.
 
-No decision is made here.
-
-Only event and index handlers are registered, so that kopf puts no finalizer and no annotation on
-anything; its daemons would. What they do, a `GroupTask` does.
+No decision is made here. Only event and index handlers are registered: kopf's daemons would put a
+finalizer and an annotation on our objects, so a `GroupLoop` does their work. Built by `__main__`.
 """
 
 from __future__ import annotations
@@ -22,11 +20,17 @@ from dledger_operator.cluster.cluster import Cluster
 from dledger_operator.cluster.nodes import Nodes
 from dledger_operator.controllers.backup_reconcile import BackupReconciler
 from dledger_operator.controllers.reconcile import Reconciler
-from dledger_operator.controllers.task import BackupTask, GroupTask
+from dledger_operator.controllers.reconcile_loop import BackupLoop, GroupLoop
 from dledger_operator.metrics.metrics import Metrics
+from dledger_operator.observed.job_status import JobPod
 from dledger_operator.observed.observed import Pod, Volume
-from dledger_operator.observed.views import component_of, group_of, pod_of, volume_of, worker_of
-from dledger_operator.observed.work import WorkerPod
+from dledger_operator.observed.parsers import (
+    parse_component,
+    parse_group,
+    parse_job_pod,
+    parse_pod,
+    parse_volume,
+)
 from dledger_operator.resources import Platform
 
 log: Final = logging.getLogger(__name__)
@@ -46,7 +50,7 @@ _CHILDREN: Final = (
 )
 _WATCHED: Final = (*_CHILDREN, _PODS, _VOLUMES)
 _LABELLED: Final = {names.GROUP_LABEL: kopf.PRESENT}
-_WORKERS: Final = "workers"
+_JOB_PODS: Final = "workers"
 
 
 class Indexes:
@@ -56,7 +60,7 @@ class Indexes:
         self._indexes: dict[str, Any] = {}
 
     def use(self, indexes: dict[str, Any]) -> None:
-        """Take kopf's live indexes, which it hands to every handler by their ids."""
+        """Take kopf's live indexes, which it passes to every handler by their ids."""
         self._indexes = indexes
 
     def children(self, namespace: str, group: str) -> list[Manifest]:
@@ -72,9 +76,9 @@ class Indexes:
         """See `reconcile.Watched.volumes`."""
         return self._all("persistentvolumeclaims", namespace, group)
 
-    def workers(self, namespace: str, group: str) -> list[tuple[str, WorkerPod]]:
-        """See `reconcile.Watched.workers`."""
-        return self._all(_WORKERS, namespace, group)
+    def job_pods(self, namespace: str, group: str) -> list[tuple[str, JobPod]]:
+        """See `reconcile.Watched.job_pods`."""
+        return self._all(_JOB_PODS, namespace, group)
 
     def backups(self, namespace: str, group: str) -> list[BrokerBackup]:
         """See `reconcile.Watched.backups`."""
@@ -85,64 +89,64 @@ class Indexes:
 
 
 class Manager:
-    """The tasks of all groups and of their backups."""
+    """The reconcile loops of all groups and of their backups."""
 
     def __init__(self, api: Api, platform: Platform, metrics: Metrics) -> None:
         self.indexes = Indexes()
         self._cluster = Cluster(api, metrics.wrote)
         self._platform = platform
         self._metrics = metrics
-        self._tasks: dict[tuple[str, str], GroupTask] = {}
-        self._backups: dict[tuple[str, str], BackupTask] = {}
+        self._loops: dict[tuple[str, str], GroupLoop] = {}
+        self._backup_loops: dict[tuple[str, str], BackupLoop] = {}
 
-    async def saw(self, body: Manifest) -> None:
+    async def update_group(self, body: Manifest) -> None:
         """Take a BrokerGroup that was created or changed."""
         metadata = body["metadata"]
         key = metadata["namespace"], metadata["name"]
-        task = self._tasks.get(key)
+        loop = self._loops.get(key)
         if "deletionTimestamp" in metadata:
-            await self.gone(*key)
-        elif task is not None and task.uid == metadata["uid"]:
-            task.saw(body)
+            await self.remove_group(*key)
+        elif loop is not None and loop.uid == metadata["uid"]:
+            loop.update(body)
         else:
-            await self.gone(*key)
-            self._tasks[key] = GroupTask(self._reconciler(body), self._metrics)
-            self._metrics.groups.set(len(self._tasks))
+            await self.remove_group(*key)
+            self._loops[key] = GroupLoop(self._reconciler(body), self._metrics)
+            self._metrics.groups.set(len(self._loops))
 
-    async def gone(self, namespace: str, name: str, *, uid: str = "") -> None:
-        """End the task of a BrokerGroup that is or is being deleted; its children go by owner.
+    async def remove_group(self, namespace: str, name: str, *, uid: str = "") -> None:
+        """End the loop of a BrokerGroup that is or is being deleted; its children go with it.
 
-        With a *uid*, only that object's: another one of the same name may be there by now.
+        With a *uid*, only that object's: another of the same name may exist by now.
         """
-        task = self._tasks.get((namespace, name))
-        if task is not None and uid in ("", task.uid):
-            del self._tasks[namespace, name]
-            await task.close()
+        loop = self._loops.get((namespace, name))
+        if loop is not None and uid in ("", loop.uid):
+            del self._loops[namespace, name]
+            await loop.close()
             self._metrics.forget(namespace, name)
-            self._metrics.groups.set(len(self._tasks))
+            self._metrics.groups.set(len(self._loops))
             self.wake(namespace, name)
 
-    async def saw_backup(self, namespace: str, group: str) -> None:
-        """Take note of a BrokerBackup that was created, changed or deleted."""
+    async def update_backups(self, namespace: str, group: str) -> None:
+        """Start, wake or end the loop of a group's BrokerBackups when one of them changes."""
         key = namespace, group
-        if key not in self._backups and self.indexes.backups(*key):
-            self._backups[key] = BackupTask(self._backup_reconciler(key))
-        elif key in self._backups and not self.indexes.backups(*key):
-            await self._backups.pop(key).close()
+        if key not in self._backup_loops and self.indexes.backups(*key):
+            self._backup_loops[key] = BackupLoop(self._backup_reconciler(key))
+        elif key in self._backup_loops and not self.indexes.backups(*key):
+            await self._backup_loops.pop(key).close()
         self.wake(*key)
 
     def wake(self, namespace: str, name: str) -> None:
-        """Something of a group, or of its backups, changed."""
-        for tasks in (self._tasks, self._backups):
-            if task := tasks.get((namespace, name)):
-                task.wake()
+        """Do a round of a group and of its backups now."""
+        for loops in (self._loops, self._backup_loops):
+            if loop := loops.get((namespace, name)):
+                loop.wake()
 
     async def close(self) -> None:
-        """End all tasks."""
-        for key in list(self._tasks):
-            await self.gone(*key)
-        while self._backups:
-            await self._backups.popitem()[1].close()
+        """End all loops."""
+        for key in list(self._loops):
+            await self.remove_group(*key)
+        while self._backup_loops:
+            await self._backup_loops.popitem()[1].close()
 
     def _reconciler(self, body: Json) -> Reconciler:
         return Reconciler(
@@ -164,9 +168,8 @@ class Manager:
         )
 
     def _group(self, key: tuple[str, str]) -> BrokerGroup | None:
-        if task := self._tasks.get(key):
-            body = task.reconciler.body
-            return self._platform.group(body)
+        if loop := self._loops.get(key):
+            return self._platform.group(loop.reconciler.body)
         return None
 
 
@@ -183,20 +186,20 @@ def registry(manager: Manager, api: Api) -> kopf.OperatorRegistry:
         manager.indexes.use(indexes)
         metadata = body["metadata"]
         if event["type"] == "DELETED":
-            await manager.gone(metadata["namespace"], metadata["name"], uid=metadata["uid"])
+            await manager.remove_group(metadata["namespace"], metadata["name"], uid=metadata["uid"])
         else:
-            await manager.saw(dict(body))
+            await manager.update_group(dict(body))
 
     @kopf.index(*_BACKUPS, id=names.BACKUP_PLURAL, registry=made)
     def backup_index(body: Any, **_: Any) -> dict[tuple[str, str], BrokerBackup]:
         if "deletionTimestamp" in body["metadata"]:
-            return {}  # else its Job, which goes first, would be made again
+            return {}  # its Job is deleted first, and would be made again
         return {_group_of_backup(body): BrokerBackup.parse(_unmanaged(body))}
 
     @kopf.on.event(*_BACKUPS, registry=made)
     async def backup_changed(body: Any, **indexes: Any) -> None:
         manager.indexes.use(indexes)
-        await manager.saw_backup(*_group_of_backup(body))
+        await manager.update_backups(*_group_of_backup(body))
 
     @kopf.on.cleanup(registry=made)
     async def stop(**_: Any) -> None:
@@ -204,7 +207,7 @@ def registry(manager: Manager, api: Api) -> kopf.OperatorRegistry:
 
     for resource in _WATCHED:
         _watch(made, manager, resource)
-    _index_workers(made)
+    _index_job_pods(made)
     return made
 
 
@@ -214,14 +217,14 @@ def settings() -> kopf.OperatorSettings:
     made.peering.standalone = True
     made.posting.enabled = False
     made.scanning.disabled = True
-    made.watching.server_timeout = 300
+    made.watching.server_timeout = 300  # client-go: 5 to 10 min
     for resource in _WATCHED:
         made.watching.label_selectors[resource[2]] = names.MANAGED_SELECTOR
     return made
 
 
 async def connection(api: Api) -> kopf.ConnectionInfo:
-    """Return how to reach the API server, the same as *api* does."""
+    """Return how kopf reaches the API server: the same way as *api*."""
     conf = api.settings
     header = await conf.get_api_key_with_prefix("BearerToken") or ""
     return kopf.ConnectionInfo(
@@ -236,26 +239,26 @@ async def connection(api: Api) -> kopf.ConnectionInfo:
 
 
 def _watch(made: kopf.OperatorRegistry, manager: Manager, resource: tuple[str, str, str]) -> None:
-    """Index one kind by group, and wake the group's task when one of them changes."""
-    value = {_PODS: pod_of, _VOLUMES: volume_of}.get(resource, _unmanaged)
+    """Index one kind by group, and wake the group's loop when one of them changes."""
+    value = {_PODS: parse_pod, _VOLUMES: parse_volume}.get(resource, _unmanaged)
 
     @kopf.index(*resource, id=resource[2], labels=_LABELLED, registry=made)
     def index(body: Any, **_: Any) -> dict[tuple[str, str], Any]:
-        if resource == _PODS and component_of(body) != "node":
+        if resource == _PODS and parse_component(body) != "node":
             return {}
-        return {group_of(body): value(body)}
+        return {parse_group(body): value(body)}
 
     @kopf.on.event(*resource, id=f"{resource[2]}-changed", labels=_LABELLED, registry=made)
     async def changed(body: Any, **_: Any) -> None:
-        manager.wake(*group_of(body))
+        manager.wake(*parse_group(body))
 
 
-def _index_workers(made: kopf.OperatorRegistry) -> None:
-    """Index the pods of Jobs, which are none of the group's own."""
+def _index_job_pods(made: kopf.OperatorRegistry) -> None:
+    """Index the pods of Jobs, which are not nodes of the group."""
 
-    @kopf.index(*_PODS, id=_WORKERS, labels=_LABELLED, registry=made)
-    def workers(body: Any, **_: Any) -> dict[tuple[str, str], tuple[str, WorkerPod]]:
-        return {} if component_of(body) == "node" else {group_of(body): worker_of(body)}
+    @kopf.index(*_PODS, id=_JOB_PODS, labels=_LABELLED, registry=made)
+    def job_pods(body: Any, **_: Any) -> dict[tuple[str, str], tuple[str, JobPod]]:
+        return {} if parse_component(body) == "node" else {parse_group(body): parse_job_pod(body)}
 
 
 def _group_of_backup(body: Json) -> tuple[str, str]:
@@ -263,6 +266,6 @@ def _group_of_backup(body: Json) -> tuple[str, str]:
 
 
 def _unmanaged(body: Any) -> Manifest:
-    """Return a manifest without the record of who manages which field."""
+    """Return a manifest without `managedFields`, which nothing here reads and which is large."""
     kept = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
     return {**body, "metadata": kept}

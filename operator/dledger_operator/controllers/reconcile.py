@@ -1,6 +1,6 @@
-"""One group: observe, plan, act, write the status. Its task does that again and again.
+"""A round of one group: observe, plan, act, report. Its `GroupLoop` calls it again and again.
 
-Nothing is remembered that could not be lost: what is recorded is in the status, the rest is seen.
+Nothing is kept in memory that could not be lost: what has to be remembered is in the status.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dledger_operator.api.spec import BrokerGroup, Json, Manifest
 from dledger_operator.cluster.api import ApiError
 from dledger_operator.cluster.cluster import Cluster, owned
 from dledger_operator.cluster.nodes import LONGEST_TEXT, Nodes
+from dledger_operator.decisions.backoff import Backoff
 from dledger_operator.decisions.plan import (
     Action,
     Apply,
@@ -31,13 +32,12 @@ from dledger_operator.decisions.plan import (
     LabelRole,
     MarkRestored,
     RecordGroupId,
-    builds,
+    is_prerequisite,
     plan,
 )
-from dledger_operator.decisions.refusals import Refusals
 from dledger_operator.metrics.metrics import Metrics
+from dledger_operator.observed.job_status import JobPod, JobStatus, job_status
 from dledger_operator.observed.observed import Observed, Pod, Ref, Volume, ref_of
-from dledger_operator.observed.work import Work, WorkerPod, work
 from dledger_operator.resources import Platform, desired
 from dledger_operator.status.status import Event, events, rfc3339, status, worth_writing
 
@@ -45,11 +45,12 @@ log: Final = logging.getLogger(__name__)
 
 MISSING_TOPICS_S: Final = 1.0
 TOPICS_S: Final = 60.0
-"""The topics there are, are asked for this often."""
+"""The list of topics is read this often: each second while one of the spec is missing, else rarely,
+since only a `dledger topic delete` changes it and it may have 2 MiB."""
 
 
 class Watched(Protocol):
-    """What the watches know of one group; kept up to date by the shell."""
+    """What the watches know of one group; see `handlers.Indexes`, which kopf keeps up to date."""
 
     def children(self, namespace: str, group: str) -> list[Manifest]:
         """Return its labelled children, without volume claims and pods."""
@@ -60,7 +61,7 @@ class Watched(Protocol):
     def volumes(self, namespace: str, group: str) -> list[Volume]:
         """Return its volume claims."""
 
-    def workers(self, namespace: str, group: str) -> list[tuple[str, WorkerPod]]:
+    def job_pods(self, namespace: str, group: str) -> list[tuple[str, JobPod]]:
         """Return the pods of its Jobs, each with its Job's name."""
 
     def backups(self, namespace: str, group: str) -> list[BrokerBackup]:
@@ -69,7 +70,7 @@ class Watched(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """Where time and chance come from."""
+    """Time and random ids, which tests replace."""
 
     monotonic_s: Callable[[], float] = time.monotonic
     now: Callable[[], str] = lambda: rfc3339(int(datetime.now(UTC).timestamp() * 1000))
@@ -78,7 +79,7 @@ class Clock:
 
 @dataclass(slots=True)
 class _Memory:
-    """What saves asking and writing again; losing it costs only that."""
+    """What saves reads and writes; if it is lost, they are done again."""
 
     topics: frozenset[str] | None = None
     topics_at_s: float = -TOPICS_S
@@ -109,10 +110,10 @@ class Reconciler:
         self._metrics = metrics
         self._clock = clock or Clock()
         self._memory = _Memory()
-        self._refusals = Refusals(self._clock.monotonic_s)
+        self._backoff = Backoff(self._clock.monotonic_s)
 
-    def saw(self, body: Json) -> None:
-        """Take a newer form of the object; an older one than our own last write is dropped."""
+    def update(self, body: Json) -> None:
+        """Take a newer form of the object; one older than our own last write is ignored."""
         same = body["metadata"]["uid"] == self.body["metadata"]["uid"]
         if same and _version(body) >= _version(self.body):
             self.body = body
@@ -133,13 +134,13 @@ class Reconciler:
         going_on = True
         for action in actions:
             if isinstance(action, Apply | Create):
-                # What comes later stands on what came before: no pods without their policy.
-                if going_on or not builds(action):
+                # Later objects rely on earlier ones: no pods without their NetworkPolicy.
+                if going_on or not is_prerequisite(action):
                     going_on &= await self._make(group, observed, action)
             else:
                 group = await self._act(group, observed, action)
-        told = await self._report(group, replace(observed, refusals=self._standing(group)))
-        self._memory.at_rest, self._memory.seen = told and not actions, seen
+        reported = await self._report(group, replace(observed, refusals=self._backed_off(group)))
+        self._memory.at_rest, self._memory.seen = reported and not actions, seen
 
     async def close(self) -> None:
         """Close the connections to the nodes."""
@@ -148,8 +149,8 @@ class Reconciler:
     def _parsed(self, body: Json) -> BrokerGroup:
         return self._platform.group(body)
 
-    def _standing(self, group: BrokerGroup) -> dict[Ref, str]:
-        return self._refusals.standing(group.generation)
+    def _backed_off(self, group: BrokerGroup) -> dict[Ref, str]:
+        return self._backoff.active(group.generation)
 
     async def _observe(self, group: BrokerGroup) -> Observed:
         key = group.namespace, group.name
@@ -159,8 +160,8 @@ class Reconciler:
             children={ref_of(child): child for child in own},
             pods=pods,
             volumes={volume.name: volume for volume in self._watched.volumes(*key)},
-            nodes=await self._nodes.look(pods),
-            refusals=self._standing(group),
+            nodes=await self._nodes.poll(pods),
+            refusals=self._backed_off(group),
             recovery=self._recovery(group),
             backups=tuple(self._watched.backups(*key)),
         )
@@ -172,19 +173,19 @@ class Reconciler:
             topics=await self._topics(group, observed),
         )
 
-    def _recovery(self, group: BrokerGroup) -> Work | None:
-        """Return what the Job amounts to that restores the first volume."""
+    def _recovery(self, group: BrokerGroup) -> JobStatus | None:
+        """Return the status of the Job that restores the first volume."""
         name, key = names.recovery_job(group.name), (group.namespace, group.name)
         jobs = [
             child
             for child in self._watched.children(*key)
             if ref_of(child) == ("Job", name) and owned(child, group)
         ]
-        pods = [pod for job, pod in self._watched.workers(*key) if job == name]
-        return work(jobs[0], pods, now=self._clock.now()) if jobs else None
+        pods = [pod for job, pod in self._watched.job_pods(*key) if job == name]
+        return job_status(jobs[0], pods, now=self._clock.now()) if jobs else None
 
     async def _topics(self, group: BrokerGroup, observed: Observed) -> frozenset[str] | None:
-        """Return the topics there are, asked for rarely and only if the spec has some."""
+        """Return the names of all topics, read rarely and only if the spec has some."""
         memory, now_s = self._memory, self._clock.monotonic_s()
         if not group.spec.topics or observed.leader is None:
             return memory.topics
@@ -199,7 +200,7 @@ class Reconciler:
         return memory.topics
 
     async def _make(self, group: BrokerGroup, observed: Observed, action: Apply | Create) -> bool:
-        """Bring a child into being; False if the others wait: it was refused, or is to go first."""
+        """Apply or create a child; False if it was refused or must wait, and so must later ones."""
         ref = ref_of(action.manifest)
         if ref in observed.refusals:
             return False
@@ -216,7 +217,7 @@ class Reconciler:
             return False
 
     async def _act(self, group: BrokerGroup, observed: Observed, action: Action) -> BrokerGroup:
-        """Carry out one action; return the group as it is recorded afterwards."""
+        """Carry out one action; return the group with the status that is recorded afterwards."""
         match action:
             case MarkRestored():
                 await self._mark_restored(group, action)
@@ -246,7 +247,7 @@ class Reconciler:
         await self._post(group, Event(EventReason.RESTORED, message))
 
     async def _record(self, group: BrokerGroup, action: RecordGroupId) -> BrokerGroup:
-        """Write the group id, if the object is still the one the decision was drawn from."""
+        """Write the group id, if the object is still the one that the plan was made from."""
         version = self.body["metadata"]["resourceVersion"]
         recorded = {**group.status, "groupId": action.group_id}
         try:
@@ -254,7 +255,7 @@ class Reconciler:
         except ApiError as error:
             if error.status != 409:
                 raise
-            log.info("group %s/%s: changed meanwhile; looking again", group.namespace, group.name)
+            log.info("group %s/%s: changed meanwhile; trying again", group.namespace, group.name)
             return group
         self.body = written
         reason = EventReason.ADOPTED if action.adopted else EventReason.GROUP_ID_RECORDED
@@ -266,7 +267,7 @@ class Reconciler:
             pod = observed.pods[action.pod]
             await self._nodes.bootstrap(pod, action.group_id, action.members)
         except AlreadyBootstrapped:
-            return  # by an earlier try whose answer was lost; the next look shows it
+            return  # by an earlier try whose answer was lost; the next round shows it
         except DledgerError as error:
             log.warning("group %s/%s: not founded: %s", group.namespace, group.name, error)
             return
@@ -292,9 +293,9 @@ class Reconciler:
                 await self._post(group, Event(EventReason.TOPIC_CREATED, message))
 
     async def _report(self, group: BrokerGroup, observed: Observed) -> bool:
-        """Write the status if it tells something new, then post the Events that it is worth.
+        """Write the status if it changed, then post the Events that the change is worth.
 
-        Returns whether the status that is recorded tells all that was seen.
+        Returns whether the recorded status is up to date.
         """
         before = group.status
         after = status(group, observed, now=self._clock.now())
@@ -304,7 +305,7 @@ class Reconciler:
         since_write_s = now_s - self._memory.written_at_s
         if not worth_writing(before, after, since_write_s=since_write_s):
             return not worth_writing(before, after, since_write_s=float("inf"))
-        # The version, too: the API server does not hold a status write to the uid.
+        # By version, too: the API server does not check the uid of a status write.
         version = self.body["metadata"]["resourceVersion"]
         try:
             written = await self._cluster.write_status(group, after, only_if=version)
@@ -312,7 +313,7 @@ class Reconciler:
             if error.status != 409:
                 raise
             return False
-        self.saw(written)
+        self.update(written)
         self._memory.written_at_s = now_s
         for event in events(before, after):
             await self._post(group, event)
@@ -321,9 +322,9 @@ class Reconciler:
     async def _post(self, group: BrokerGroup, event: Event) -> None:
         await self._cluster.post(group, event, now=self._clock.now())
 
-    def _refuse(self, group: BrokerGroup, ref: Ref, answer: str) -> None:
-        self._refusals.add(ref, answer, generation=group.generation)
-        log.warning("group %s/%s: %s %s: %s", group.namespace, group.name, *ref, answer)
+    def _refuse(self, group: BrokerGroup, ref: Ref, error: str) -> None:
+        self._backoff.add(ref, error, generation=group.generation)
+        log.warning("group %s/%s: %s %s: %s", group.namespace, group.name, *ref, error)
 
 
 def _version(body: Json) -> int:

@@ -1,7 +1,7 @@
-"""What to do about one BrokerBackup: (backup, sight) -> what holds it up, next actions. Pure.
+"""What to do about one BrokerBackup: (backup, observed) -> why it waits, or its next actions. Pure.
 
-A Job is made once and never changed. What it is to copy is fixed when it is made (the last index),
-so that a pod that is tried again makes the same objects.
+A Job is made once and never changed. The last index to copy is fixed when it is made, so that a pod
+that replaces a failed one writes the same objects.
 """
 
 from __future__ import annotations
@@ -14,65 +14,67 @@ from dledger_operator.api.reasons import Reason
 from dledger_operator.api.spec import BrokerGroup, Manifest, Store
 from dledger_operator.decisions.checks import replicas_problems, spark_problems, store_problems
 from dledger_operator.decisions.plan import Apply, Create, differs
+from dledger_operator.observed.job_status import JobStatus
 from dledger_operator.observed.observed import Ref, ref_of
-from dledger_operator.observed.work import Work
 from dledger_operator.resources.backup import LogRange, job, runs_locally
 from dledger_operator.resources.spark import access, executor_template
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
-    """Everything seen of one BrokerBackup at one time.
+class BackupObserved:
+    """Everything observed of one BrokerBackup in one round.
 
     Attributes:
-        group: Its group; None if there is none of that name.
+        group: Its group; None if no BrokerGroup has that name.
         children: Children of the group and of the backup, by kind and name.
-        work: What its Job amounts to; None without a Job.
-        ahead: Another backup of the group that goes first; empty if none does.
-        log: What there is to copy; None if that is not known.
-        silence: Why it is not known.
-        refusals: What could not be done lately, and the answer.
+        job: The status of its Job; None without a Job.
+        predecessor: Another backup of the group that goes first; empty if none does.
+        log: How much there is to copy; None if no node said.
+        unavailable: Why none did.
+        refusals: What failed lately and is not tried yet: child to error.
     """
 
     group: BrokerGroup | None = None
     children: Mapping[Ref, Manifest] = field(default_factory=dict)
-    work: Work | None = None
-    ahead: str = ""
+    job: JobStatus | None = None
+    predecessor: str = ""
     log: LogRange | None = None
-    silence: str = ""
+    unavailable: str = ""
     refusals: Mapping[Ref, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Obstacle:
-    """Why no Job is made; *final* if nothing but another BrokerBackup can mend it."""
+class BlockedReason:
+    """Why no Job is made; *final* if only another BrokerBackup can help."""
 
     reason: Reason
     message: str
     final: bool = False
 
 
-def obstacle(backup: BrokerBackup, sight: Sight) -> Obstacle | None:
-    """Return what keeps a backup without a Job from getting one; None if nothing does."""
-    return _own_fault(backup) or _of_group(backup, sight) or _of_moment(sight)
+def blocked_reason(backup: BrokerBackup, observed: BackupObserved) -> BlockedReason | None:
+    """Return why a backup without a Job does not get one; None if it does."""
+    return _own_fault(backup) or _of_group(backup, observed) or _of_moment(observed)
 
 
-def plan_backup(backup: BrokerBackup, sight: Sight) -> tuple[Apply | Create, ...]:
-    """Return the next actions for a backup; none once it has a Job, or while it is held up.
+def plan_backup(backup: BrokerBackup, observed: BackupObserved) -> tuple[Apply | Create, ...]:
+    """Return the next actions for a backup; none once it has a Job, or while it is blocked.
 
-    The Job comes when all that its pod stands on was *seen* as ours: a pod that runs as an account
-    which somebody else made would have that one's rights.
+    The Job is made only after everything its pod relies on was observed as ours: a pod that runs as
+    someone else's account would have the rights of that account.
     """
-    group, log = sight.group, sight.log
-    if backup.finished or sight.work or obstacle(backup, sight) or group is None or log is None:
+    group, log = observed.group, observed.log
+    if group is None or log is None or backup.finished or observed.job:
+        return ()
+    if blocked_reason(backup, observed):
         return ()
     store = store_of(backup, group)
     made = job(backup, group, store=store, log=log)
     if runs_locally(group, log):
         return (Create(made),)
     template = executor_template(backup, group, store=store)
-    rights = (Apply(m) for m in access(group) if differs(sight.children.get(ref_of(m)), m))
-    files = () if ref_of(template) in sight.children else (Create(template),)
+    rights = (Apply(m) for m in access(group) if differs(observed.children.get(ref_of(m)), m))
+    files = () if ref_of(template) in observed.children else (Create(template),)
     return (*rights, *files) or (Create(made),)
 
 
@@ -99,45 +101,51 @@ def first_index(backup: BrokerBackup, group: BrokerGroup, others: Sequence[Broke
     return max(same, default=0) + 1
 
 
-def _own_fault(backup: BrokerBackup) -> Obstacle | None:
+def _own_fault(backup: BrokerBackup) -> BlockedReason | None:
     """Return what is wrong with the backup's spec, which never changes."""
     if backup.unreadable:
-        return Obstacle(Reason.INVALID_SPEC, backup.unreadable, final=True)
+        return BlockedReason(Reason.INVALID_SPEC, backup.unreadable, final=True)
     for problem in store_problems(backup.spec.store, "spec.store"):
-        return Obstacle(problem.reason, problem.message, final=True)
+        return BlockedReason(problem.reason, problem.message, final=True)
     return None
 
 
-def _of_group(backup: BrokerBackup, sight: Sight) -> Obstacle | None:
-    group = sight.group
+def _of_group(backup: BrokerBackup, observed: BackupObserved) -> BlockedReason | None:
+    group = observed.group
     if group is None:
         name = backup.spec.group
-        return Obstacle(Reason.GROUP_MISSING, f"there is no BrokerGroup {name} in this namespace")
+        return BlockedReason(
+            Reason.GROUP_MISSING, f"there is no BrokerGroup {name} in this namespace"
+        )
     if group.spec.paused:
-        return Obstacle(Reason.PAUSED_BY_USER, f"BrokerGroup {group.name} is paused")
+        return BlockedReason(Reason.PAUSED_BY_USER, f"BrokerGroup {group.name} is paused")
     if group.unreadable:
-        return Obstacle(Reason.GROUP_SPEC_INVALID, group.unreadable)
+        return BlockedReason(Reason.GROUP_SPEC_INVALID, group.unreadable)
     store = store_of(backup, group)
     if not store.url:
         message = f"neither spec.store nor spec.backup.store of BrokerGroup {group.name} has a url"
-        return Obstacle(Reason.NO_STORE, message)
+        return BlockedReason(Reason.NO_STORE, message)
     wrong = [
         *replicas_problems(group),
         *store_problems(group.spec.backup.store, "spec.backup.store"),
         *spark_problems(group),
     ]
     if wrong:
-        told = "; ".join(problem.message for problem in wrong)
-        return Obstacle(Reason.GROUP_SPEC_INVALID, f"BrokerGroup {group.name}: {told}")
+        message = "; ".join(problem.message for problem in wrong)
+        return BlockedReason(Reason.GROUP_SPEC_INVALID, f"BrokerGroup {group.name}: {message}")
     return None
 
 
-def _of_moment(sight: Sight) -> Obstacle | None:
-    if sight.ahead:
-        return Obstacle(Reason.WAITING_FOR_TURN, f"{sight.ahead} of the same group goes first")
-    if sight.refusals:
-        told = (f"{kind} {name}: {why}" for (kind, name), why in sight.refusals.items())
-        return Obstacle(Reason.APPLY_REFUSED, "; ".join(told))
-    if sight.log is None:
-        return Obstacle(Reason.WAITING_FOR_GROUP, sight.silence or "no node of the group answers")
+def _of_moment(observed: BackupObserved) -> BlockedReason | None:
+    if observed.predecessor:
+        return BlockedReason(
+            Reason.WAITING_FOR_TURN, f"{observed.predecessor} of the same group goes first"
+        )
+    if observed.refusals:
+        errors = (f"{kind} {name}: {why}" for (kind, name), why in observed.refusals.items())
+        return BlockedReason(Reason.APPLY_REFUSED, "; ".join(errors))
+    if observed.log is None:
+        return BlockedReason(
+            Reason.WAITING_FOR_GROUP, observed.unavailable or "no node of the group answers"
+        )
     return None

@@ -1,7 +1,7 @@
 """Whether a spec can be acted on as a whole: the CRD's rules again, and what is not built yet.
 
-Pure. Every leaf of the spec is either acted on, or compared with its default here, so that a field
-can never be ignored: the condition SpecValid names it.
+Pure; asked by plans and by the condition SpecValid. Every leaf of the spec is either acted on, or
+compared with its default here, so that no field is ever ignored in silence.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from datetime import datetime
 from typing import Any, Final
 
 from dledger_operator.api import quantity
+from dledger_operator.api.policy import ENFORCED, loosened, tolerates_control_plane
 from dledger_operator.api.reasons import Reason
 from dledger_operator.api.schedule import fault
 from dledger_operator.api.spec import BrokerGroup, Recovery, Spec, Store, Topic, camel
 from dledger_operator.api.texts import ENDPOINT, GROUP_ID, IMAGE, SECRET_NAME, STORE_URL, Shape
-from dledger_operator.decisions.permits import not_allowed, spark_not_allowed
 from dledger_operator.observed.observed import Observed
 
 ACTED_ON: Final = frozenset(
@@ -43,6 +43,7 @@ ACTED_ON: Final = frozenset(
 
 _NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _LEAST_MEMORY: Final = "1Gi"
+"""Of a driver or executor: half of that is the JVM's, which needs 450 MiB to start."""
 _GRAVITY: Final = (Reason.INVALID_SPEC, Reason.NOT_ALLOWED, Reason.NOT_IMPLEMENTED_YET)
 """Of several reasons, SpecValid shows the first of these."""
 
@@ -59,7 +60,7 @@ def problems(group: BrokerGroup, observed: Observed) -> tuple[Problem, ...]:
     """Return everything that keeps the spec from being acted on; empty when it is valid."""
     return (
         *_contradictions(group),
-        *(Problem(Reason.NOT_ALLOWED, said) for said in not_allowed(group)),
+        *(Problem(Reason.NOT_ALLOWED, said) for said in _not_allowed(group)),
         *backup_problems(group),
         *_recovery_problems(group),
         *_volume_contradictions(group, observed),
@@ -93,14 +94,14 @@ def store_problems(store: Store, path: str) -> Iterator[Problem]:
         yield _misshapen(f"{path}.endpoint", store.endpoint, ENDPOINT)
     if store.endpoint.startswith("http://") and not store.allow_http:
         yield _invalid(
-            f"{path}.endpoint is http://, which encrypts nothing, without allowHttp: true"
+            f"{path}.endpoint is http://, which is not encrypted, without allowHttp: true"
         )
     if not SECRET_NAME.fits(store.secret_name):
         yield _misshapen(f"{path}.secretName", store.secret_name, SECRET_NAME)
 
 
 def replicas_problems(group: BrokerGroup) -> Iterator[Problem]:
-    """Yield why there cannot be so many nodes; whatever is made for each of them asks first."""
+    """Yield why a group cannot have so many nodes; asked before anything is made for each."""
     replicas = group.spec.replicas
     if replicas % 2 == 0 or not 1 <= replicas <= 9:
         yield _invalid(f"spec.replicas must be odd, from 1 to 9, not {replicas}")
@@ -113,7 +114,7 @@ def spark_problems(group: BrokerGroup, *, needed: bool = True) -> Iterator[Probl
         yield _invalid("spec.spark.image is required: this operator has no default (--spark-image)")
     if not IMAGE.fits(spark.image):
         yield _misshapen("spec.spark.image", spark.image, IMAGE)
-    yield from (Problem(Reason.NOT_ALLOWED, said) for said in spark_not_allowed(group))
+    yield from (Problem(Reason.NOT_ALLOWED, said) for said in _spark_not_allowed(group))
     if spark.executors.max < 1 or spark.executors.cores < 1:
         yield _invalid("spec.spark.executors.max and .cores must be at least 1")
     yield from _at_least("spec.spark.executors.memory", spark.executors.memory, _LEAST_MEMORY)
@@ -125,7 +126,7 @@ def verdict(found: tuple[Problem, ...]) -> Problem:
     if not found:
         return Problem(
             Reason.ACCEPTED,
-            "the spec is acted on; the canary, at its default, does nothing yet",
+            "every field of the spec is acted on, but for the canary, which does not exist yet",
         )
     worst = min((problem.reason for problem in found), key=_GRAVITY.index)
     return Problem(worst, "; ".join(problem.message for problem in found))
@@ -159,6 +160,52 @@ def _contradictions(group: BrokerGroup) -> Iterator[Problem]:
             yield _invalid(f"spec.storage.size must be above zero, not {spec.storage.size}")
     except ValueError as error:
         yield _invalid(f"spec.storage.size: {error}")
+
+
+def _not_allowed(group: BrokerGroup) -> Iterator[str]:
+    """Yield what the policy does not allow for the nodes of a group, and the chart's value."""
+    spec, policy = group.spec, group.policy
+    if spec.image and not policy.allows_image(spec.image):
+        yield _image_not_allowed(group, "spec.image", spec.image)
+    if not policy.allows_priority_class(spec.priority_class_name):
+        allowed = ", ".join(policy.allowed_priority_classes) or "none"
+        yield (
+            f"spec.priorityClassName={spec.priority_class_name}: is not among the chart's "
+            f"allowedPriorityClasses ({allowed})"
+        )
+    for name, keys in (("podLabels", spec.pod_labels), ("podAnnotations", spec.pod_annotations)):
+        for key in policy.denied_keys(keys):
+            yield f"spec.{name}[{key}]: is among the chart's deniedPodMetadata"
+    if policy.pod_security == ENFORCED:
+        yield from (f"{said} (the chart's podSecurity is {ENFORCED})" for said in _loosened(group))
+
+
+def _spark_not_allowed(group: BrokerGroup) -> Iterator[str]:
+    """Yield what the policy does not allow for the Jobs of a group."""
+    image = group.spec.spark.image
+    if image and not group.policy.allows_image(image):
+        yield _image_not_allowed(group, "spec.spark.image", image)
+
+
+def _image_not_allowed(group: BrokerGroup, path: str, image: str) -> str:
+    allowed = ", ".join(group.policy.allowed_images) or "none"
+    return (
+        f"{path}={image}: is not one of the chart's images nor of allowedImages ({allowed}); "
+        "who installed the operator may add it"
+    )
+
+
+def _loosened(group: BrokerGroup) -> Iterator[str]:
+    spec = group.spec
+    yield from loosened(spec.security_context, "spec.securityContext")
+    for number, toleration in enumerate(spec.tolerations):
+        if tolerates_control_plane(toleration):
+            yield f"spec.tolerations[{number}]: lets pods onto machines of the control plane"
+    if spec.service_account_name:
+        yield (
+            f"spec.serviceAccountName={spec.service_account_name}: clouds and webhooks give pods "
+            "the rights of their account"
+        )
 
 
 def _schedule_problems(group: BrokerGroup) -> Iterator[Problem]:
@@ -230,12 +277,16 @@ def _not_built_yet(group: BrokerGroup) -> Iterator[Problem]:
 
 
 def _changes_not_built_yet(group: BrokerGroup, observed: Observed) -> Iterator[Problem]:
-    recorded = group.status.get("members") if group.founded else ()
+    recorded = group.status.get("members") if group.bootstrapped else ()
     built = observed.children.get(("StatefulSet", group.name))
     as_built = built["spec"].get("replicas", 0) if built else 0
     members = len(observed.membership or recorded or ()) or as_built
     if members and members != group.spec.replicas:
-        yield _not_yet("spec.replicas", group.spec.replicas, members)
+        yield Problem(
+            Reason.NOT_IMPLEMENTED_YET,
+            f"spec.replicas={group.spec.replicas}: changing the size of a running group is not "
+            f"implemented yet; set it back to {members}",
+        )
     wanted = group.spec.storage.size
     for name, size, _ in _claims(group, observed):
         if _compare(wanted, size) > 0:

@@ -11,18 +11,18 @@ from typing import Any, assert_never
 
 from dledger_operator.api import names, quantity
 from dledger_operator.api.spec import BrokerGroup, Json, Manifest, Topic
-from dledger_operator.decisions.checks import backup_problems, problems
-from dledger_operator.decisions.founding import (
+from dledger_operator.decisions.bootstrap_state import (
     Adoptable,
+    Bootstrapped,
     Cloned,
     Empty,
-    Founded,
     Inconsistent,
     Lost,
     NotRestored,
     Waiting,
-    founding,
+    bootstrap_state,
 )
+from dledger_operator.decisions.checks import backup_problems, problems
 from dledger_operator.decisions.recovery import (
     NoClaim,
     NoJob,
@@ -30,13 +30,13 @@ from dledger_operator.decisions.recovery import (
     Restored,
     RestoreFailed,
     Restoring,
-    holds_back,
+    blocks_nodes,
     recovery,
 )
 from dledger_operator.observed.observed import Observed, ref_of
-from dledger_operator.resources.config import told_id
+from dledger_operator.resources.backup import scheduled_backup
+from dledger_operator.resources.configmap import configured_group_id
 from dledger_operator.resources.recovery import recovery_claim, recovery_job
-from dledger_operator.resources.scheduled import scheduled_backup
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class MarkRestored:
-    """Mark a volume claim: its Job has ended well, and what is on it is the group's from now on."""
+    """Mark a volume claim: its Job succeeded, and its contents are the group's from now on."""
 
     claim: str
     result: Json
@@ -63,9 +63,9 @@ class MarkRestored:
 
 @dataclass(frozen=True, slots=True)
 class RecordGroupId:
-    """Write the id into the status, provided that nobody wrote to the object meanwhile.
+    """Write the id into the status, unless someone wrote to the object meanwhile.
 
-    *adopted* tells an id that volumes carry from a new one that the group is to be founded with.
+    *adopted* is true for an id that volumes carry, false for a new one to found the group with.
     """
 
     group_id: str
@@ -96,8 +96,8 @@ class CreateTopic:
     topic: Topic
 
 
-def builds(action: Apply | Create) -> bool:
-    """Whether others stand on what an action makes; on a scheduled backup nothing does."""
+def is_prerequisite(action: Apply | Create) -> bool:
+    """Whether later actions rely on what this one makes; none does on a scheduled backup."""
     return bool(action.manifest["kind"] != names.BACKUP_KIND)
 
 
@@ -121,8 +121,8 @@ def plan(
     backups = tuple(_scheduled(group, observed))
     if problems(group, observed):
         return (*roles, *backups)
-    held_back = _held_back(group, observed)
-    wanted = (manifest for manifest in desired if manifest["kind"] not in held_back)
+    blocked = _blocked_kinds(group, observed)
+    wanted = (manifest for manifest in desired if manifest["kind"] not in blocked)
     return (
         *(Apply(m) for m in wanted if differs(observed.children.get(ref_of(m)), m)),
         *_recover(group, observed),
@@ -133,14 +133,15 @@ def plan(
     )
 
 
-def _held_back(group: BrokerGroup, observed: Observed) -> frozenset[str]:
+def _blocked_kinds(group: BrokerGroup, observed: Observed) -> frozenset[str]:
     """Return the kinds of children that are not made yet.
 
-    Nodes are told which group they may join, so they wait for its id; and for a recovery.
+    Nodes are started with the id of the group they may join, so they wait for it, and for a
+    recovery.
     """
     if not group.group_id:
         return frozenset({"ConfigMap", "StatefulSet"})
-    return frozenset({"StatefulSet"} if holds_back(recovery(group, observed)) else ())
+    return frozenset({"StatefulSet"} if blocks_nodes(recovery(group, observed)) else ())
 
 
 def includes(present: Any, wanted: Any) -> bool:
@@ -185,24 +186,24 @@ def _recover(group: BrokerGroup, observed: Observed) -> Iterator[Action]:
 
 
 def _scheduled(group: BrokerGroup, observed: Observed) -> Iterator[Create]:
-    """Make the backup that is due. What else is wrong with the spec does not keep it from that."""
-    if observed.due and group.founded and not backup_problems(group):
+    """Make the backup that is due, even if something else is wrong with the spec."""
+    if observed.due and group.bootstrapped and not backup_problems(group):
         yield Create(scheduled_backup(group, observed.due))
 
 
 def _found(group: BrokerGroup, observed: Observed, fresh_id: str) -> Iterator[Action]:
     if not group.group_id and not _is_built(group, observed):
-        if not holds_back(recovery(group, observed)):
+        if not blocks_nodes(recovery(group, observed)):
             yield RecordGroupId(fresh_id, adopted=False)
         return
-    match founding(group, observed):
+    match bootstrap_state(group, observed):
         case Empty() if not group.group_id:
-            yield RecordGroupId(_told_id(group, observed) or fresh_id, adopted=False)
+            yield RecordGroupId(_configured_group_id(group, observed) or fresh_id, adopted=False)
         case Empty():
             yield _bootstrap(group, observed)
         case Adoptable(group_id):
             yield RecordGroupId(group_id, adopted=True)
-        case Waiting() | Lost() | Founded() | Inconsistent() | Cloned() | NotRestored():
+        case Waiting() | Lost() | Bootstrapped() | Inconsistent() | Cloned() | NotRestored():
             return
         case unknown:
             assert_never(unknown)
@@ -212,10 +213,10 @@ def _is_built(group: BrokerGroup, observed: Observed) -> bool:
     return ("StatefulSet", group.name) in observed.children
 
 
-def _told_id(group: BrokerGroup, observed: Observed) -> str:
-    """Return the id that the nodes were told, where the status that recorded it was lost."""
-    told = observed.children.get(("ConfigMap", names.config_map(group.name)))
-    return told_id(told["data"]) if told else ""
+def _configured_group_id(group: BrokerGroup, observed: Observed) -> str:
+    """Return the id that the nodes were started with, in case the status that had it was lost."""
+    config = observed.children.get(("ConfigMap", names.config_map(group.name)))
+    return configured_group_id(config["data"]) if config else ""
 
 
 def _bootstrap(group: BrokerGroup, observed: Observed) -> Bootstrap:
@@ -233,7 +234,7 @@ def _roles(observed: Observed) -> Iterator[LabelRole]:
     wanted = {
         name: ("leader" if leader and name == leader[0] else "follower")
         for name, node in observed.nodes.items()
-        if node.joined
+        if node.group_id
     }
     changes = [
         LabelRole(name, role)

@@ -1,8 +1,9 @@
 """How far the first volume of a group that starts from a backup has come. Pure.
 
-The volume claim says it, not the status, which goes with the object: a claim is marked ``pending``
-when it is made for a recovery, and ``done`` once the Job has ended well. One that is not marked is
-of an earlier group: nothing is restored over it, and `founding` tells what is on it.
+The progress is kept on the volume claim, not in the status, which is deleted with the object (adr
+6): a claim is marked ``pending`` when it is made for a recovery, and ``done`` once the Job
+succeeded. An unmarked claim belongs to an earlier group and is never restored over; see
+`bootstrap_state`.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from dataclasses import dataclass
 
 from dledger_operator.api import names
 from dledger_operator.api.spec import BrokerGroup, Json
+from dledger_operator.observed.job_status import JobFailed, JobRunning, JobStatus, JobSucceeded
 from dledger_operator.observed.observed import Observed
-from dledger_operator.observed.work import Broken, Succeeded, Work, Working
 from dledger_operator.resources.recovery import PENDING
 
 
 @dataclass(frozen=True, slots=True)
 class NotRestoring:
-    """None is asked for, or it is over: the nodes may start."""
+    """No recovery is wanted, or it is done: the nodes may start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +34,21 @@ class NoJob:
 
 @dataclass(frozen=True, slots=True)
 class Restoring:
-    """The Job works; *note* tells what holds it up, if anything is known to."""
+    """The Job is running; *note* says what delays it, if that is known."""
 
     note: str
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The Job has ended well; the claim is still to be marked."""
+    """The Job succeeded; the claim is still to be marked."""
 
     result: Json
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreFailed:
-    """The Job failed; *error* is in the pipeline's words."""
+    """The Job failed; *error* is what the pipeline reported."""
 
     error: str
 
@@ -66,18 +67,18 @@ def recovery(group: BrokerGroup, observed: Observed) -> Recovery:
     return _of_job(observed.recovery) if claim.recovery == PENDING else NotRestoring()
 
 
-def _of_job(work: Work | None) -> Recovery:
-    match work:
+def _of_job(job: JobStatus | None) -> Recovery:
+    match job:
         case None:
             return NoJob()
-        case Working(note=note):
+        case JobRunning(note=note):
             return Restoring(note)
-        case Succeeded(result=result):
+        case JobSucceeded(result=result):
             return Restored(result)
-        case Broken(error=error):
+        case JobFailed(error=error):
             return RestoreFailed(error)
 
 
-def holds_back(state: Recovery) -> bool:
+def blocks_nodes(state: Recovery) -> bool:
     """Whether the nodes have to wait."""
     return not isinstance(state, NotRestoring)

@@ -1,23 +1,27 @@
-"""What the operator counts and times: `dledger_operator_*`; see docs/monitoring.md.
+"""The operator's metrics: `dledger_operator_*` and `dledger_backup_*`; see docs/monitoring.md.
 
-Labels are bounded by the groups. A group that is gone takes its series along.
+Labels are bounded by the number of groups; the series of a group that was deleted are removed.
+Filled by the reconcilers and loops, served by `__main__`.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from dledger_operator.api.spec import Json
-from dledger_operator.metrics.backup_metrics import BackupMetrics
+from dledger_operator.api.spec import BrokerGroup, Json
 
 _GROUP: Final = ("namespace", "group")
 _VALUES: Final = {"True": 1.0, "False": 0.0, "Unknown": -1.0}
 _WINDOW_S: Final = 60.0
 RUNAWAY_ROUNDS: Final = 300
-"""A group has about one round a second; more than this in a minute feed on themselves."""
+"""A group has about one round a second; with more than this in a minute its own writes wake it."""
 
 
 @dataclass(slots=True)
@@ -29,12 +33,73 @@ class _Pace:
     runaway: bool = False
 
     def count(self, now_s: float) -> None:
-        """Take a round; what one minute showed stands until the end of the next."""
+        """Count a round; a minute's result stays until the end of the next."""
         if now_s - self.since_s >= _WINDOW_S:
             self.runaway = self.rounds > RUNAWAY_ROUNDS
             self.since_s, self.rounds = now_s, 0
         self.rounds += 1
         self.runaway = self.runaway or self.rounds > RUNAWAY_ROUNDS
+
+
+class BackupMetrics:
+    """The metrics of backups, in the operator's registry.
+
+    Args:
+        registry: Theirs.
+        now_s: The time of day, in Unix seconds.
+    """
+
+    def __init__(
+        self, registry: CollectorRegistry, *, now_s: Callable[[], float] = time.time
+    ) -> None:
+        self._now_s = now_s
+        self._last_success = Gauge(
+            "dledger_backup_last_success_timestamp_seconds",
+            "When the newest backup was completed, in Unix seconds.",
+            _GROUP,
+            registry=registry,
+        )
+        self._age = Gauge(
+            "dledger_backup_age_seconds",
+            "Since the newest backup was completed; since the group was created if none was yet.",
+            _GROUP,
+            registry=registry,
+        )
+        self._failures = Counter(
+            "dledger_backup_failures_total",
+            "Backups that failed.",
+            _GROUP,
+            registry=registry,
+        )
+        self._shown: set[tuple[str, str]] = set()
+
+    def show(self, group: BrokerGroup, status: Json) -> None:
+        """Show a group that has backups, or a store for them."""
+        completed_at = (status.get("backup") or {}).get("completedAt")
+        if not completed_at and not group.spec.backup.store.url:
+            return
+        key = group.namespace, group.name
+        self._shown.add(key)
+        self._failures.labels(*key)
+        if completed_at:
+            self._last_success.labels(*key).set(_unix_s(completed_at))
+        since_s = _unix_s(completed_at or group.created_at)
+        self._age.labels(*key).set_function(partial(self._since, since_s))
+
+    def failed(self, namespace: str, group: str) -> None:
+        """Count a backup that failed, of a group that there is."""
+        self._shown.add((namespace, group))
+        self._failures.labels(namespace, group).inc()
+
+    def forget(self, namespace: str, group: str) -> None:
+        """Drop the series of a group that is gone."""
+        if (namespace, group) in self._shown:
+            self._shown.discard((namespace, group))
+            for metric in (self._last_success, self._age, self._failures):
+                metric.remove(namespace, group)
+
+    def _since(self, since_s: float) -> float:
+        return max(0.0, self._now_s() - since_s)
 
 
 class Metrics:
@@ -102,7 +167,7 @@ class Metrics:
         self.writes.labels(kind).inc()
 
     def reconciled(
-        self, namespace: str, group: str, *, started_s: float, ended_s: float, well: bool
+        self, namespace: str, group: str, *, started_s: float, ended_s: float, succeeded: bool
     ) -> bool:
         """Note one round of a group, in monotonic seconds, and whether it ended without an error.
 
@@ -112,7 +177,7 @@ class Metrics:
         key = namespace, group
         self.reconcile_seconds.observe(ended_s - started_s)
         self._rounds.labels(*key).inc()
-        self._errors.labels(*key).inc(0 if well else 1)
+        self._errors.labels(*key).inc(0 if succeeded else 1)
         pace = self._paces.setdefault(key, _Pace(ended_s))
         before = pace.runaway
         pace.count(ended_s)
@@ -137,3 +202,10 @@ class Metrics:
             self._condition.remove(namespace, group, kind)
         if kinds:
             self._replicas.remove(namespace, group)
+
+
+def _unix_s(text: str) -> float:
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return 0.0

@@ -1,6 +1,6 @@
-"""What was seen of a group, as frozen values: children, pods, volumes, and what the nodes say.
+"""What was observed of a group, as frozen values: children, pods, volumes, and nodes' statuses.
 
-Filled by the shell (`cluster.py`), taken by the pure functions. Nothing here does I/O.
+Filled by `reconcile` each round, taken by the pure functions. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from dledger.common.status import MemberStatus, NodeStatus
 from dledger_operator.api.brokerbackup import BrokerBackup
 from dledger_operator.api.spec import Manifest
-from dledger_operator.observed.work import Work
+from dledger_operator.observed.job_status import JobStatus
 
 Ref = tuple[str, str]
 """Kind and name of a child, such as ``("Service", "orders")``."""
@@ -33,8 +34,8 @@ class Pod:
         zone: Its zone label, where Kubernetes sets one (1.35 and later).
         revision: Which version of the StatefulSet's template it was made from.
         terminating: It is being deleted.
-        trouble: Why it does not run, in Kubernetes' words; empty when nothing is known.
-        too_old: The node's last words, if it ended because its image is older than what its group
+        trouble: Why it does not run, as Kubernetes puts it; empty if that is not known.
+        too_old: The node's last line, if it stopped because its image is older than what its group
             wrote; else empty.
     """
 
@@ -64,84 +65,18 @@ class Volume:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberView:
-    """A member as a node sees it; indexes only from the leader, a level of 0 is not known."""
-
-    id: str
-    name: str
-    role: str = "unknown"
-    match_index: int = 0
-    lag: int = 0
-    connected: bool = True
-    feature_level: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failover:
-    """The last change of leader, by node ids."""
-
-    from_id: str
-    to_id: str
-    term: int
-    cause: str
-    detected_ms: int
-    elected_ms: int
-    first_ack_ms: int
-    at_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeView:
-    """What one node says of itself.
-
-    Attributes:
-        node_id: Written when its disk was formatted.
-        group_id: Empty while it is unjoined.
-        role: ``unjoined``, ``learner``, ``follower``, ``candidate``, ``pre-candidate`` or
-            ``leader``.
-        leader_id: Whom it follows, or itself.
-        members: The membership it knows; empty while unjoined.
-        writes_refused_reason: Such as a full disk; empty when writes are taken.
-        recovered_to: The last index of a log that a backup left on its disk; 0 without one.
-        feature_level: What its version knows of the log.
-    """
-
-    node_id: str
-    group_id: str = ""
-    role: str = "unjoined"
-    term: int = 0
-    leader_id: str = ""
-    commit_index: int = 0
-    applied_index: int = 0
-    ready: bool = False
-    not_ready_reason: str = ""
-    members: tuple[MemberView, ...] = ()
-    last_failover: Failover | None = None
-    storage_used_bytes: int = 0
-    storage_capacity_bytes: int = 0
-    writes_refused_reason: str = ""
-    recovered_to: int = 0
-    feature_level: int = 0
-
-    @property
-    def joined(self) -> bool:
-        """Whether its volume carries a group id."""
-        return bool(self.group_id)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """Everything seen of one group at one time.
+    """Everything observed of one group in one round.
 
     Attributes:
         children: Manifests as the API has them, by kind and name.
         pods: Pods of the group, by name.
         volumes: Its claims, by name; they outlive the group.
-        nodes: What the nodes that answered say, by pod name.
+        nodes: The statuses of the nodes that answered, by pod name.
         disbelieved: Pods whose answer cannot be a node's, and why; they are not among *nodes*.
-        topics: Names of the topics there are; None when not asked.
-        refusals: What could not be done lately, and the answer: child or topic to sentence.
-        recovery: What the Job that restores the first volume amounts to; None without one.
+        topics: Names of the topics that exist; None if nobody was asked.
+        refusals: What failed lately and is not tried yet: child or topic to error.
+        recovery: The status of the Job that restores the first volume; None without one.
         backups: The BrokerBackups of the group.
         due: The time that a scheduled backup is to be made for now, RFC 3339; empty if none is.
     """
@@ -149,11 +84,11 @@ class Observed:
     children: Mapping[Ref, Manifest] = field(default_factory=dict)
     pods: Mapping[str, Pod] = field(default_factory=dict)
     volumes: Mapping[str, Volume] = field(default_factory=dict)
-    nodes: Mapping[str, NodeView] = field(default_factory=dict)
+    nodes: Mapping[str, NodeStatus] = field(default_factory=dict)
     disbelieved: Mapping[str, str] = field(default_factory=dict)
     topics: frozenset[str] | None = None
     refusals: Mapping[Ref, str] = field(default_factory=dict)
-    recovery: Work | None = None
+    recovery: JobStatus | None = None
     backups: tuple[BrokerBackup, ...] = ()
     due: str = ""
 
@@ -165,13 +100,18 @@ class Observed:
         return replace(self, nodes=own)
 
     @property
-    def leader(self) -> tuple[str, NodeView] | None:
-        """Pod name and words of the node that leads in the newest term, if one answers."""
+    def leader(self) -> tuple[str, NodeStatus] | None:
+        """Pod name and status of the node that leads in the newest term, if one answers."""
         leaders = [item for item in self.nodes.items() if item[1].role == "leader"]
         return max(leaders, key=lambda item: item[1].term, default=None)
 
     @property
-    def membership(self) -> tuple[MemberView, ...]:
+    def member_names(self) -> Mapping[str, str]:
+        """The name of each member, by its node id."""
+        return {str(row.member.id): row.member.name for row in self.membership}
+
+    @property
+    def membership(self) -> tuple[MemberStatus, ...]:
         """The members, as the leader or else the node with the newest term knows them."""
         if self.leader and self.leader[1].members:
             return self.leader[1].members

@@ -1,7 +1,7 @@
-"""Spec -> manifests of the children. Pure; `desired` lists them in the order they are applied.
+"""The manifests of a group's children. Pure; `desired` lists them in the order they are applied.
 
 Each carries the hash of its own desired form, so that a change of the spec shows as a difference
-even where a field only disappears.
+even if a field only disappears. Used by `reconcile`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from dledger_operator.api.policy import Policy, repository
 from dledger_operator.api.spec import BrokerGroup, Json, Manifest
-from dledger_operator.resources.budget import budget
 from dledger_operator.resources.common import hashed
-from dledger_operator.resources.config import config_map
+from dledger_operator.resources.configmap import config_map
 from dledger_operator.resources.networkpolicy import job_policy, network_policy
 from dledger_operator.resources.services import (
     client_service,
@@ -21,20 +20,20 @@ from dledger_operator.resources.services import (
     nodes_service,
     pod_service,
 )
-from dledger_operator.resources.statefulset import stateful_set
+from dledger_operator.resources.statefulset import budget, stateful_set
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
-    """What the operator itself was installed with.
+    """What the operator was installed with.
 
     Attributes:
         image: Image of the nodes when the spec names none.
         namespace: Where the operator runs; empty when it runs outside the cluster.
         spark_image: Image of backups and recoveries when the spec names none; may be empty.
         spark_node_selector: Labels of the machines that backups and recoveries run on.
-        policy: What groups may ask for, besides every version of these two images: a group may stay
-            with, or go back to, the one it runs.
+        policy: What groups may ask for, besides every version of these two images: a group may keep
+            the one it runs, or return to it.
     """
 
     image: str
@@ -44,7 +43,7 @@ class Platform:
     policy: Policy = field(default_factory=Policy)
 
     def group(self, body: Json) -> BrokerGroup:
-        """Return the API's object with our own values where it has none."""
+        """Return the API's object as a group, with our own values where it has none."""
         own = tuple(repository(image) for image in (self.image, self.spark_image) if image)
         return BrokerGroup.parse(
             body,
@@ -55,7 +54,7 @@ class Platform:
 
 
 def desired(group: BrokerGroup, platform: Platform) -> tuple[Manifest, ...]:
-    """Return every child of *group* as it should be."""
+    """Return every child of *group*."""
     config = config_map(group)
     manifests = (
         config,

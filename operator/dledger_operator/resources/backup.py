@@ -1,4 +1,7 @@
-"""The Job of a BrokerBackup: a Spark driver that reads the log from the nodes. Pure."""
+"""The BrokerBackup that a schedule makes, and the Job of any BrokerBackup. Pure.
+
+The Job is the pipeline, by itself or as a Spark driver, and reads the log from the nodes.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,20 @@ from typing import Final
 
 from dledger_operator.api import names, quantity
 from dledger_operator.api.brokerbackup import BrokerBackup
+from dledger_operator.api.schedule import unix_minute
 from dledger_operator.api.spec import BrokerGroup, Manifest, Store
-from dledger_operator.resources.common import owned_by
+from dledger_operator.resources.common import metadata, owned_by
 from dledger_operator.resources.pipeline import container, job_spec, pod_spec, verbatim
-from dledger_operator.resources.pods import RESTRICTED, worker_placement
+from dledger_operator.resources.pods import RESTRICTED, job_scheduling
 from dledger_operator.resources.spark import TEMPLATE_DIR, settings
 
 DEADLINE_S: Final = 6 * 3600
-"""A backup that takes longer fails, so that the next one is not kept waiting for ever."""
+"""A backup that takes longer fails, so that the next one can start. At the 85 MB/s that Amazon's
+guidelines count for one request to S3, one connection carries 1.8 TB in that time."""
 KEPT_S: Final = 24 * 3600
-"""Job and pods, with their logs, stay so long after the end."""
+"""Job and pods, with their logs, stay this long after the end: over a night."""
 EXECUTOR_BYTES: Final = 1 << 30
-"""Work that is worth one more executor."""
+"""Work that is worth one more executor: some 12 s at that rate, in which a pod has started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,14 +45,14 @@ def runs_locally(group: BrokerGroup, log: LogRange) -> bool:
 
 
 def job(backup: BrokerBackup, group: BrokerGroup, *, store: Store, log: LogRange) -> Manifest:
-    """Return the Job; the backup is its owner, the group's label tells whom to wake."""
+    """Return the Job; the backup owns it, and the group's label says which loop to wake."""
     local = runs_locally(group, log)
     executors = 0 if local else _executors(group, log)
     conf = settings(group, store=store, executors=executors)
     args = [*_args(backup, group, log), "--master", _master(group, local=local)]
     args += [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
     name = names.backup_job(backup.name)
-    labels = names.worker_labels(group.name, "backup")
+    labels = names.job_labels(group.name, "backup")
     pod = _local_pod(group, store, args) if local else _driver_pod(group, store, args, name)
     return {
         "apiVersion": "batch/v1",
@@ -57,6 +62,22 @@ def job(backup: BrokerBackup, group: BrokerGroup, *, store: Store, log: LogRange
             "ttlSecondsAfterFinished": KEPT_S,
             **job_spec({"metadata": {"labels": {**labels}}, "spec": pod}, deadline_s=DEADLINE_S),
         },
+    }
+
+
+def scheduled_backup(group: BrokerGroup, at: str) -> Manifest:
+    """Return the backup for a time of the schedule, RFC 3339; always of the same name.
+
+    It is deleted with the group; what it wrote to the store stays.
+    """
+    name = names.scheduled_backup(group.name, unix_minute(at))
+    described = metadata(group, name)
+    described["annotations"] = {names.SCHEDULED_ANNOTATION: at}
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.BACKUP_KIND,
+        "metadata": described,
+        "spec": {"group": group.name},
     }
 
 
@@ -82,7 +103,7 @@ def _executors(group: BrokerGroup, log: LogRange) -> int:
 
 
 def _local_pod(group: BrokerGroup, store: Store, args: list[str]) -> Manifest:
-    return pod_spec(container(group, store, args), RESTRICTED, **worker_placement(group))
+    return pod_spec(container(group, store, args), RESTRICTED, **job_scheduling(group))
 
 
 def _driver_pod(group: BrokerGroup, store: Store, args: list[str], config_map: str) -> Manifest:
@@ -99,5 +120,5 @@ def _driver_pod(group: BrokerGroup, store: Store, args: list[str], config_map: s
         volumes=[{"name": "template", "configMap": {"name": config_map}}],
         serviceAccountName=names.backup_access(group.uid),
         automountServiceAccountToken=True,
-        **worker_placement(group),
+        **job_scheduling(group),
     )

@@ -20,7 +20,7 @@ def metadata(group: BrokerGroup, name: str) -> Manifest:
 
 
 def owned_by(owner: BrokerGroup | BrokerBackup, name: str, labels: dict[str, str]) -> Manifest:
-    """Return the metadata of an object that goes with its *owner*."""
+    """Return the metadata of an object that is deleted with its *owner*."""
     return {
         "name": name,
         "namespace": owner.namespace,
@@ -39,7 +39,7 @@ def owned_by(owner: BrokerGroup | BrokerBackup, name: str, labels: dict[str, str
 
 
 def hashed(manifest: Manifest) -> Manifest:
-    """Return a manifest with its own hash, so that a field that goes shows as a difference."""
+    """Return a manifest with its own hash, so that a removed field shows as a difference."""
     metadata = manifest["metadata"]
     annotations = {**metadata.get("annotations", {}), names.HASH_ANNOTATION: digest(manifest)}
     return {**manifest, "metadata": {**metadata, "annotations": annotations}}

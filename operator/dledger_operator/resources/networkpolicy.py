@@ -1,6 +1,6 @@
 """The NetworkPolicies: who reaches nodes and the pods of Jobs, and whom nodes reach. Pure.
 
-The kubelet reaches every pod of its machine whatever a policy says, so that probes need no rule.
+The kubelet reaches the pods of its machine whatever a policy says, so probes need no rule.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def network_policy(group: BrokerGroup, *, operator_namespace: str) -> Manifest:
 
 
 def job_policy(group: BrokerGroup) -> Manifest:
-    """Return the policy that lets nobody connect to the pods of backups and recoveries."""
+    """Return the policy that closes the pods of backups and recoveries to all connections."""
     labels = names.selector(group.name)
     del labels[names.COMPONENT_LABEL]
     components = ["backup", "recovery"]
@@ -79,7 +79,7 @@ def _policy(
     ingress: list[Manifest] | None = None,
     egress: list[Manifest] | None = None,
 ) -> Manifest:
-    """Return a policy; without *ingress* nobody reaches its pods, without *egress* they do all."""
+    """Return a policy; no *ingress*: nobody reaches its pods; no *egress*: they reach all."""
     spec: Manifest = {"podSelector": selector, "policyTypes": ["Ingress"]}
     if ingress:
         spec["ingress"] = ingress
@@ -94,7 +94,7 @@ def _policy(
 
 
 def _rule(direction: str, peers: list[Manifest], *ports: int) -> Manifest:
-    """Return a rule; without *peers* it is for everybody."""
+    """Return a rule; without *peers* it is for everyone."""
     return {"ports": _ports("TCP", *ports), **({direction: peers} if peers else {})}
 
 
@@ -103,7 +103,7 @@ def _ports(protocol: str, *numbers: int) -> list[dict[str, Any]]:
 
 
 def _listed(peers: Iterable[Json], always: Iterable[Manifest] = ()) -> list[Manifest]:
-    """Return the spec's peers with those who always belong; nobody, if it names none."""
+    """Return the spec's peers and those that are always allowed; nothing, if it names none."""
     named = [dict(peer) for peer in peers]
     return [*named, *always] if named else []
 
@@ -113,7 +113,7 @@ def _nodes(group: BrokerGroup) -> Manifest:
 
 
 def _workers(group: BrokerGroup, component: str) -> Manifest:
-    return {"podSelector": {"matchLabels": names.worker_selector(group.name, component)}}
+    return {"podSelector": {"matchLabels": names.job_selector(group.name, component)}}
 
 
 def _operator(namespace: str) -> Manifest:

@@ -1,7 +1,7 @@
-"""What backup and recovery Jobs share: the pipeline's container, tried again a few times. Pure.
+"""What backup and recovery Jobs share: the pipeline's container, and how often it is tried. Pure.
 
-The pipeline writes its result, or its error, where Kubernetes takes a container's termination
-message from; `work.py` reads it.
+The pipeline writes its result, or its error, to the file that becomes the container's termination
+message; `job_status` reads it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 REGION: Final = "AWS_REGION"
 """Keys of a store's Secret and names of the pipeline's variables; the region may be missing."""
 MANIFEST_KEY: Final = "DLEDGER_MANIFEST_KEY"
-"""Another that may be missing. For drivers only: executors read and write no manifest."""
+"""May be missing as well. For drivers only: executors read and write no manifest."""
 
 TRIES: Final = 3
+"""Enough for a store that is down for a minute; each try waits longer (10 s, 20 s: Kubernetes)."""
 USAGE_EXIT_CODE: Final = 2
-"""The pipeline was called wrongly: no further try will help."""
+"""Wrong usage of the pipeline: another try would not help."""
 
 _RESULT_FILE: Final = "/dev/termination-log"
 _MIB: Final = 1 << 20
@@ -108,10 +109,10 @@ def store_args(store: Store) -> list[str]:
 
 
 def verbatim(text: str) -> str:
-    """Return a text such that a container gets it as it is.
+    """Return a text escaped so that a container gets it unchanged.
 
-    In a container's arguments Kubernetes puts the value of a variable for ``$(NAME)``, that of a
-    Secret's key too, and a dollar sign for two. What is not our own word goes through here.
+    In a container's arguments Kubernetes replaces ``$(NAME)`` by the value of a variable, a
+    Secret's key among them, and two dollar signs by one. Texts of a spec go through here.
     """
     return text.replace("$", "$$")
 
@@ -128,7 +129,7 @@ def credentials(store: Store) -> list[Manifest]:
 
 
 def heap_mib(group: BrokerGroup) -> int:
-    """Return the JVM's part of a container's memory, in MiB; the rest is Python's and Arrow's."""
+    """Return the JVM's part of a container's memory, in MiB; Python and Arrow have the rest."""
     return max(_LEAST_HEAP_MIB, memory_mib(group) * 3 // 8)
 
 

@@ -1,4 +1,8 @@
-"""What all pods of a group share: restricted security, a temporary directory, a place. Pure."""
+"""What all pods of a group share: security, a temporary directory, scheduling. Pure.
+
+`RESTRICTED` and `CONTAINER_SECURITY` are the Pod Security Standard "restricted", with a read-only
+root file system.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from dledger_operator.api import names
 from dledger_operator.api.spec import BrokerGroup, Manifest
 
 _USER: Final = 10001
+"""The operator's own Deployment has it, too; above 10000, so that it is no user of the machine."""
 RESTRICTED: Final[dict[str, Any]] = {
     "runAsNonRoot": True,
     "runAsUser": _USER,
@@ -27,11 +32,11 @@ TMP_MOUNT: Final[dict[str, Any]] = {"name": "tmp", "mountPath": TMP_DIR}
 
 
 def pod_security(group: BrokerGroup) -> Manifest:
-    """Return the security context of pods that use a node's volume: all the same user."""
+    """Return the security context of pods that use a node's volume, all as the same user."""
     return {**RESTRICTED, **group.spec.security_context}
 
 
-def placement(group: BrokerGroup) -> Manifest:
+def scheduling(group: BrokerGroup) -> Manifest:
     """Return where pods that use a node's volume may run, as the spec says."""
     spec = group.spec
     optional = {
@@ -46,8 +51,8 @@ def placement(group: BrokerGroup) -> Manifest:
     }
 
 
-def worker_placement(group: BrokerGroup) -> Manifest:
-    """Return where drivers and executors may run, and what their image is pulled with."""
+def job_scheduling(group: BrokerGroup) -> Manifest:
+    """Return where drivers and executors may run, and the Secrets to pull their image with."""
     optional = {
         "imagePullSecrets": pull_secrets(group),
         "nodeSelector": dict(group.spark_node_selector),
@@ -74,7 +79,7 @@ def from_secret(name: str, secret: str, *, optional: bool = False) -> Manifest:
 
 
 def _apart(group: BrokerGroup) -> Manifest:
-    """Prefer one node of the group a machine; a preference, so that one machine can run all."""
+    """Prefer one node of the group on a machine; not a rule, so that one machine can run all."""
     term = {
         "labelSelector": {"matchLabels": names.selector(group.name)},
         "topologyKey": "kubernetes.io/hostname",

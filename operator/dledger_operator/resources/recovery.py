@@ -1,4 +1,4 @@
-"""What restores the first volume of a group from a backup, before there are nodes. Pure."""
+"""The claim and the Job that restore a group's first volume before it has nodes. Pure."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from typing import Final
 from dledger_operator.api import names
 from dledger_operator.api.spec import BrokerGroup, Manifest
 from dledger_operator.resources.common import owned_by
-from dledger_operator.resources.config import DATA_DIR
+from dledger_operator.resources.configmap import DATA_DIR
 from dledger_operator.resources.pipeline import container, job_spec, pod_spec, verbatim
-from dledger_operator.resources.pods import placement, pod_security
+from dledger_operator.resources.pods import pod_security, scheduling
 from dledger_operator.resources.statefulset import claim_template
 
 DEADLINE_S: Final = 24 * 3600
+"""Longer than a backup's: a group waits for it, and starting again would begin from nothing."""
 PENDING: Final = "pending"
 DONE: Final = "done"
-"""Values of the annotation on the claim: what is on it does not count, or is the group's."""
+"""Values of the claim's annotation: a restore is under way, or its contents are the group's."""
 
 
 def recovery_claim(group: BrokerGroup) -> Manifest:
     """Return the volume claim of the first replica, as the StatefulSet would make it.
 
-    It has no owner, like those. The mark tells a volume that is being restored from one that an
-    earlier group left, which is never restored over.
+    It has no owner, like those. The mark distinguishes a volume that is being restored from one
+    that an earlier group left, which is never overwritten.
     """
     template = claim_template(group)
     return {
@@ -39,18 +40,18 @@ def recovery_claim(group: BrokerGroup) -> Manifest:
 
 
 def recovery_job(group: BrokerGroup) -> Manifest:
-    """Return the Job that restores it; its pod goes where the first node may go, as its user."""
+    """Return the Job that restores it; its pod is scheduled like the first node, as its user."""
     recovery = group.spec.bootstrap.recovery
     node = f"{group.name}/{names.pod(group.name, 0)}"
     args = ["restore", *_source(group), "--data", DATA_DIR, "--name", node]
     mount = {"name": "data", "mountPath": DATA_DIR}
     claim = {"claimName": names.claim(group.name, 0)}
-    labels = names.worker_labels(group.name, "recovery")
+    labels = names.job_labels(group.name, "recovery")
     pod = pod_spec(
         container(group, recovery.store, args, mounts=[mount]),
         pod_security(group),
         volumes=[{"name": "data", "persistentVolumeClaim": claim}],
-        **_place(group),
+        **_scheduling(group),
     )
     return {
         "apiVersion": "batch/v1",
@@ -60,11 +61,11 @@ def recovery_job(group: BrokerGroup) -> Manifest:
     }
 
 
-def _place(group: BrokerGroup) -> Manifest:
-    """Return where the pod may run: where the node may, and Spark's image is."""
-    place = placement(group)
-    selector = {**place.pop("nodeSelector", {}), **group.spark_node_selector}
-    return {**place, **({"nodeSelector": selector} if selector else {})}
+def _scheduling(group: BrokerGroup) -> Manifest:
+    """Return where the pod may run: where the node may, among machines for Spark's image."""
+    of_node = scheduling(group)
+    selector = {**of_node.pop("nodeSelector", {}), **group.spark_node_selector}
+    return {**of_node, **({"nodeSelector": selector} if selector else {})}
 
 
 def _source(group: BrokerGroup) -> list[str]:

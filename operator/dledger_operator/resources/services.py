@@ -42,7 +42,7 @@ def nodes_service(group: BrokerGroup) -> Manifest:
 def pod_service(group: BrokerGroup, ordinal: int) -> Manifest:
     """Return the Service of one replica, ready or not: the address that routes tell clients.
 
-    A pod that is made anew has another address, but SDKs stay with those they were told.
+    A pod that is replaced gets another address, but SDKs keep using those that routes gave them.
     """
     selector = {
         **names.selector(group.name),

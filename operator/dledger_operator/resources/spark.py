@@ -1,8 +1,8 @@
-"""What a Spark driver with executor pods needs beside its Job: rights and a pod template. Pure.
+"""What a Spark driver with executor pods needs besides its Job: rights and a pod template. Pure.
 
-The driver may do with pods of its namespace what Spark does, and nothing else: what Spark would do
-with ConfigMaps, Services and claims is turned off. Executors and everything else have no rights.
-What the rights are is the chart's to say: its Role for drivers is bound here (docs/adr/0022).
+The driver may do with pods of its namespace what Spark does, and nothing else: Spark's use of
+ConfigMaps, Services and claims is turned off. Executors have no rights. The chart's Role for
+drivers has the rights and is bound here (docs/adr/0022).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dledger_operator.resources.pods import (
     TMP_MOUNT,
     TMP_VOLUME,
     from_secret,
-    worker_placement,
+    job_scheduling,
 )
 
 TEMPLATE_DIR: Final = "/etc/dledger-spark"
@@ -61,7 +61,7 @@ def executor_template(backup: BrokerBackup, group: BrokerGroup, *, store: Store)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": owned_by(backup, name, names.worker_labels(group.name, "backup")),
+        "metadata": owned_by(backup, name, names.job_labels(group.name, "backup")),
         "immutable": True,
         "data": {_TEMPLATE: json.dumps(pod, indent=1, sort_keys=True)},
     }
@@ -99,7 +99,7 @@ def _executors(group: BrokerGroup, store: Store, count: int, heap: int) -> dict[
         "spark.kubernetes.container.image.pullPolicy": "IfNotPresent",
         "spark.kubernetes.driver.pod.name": "$(POD_NAME)",
         "spark.kubernetes.executor.podTemplateFile": f"{TEMPLATE_DIR}/{_TEMPLATE}",
-        # What would take rights on ConfigMaps, Services and claims.
+        # These would take rights on ConfigMaps, Services and claims.
         "spark.kubernetes.executor.disableConfigMap": "true",
         "spark.kubernetes.driver.service.deleteOnTermination": "false",
         "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
@@ -122,8 +122,8 @@ def _executor(group: BrokerGroup, store: Store) -> dict[str, Any]:
         "volumeMounts": [TMP_MOUNT],
     }
     return {
-        # Not the label of what the operator watches: executors are Spark's.
-        "metadata": {"labels": names.worker_selector(group.name, "backup")},
+        # Without the label of what the operator watches: Spark looks after executors.
+        "metadata": {"labels": names.job_selector(group.name, "backup")},
         "spec": {
             "serviceAccountName": names.backup_access(group.uid),
             "automountServiceAccountToken": False,
@@ -131,6 +131,6 @@ def _executor(group: BrokerGroup, store: Store) -> dict[str, Any]:
             "securityContext": RESTRICTED,
             "containers": [container],
             "volumes": [TMP_VOLUME],
-            **worker_placement(group),
+            **job_scheduling(group),
         },
     }

@@ -1,7 +1,8 @@
-"""The StatefulSet of a group: one pod and one volume a replica. Pure.
+"""The StatefulSet of a group, one pod and one volume a replica, and its disruption budget. Pure.
 
-Kubernetes never restarts a pod because the template changed (OnDelete), starts all at once
-(Parallel), and keeps the volumes whatever happens to the StatefulSet.
+Kubernetes never restarts a pod because the template changed (OnDelete), since only the operator
+could tell which node leads; starts all at once (Parallel), since a group is founded by all; and
+keeps the volumes whatever happens to the StatefulSet.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from typing import Final
 from dledger_operator.api import names
 from dledger_operator.api.spec import BrokerGroup, Manifest
 from dledger_operator.resources.common import digest, metadata
-from dledger_operator.resources.config import CONFIG_DIR, DATA_DIR, GROUP_ID_KEY
+from dledger_operator.resources.configmap import CONFIG_DIR, DATA_DIR, GROUP_ID_KEY
 from dledger_operator.resources.pods import (
     CONTAINER_SECURITY,
     TMP_MOUNT,
     TMP_VOLUME,
     from_pod,
-    placement,
     pod_security,
+    scheduling,
 )
 
 _RETAIN: Final = {"whenDeleted": "Retain", "whenScaled": "Retain"}
@@ -43,6 +44,23 @@ def stateful_set(group: BrokerGroup, *, default_image: str, config: Mapping[str,
                 "spec": _pod_spec(group, default_image),
             },
             "volumeClaimTemplates": [claim_template(group)],
+        },
+    }
+
+
+def budget(group: BrokerGroup) -> Manifest:
+    """Return the budget.
+
+    A pod that is not ready counts as disrupted, so a second one is not evicted while one is down.
+    A group of one allows its only pod to be evicted: else its machine could never be drained.
+    """
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": metadata(group, group.name),
+        "spec": {
+            "maxUnavailable": 1,
+            "selector": {"matchLabels": names.selector(group.name)},
         },
     }
 
@@ -71,7 +89,7 @@ def _pod_spec(group: BrokerGroup, default_image: str) -> Manifest:
             {"name": "config", "configMap": {"name": names.config_map(group.name)}},
             TMP_VOLUME,
         ],
-        **placement(group),
+        **scheduling(group),
         **named,
     }
 
@@ -108,13 +126,14 @@ def _container(group: BrokerGroup, default_image: str) -> Manifest:
                 ("http", names.HTTP_PORT),
             )
         ],
-        # Recovery of a long log may take minutes; a node that hangs afterwards is restarted.
+        # Recovering a long log may take minutes (5 here; 10 GiB take 2 s), so liveness, which
+        # restarts a node that hangs for 30 s, begins after that.
         "startupProbe": _probe("/livez", period_s=2, timeout_s=2, failures=150),
         "livenessProbe": _probe("/livez", period_s=5, timeout_s=5, failures=6),
         "readinessProbe": _probe("/readyz", period_s=2, timeout_s=2, failures=2),
         **({"resources": dict(group.spec.resources)} if group.spec.resources else {}),
         "securityContext": CONTAINER_SECURITY,
-        # A node that has to be acted on says why in its last line; an Event tells it.
+        # The last line of a node that gave up says why; conditions and Events show it.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": "data", "mountPath": DATA_DIR},
@@ -143,7 +162,7 @@ def _over_zones(group: BrokerGroup) -> Manifest:
 
 
 def claim_template(group: BrokerGroup) -> Manifest:
-    """Return what the claim of each replica is made from."""
+    """Return the template of each replica's volume claim."""
     storage = group.spec.storage
     chosen = {"storageClassName": storage.storage_class_name} if storage.storage_class_name else {}
     return {

@@ -1,6 +1,6 @@
-"""What a group's backups amount to: the part of its status, and the condition BackupReady. Pure.
+"""A group's backups in its status, and the condition BackupReady. Pure; used by the group's status.
 
-What is recorded stays when BrokerBackups are deleted: the objects in the store do.
+What was recorded stays when BrokerBackups are deleted, since the objects in the store stay.
 """
 
 from __future__ import annotations
@@ -43,13 +43,14 @@ def backup_ready(group: BrokerGroup, observed: Observed) -> tuple[str, Reason, s
     if "completedAt" in recorded:
         message = f"{recorded['name']}, {recorded['completedAt']}: up to {recorded['lastIndex']}"
         return "True", Reason.BACKUP_COMPLETED, message
-    if not group.spec.backup.store.url and not observed.backups:
+    stores = [group.spec.backup.store, *(backup.spec.store for backup in observed.backups)]
+    if not any(store.url for store in stores) and not any(b.finished for b in observed.backups):
         return "Unknown", Reason.BACKUP_NOT_CONFIGURED, "spec.backup.store is empty"
     return "False", Reason.NO_BACKUP_YET, "no backup of this group was completed yet"
 
 
 def _finished(group: BrokerGroup, observed: Observed) -> list[BrokerBackup]:
-    """Return the finished backups of this very group: an earlier one may have had its name."""
+    """Return the finished backups of this group; an earlier group may have had the same name."""
     return [
         backup
         for backup in observed.backups

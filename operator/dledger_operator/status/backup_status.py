@@ -1,4 +1,4 @@
-"""Sight -> status of a BrokerBackup, and which Events that is worth. Pure."""
+"""The status of a BrokerBackup, and the Events that a change of it is worth. Pure."""
 
 from __future__ import annotations
 
@@ -9,46 +9,51 @@ from dledger_operator.api import names
 from dledger_operator.api.brokerbackup import COMPLETED, FAILED, PENDING, RUNNING, BrokerBackup
 from dledger_operator.api.reasons import EventReason, Reason
 from dledger_operator.api.spec import Json, Manifest
-from dledger_operator.decisions.backups import Sight, obstacle
-from dledger_operator.observed.work import Broken, Succeeded, Working
+from dledger_operator.decisions.backups import BackupObserved, blocked_reason
+from dledger_operator.observed.job_status import JobFailed, JobRunning, JobSucceeded
 from dledger_operator.status.status import Event, dated
 
 CONDITION: Final = "Complete"
+_NEEDS_SOMEONE: Final = (Reason.GROUP_MISSING, Reason.GROUP_SPEC_INVALID, Reason.NO_STORE)
+"""Why a backup waits that no time will change: whoever made it should see an Event."""
 
 _NUMBERS: Final = ("term", "records", "bytes", "objectBytes", "objects", "newObjects")
 _TEXTS: Final = ("groupId", "manifest")
 _LONGEST: Final = 1024
 _GREATEST: Final = (1 << 63) - 1
-"""What does not fit the CRD would have the API server refuse the whole status, for ever."""
-_Told = tuple[str, str, Reason, str]
+"""The CRD's bounds: if one value exceeded them, the API server would refuse the whole status, each
+time."""
+_Row = tuple[str, str, Reason, str]
 """Phase, status of the condition, reason and message."""
 
 
-def backup_status(backup: BrokerBackup, sight: Sight, *, now: str) -> Manifest:
-    """Return the whole status, as it is to be applied; a final one is never changed.
+def backup_status(backup: BrokerBackup, observed: BackupObserved, *, now: str) -> Manifest:
+    """Return the whole status to be applied; a final one is never changed.
 
     Args:
         backup: What is wanted, with the status recorded before.
-        sight: What is there.
+        observed: What was observed of it.
         now: RFC 3339; the transition time of the condition if it changes.
     """
     if backup.finished:
         return dict(backup.status)
-    phase, said, reason, message = _told(backup, sight)
-    row = {"type": CONDITION, "status": said, "reason": str(reason), "message": message}
+    phase, condition, reason, message = _row(backup, observed)
+    row = {"type": CONDITION, "status": condition, "reason": str(reason), "message": message}
     return {
         "observedGeneration": backup.generation,
         "phase": phase,
         "message": message,
         "conditions": dated(backup.status, [row], now=now, generation=backup.generation),
-        **_of_job(backup, sight, now=now),
-        **(_of_result(sight.work.result) if isinstance(sight.work, Succeeded) else {}),
+        **_of_job(backup, observed, now=now),
+        **(_of_result(observed.job.result) if isinstance(observed.job, JobSucceeded) else {}),
     }
 
 
 def backup_events(before: Json, after: Json) -> Iterator[Event]:
-    """Yield an Event for each turn that the status took."""
+    """Yield an Event for each change of the status that people should see."""
     was, now, message = before.get("phase"), after["phase"], str(after["message"])
+    if now == PENDING and _reason(after) in _NEEDS_SOMEONE and _reason(before) != _reason(after):
+        yield Event(EventReason.BACKUP_BLOCKED, message, warning=True)
     if was == now:
         return
     if now == RUNNING:
@@ -59,20 +64,25 @@ def backup_events(before: Json, after: Json) -> Iterator[Event]:
         yield Event(EventReason.BACKUP_FAILED, message, warning=True)
 
 
+def _reason(status: Json) -> str:
+    rows = status.get("conditions") or [{}]
+    return str(rows[0].get("reason", ""))
+
+
 def changed(before: Json, after: Json) -> bool:
     """Whether a status has to be written."""
     return dict(before) != after
 
 
-def _told(backup: BrokerBackup, sight: Sight) -> _Told:
-    match sight.work:
-        case Succeeded(result=result):
+def _row(backup: BrokerBackup, observed: BackupObserved) -> _Row:
+    match observed.job:
+        case JobSucceeded(result=result):
             return COMPLETED, "True", Reason.BACKUP_COMPLETED, _sentence(_of_result(result))
-        case Broken(error=error):
+        case JobFailed(error=error):
             return FAILED, "False", Reason.BACKUP_FAILED, error
-        case Working(note=note):
+        case JobRunning(note=note):
             return RUNNING, "Unknown", Reason.BACKUP_RUNNING, note or "the log is being copied"
-    held = obstacle(backup, sight)
+    held = blocked_reason(backup, observed)
     if held is None:
         return PENDING, "Unknown", Reason.CREATING, "the Job is being created"
     if held.final:
@@ -80,19 +90,19 @@ def _told(backup: BrokerBackup, sight: Sight) -> _Told:
     return PENDING, "Unknown", held.reason, held.message
 
 
-def _of_job(backup: BrokerBackup, sight: Sight, *, now: str) -> Manifest:
-    if sight.work is None:
+def _of_job(backup: BrokerBackup, observed: BackupObserved, *, now: str) -> Manifest:
+    if observed.job is None:
         return {}
     found: Manifest = {"job": names.backup_job(backup.name)}
-    if sight.work.started_at:
-        found["startedAt"] = sight.work.started_at
-    if isinstance(sight.work, Succeeded | Broken):
-        found["completedAt"] = sight.work.ended_at or now
+    if observed.job.started_at:
+        found["startedAt"] = observed.job.started_at
+    if isinstance(observed.job, JobSucceeded | JobFailed):
+        found["completedAt"] = observed.job.ended_at or now
     return found
 
 
 def _of_result(result: Json) -> Manifest:
-    """Return what the pipeline told, as far as it is of the right kind."""
+    """Return the pipeline's result, as far as its fields have the right types."""
     found: Manifest = {key: _number(result.get(key)) for key in _NUMBERS}
     found |= {key: str(result.get(key) or "")[:_LONGEST] for key in _TEXTS}
     found["range"] = {

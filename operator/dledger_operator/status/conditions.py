@@ -1,4 +1,7 @@
-"""Observed -> conditions: each one function, each reason from the catalogue. Pure."""
+"""The conditions of a BrokerGroup, one function each. Pure; used by `status`.
+
+The reasons are those of `api/reasons.py`; docs/operator.md explains them.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +11,23 @@ from dataclasses import dataclass
 from dledger_operator.api import names
 from dledger_operator.api.reasons import Reason
 from dledger_operator.api.spec import BrokerGroup, Manifest
-from dledger_operator.decisions.checks import Problem, problems, verdict
-from dledger_operator.decisions.founding import (
+from dledger_operator.decisions.bootstrap_state import (
+    Bootstrapped,
+    BootstrapState,
     Cloned,
     Empty,
-    Founded,
-    Founding,
     Inconsistent,
     Lost,
     NotRestored,
     Waiting,
-    founding,
+    bootstrap_state,
 )
+from dledger_operator.decisions.checks import Problem, problems, verdict
 from dledger_operator.decisions.recovery import (
     Recovery,
     RestoreFailed,
     Restoring,
-    holds_back,
+    blocks_nodes,
     recovery,
 )
 from dledger_operator.observed.observed import Observed
@@ -36,11 +39,11 @@ Finding = tuple[str, Reason, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Facts:
-    """What every condition is drawn from, worked out once."""
+    """What the conditions are derived from, computed once."""
 
     group: BrokerGroup
     observed: Observed
-    founding: Founding
+    bootstrap: BootstrapState
     recovery: Recovery
     problems: tuple[Problem, ...]
 
@@ -50,7 +53,7 @@ def conditions(group: BrokerGroup, observed: Observed) -> list[Manifest]:
     facts = _Facts(
         group=group,
         observed=observed,
-        founding=founding(group, observed),
+        bootstrap=bootstrap_state(group, observed),
         recovery=recovery(group, observed),
         problems=problems(group, observed),
     )
@@ -72,7 +75,7 @@ def conditions(group: BrokerGroup, observed: Observed) -> list[Manifest]:
 
 def _available(facts: _Facts) -> Finding:
     observed = facts.observed
-    if isinstance(facts.founding, Lost):
+    if isinstance(facts.bootstrap, Lost):
         return "False", Reason.ALL_DISKS_EMPTY, "every disk is empty although the group was founded"
     if not observed.nodes and any(pod.ready for pod in observed.pods.values()):
         return "Unknown", Reason.NODES_UNREACHABLE, "no pod answers the operator's Status calls"
@@ -81,7 +84,7 @@ def _available(facts: _Facts) -> Finding:
         if refused:
             return "False", Reason.WRITES_REFUSED, f"{leader} refuses writes: {refused}"
         return "True", Reason.LEADER_ELECTED, f"{leader} leads and a majority follows it"
-    if not facts.group.founded:
+    if not facts.group.bootstrapped:
         return "False", Reason.WAITING_FOR_NODES, _waiting_sentence(facts)
     return "False", Reason.NO_LEADER, _leaderless_sentence(facts)
 
@@ -89,21 +92,20 @@ def _available(facts: _Facts) -> Finding:
 def _followed_leader(facts: _Facts) -> str:
     """Return the leader's name if a majority of the members, itself included, names it."""
     observed = facts.observed
-    joined = [node for node in observed.nodes.values() if node.joined and node.leader_id]
+    joined = [node for node in observed.nodes.values() if node.group_id and node.leader_id]
     term = max((node.term for node in joined), default=0)
     newest = [node.leader_id for node in joined if node.term == term]
     for leader_id in set(newest):
         members = len(observed.membership) or facts.group.spec.replicas
         if 2 * newest.count(leader_id) > members:
-            by_id = {member.id: member.name for member in observed.membership}
-            return by_id.get(leader_id, leader_id)
+            return observed.member_names.get(leader_id, leader_id)
     return ""
 
 
 def _waiting_sentence(facts: _Facts) -> str:
-    if holds_back(facts.recovery):
+    if blocks_nodes(facts.recovery):
         return "not founded yet: " + _recovery_sentence(facts)
-    match facts.founding:
+    match facts.bootstrap:
         case Waiting(missing):
             return "not founded yet: no answer from " + _pods(facts, missing)
         case Empty():
@@ -142,13 +144,13 @@ def _ready(facts: _Facts) -> Finding:
 
 def _progressing(facts: _Facts) -> Finding:
     held_up = facts.problems or facts.observed.refusals or isinstance(facts.recovery, RestoreFailed)
-    if held_up or isinstance(facts.founding, Inconsistent | Lost | Cloned | NotRestored):
+    if held_up or isinstance(facts.bootstrap, Inconsistent | Lost | Cloned | NotRestored):
         return "False", Reason.BLOCKED, "see SpecValid, Degraded and GroupIDConsistent"
-    if holds_back(facts.recovery):
+    if blocks_nodes(facts.recovery):
         return "True", Reason.RECOVERING, _recovery_sentence(facts)
     if absent := _absent(facts):
         return "True", Reason.CREATING, "to be created: " + ", ".join(absent)
-    if not facts.group.founded and not _followed_leader(facts):
+    if not facts.group.bootstrapped and not _followed_leader(facts):
         return "True", Reason.FOUNDING, _waiting_sentence(facts)
     return _settling(facts) or ("False", Reason.COMPLETE, "all that the spec asks for was made")
 
@@ -161,8 +163,8 @@ def _absent(facts: _Facts) -> list[str]:
 
 
 def _settling(facts: _Facts) -> Finding | None:
-    if isinstance(facts.founding, Founded) and facts.founding.joining:
-        return "True", Reason.JOINING, "joining: " + ", ".join(facts.founding.joining)
+    if isinstance(facts.bootstrap, Bootstrapped) and facts.bootstrap.joining:
+        return "True", Reason.JOINING, "joining: " + ", ".join(facts.bootstrap.joining)
     if old := _older_template(facts):
         sentence = "run an older template; delete them one at a time, the leader last"
         return "True", Reason.RESTART_PENDING, f"{', '.join(old)} {sentence}"
@@ -199,14 +201,14 @@ def _degraded(facts: _Facts) -> Finding:
 
 
 def _broken_founding(facts: _Facts) -> Finding | None:
-    match facts.founding:
+    match facts.bootstrap:
         case Lost():
             return "True", Reason.ALL_DISKS_EMPTY, "every disk is empty; nothing is founded again"
         case NotRestored(restored):
             return "True", Reason.NOT_RESTORED, _unrestored_sentence(facts, restored)
         case Cloned(pods):
             return "True", Reason.DUPLICATE_NODE_ID, f"one node id on {', '.join(pods)}"
-        case Founded(replaced=replaced) if replaced:
+        case Bootstrapped(replaced=replaced) if replaced:
             return (
                 "True",
                 Reason.MEMBER_REPLACED_BY_EMPTY_DISK,
@@ -216,7 +218,7 @@ def _broken_founding(facts: _Facts) -> Finding | None:
 
 
 def _bad_pods(facts: _Facts) -> Finding | None:
-    """Return what is wrong with what runs in pods."""
+    """Return what is wrong with the programs in the pods."""
     too_old = {name: pod.too_old for name, pod in facts.observed.pods.items() if pod.too_old}
     if too_old:
         return "True", Reason.MEMBER_TOO_OLD, _each(too_old)
@@ -237,22 +239,22 @@ def _unrestored_sentence(facts: _Facts, restored: Sequence[str]) -> str:
 
 def _not_connected(facts: _Facts) -> list[str]:
     leader = facts.observed.leader
-    joining = facts.founding.joining if isinstance(facts.founding, Founded) else ()
+    joining = facts.bootstrap.joining if isinstance(facts.bootstrap, Bootstrapped) else ()
     if leader is None:
         return []
-    members = leader[1].members
-    return [m.name for m in members if not m.connected and m.name not in (leader[0], *joining)]
+    apart = [row.member.name for row in leader[1].members if not row.connected]
+    return [name for name in apart if name not in (leader[0], *joining)]
 
 
 def _group_id_consistent(facts: _Facts) -> Finding:
-    match facts.founding:
+    match facts.bootstrap:
         case Inconsistent(ids):
             rows = ", ".join(f"{pod} carries {group_id}" for pod, group_id in sorted(ids.items()))
             recorded = facts.group.group_id or "no id"
             return "False", Reason.GROUP_ID_MISMATCH, f"the status records {recorded}; {rows}"
-        case Founded():
+        case Bootstrapped():
             return "True", Reason.ONE_GROUP_ID, f"every volume carries {facts.group.group_id}"
-        case _ if facts.group.founded:
+        case _ if facts.group.bootstrapped:
             return "Unknown", Reason.NODES_UNREACHABLE, "no node answers"
         case _:
             return "Unknown", Reason.NOT_FOUNDED, "no volume is known to carry the group's id"

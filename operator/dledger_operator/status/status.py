@@ -1,4 +1,4 @@
-"""Observed -> status: what the BrokerGroup's status says, and which Events that is worth. Pure."""
+"""The status of a BrokerGroup, and the Events that a change of it is worth. Pure."""
 
 from __future__ import annotations
 
@@ -7,18 +7,23 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from dledger.common.status import FailoverRecord, MemberStatus, NodeStatus
 from dledger_operator.api import names
 from dledger_operator.api.reasons import EventReason
 from dledger_operator.api.spec import BrokerGroup, Json, Manifest
-from dledger_operator.observed.observed import Failover, MemberView, NodeView, Observed
+from dledger_operator.observed.observed import Observed
 from dledger_operator.status.backup_history import last_backup
 from dledger_operator.status.conditions import conditions
 
 VOLATILE_S: Final = 15.0
-"""Counters alone are written at most this often."""
+"""If only counters changed, the status is written at most this often: a busy group's move each
+second, and each write goes to etcd and to everyone who watches."""
 
 _PLANNED: Final = frozenset({"Bootstrap", "Transfer"})
 """Causes of a change of leader by which no leader was lost."""
+
+_LATEST_MS: Final = 253402300799000
+"""The last second of the year 9999, after which RFC 3339 has no times."""
 
 _COUNTERS: Final = frozenset({"commitIndex", "matchIndex", "lag", "storage"})
 
@@ -33,7 +38,7 @@ class Event:
 
 
 def status(group: BrokerGroup, observed: Observed, *, now: str) -> Manifest:
-    """Return the whole status, as it is to be applied.
+    """Return the whole status to be applied.
 
     Args:
         group: What is wanted, with the status recorded before.
@@ -66,7 +71,7 @@ def status(group: BrokerGroup, observed: Observed, *, now: str) -> Manifest:
 
 
 def worth_writing(before: Json, after: Json, *, since_write_s: float) -> bool:
-    """Whether *after* should be written: at once if it tells something new, counters rarely."""
+    """Whether *after* should be written: at once if it is news, counters rarely."""
     old, new = _canonical(before), _canonical(after)
     if old == new:
         return False
@@ -74,7 +79,7 @@ def worth_writing(before: Json, after: Json, *, since_write_s: float) -> bool:
 
 
 def events(before: Json, after: Json) -> Iterator[Event]:
-    """Yield an Event for each turn that the status took."""
+    """Yield an Event for each change of the status that people should see."""
     if before.get("term") and before["term"] != after["term"]:
         yield Event(EventReason.LEADER_CHANGED, _leader_sentence(after))
     if _turned(before, after, "SpecValid", "False", by=("status", "message")):
@@ -91,7 +96,7 @@ def events(before: Json, after: Json) -> Iterator[Event]:
 
 
 def dated(before: Json, rows: list[Manifest], *, now: str, generation: int) -> list[Manifest]:
-    """Give each condition its transition time: the one from *before* unless its status turned."""
+    """Give each condition its transition time: the one from *before* unless its status changed."""
     for row in rows:
         old = _condition(before, row["type"])
         kept = old and old["status"] == row["status"]
@@ -117,19 +122,19 @@ def _leadership(group: BrokerGroup, observed: Observed) -> tuple[int, str]:
 
 
 def _members(group: BrokerGroup, observed: Observed) -> list[Manifest]:
-    """Return a row for each member and pod; what is not known now stays as it was recorded."""
-    known = {member.name: member for member in observed.membership}
+    """Return a row for each member and pod; what is unknown now keeps its recorded value."""
+    known = {row.member.name: row for row in observed.membership}
     recorded = {member["name"]: member for member in group.status.get("members") or []}
     everyone = sorted({*(known or recorded), *observed.pods})
     return [_member(name, known.get(name), recorded.get(name, {}), observed) for name in everyone]
 
 
-def _member(name: str, member: MemberView | None, before: Json, observed: Observed) -> Manifest:
+def _member(name: str, member: MemberStatus | None, before: Json, observed: Observed) -> Manifest:
     node, pod = observed.nodes.get(name), observed.pods.get(name)
     counted = member if observed.leader else None
     return {
         "name": name,
-        "id": member.id if member else node.node_id if node else before.get("id", ""),
+        "id": member.member.id if member else node.node_id if node else before.get("id", ""),
         "role": node.role if node else "unknown",
         "matchIndex": counted.match_index if counted else before.get("matchIndex", 0),
         "lag": counted.lag if counted else before.get("lag", 0),
@@ -139,13 +144,13 @@ def _member(name: str, member: MemberView | None, before: Json, observed: Observ
     }
 
 
-def _feature_level(node: NodeView | None, member: MemberView | None) -> int:
-    """Return what a node says of itself, or else what another heard of it; 0: not known now."""
+def _feature_level(node: NodeStatus | None, member: MemberStatus | None) -> int:
+    """Return what a node reports, or else what another knows of it; 0 if unknown now."""
     said = node.feature_level if node else 0
     return said or (member.feature_level if member else 0)
 
 
-def _storage(node: NodeView) -> Manifest:
+def _storage(node: NodeStatus) -> Manifest:
     """Return the volume in whole percents: bytes would make an idle group's status move."""
     capacity_bytes = node.storage_capacity_bytes
     used = min(100, 100 * node.storage_used_bytes // capacity_bytes) if capacity_bytes else 0
@@ -153,10 +158,10 @@ def _storage(node: NodeView) -> Manifest:
 
 
 def _last_failover(observed: Observed) -> Manifest | None:
-    """Return the newest time that a leader was lost; hand-overs and the founding are none."""
+    """Return the newest loss of a leader; a transfer or the first election is none."""
     records = [n.last_failover for n in observed.nodes.values() if n.last_failover]
     lost = [record for record in records if record.cause not in _PLANNED]
-    last: Failover | None = max(lost, key=lambda record: record.term, default=None)
+    last: FailoverRecord | None = max(lost, key=lambda record: record.term, default=None)
     if last is None:
         return None
     return {
@@ -167,14 +172,13 @@ def _last_failover(observed: Observed) -> Manifest | None:
         "detectedMs": last.detected_ms,
         "electedMs": last.elected_ms,
         "firstAckMs": last.first_ack_ms,
-        "at": rfc3339(last.at_ms),
+        "at": rfc3339(min(last.at_ms, _LATEST_MS)),
     }
 
 
 def _name_of(observed: Observed, node_id: str) -> str:
-    by_member = {member.id: member.name for member in observed.membership}
     by_node = {node.node_id: name for name, node in observed.nodes.items()}
-    return by_member.get(node_id) or by_node.get(node_id) or node_id
+    return observed.member_names.get(node_id) or by_node.get(node_id) or node_id
 
 
 def _canonical(value: Json) -> Manifest:

@@ -2,7 +2,7 @@
 
 The object's bytes depend on the entries only, not on how they were cut into batches, so that a
 rerun finds its own objects and writes nothing twice. (Another version of the Parquet writer may
-give other bytes; both are the same entries.)
+give other bytes for the same entries.) Used by the backup job, `restore` and `verify`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dledger_pipeline.log.records import ENTRY_SCHEMA, check, record_sizes, valu
 from dledger_pipeline.object_store.store import Store
 
 _ROW_GROUP_BYTES: Final = 16 << 20
+"""Of records: what a writer holds in memory besides the compressed object."""
 _WRITER: Final[dict[str, Any]] = {
     "compression": "zstd",
     "compression_level": 1,
@@ -34,11 +35,12 @@ _WRITER: Final[dict[str, Any]] = {
     "write_statistics": ["index", "timestamp_ms"],
     "version": "2.6",
 }
-"""Large pages compress like the whole would; the other settings pin what the bytes depend on."""
+"""Pages are large enough to compress as well as the whole column; the other settings pin what the
+bytes depend on."""
 _COLUMN_BYTES: Final = 64
-"""What a row takes in Parquet, before it is compressed, beside its body: 48, and room to spare."""
+"""What a row takes in Parquet besides its body, before compression: 48, rounded up."""
 _PAGES_BYTES: Final = 1 << 20
-"""What the headers of pages take, and the ends of blocks of numbers."""
+"""What headers of pages take, and the padding of blocks of numbers: kilobytes, rounded up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,40 +108,67 @@ def write_range(
             writer.write_table(rows.replace_schema_metadata(metadata), row_group_size=len(rows))
     data = sink.getvalue()
     row = facts.row(object_bytes=data.size, sha256=hashlib.sha256(data).hexdigest())
-    _create(store, f"{group_id}/{row.name}", data, row.sha256)
+    create_once(store, f"{group_id}/{row.name}", data)
     return row
 
 
 def read_range(store: Store, group_id: str, row: ManifestRow) -> pa.Table:
     """Return the entries of *row* (`records.ENTRY_SCHEMA`); the object's hash is checked.
 
-    What has the hash is what was written, and that was checked; `records.check` checks it again.
+    CRCs are not checked here, since the entries were checked before they were written with that
+    hash; `prefetch.read_checked` does it again.
 
     Raises:
         ObjectMissing: The object is not there.
         CorruptObject: It does not have the hash, or not the rows, that *row* states.
     """
     name = f"{group_id}/{row.name}"
-    data = store.get(name, max_bytes=row.object_bytes)
-    if data.size != row.object_bytes:
-        raise CorruptObject(name, f"it has {data.size} of {row.object_bytes} bytes")
-    found = hashlib.sha256(data).hexdigest()
-    if found != row.sha256:
-        raise CorruptObject(name, f"its SHA-256 is {found}, the manifest says {row.sha256}")
-    most = row.record_bytes + _COLUMN_BYTES * row.records + _PAGES_BYTES
-    file = opened(data, name, schema=ENTRY_SCHEMA, rows=row.records, inflated_bytes=most)
-    try:
-        table = file.read().replace_schema_metadata(None)
-    except (pa.ArrowException, OSError) as error:
-        raise CorruptObject(name, f"not readable as Parquet: {error}") from error
+    table = read_object(
+        store,
+        name,
+        object_bytes=row.object_bytes,
+        sha256=row.sha256,
+        schema=ENTRY_SCHEMA,
+        rows=row.records,
+        inflated_bytes=row.record_bytes + _COLUMN_BYTES * row.records + _PAGES_BYTES,
+    )
     _check_ends(table, row, name)
     return table
+
+
+def read_object(
+    store: Store,
+    name: str,
+    *,
+    object_bytes: int,
+    sha256: str,
+    schema: pa.Schema,
+    rows: int,
+    inflated_bytes: int,
+) -> pa.Table:
+    """Return the rows of a Parquet object that is in all of this as its manifest states.
+
+    Raises:
+        ObjectMissing: The object is not there.
+        CorruptObject: It differs; nothing of it was inflated unless its bytes have the hash.
+    """
+    data = store.get(name, max_bytes=object_bytes)
+    if data.size != object_bytes:
+        raise CorruptObject(name, f"it has {data.size} of {object_bytes} bytes")
+    found = hashlib.sha256(data).hexdigest()
+    if found != sha256:
+        raise CorruptObject(name, f"its SHA-256 is {found}, the manifest says {sha256}")
+    file = opened(data, name, schema=schema, rows=rows, inflated_bytes=inflated_bytes)
+    try:
+        return file.read().replace_schema_metadata(None)
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptObject(name, f"not readable as Parquet: {error}") from error
 
 
 def describe(
     batches: Iterable[pa.RecordBatch], *, previous_chain: int, object_bytes: int, sha256: str
 ) -> ManifestRow:
-    """Return the row that states what is in *batches*; raises like `write_range`."""
+    """Return the manifest row of *batches*. Raises like `write_range`."""
     facts = _Facts(previous_chain)
     for _ in facts.noting(batches):
         pass
@@ -156,14 +185,13 @@ def _check_ends(table: pa.Table, row: ManifestRow, name: str) -> None:
         )
 
 
-def _create(store: Store, name: str, data: pa.Buffer, sha256: str) -> None:
+def create_once(store: Store, name: str, data: pa.Buffer | bytes) -> None:
+    """Write an object, or find it there with the same bytes. Raises CorruptObject, StoreError."""
     try:
         store.create(name, data)
     except AlreadyExists as error:
-        if hashlib.sha256(store.get(name)).hexdigest() != sha256:
-            raise CorruptObject(
-                name, "it exists and does not have the hash it is named by"
-            ) from error
+        if not store.get(name).equals(pa.py_buffer(data)):
+            raise CorruptObject(name, "it exists already, with other bytes") from error
 
 
 def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -186,7 +214,7 @@ def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 class _Facts:
-    """Collects what a manifest row states while batches pass by."""
+    """Collects what a manifest row states while batches pass through."""
 
     def __init__(self, previous_chain: int) -> None:
         self._first_chain = self._chain = previous_chain
@@ -195,7 +223,7 @@ class _Facts:
         self._timestamps: list[int] = []
 
     def noting(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Pass on *batches* that are not empty, after checking that each continues the last."""
+        """Yield *batches* that are not empty, after checking that each continues the last."""
         for batch in batches:
             if len(batch):
                 self._note(batch)
@@ -222,7 +250,7 @@ class _Facts:
             self._timestamps += [int(timestamps.min()), int(timestamps.max())]
 
     def row(self, *, object_bytes: int, sha256: str) -> ManifestRow:
-        """Return the row of everything that passed by."""
+        """Return the row of all batches that passed through."""
         if not self._first_index:
             raise ValueError("a range has at least one entry")
         return ManifestRow(

@@ -7,28 +7,36 @@
         <last>-<topics>/<first>-<last>-<sha256>.parquet messages of entries [first, last] that stay
 
 *last* is the last index of the backup that was compacted, *topics* the beginning of a hash of the
-topics' names. A backup is never changed by its compaction. Contents depend on the log and the
-topics only, so that a rerun finds what it would write.
+topics' names. A compaction does not change its backup. Contents depend on the log and the topics
+only, so that a rerun finds what it would write. Used by the compaction job and the data source.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dledger_pipeline.archive.parquet_sizes import inflated_bytes, opened
-from dledger_pipeline.archive.sealed import MAX_SEALED_BYTES, field, seal, unseal
-from dledger_pipeline.errors import AlreadyExists, CorruptManifest, CorruptObject, NoBackup
+from dledger_pipeline.archive.archive import create_once, read_object
+from dledger_pipeline.archive.hashed_json import (
+    MAX_JSON_BYTES,
+    decode_hashed,
+    encode_hashed,
+    field,
+    row_of,
+)
+from dledger_pipeline.archive.parquet_sizes import inflated_bytes
+from dledger_pipeline.errors import CorruptManifest, NoBackup
 from dledger_pipeline.log.messages import MESSAGE_SCHEMA
 from dledger_pipeline.object_store.store import Store
 
 FOLDER: Final = "compacted"
 _ROW_GROUP_ROWS: Final = 1 << 16
+"""Some 64 MiB of messages of 1 KiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +46,7 @@ class CompactedFile:
     Attributes:
         name: The object, relative to the group's folder.
         messages: How many stay.
-        dropped: How many newer ones took the place of.
+        dropped: How many were replaced by newer ones.
         inflated_bytes: What the object's pages take, their headers included.
     """
 
@@ -50,9 +58,6 @@ class CompactedFile:
     object_bytes: int
     inflated_bytes: int
     sha256: str
-
-
-_FIELDS: Final = {each.name: str if each.type == "str" else int for each in fields(CompactedFile)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +97,7 @@ class Compaction:
 
     def encode(self, key: bytes | None) -> bytes:
         """Return the manifest's bytes, signed where there is a key."""
-        return seal(asdict(self), key)
+        return encode_hashed(asdict(self), key)
 
 
 def _digest(topics: Collection[str]) -> str:
@@ -114,21 +119,16 @@ class CompactedRange:
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yield messages (`MESSAGE_SCHEMA`); raises ObjectMissing, CorruptObject, StoreError."""
-        name = f"{self.group_id}/{self.file.name}"
-        data = self.store.get(name, max_bytes=self.file.object_bytes)
-        if sha256(data).hexdigest() != self.file.sha256:
-            raise CorruptObject(name, "it does not have the SHA-256 that its manifest states")
-        file = opened(
-            data,
-            name,
+        file = self.file
+        yield from read_object(
+            self.store,
+            f"{self.group_id}/{file.name}",
+            object_bytes=file.object_bytes,
+            sha256=file.sha256,
             schema=MESSAGE_SCHEMA,
-            rows=self.file.messages,
-            inflated_bytes=self.file.inflated_bytes,
-        )
-        try:
-            yield from file.read().replace_schema_metadata(None).to_batches()
-        except (pa.ArrowException, OSError) as error:
-            raise CorruptObject(name, f"not readable as Parquet: {error}") from error
+            rows=file.messages,
+            inflated_bytes=file.inflated_bytes,
+        ).to_batches()
 
 
 def write(
@@ -144,7 +144,7 @@ def write(
     digest = sha256(data).hexdigest()
     first, last = span
     name = f"{compaction.folder}/{first:020}-{last:020}-{digest}.parquet"
-    _create_once(store, f"{compaction.group_id}/{name}", data)
+    create_once(store, f"{compaction.group_id}/{name}", data)
     return CompactedFile(
         name=name,
         first_index=first,
@@ -169,14 +169,6 @@ def _parquet(messages: pa.Table) -> pa.Buffer:
     return sink.getvalue()
 
 
-def _create_once(store: Store, name: str, data: pa.Buffer | bytes) -> None:
-    try:
-        store.create(name, data)
-    except AlreadyExists:
-        if not store.get(name).equals(pa.py_buffer(data)):
-            raise CorruptObject(name, "it is there already, with other bytes") from None
-
-
 def publish(store: Store, compaction: Compaction) -> None:
     """Write the manifest, which makes the compaction visible.
 
@@ -185,7 +177,7 @@ def publish(store: Store, compaction: Compaction) -> None:
         StoreError: It could not be written.
     """
     data = compaction.encode(store.manifest_key)
-    _create_once(store, f"{compaction.group_id}/{compaction.name}", data)
+    create_once(store, f"{compaction.group_id}/{compaction.name}", data)
 
 
 def load(store: Store, group_id: str, topics: Collection[str]) -> Compaction:
@@ -203,7 +195,7 @@ def load(store: Store, group_id: str, topics: Collection[str]) -> Compaction:
             "`dledger-pipeline compact` makes one"
         )
     name = found[-1]
-    content = unseal(name, store.get(name, max_bytes=MAX_SEALED_BYTES), store.manifest_key)
+    content = decode_hashed(name, store.get(name, max_bytes=MAX_JSON_BYTES), store.manifest_key)
     return _decode(content, name)
 
 
@@ -215,20 +207,16 @@ def _decode(content: dict[str, Any], name: str) -> Compaction:
         group_id=field(name, content, "group_id", str),
         last_index=field(name, content, "last_index", int),
         topics=tuple(topics),
-        files=tuple(_file(name, row) for row in field(name, content, "files", list)),
+        files=tuple(
+            row_of(CompactedFile, name, row) for row in field(name, content, "files", list)
+        ),
     )
 
 
 def _is_text(topic: str) -> bool:
-    """Whether it can be hashed: JSON may say half of a character."""
+    """Whether it can be encoded: JSON may have half of a surrogate pair."""
     try:
         topic.encode()
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _file(name: str, content: Any) -> CompactedFile:
-    if not isinstance(content, dict):
-        raise CorruptManifest(name, f"a file is {content!r:.80}")
-    return CompactedFile(**{key: field(name, content, key, kind) for key, kind in _FIELDS.items()})

@@ -1,9 +1,9 @@
 """Compaction: the newest message for each (topic, queue, key), of the topics that ask for it.
 
-Two passes: `newest` looks at keys and places only and says who wins; `Winners` then lets through
-what stays. A message with several keys stays while it is the newest of any of them. Messages
-without keys, and those of other topics, all stay. Pure: batches in, batches out; the job in
-`jobs.compact` runs the same functions in Spark tasks.
+Two passes: `newest` reads keys and queue offsets only and finds the newest message for each key;
+`Winners` then filters. A message with several keys stays while it is the newest of any of them.
+Messages without keys, and those of other topics, all stay. Pure: batches in, batches out;
+`jobs.compact` runs these functions in Spark tasks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NEWEST_SCHEMA: Final = pa.schema(
         pa.field("queue_offset", pa.int64(), nullable=False),
     ]
 )
-"""The newest message for a key, as far as was looked."""
+"""The newest message for a key, among those read so far."""
 
 _QUEUE: Final = ("topic", "queue_id")
 KEY: Final = (*_QUEUE, "key")
@@ -76,7 +76,7 @@ class Winners:
         self._offsets = dict(_by_queue(newest, "queue_offset"))
 
     def without_keys(self) -> tuple[str, ...]:
-        """Return the compacted topics in which no message has a key, sorted: misspelt ones, say."""
+        """Return the compacted topics, sorted, in which no message has a key: misspelt ones."""
         return tuple(sorted(self._topics - {topic for topic, _ in self._offsets}))
 
     def filter(self, messages: pa.RecordBatch) -> pa.RecordBatch:

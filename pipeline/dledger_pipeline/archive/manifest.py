@@ -7,26 +7,27 @@
         manifests/<last>.json                  a whole backup of entries up to <last>
         HEAD                                   which manifest counts; moved by compare-and-swap
 
-A backup is there once HEAD points at it or at a later one. All that no manifest names is an orphan
-of a run that was killed. Contents depend on the log only: no clock, no host names. Manifest and
-HEAD are JSON with the SHA-256 of their own fields.
+A backup exists once HEAD names it or a later one. Objects that no manifest names were left by a run
+that was killed. Contents depend on the log only: no clock, no host names. Manifest and HEAD are
+`hashed_json`. Used by all jobs and the data source.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Final
 
 from dledger_pipeline.archive.archive import ManifestRow, object_name
-from dledger_pipeline.archive.sealed import (
-    MAX_SEALED_BYTES,
+from dledger_pipeline.archive.hashed_json import (
+    MAX_JSON_BYTES,
     Signature,
+    decode_hashed,
+    encode_hashed,
     field,
-    seal,
+    row_of,
     signature_of,
-    unseal,
 )
 from dledger_pipeline.errors import (
     AlreadyExists,
@@ -42,11 +43,10 @@ from dledger_pipeline.object_store.store import Store
 
 _HEAD: Final = "HEAD"
 _MAX_HEAD_BYTES: Final = 1 << 16
+"""Two fields, a hash and a signature take some 300 bytes."""
 _MAX_CRC: Final = (1 << 32) - 1
 _ATTEMPTS: Final = 100
-_ROW_FIELDS: Final = {
-    field.name: str if field.type == "str" else int for field in fields(ManifestRow)
-}
+"""To move HEAD: each failure means that another run moved it, so more is a fault of the store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class Manifest:
     files: tuple[ManifestRow, ...]
 
     def __post_init__(self) -> None:
-        """Refuse what could have no first and last index."""
+        """Refuse a manifest without files, which has no first and last index."""
         if not self.files:
             raise ValueError("a manifest has at least one file")
 
@@ -122,8 +122,8 @@ def manifest_name(last_index: int) -> str:
 def publish(store: Store, manifest: Manifest) -> Manifest:
     """Make *manifest* the group's newest backup, after checking that it is whole.
 
-    Its ranges must join by index and chain, and its objects be there. If another run has published
-    the same log up to the same index, that manifest stands. HEAD never moves backwards.
+    Its ranges must join by index and chain, and its objects exist. If another run has published the
+    same log up to the same index, that manifest is kept. HEAD never moves backwards.
 
     Returns:
         The manifest that is in the store.
@@ -170,24 +170,28 @@ def load(store: Store, group_id: str | None = None, at: int | None = None) -> Ma
 
 
 def signature(store: Store, manifest: Manifest) -> Signature:
-    """Return what is known of who wrote a manifest that was loaded. Raises like `load`."""
+    """Return whether a loaded manifest is signed. Raises like `load`."""
     name = f"{manifest.group_id}/{manifest.name}"
-    data = store.get(name, max_bytes=MAX_SEALED_BYTES)
+    data = store.get(name, max_bytes=MAX_JSON_BYTES)
     return signature_of(name, data, store.manifest_key)
 
 
 def sign(store: Store, group_id: str, last_index: int) -> None:
     """Sign the manifest that ends with *last_index*, and HEAD, which may have no signature so far.
 
-    What the store has now is taken for ours: verify it before.
+    Whatever is in the store now becomes trusted, so verify it first.
 
     Raises:
         StoreError: The store failed.
         CorruptManifest, ObjectMissing: They are damaged, or not there.
     """
     for name in (f"{group_id}/{manifest_name(last_index)}", f"{group_id}/{_HEAD}"):
-        stored = store.get_versioned(name, max_bytes=MAX_SEALED_BYTES)
-        store.replace(name, seal(unseal(name, stored.data), store.manifest_key), stored.version)
+        stored = store.get_versioned(name, max_bytes=MAX_JSON_BYTES)
+        store.replace(
+            name,
+            encode_hashed(decode_hashed(name, stored.data), store.manifest_key),
+            stored.version,
+        )
 
 
 def newest(store: Store, group_id: str) -> Manifest | None:
@@ -203,10 +207,13 @@ def newest(store: Store, group_id: str) -> Manifest | None:
 def _only_group(store: Store) -> str:
     groups = [name.split("/")[0] for name in store.list() if name.endswith(f"/{_HEAD}")]
     if not groups:
-        raise NoBackup(f"no backup was published in {store.url}")
+        raise NoBackup(
+            f"no backup was published in {store.url}: is that the store that --store should name?"
+        )
     if len(groups) > 1:
         raise NoBackup(
-            f"{store.url} holds backups of {len(groups)} groups, say which: {', '.join(groups)}"
+            f"{store.url} holds backups of {len(groups)} groups; give the group id of one: "
+            f"{', '.join(groups)}"
         )
     return groups[0]
 
@@ -227,7 +234,7 @@ def _check_joins(manifest: Manifest) -> None:
 
 
 def _check_same_history(manifest: Manifest, before: Manifest) -> None:
-    """Refuse a manifest that, wherever both have a file's end, has another chain there."""
+    """Refuse a manifest that has another chain CRC than *before* at the same index."""
     known = {row.last_index: row.last_chain for row in before.files}
     for row in manifest.files:
         chain = known.get(row.last_index, row.last_chain)
@@ -255,19 +262,19 @@ def _create(store: Store, manifest: Manifest) -> Manifest:
     try:
         store.create(name, _encode(manifest, store.manifest_key))
     except AlreadyExists:
-        standing = _read(store, manifest.group_id, manifest.last_index)
-        if (standing.first_index, standing.last_chain) != (
+        existing = _read(store, manifest.group_id, manifest.last_index)
+        if (existing.first_index, existing.last_chain) != (
             manifest.first_index,
             manifest.last_chain,
         ):
-            raise BrokenBackup(name, "it is there already, of another history") from None
-        return standing
+            raise BrokenBackup(name, "it exists already, with another history") from None
+        return existing
     return manifest
 
 
 def _advance_head(store: Store, manifest: Manifest) -> None:
     name = f"{manifest.group_id}/{_HEAD}"
-    data = seal(
+    data = encode_hashed(
         {
             "group_id": manifest.group_id,
             "last_index": manifest.last_index,
@@ -283,7 +290,7 @@ def _advance_head(store: Store, manifest: Manifest) -> None:
                 store.replace(name, data, head[1])
             return
         except (AlreadyExists, VersionConflict):
-            continue  # another run moved it; look where it is now
+            continue  # another run moved it; read where it is now
     raise VersionConflict(name)
 
 
@@ -294,15 +301,15 @@ def _read_head(store: Store, group_id: str) -> tuple[int, str] | None:
         stored = store.get_versioned(name, max_bytes=_MAX_HEAD_BYTES)
     except ObjectMissing:
         return None
-    content = unseal(name, stored.data, store.manifest_key)
+    content = decode_hashed(name, stored.data, store.manifest_key)
     _check_group(name, group_id, content)
     return field(name, content, "last_index", int), stored.version
 
 
 def _read(store: Store, group_id: str, last_index: int) -> Manifest:
     name = f"{group_id}/{manifest_name(last_index)}"
-    data = store.get(name, max_bytes=MAX_SEALED_BYTES)
-    content = unseal(name, data, store.manifest_key)
+    data = store.get(name, max_bytes=MAX_JSON_BYTES)
+    content = decode_hashed(name, data, store.manifest_key)
     _check_group(name, group_id, content)
     rows = tuple(_row(name, row) for row in field(name, content, "files", list))
     if not rows or rows[-1].last_index != last_index:
@@ -319,9 +326,9 @@ def _check_group(name: str, group_id: str, content: Mapping[str, Any]) -> None:
 
 
 def _row(name: str, content: Any) -> ManifestRow:
-    if not isinstance(content, dict) or content.keys() != _ROW_FIELDS.keys():
+    row = row_of(ManifestRow, name, content)
+    if asdict(row) != content:
         raise CorruptManifest(name, f"not the fields of a file: {content!r:.200}")
-    row = ManifestRow(**{key: field(name, content, key, kind) for key, kind in _ROW_FIELDS.items()})
     if row.name != object_name(row.first_index, row.last_index, row.sha256):
         raise CorruptManifest(name, f"{row.name!r:.200} does not have the name of its contents")
     crc = max(row.first_chain, row.last_chain)
@@ -331,7 +338,7 @@ def _row(name: str, content: Any) -> ManifestRow:
 
 
 def _encode(manifest: Manifest, key: bytes | None) -> bytes:
-    return seal(
+    return encode_hashed(
         {
             "group": manifest.group,
             "group_id": manifest.group_id,

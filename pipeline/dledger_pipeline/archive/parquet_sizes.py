@@ -1,10 +1,10 @@
-"""How much a Parquet object inflates to, found out before anything of it is inflated. Pure.
+"""How much a Parquet object would inflate to, found before any of it is inflated. Pure.
 
-A store is not trusted with contents: an object with the right hash may still be a bomb. What
-Parquet states is compared with what the manifest states, and what the footer states with what each
-page's own header does, since a reader makes room for what the page says. Only encodings that
-take at least the room that their values do are let through: a dictionary, or prefixes that are
-shared, would make a small page a large column.
+A store is not trusted: an object with the right hash may still be a decompression bomb. The sizes
+in Parquet's footer are compared with the manifest's, and those in each page's own header with the
+footer's, since a reader allocates what the page states. Only encodings are accepted that take at
+least as much room as their values: a dictionary or shared prefixes would make a small page a large
+column. Used by `archive` and `compacted`.
 
 The header of a page is a struct in Thrift's compact protocol (``PageHeader`` of the format's
 ``parquet.thrift``): varints, zigzag numbers, fields by the difference of their ids.
@@ -35,13 +35,13 @@ _MAX_VARINT_BYTES: Final = 10
 
 
 class _Malformed(Exception):
-    """A page's header is not one."""
+    """The footer or a page's header is malformed."""
 
 
 def opened(
     data: pa.Buffer, name: str, *, schema: pa.Schema, rows: int, inflated_bytes: int
 ) -> pq.ParquetFile:
-    """Return the object *data*, nothing of which was inflated yet, to be read.
+    """Return the object *data* as a file to be read, after checking what it would inflate to.
 
     Args:
         data: The object's bytes.
@@ -71,14 +71,14 @@ def _footer(data: pa.Buffer) -> pq.ParquetFile:
     tail = bytes(memoryview(data)[-8:])
     size_bytes = int.from_bytes(tail[:4], "little")
     if len(tail) < 8 or tail[4:] != _MAGIC:
-        raise _Malformed("it does not end like a file of it")
+        raise _Malformed("it does not end in PAR1")
     if size_bytes > min(data.size, MAX_FOOTER_BYTES):
-        raise _Malformed(f"its footer is said to have {size_bytes} bytes")
+        raise _Malformed(f"its footer would have {size_bytes} bytes")
     limits = {"thrift_container_size_limit": _MAX_LIST, "thrift_string_size_limit": 1 << 20}
     try:
         return pq.ParquetFile(pa.BufferReader(data), **limits)
-    except UnicodeDecodeError as error:  # the key of its metadata is none
-        raise _Malformed(f"its footer has a text that is none: {error}") from error
+    except UnicodeDecodeError as error:  # in a key of its metadata
+        raise _Malformed(f"its footer has a text that is not UTF-8: {error}") from error
 
 
 def _check_shape(
@@ -92,7 +92,7 @@ def _check_shape(
     stated, most = _stated(file.metadata), min(inflated_bytes, MAX_INFLATED_BYTES)
     if stated > most:
         raise CorruptObject(
-            name, f"it would inflate to {stated} bytes, {most} are the most by its manifest"
+            name, f"it would inflate to {stated} bytes, more than the {most} of its manifest"
         )
 
 
@@ -133,7 +133,7 @@ def _check_column(view: memoryview, chunk: Any) -> None:
 
 
 def _data_page(header: dict[int, Any]) -> dict[int, Any]:
-    """Return what a page's header says of its values; a page of data has no other kind here."""
+    """Return the part of a page's header about its values; only pages of data are accepted."""
     kind = header.get(_TYPE)
     if kind == _DATA_PAGE:
         page, encoding_at = header.get(_PAGE_V1), _ENCODING_V1
@@ -142,7 +142,7 @@ def _data_page(header: dict[int, Any]) -> dict[int, Any]:
     else:
         raise _Malformed(f"a page of type {kind!r}")
     if not isinstance(page, dict) or page.get(encoding_at) not in _ENCODINGS:
-        raise _Malformed("a page in an encoding that may hide its size")
+        raise _Malformed("a page in an encoding that may inflate")
     return page
 
 
@@ -165,7 +165,7 @@ class _Thrift:
 
     def _struct(self, depth: int) -> dict[int, Any]:
         if not depth:
-            raise _Malformed("structs within structs")
+            raise _Malformed("structs are nested too deeply")
         fields, number = dict[int, Any](), 0
         while first := self._byte():
             number = number + (first >> 4) if first >> 4 else self._zigzag()
@@ -213,7 +213,7 @@ class _Thrift:
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value
-        raise _Malformed("a number without end")
+        raise _Malformed("a number of more than 10 bytes")
 
     def _zigzag(self) -> int:
         value = self._varint()

@@ -1,7 +1,8 @@
-"""A node's data directory out of a backup, byte for byte, up to an index or a time.
+"""Writes a node's data directory from a backup, byte for byte, up to an index or a time.
 
-The directory is that of an Unjoined node with a log: a fresh node id, no group id, and
-`Identity.recovered_to`. Bootstrap then founds a new group on it.
+The directory is that of an unjoined node with a log: a fresh node id, no group id, and
+`Identity.recovered_to`. Bootstrap then founds a new group on it. Used by the restore job and
+`verify`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from dledger.store.identity import (
 from dledger.store.segment import NEW_SUFFIX
 from dledger_pipeline.archive.archive import ManifestRow, describe
 from dledger_pipeline.archive.manifest import Manifest, load
-from dledger_pipeline.archive.reading import read_ahead, read_checked
+from dledger_pipeline.archive.prefetch import prefetch, read_checked
 from dledger_pipeline.errors import DirectoryNotEmpty, TargetNotAvailable
 from dledger_pipeline.log.records import values
 from dledger_pipeline.log.segment_writer import SegmentWriter
@@ -48,13 +49,16 @@ _NO_CONTENTS: Final = frozenset({LOCK_NAME, "lost+found", _MARKER + NEW_SUFFIX})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreResult:
-    """What was restored: entries [1, last_index] of *group_id* into a directory of *node_id*."""
+    """What was restored: entries [1, last_index] of *group_id* into a directory of *node_id*.
+
+    *term* is the last entry's.
+    """
 
     group_id: str
     node_id: str
+    term: int
     first_index: int
     last_index: int
-    last_term: int
     last_timestamp_ms: int
     records: int
     record_bytes: int
@@ -73,8 +77,8 @@ def restore(
 ) -> RestoreResult:
     """Write a data directory from the newest backup that a node can start from.
 
-    Killed at any point it leaves a directory that a repeated call completes and no node takes for
-    a whole one. Repeated when it was complete, it says what is there.
+    If it is killed, no node starts from the directory, and the same call completes it. Repeated
+    after it was complete, it returns what is there.
 
     Args:
         store: The store's root.
@@ -85,7 +89,7 @@ def restore(
         target_time_ms: Restore up to the last entry before the first one that is later than this
             (Unix milliseconds). Not together with *target_index*.
         segment_bytes: Length of segment files.
-        progress: Told after each object.
+        progress: Called after each object.
 
     Raises:
         DirectoryNotEmpty: The directory has contents; nothing was touched.
@@ -114,7 +118,7 @@ def restore(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _End:
-    """Where a restored log ends: behind all of *rows*, and *tail*, which *last* describes."""
+    """Where a restored log ends: after all of *rows* and *tail*, whose manifest row is *last*."""
 
     store: Store
     manifest: Manifest
@@ -128,7 +132,7 @@ class _End:
 
     def batches(self, progress: Progress | None) -> Iterator[pa.RecordBatch]:
         """Yield all entries, checked."""
-        tables = read_ahead(self.store, self.manifest.group_id, self.rows)
+        tables = prefetch(self.store, self.manifest.group_id, self.rows)
         for row, table in zip(self._all, chain(tables, (self.tail,)), strict=True):
             yield from table.to_batches()
             if progress is not None:
@@ -140,7 +144,7 @@ class _End:
             node_id=identity.node_id,
             first_index=self.manifest.first_index,
             last_index=self.last_index,
-            last_term=self.last.last_term,
+            term=self.last.last_term,
             last_timestamp_ms=max(row.last_timestamp_ms for row in self._all),
             records=sum(row.records for row in self._all),
             record_bytes=sum(row.record_bytes for row in self._all),
@@ -191,7 +195,7 @@ def _index_at(store: Store, manifest: Manifest, time_ms: int) -> int:
     if index < 1:
         first_ms = manifest.files[0].first_timestamp_ms
         raise TargetNotAvailable(
-            f"even the first entry, of {first_ms} ms, is later than {time_ms} ms"
+            f"even the first entry, at {first_ms} ms, is later than {time_ms} ms"
         )
     return index
 
@@ -215,9 +219,9 @@ def _write(
 
 
 def _find(files: Files, directory: Path, end: _End, name: str) -> Identity | None:
-    """Return who the directory is if this very restore completed it; None if it is to be done.
+    """Return the directory's identity if this restore completed it before, else None.
 
-    What an interrupted restore left is to be done, too.
+    It is None, too, if an interrupted restore left something there.
 
     Raises:
         DirectoryNotEmpty: Something else is there.

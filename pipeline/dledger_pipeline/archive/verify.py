@@ -1,4 +1,7 @@
-"""Prove that a backup is whole: hashes, CRCs, joins; and, if asked, a restore compared."""
+"""Verifies a backup: hashes, CRCs and joins; and, if asked, a restore compared byte for byte.
+
+Used by the jobs `verify` and `sign`.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from dledger_pipeline.archive.archive import ManifestRow, describe
+from dledger_pipeline.archive.hashed_json import Signature
 from dledger_pipeline.archive.manifest import Manifest, load, signature
-from dledger_pipeline.archive.reading import read_ahead
+from dledger_pipeline.archive.prefetch import prefetch
 from dledger_pipeline.archive.restore import Progress, restore
-from dledger_pipeline.archive.sealed import Signature
 from dledger_pipeline.errors import BrokenBackup, CorruptManifest
 from dledger_pipeline.log.records import RecordBytes, encode
 from dledger_pipeline.log.segments import read_log
@@ -21,22 +24,22 @@ from dledger_pipeline.object_store.store import Store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyResult:
-    """What was found good.
+    """What was verified.
 
     Attributes:
         manifest: The object's name within the group's folder.
         compared_bytes: Record bytes of a restored log that were compared; 0 if not asked for.
-        signature: What is known of who wrote the manifest.
+        signature: Whether the manifest is signed.
     """
 
     group_id: str
     manifest: str
     first_index: int
     last_index: int
-    objects: int
     records: int
     record_bytes: int
     object_bytes: int
+    objects: int
     compared_bytes: int
     signature: Signature
 
@@ -53,14 +56,14 @@ def verify(
     Args:
         store: The store's root.
         group_id: Whose backup; None if the store holds one group only.
-        scratch: An empty directory to restore into and compare; None: do not.
-        progress: Told after each object.
+        scratch: An empty directory to restore into and compare; None for neither.
+        progress: Called after each object.
 
     Raises:
         CorruptObject, ObjectMissing, BackupError, StoreError: With the name of the first fault.
     """
     manifest = load(store, group_id)
-    tables = read_ahead(store, manifest.group_id, manifest.files)
+    tables = prefetch(store, manifest.group_id, manifest.files)
     for row, table in zip(manifest.files, tables, strict=True):
         _check_row(f"{manifest.group_id}/{row.name}", row, table)
         if progress is not None:
@@ -97,7 +100,7 @@ def _compare(store: Store, manifest: Manifest, scratch: Path) -> int:
     name = "verify/verify-0"
     result = restore(store, manifest.group_id, scratch, name=name, target_index=end)
     restored = _Bytes(read_log(scratch))
-    tables = read_ahead(store, manifest.group_id, manifest.files)
+    tables = prefetch(store, manifest.group_id, manifest.files)
     for row, table in zip(manifest.files, tables, strict=True):
         for expected in map(encode, table.to_batches()):
             if restored.take(len(expected)) != expected:

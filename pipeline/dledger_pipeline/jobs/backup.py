@@ -1,9 +1,9 @@
-"""Backup: the committed log since the last backup, range by range in Spark tasks, to a store.
+"""Backup: copies the log committed since the last backup to a store, range by range in Spark tasks.
 
-The driver asks a node how to cut the log, and gives each task one range; a task reads its range
-from the node, checks it, and writes one object. Only when all are there does the driver publish the
-manifest. So a run that dies leaves objects that nobody sees, and the next one finds the same ranges
-and writes the same objects.
+The driver asks a node how to cut the log and gives each task one range; a task reads its range from
+the node, checks it, and writes one object. The driver publishes the manifest when all objects
+exist. So a run that is killed leaves objects that no manifest names, and the next run gets the same
+ranges and writes the same objects. Called by the command line.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import pyarrow as pa
 
 from dledger.client import AdminClient
 from dledger_pipeline.archive.archive import ManifestRow, write_range
+from dledger_pipeline.archive.entry_ranges import ExportedRange, by_preference, exported
 from dledger_pipeline.archive.manifest import Manifest, newest, publish
-from dledger_pipeline.archive.origin import ExportedRange, exported, preferred
 from dledger_pipeline.errors import BrokenBackup, ForeignGroup, RangeNotAvailable
-from dledger_pipeline.jobs.result import COMPLETED, Progress, Result, mib
-from dledger_pipeline.log.exporting import TARGET_BYTES, Exporter
+from dledger_pipeline.jobs.result import COMPLETED, Progress, Result, count, size
+from dledger_pipeline.log.export_client import TARGET_BYTES, ExportClient
 from dledger_pipeline.object_store.store import Store
 from dledger_pipeline.spark.session import LOCAL, one_task_each, spark_session, typed_errors
 
@@ -35,9 +35,7 @@ class BackupRequest:
 
     Attributes:
         endpoints: Peer addresses (20911) of the group's nodes.
-        store: The store's URL; the group gets a folder of its own below it.
-        store_endpoint: Where an S3 server is, if it is not Amazon's.
-        allow_http: Whether the store may be one by ``http://``.
+        store: The store's root; the group gets a folder of its own below it.
         group_id: The group it must be; None takes the nodes'.
         last_index: The last entry wanted; 0: all that is committed.
         target_bytes: About how many record bytes an object holds.
@@ -45,9 +43,7 @@ class BackupRequest:
     """
 
     endpoints: tuple[str, ...]
-    store: str
-    store_endpoint: str | None = None
-    allow_http: bool = False
+    store: Store
     group_id: str | None = None
     last_index: int = 0
     target_bytes: int = TARGET_BYTES
@@ -72,25 +68,25 @@ class _Task:
 def backup(request: BackupRequest, progress: Progress) -> Result:
     """Add what is new to the group's backup; return what the newest backup is then.
 
-    If nothing is new, or *last_index* is in the newest backup already, that is the answer.
+    If nothing is new, or the newest backup has *last_index* already, that is returned.
 
     Raises:
-        ExportError: No node gives what is asked for.
+        ExportError: No node exports these entries.
         StoreError, BackupError: The store or what it holds is at fault.
         CorruptRecord: A node sent a record that is not valid; names segment and byte.
         SparkFailed: Spark did not run the tasks.
     """
-    store = Store.open(request.store, request.store_endpoint, allow_http=request.allow_http)
-    addresses = preferred(request.endpoints)
+    store = request.store
+    addresses = by_preference(request.endpoints)
     group_id, committed = asyncio.run(_ask(addresses[0]))
     if request.group_id not in (None, group_id):
         raise ForeignGroup(f"{addresses[0]} belongs to group {group_id}, not to {request.group_id}")
     previous = newest(store, group_id)
     if previous is not None and previous.last_index >= (request.last_index or committed):
-        progress(f"nothing is new: {previous.name} has it all")
+        progress(f"nothing is new since {previous.name}")
         return _result(previous, new_objects=0)
     plan = _plan(request, addresses, group_id, previous)
-    rows = _run(request, store, plan, progress)
+    rows = _run(request, plan, progress)
     earlier = previous.files if previous else ()
     manifest = publish(
         store, Manifest(group=plan.group, group_id=group_id, files=(*earlier, *rows))
@@ -109,8 +105,8 @@ async def _ask(address: str) -> tuple[str, int]:
 def _plan(
     request: BackupRequest, addresses: Sequence[str], group_id: str, previous: Manifest | None
 ) -> _Plan:
-    """Cut what is behind *previous*; refuse before any work what `publish` would after it."""
-    with Exporter(addresses[0]) as exporter:
+    """Cut what follows *previous*; refuse before the work what `publish` would refuse after it."""
+    with ExportClient(addresses[0]) as exporter:
         cut = exporter.plan(
             group_id=group_id,
             first_index=previous.last_index + 1 if previous else 1,
@@ -127,22 +123,20 @@ def _plan(
     return _Plan(cut.group, tuple(exported(cut, addresses)))
 
 
-def _run(
-    request: BackupRequest, store: Store, plan: _Plan, progress: Progress
-) -> list[ManifestRow]:
+def _run(request: BackupRequest, plan: _Plan, progress: Progress) -> list[ManifestRow]:
     first, last = plan.ranges[0].first_index, plan.ranges[-1].last_index
     progress(
-        f"entries [{first}, {last}] of group {plan.group} in {len(plan.ranges)} range(s), "
+        f"entries [{first}, {last}] of group {plan.group} in {count(len(plan.ranges), 'range')}, "
         f"from {plan.ranges[0].addresses[0]}, by Spark on {request.master}"
     )
-    tasks = [_Task(store, entries) for entries in plan.ranges]
+    tasks = [_Task(request.store, entries) for entries in plan.ranges]
     name = f"dledger-backup-{plan.group}"
     with spark_session(name, request.master, request.conf) as spark, typed_errors():
         found = one_task_each(spark, tasks, _archive, _ROW_SCHEMA).collect()
     rows = [ManifestRow(**json.loads(row[0])) for row in found]
     written = sum(row.object_bytes for row in rows)
     read = sum(row.record_bytes for row in rows)
-    progress(f"wrote {len(rows)} object(s): {mib(written)} of {mib(read)} records")
+    progress(f"wrote {count(len(rows), 'object')}: {size(written)} from {size(read)} of records")
     return sorted(rows, key=lambda row: row.first_index)
 
 

@@ -1,8 +1,8 @@
-"""Compact: of a backup's messages, keep the newest for each key of the topics that ask for it.
+"""Compact: keeps the newest message for each key in the given topics of a backup.
 
-One pass on the driver places the messages; then two runs of Spark tasks, one a range: a slim one
-that reads keys only and finds the newest for each, which Spark groups over all ranges, and one that
-writes what stays. The manifest is written last.
+One pass on the driver finds queue offsets; then two runs of Spark tasks, one task for each range:
+the first reads keys only and finds the newest message for each, which Spark groups over all ranges,
+the second writes the messages that stay. The manifest is written last. Called by the command line.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pyspark.sql import functions as sf
 
 from dledger_pipeline.archive.compacted import CompactedFile, Compaction, publish, write
 from dledger_pipeline.archive.compaction import KEY, NEWEST_SCHEMA, SLIM_COLUMNS, Winners, newest
+from dledger_pipeline.archive.entry_ranges import archived
 from dledger_pipeline.archive.manifest import load
-from dledger_pipeline.archive.origin import archived
-from dledger_pipeline.archive.placement import PlacedRange, placed
-from dledger_pipeline.jobs.result import COMPLETED, Progress, Result
+from dledger_pipeline.archive.queue_offsets import MessageRange, message_ranges
+from dledger_pipeline.jobs.result import COMPLETED, Progress, Result, count
 from dledger_pipeline.log.messages import MESSAGE_SCHEMA
 from dledger_pipeline.object_store.store import Store
 from dledger_pipeline.spark.session import LOCAL, one_task_each, spark_session, typed_errors
@@ -33,10 +33,8 @@ _FILE_SCHEMA: Final = pa.schema([pa.field("file", pa.string(), nullable=False)])
 class CompactRequest:
     """What to compact: the newest backup of a group; see `BackupRequest` for the rest."""
 
-    store: str
+    store: Store
     topics: tuple[str, ...]
-    store_endpoint: str | None = None
-    allow_http: bool = False
     group_id: str | None = None
     master: str = LOCAL
     conf: Mapping[str, str] = field(default_factory=dict)
@@ -46,7 +44,7 @@ class CompactRequest:
 class _Slim:
     """First run: which keys of *topics* are in *messages*."""
 
-    messages: PlacedRange
+    messages: MessageRange
     topics: tuple[str, ...]
 
 
@@ -54,7 +52,7 @@ class _Slim:
 class _Write:
     """Second run: write those of *messages* that stay."""
 
-    messages: PlacedRange
+    messages: MessageRange
     winners: Winners
     store: Store
     compaction: Compaction
@@ -68,10 +66,11 @@ def compact(request: CompactRequest, progress: Progress) -> Result:
         MessageError: Messages cannot be read out of the backup.
         SparkFailed: Spark did not run the tasks.
     """
-    store = Store.open(request.store, request.store_endpoint, allow_http=request.allow_http)
+    store = request.store
     manifest = load(store, request.group_id)
-    ranges = list(placed(archived(store, manifest)))
-    progress(f"entries up to {manifest.last_index} in {len(ranges)} range(s), placed")
+    ranges = list(message_ranges(archived(store, manifest)))
+    cut = count(len(ranges), "range")
+    progress(f"found queue offsets of entries up to {manifest.last_index} in {cut}")
     compaction = Compaction(
         group_id=manifest.group_id,
         last_index=manifest.last_index,
@@ -81,7 +80,9 @@ def compact(request: CompactRequest, progress: Progress) -> Result:
     with spark_session(name, request.master, request.conf) as spark, typed_errors():
         winners = _winners(spark, ranges, compaction.topics)
         for topic in winners.without_keys():
-            progress(f"topic {topic!r} has no message with a key in this backup: nothing goes")
+            progress(
+                f"topic {topic!r} has no message with a key in this backup: all its messages stay"
+            )
         tasks = [_Write(each, winners, store, compaction) for each in ranges]
         found = one_task_each(spark, tasks, _write, _FILE_SCHEMA).collect()
     files = sorted((CompactedFile(**json.loads(row[0])) for row in found), key=_first_index)
@@ -92,7 +93,7 @@ def compact(request: CompactRequest, progress: Progress) -> Result:
 
 
 def _winners(
-    spark: SparkSession, ranges: Sequence[PlacedRange], topics: tuple[str, ...]
+    spark: SparkSession, ranges: Sequence[MessageRange], topics: tuple[str, ...]
 ) -> Winners:
     slim = one_task_each(spark, [_Slim(each, topics) for each in ranges], _newest, NEWEST_SCHEMA)
     offset = sf.max("queue_offset").alias("queue_offset")

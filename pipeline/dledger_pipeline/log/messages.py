@@ -1,15 +1,16 @@
 """PRODUCE payloads to Arrow columns, many at a time, without a loop over messages.
 
-The bytes are those of ``docs/message-format.md``. `dledger.broker.produce` is the decoder that the
-broker itself uses, a message at a time; a property test holds the two to the same answers. Here the
-columns of all payloads in a batch of entries are found together (`payloads`), and each column of
-messages is cut out of the entries' bytes by one Arrow ``take``. Which payloads count, and which
-place in its queue a message has, is not decided here but in `placement`.
+The bytes are those of ``docs/internals/message-format.md``. `dledger.broker.produce` is the decoder
+that the broker itself uses, a message at a time; a property test holds the two to the same answers.
+Here the columns of all payloads in a batch of entries are found together (`produce_columns`), and
+each column of messages is cut out of the entries' bytes by one Arrow ``take``. Which payloads
+count, and which queue offset a message has, is decided in `queue_offsets`. Called there, for each
+batch.
 
-No node lets a message into the log any more that cannot be told, such as one whose id is not UTF-8,
-but an older log may have some. These are set aside, as consumers never get them: counted, logged,
-and left out with all their columns. Of ids, which no door looked at once, that is so whether or not
-they are asked for; of the other columns, at which all doors always looked, if they are.
+Nodes no longer accept a message that cannot be decoded, such as one whose id is not UTF-8, but an
+older log may have some. These are set aside, as consumers never get them: counted, logged, and left
+out with all their columns. Ids, which were not checked at first, are checked here even when they
+are not asked for; other columns, which always were, only when they are.
 """
 
 from __future__ import annotations
@@ -24,7 +25,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dledger.broker.message import Encoding
-from dledger_pipeline.log.payloads import Bools, Ints, Lists, Numbers, Payloads, Span, Strings
+from dledger_pipeline.log.produce_columns import (
+    Bools,
+    Ints,
+    Lists,
+    Numbers,
+    ProduceColumns,
+    Span,
+    Strings,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +66,7 @@ MESSAGE_SCHEMA: Final = _schema(
 """One row a message. `index` and `term` are those of the entry that holds it; `body` is as its
 producer packed it, which `encoding` names (1 identity, 2 gzip); times are Unix milliseconds."""
 
-PLACEMENT_SCHEMA: Final = _schema(
+QUEUE_SLICE_SCHEMA: Final = _schema(
     index=pa.int64(),
     start=pa.int64(),
     end=pa.int64(),
@@ -67,15 +76,15 @@ PLACEMENT_SCHEMA: Final = _schema(
     first_offset=pa.int64(),
     generation=pa.int64(),
 )
-"""One row a stretch: rows ``[first_row, first_row + rows)`` of the PRODUCE payload at bytes
-``[start, end)`` of the entry at `index` are the messages of queue `queue_id` at offsets
-`first_offset` and up, of the topic that is the `generation`th of its group. Stretches ascend by
-(index, start, first_row); a row in none is a repeat."""
+"""One row a slice of a queue: rows ``[first_row, first_row + rows)`` of the PRODUCE payload at
+bytes ``[start, end)`` of the entry at `index` are the messages of queue `queue_id` at offsets
+`first_offset` and up, of the topic that is the `generation`th of its group. Slices ascend by
+(index, start, first_row); a row that is in none is a repeat."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """A message that cannot be told: its place, and the entry that holds it."""
+    """A message that cannot be decoded: its queue offset, and the entry that holds it."""
 
     index: int
     queue_id: int
@@ -86,8 +95,8 @@ def warn(set_aside: Sequence[SetAside]) -> None:
     """Log how many messages of a batch are set aside, and the first of them."""
     first = set_aside[0]
     logger.warning(
-        "%d messages cannot be told and are set aside; the first is at offset %d of queue %d, in "
-        "entry %d",
+        "%d messages cannot be decoded and are set aside; the first is at offset %d of queue %d, "
+        "in entry %d",
         len(set_aside),
         first.queue_offset,
         first.queue_id,
@@ -97,15 +106,15 @@ def warn(set_aside: Sequence[SetAside]) -> None:
 
 def decode(
     entries: pa.RecordBatch,
-    placement: pa.RecordBatch,
+    slices: pa.RecordBatch,
     columns: Sequence[str] = (),
     report: Callable[[Sequence[SetAside]], None] = warn,
 ) -> pa.RecordBatch:
-    """Return the messages of *placement*, which all lie in *entries*, in the order of the log.
+    """Return the messages of *slices*, which all lie in *entries*, in the order of the log.
 
     Args:
         entries: A batch of `records.ENTRY_SCHEMA`, indexes ascending.
-        placement: Stretches (`PLACEMENT_SCHEMA`) in these entries.
+        slices: Of `QUEUE_SLICE_SCHEMA`, in these entries.
         columns: Which columns of `MESSAGE_SCHEMA`, all when empty.
         report: Is told of the messages that are set aside, if there are any.
 
@@ -113,9 +122,9 @@ def decode(
         MalformedMessage: A payload's columns do not fit into it: the broker stored no such thing.
     """
     schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in columns or MESSAGE_SCHEMA.names])
-    if placement.num_rows == 0:
+    if slices.num_rows == 0:
         return pa.RecordBatch.from_pylist([], schema=schema)
-    messages = _Messages(entries, placement)
+    messages = _Messages(entries, slices)
     if "message_id" not in schema.names:
         messages.judge_ids()
     arrays = [_COLUMNS[name](messages) for name in schema.names]
@@ -127,37 +136,39 @@ def decode(
 
 
 class _Messages:
-    """The rows of the stretches of a placement: which stretch each is in, and which row there."""
+    """The messages of some slices: which slice each is in, and which row of its payload it is."""
 
-    def __init__(self, entries: pa.RecordBatch, placement: pa.RecordBatch) -> None:
-        index, start, end, first_row, rows = (_ints(c) for c in placement.columns[:5])
+    def __init__(self, entries: pa.RecordBatch, slices: pa.RecordBatch) -> None:
+        index, start, end, first_row, rows = (_ints(c) for c in slices.columns[:5])
         bodies = entries.column("body")
         found = np.searchsorted(_ints(entries.column("index")), index)
         at = np.frombuffer(bodies.buffers()[1], np.int64)[bodies.offset :][found]
         self._numbers = Numbers(bodies.buffers()[2])
-        self._entries, self._placement = entries, placement
+        self._entries, self._slices = entries, slices
         self._entry = found
-        self.payloads = Payloads(self._numbers, index=index, start=at + start, end=at + end)
-        self.payloads.check(first_row + rows <= self.payloads.count, "fewer messages than placed")
-        self._stretch = np.repeat(np.arange(len(rows)), rows)
+        self.columns = ProduceColumns(self._numbers, index=index, start=at + start, end=at + end)
+        self.columns.check(
+            first_row + rows <= self.columns.count, "fewer messages than queue offsets"
+        )
+        self._slice = np.repeat(np.arange(len(rows)), rows)
         self._nth = _count_up(rows)
-        self._row = first_row[self._stretch] + self._nth
+        self._row = first_row[self._slice] + self._nth
         self._every = np.arange(len(self._row))
         self.good = np.ones(len(self._row), np.bool_)
-        """Which messages can be told, by the columns that were cut out so far."""
+        """Which messages can be decoded, by the columns that were cut out so far."""
 
     def set_aside(self) -> list[SetAside]:
-        """Return the messages that cannot be told."""
+        """Return the messages that cannot be decoded."""
         bad = np.flatnonzero(~self.good)
-        stretch = self._stretch[bad]
-        queue_ids = _ints(self._placement.column("queue_id"))[stretch]
+        of_slice = self._slice[bad]
+        queue_ids = _ints(self._slices.column("queue_id"))[of_slice]
         offsets = _ints(self.queue_offset())[bad]
-        rows = zip(self.payloads.index[stretch], queue_ids, offsets, strict=True)
+        rows = zip(self.columns.index[of_slice], queue_ids, offsets, strict=True)
         return [SetAside(int(index), int(queue), int(offset)) for index, queue, offset in rows]
 
     def judge_ids(self) -> None:
         """Find out which ids are no texts: mostly at a glance, for all are ASCII."""
-        ids = self.payloads.ids
+        ids = self.columns.ids
         start = ids.offsets_at + 4 * (ids.count + 1)
         once = np.flatnonzero(np.diff(start, prepend=-1))
         _, _, characters = self._cut(start[once], (start + ids.size)[once]).buffers()
@@ -165,13 +176,13 @@ class _Messages:
             self.texts(ids)
 
     def of_entry(self, column: str) -> pa.Array:
-        return self._entries.column(column).take(pa.array(self._entry[self._stretch]))
+        return self._entries.column(column).take(pa.array(self._entry[self._slice]))
 
     def queue_id(self) -> pa.Array:
-        return self._placement.column("queue_id").take(pa.array(self._stretch))
+        return self._slices.column("queue_id").take(pa.array(self._slice))
 
     def queue_offset(self) -> pa.Array:
-        return pa.array(_ints(self._placement.column("first_offset"))[self._stretch] + self._nth)
+        return pa.array(_ints(self._slices.column("first_offset"))[self._slice] + self._nth)
 
     def once(self, span: Span) -> pa.Array:
         """Return a text that all messages of a payload share."""
@@ -180,9 +191,9 @@ class _Messages:
             texts = strings.cast(_TEXT)
         except pa.ArrowInvalid:
             good = np.array([_is_text(each.as_py()) for each in strings])
-            self.payloads.check(good, "a name is not UTF-8")
+            self.columns.check(good, "a name is not UTF-8")
             raise
-        return texts.take(pa.array(self._stretch))
+        return texts.take(pa.array(self._slice))
 
     def texts(self, column: Strings) -> pa.Array:
         return self._text(self.strings(column), self._every)
@@ -193,17 +204,17 @@ class _Messages:
         return self._items(column, self._every, self._row)
 
     def keys(self) -> pa.Array:
-        offsets, items = self._lists(self.payloads.keys)
+        offsets, items = self._lists(self.columns.keys)
         return pa.ListArray.from_arrays(offsets, *items, type=MESSAGE_SCHEMA.field("keys").type)
 
     def properties(self) -> pa.Array:
-        offsets, items = self._lists(self.payloads.properties)
+        offsets, items = self._lists(self.columns.properties)
         return pa.MapArray.from_arrays(
             offsets, *items, type=MESSAGE_SCHEMA.field("properties").type
         )
 
     def encoding(self) -> pa.Array:
-        at = self.payloads.encodings_at[self._stretch]
+        at = self.columns.encodings_at[self._slice]
         present = at >= 0
         found = self._numbers.u8(np.where(present, at + self._row, 0))
         encodings = np.where(present, found, Encoding.IDENTITY)
@@ -211,12 +222,12 @@ class _Messages:
         return pa.array(encodings.astype(np.int8))
 
     def born_at_ms(self) -> pa.Array:
-        return pa.array(self._numbers.i64(self.payloads.born_at[self._stretch] + 8 * self._row))
+        return pa.array(self._numbers.i64(self.columns.born_at[self._slice] + 8 * self._row))
 
     def _lists(self, lists: Lists) -> tuple[pa.Array, list[pa.Array]]:
         """Return the offsets of each message's list, and the texts of each of its columns."""
-        low, high = self._offsets(lists.present, lists.offsets_at, self._stretch, self._row)
-        items = lists.columns[0].count[self._stretch]
+        low, high = self._offsets(lists.present, lists.offsets_at, self._slice, self._row)
+        items = lists.columns[0].count[self._slice]
         sizes = self._keep((low <= high) & (high <= items), self._every) * (high - low)
         message = np.repeat(self._every, sizes)
         item = np.repeat(low, sizes) + _count_up(sizes)
@@ -229,18 +240,18 @@ class _Messages:
 
         One whose offsets are broken is empty, and its message is not good.
         """
-        present, offsets_at, stretch = column.present, column.offsets_at, self._stretch[message]
-        low, high = self._offsets(present, offsets_at, stretch, item)
-        good = self._keep((low <= high) & (high <= column.size[stretch]), message)
-        base = (offsets_at + np.where(present, 4 * (column.count + 1), 0))[stretch]
+        present, offsets_at, of_slice = column.present, column.offsets_at, self._slice[message]
+        low, high = self._offsets(present, offsets_at, of_slice, item)
+        good = self._keep((low <= high) & (high <= column.size[of_slice]), message)
+        base = (offsets_at + np.where(present, 4 * (column.count + 1), 0))[of_slice]
         return self._cut(base + low * good, base + high * good)
 
     def _offsets(
-        self, present: Bools, offsets_at: Ints, stretch: Ints, item: Ints
+        self, present: Bools, offsets_at: Ints, of_slice: Ints, item: Ints
     ) -> tuple[Ints, Ints]:
-        """Return the two offsets that bound *item* in the payload of *stretch*; 0 where absent."""
-        there = present[stretch]
-        at = np.where(there, offsets_at[stretch] + 4 * item, 0)
+        """Return the two offsets that bound *item* in the payload of *of_slice*; 0 where absent."""
+        there = present[of_slice]
+        at = np.where(there, offsets_at[of_slice] + 4 * item, 0)
         low, high = self._numbers.u32(at), self._numbers.u32(at + 4)
         return np.where(there, low, 0), np.where(there, high, 0)
 
@@ -269,20 +280,20 @@ class _Messages:
 
 
 _COLUMNS: Final[dict[str, Callable[[_Messages], pa.Array]]] = {
-    "topic": lambda m: m.once(m.payloads.topic),
+    "topic": lambda m: m.once(m.columns.topic),
     "queue_id": _Messages.queue_id,
     "queue_offset": _Messages.queue_offset,
-    "message_id": lambda m: m.texts(m.payloads.ids),
-    "tag": lambda m: m.texts(m.payloads.tags),
+    "message_id": lambda m: m.texts(m.columns.ids),
+    "tag": lambda m: m.texts(m.columns.tags),
     "keys": _Messages.keys,
     "properties": _Messages.properties,
-    "body": lambda m: m.strings(m.payloads.bodies).cast(pa.binary()),
+    "body": lambda m: m.strings(m.columns.bodies).cast(pa.binary()),
     "encoding": _Messages.encoding,
     "born_at_ms": _Messages.born_at_ms,
     "stored_at_ms": lambda m: m.of_entry("timestamp_ms"),
-    "client_id": lambda m: m.once(m.payloads.client),
-    "born_host": lambda m: m.once(m.payloads.born_host),
-    "trace_context": lambda m: m.texts(m.payloads.traces),
+    "client_id": lambda m: m.once(m.columns.client),
+    "born_host": lambda m: m.once(m.columns.born_host),
+    "trace_context": lambda m: m.texts(m.columns.traces),
     "index": lambda m: m.of_entry("index"),
     "term": lambda m: m.of_entry("term"),
 }

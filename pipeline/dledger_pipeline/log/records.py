@@ -1,8 +1,9 @@
 """Records of the commit log as Arrow batches and back, by columns. Pure: bytes in, batches out.
 
-The bytes are those of `dledger.store.format`. A batch has a row for each record, the schema is
+The bytes are those of `dledger.store.format`. A batch has a row for each record, with the schema
 `ENTRY_SCHEMA`; header fields are gathered at the records' positions instead of parsed one by one,
-and every CRC is checked. What is left of loops runs inside `map`, not as Python code.
+and every CRC is checked. Loops run inside `map`, not as Python code, for speed. Used by whatever
+reads or writes entries.
 """
 
 from __future__ import annotations
@@ -213,7 +214,7 @@ def _plausible(headers: Any, first_index: int) -> npt.NDArray[np.bool_]:
 def _crcs_hold(
     headers: Any, bodies: Sequence[memoryview], previous_chain: int
 ) -> npt.NDArray[np.bool_]:
-    """Say for which records both CRCs are right, given that those of the one before are."""
+    """Return for which records both CRCs are right, given that the previous record's are."""
     if len(headers) == 0:
         return np.zeros(0, np.bool_)
     stored = headers["chain_crc32c"]
@@ -241,7 +242,7 @@ def _end(stops: npt.NDArray[np.int64]) -> int:
 
 
 def _corrupt(chunk: RecordBytes, data: memoryview, valid: Any, at: int) -> CorruptRecord:
-    """Say what is wrong with the record at byte *at*, behind the *valid* ones."""
+    """Return the error for the record at byte *at*, after the *valid* ones."""
     chain = int(valid["chain_crc32c"][-1]) if len(valid) else chunk.previous_chain
     reason = "its end, position or reserved bytes are not as expected"
     try:

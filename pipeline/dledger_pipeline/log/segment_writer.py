@@ -1,8 +1,8 @@
-"""A log directory out of record batches, with the shipped store's segments, indexes and watermark.
+"""Writes record batches as a log directory, with the node's own segments, indexes and watermark.
 
-The records are encoded already, so they are written as they are, many at once, where the commit
-log would encode each one. Segments end where the commit log would end them, so that a restored
-segment file differs from the original one in its header only.
+The records are encoded already, so many are written at once, where the commit log would encode each
+one. Segments end where the commit log would end them, so that a restored segment file differs from
+the original in its header only. Used by `restore`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from dledger.types import EntryKind
 from dledger_pipeline.log.records import PARTS, encode_parts, record_sizes, values
 
 _RESERVE_BYTES: Final = 16 << 20
+"""Left free on the disk, as a node leaves it (`reserve_bytes`), so that it can start there."""
 
 
 class SegmentWriter:
-    """Writes entries from 1 on into an empty, formatted log directory. One thread's.
+    """Writes entries from 1 on into an empty, formatted log directory. For use by one thread.
 
-    Nothing is promised before `finish`: only then does the watermark say what is there.
+    Nothing is durable before `finish`, which writes the watermark.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class SegmentWriter:
         self._sealing: Future[None] | None = None
 
     def append(self, batch: pa.RecordBatch) -> None:
-        """Write the rows of *batch*, checked by the caller, behind what was written.
+        """Append the rows of *batch*, which the caller has checked.
 
         Raises:
             DiskFull: There is no room.
@@ -81,7 +82,7 @@ class SegmentWriter:
             at, start = stop, end
 
     def _note(self, batch: pa.RecordBatch) -> None:
-        """Remember what index files say besides positions and chains."""
+        """Collect what index files hold besides positions and chains."""
         indexes, terms = values(batch.column("index")), values(batch.column("term"))
         for at in (0, *(np.flatnonzero(np.diff(terms)) + 1).tolist()):
             self._runs.append(int(indexes[at]), int(terms[at]))
@@ -134,6 +135,6 @@ class SegmentWriter:
             watermark.close()
 
     def close(self) -> None:
-        """Close all files; without `finish` before, what was written is for nothing."""
+        """Close all files; without `finish` before, the directory is not a log."""
         self._sealer.shutdown()
         self._disk.close()

@@ -1,6 +1,7 @@
-"""Records out of segment files: a node's data directory as the chunks that `records.parse` takes.
+"""Reads the records of a node's data directory, in the chunks that `records.parse` takes.
 
-Reads only, and takes no lock: a directory in use is read up to its durable watermark.
+Reads only, and takes no lock: a directory in use is read up to its durable watermark. Used by
+`entry_ranges` and by a deep verify.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from dledger.store.watermark import Watermark
 from dledger_pipeline.log.records import RecordBytes, follow
 
 CHUNK_BYTES: Final = 4 << 20
+"""As a node's Export sends (`services.export`)."""
 
 
 def read_segment(
@@ -81,8 +83,8 @@ def synced_segments(directory: Path) -> list[tuple[Path, int, int]]:
         directory: A node's data directory, or a ``log`` directory alone.
 
     Raises:
-        CorruptRecord: The first segment is missing; of another one, whoever reads the segment
-            before it misses its records.
+        CorruptRecord: The first segment is missing. If a later one is, reading the segment before
+            it fails.
         CorruptFile: The watermark is damaged or missing.
     """
     inside = directory / LOG_DIRECTORY
@@ -134,7 +136,7 @@ def _header(file: BinaryIO, path: Path) -> SegmentHeader:
 
 
 def _index(file: BinaryIO, header: SegmentHeader, path: Path) -> SegmentIndex | None:
-    """Return the segment's index file if it is whole and fits the last record; else None."""
+    """Return the segment's index file if it is valid and fits the last record; else None."""
     try:
         index = decode_index(path.with_suffix(INDEX_SUFFIX).read_bytes())
         if (index.first_index, index.previous_chain) != (header.first_index, header.previous_chain):
@@ -170,7 +172,7 @@ def _indexed(
 def _followed(file: BinaryIO, chunk_bytes: int) -> Iterator[tuple[int, bytes, list[int]]]:
     """Yield the same by the records' own lengths, up to zeros or a record that is not whole.
 
-    What is not whole comes last, so that it is found by whoever parses it.
+    A record that is not whole comes last, so that `parse` finds it.
     """
     size, offset = os.fstat(file.fileno()).st_size, SEGMENT_HEADER_BYTES
     wanted = chunk_bytes = max(chunk_bytes, RECORD_HEADER_BYTES)

@@ -1,9 +1,9 @@
 """Objects as files below a directory, such as a mounted volume; several hosts may share it.
 
-An object is written beside its place under a name that begins with a dot, synced, and then linked
-or renamed into place, so that it is whole under its name, and durable. A link fails if the name is
-taken, which makes `create` atomic; a lock file makes `replace` so. What a killed writer leaves
-begins with a dot and is no object. Used by `store` only.
+An object is written to the same folder under a name that begins with a dot, synced, and then linked
+or renamed, so that it is complete and durable under its own name. A link fails if the name is
+taken, which makes `create` atomic; a lock file makes `replace` atomic. What a killed writer leaves
+begins with a dot and is not an object. Used by `store` only.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class DirectoryObjects:
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[io.BufferedReader]:
-        """Open an object, which is a file: nobody put a link or a pipe in its place."""
+        """Open an object, which must be a regular file, not a link or a pipe."""
         descriptor = os.open(self._root / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(descriptor, "rb") as file:  # noqa: PTH123, a descriptor has no path
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -96,7 +96,7 @@ class DirectoryObjects:
 
     @contextmanager
     def _written(self, name: str, data: memoryview) -> Iterator[tuple[Path, Path]]:
-        """Write a synced temporary file; give it and its place; make what happens there durable."""
+        """Give a synced temporary file and the object's path; sync the folder at the end."""
         path = self._root / name
         _make_durable_directory(path.parent)
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
@@ -118,7 +118,7 @@ class DirectoryObjects:
 
     @contextmanager
     def _reported(self, name: str) -> Iterator[None]:
-        """Turn the operating system's errors into the store's."""
+        """Raise the store's error for the operating system's."""
         try:
             yield
         except FileNotFoundError as error:
@@ -130,7 +130,7 @@ class DirectoryObjects:
 
 
 def _made(path: str, flags: int) -> int:
-    """Open a new object: all messages are in it, and not for everyone's eyes."""
+    """Open a new object; it holds messages, so it is not readable by everyone."""
     return os.open(path, flags, 0o640)
 
 

@@ -1,7 +1,8 @@
 """Objects in an S3 store, or another that obstore opens, by conditional writes. Used by `store`.
 
 Amazon S3, and every server that knows ``If-None-Match: *`` and ``If-Match`` for PutObject, decides
-atomically between writers; nothing else is asked of it but Get, Put, Head and List.
+atomically between writers; only Get, Put, Head and List are called. obstore has no fields for a
+server's status and error code, so these are read out of its message.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import obstore.store
@@ -26,15 +27,14 @@ from dledger_pipeline.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from dledger_pipeline.object_store.stored import Stored, check_size
-
-if TYPE_CHECKING:
-    from dledger_pipeline.object_store.store import Credentials
+from dledger_pipeline.object_store.stored import Credentials, Stored, check_size
 
 _CODE: Final = re.compile(r"<Code>(\w+)</Code>")
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _RETRIES: Final[Any] = {"max_retries": 5, "retry_timeout": timedelta(seconds=30)}
+"""A Job is tried again by Kubernetes, so obstore need not outlast a longer failure."""
 _CONNECTION: Final[Any] = {"connect_timeout": "5s", "timeout": "300s"}
+"""The second is for a whole object: 128 MiB at half a megabyte a second."""
 
 
 class RemoteObjects:
@@ -103,7 +103,9 @@ class RemoteObjects:
             try:
                 return int(self._store.head(name)["size"])
             except FileNotFoundError:
-                return int(self._store.get(name).meta["size"])  # its answer says what is missing
+                return int(
+                    self._store.get(name).meta["size"]
+                )  # unlike HEAD's, its answer says whether the bucket is missing
 
     def put(self, name: str, data: memoryview) -> None:
         """Write an object, replacing one of the same name."""
@@ -128,7 +130,7 @@ class RemoteObjects:
 
     @contextmanager
     def _reported(self, name: str) -> Iterator[None]:
-        """Turn obstore's errors into the store's."""
+        """Raise the store's error for obstore's."""
         try:
             yield
         except exceptions.AlreadyExistsError as error:
@@ -139,7 +141,7 @@ class RemoteObjects:
             raise self._meaning(name, error) from error
 
     def _meaning(self, name: str, error: Exception) -> StoreError:
-        """Return what an error means; the server's own code, if there is one, says more."""
+        """Return the error that obstore's means, by the server's own code if there is one."""
         text = str(error)
         status = _first(_STATUS, text)
         code = _first(_CODE, text)

@@ -1,8 +1,8 @@
 """An object store by URL: ``file://``, ``s3://``, and whatever else obstore opens.
 
-Names are relative to the URL, with ``/`` between parts. Objects appear whole or not at all and are
-durable when a call returns; nothing here deletes. `create` and `replace` are atomic against all
-other writers: on S3 by conditional writes, on file systems by links and locks.
+Names are relative to the URL, with ``/`` between parts. Objects appear complete or not at all and
+are durable when a call returns; nothing here deletes. `create` and `replace` are atomic against all
+other writers: on S3 by conditional writes, on file systems by links and locks. Used by `archive`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Iterator
 from copy import copy
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
@@ -19,39 +18,19 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from dledger_pipeline.errors import ObjectMissing, StoreError
+from dledger_pipeline.errors import StoreError
 from dledger_pipeline.object_store.directory_objects import DirectoryObjects
 from dledger_pipeline.object_store.remote_objects import RemoteObjects
-from dledger_pipeline.object_store.stored import Stored
-
-__all__ = ["Credentials", "Data", "Store", "Stored"]
+from dledger_pipeline.object_store.stored import Credentials, Stored
 
 Data: TypeAlias = bytes | memoryview | pa.Buffer
 
 MIN_KEY_BYTES: Final = 32
+"""The length of SHA-256's output; RFC 2104 discourages shorter keys of an HMAC."""
 MAX_OBJECT_BYTES: Final = 4 << 30
-"""No object of ours is larger: a store that has one is damaged, or hostile."""
+"""No object of ours is larger, so one that is was not written by us."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Credentials:
-    """How to sign requests to an S3 store; none are needed for ``file://``."""
-
-    access_key_id: str
-    secret_access_key: str = field(repr=False)
-    region: str = "us-east-1"
-
-    @classmethod
-    def from_environment(cls) -> Credentials | None:
-        """Return what the AWS_* variables say; None if key or secret are not set."""
-        key = os.environ.get("AWS_ACCESS_KEY_ID", "")
-        secret = os.environ.get("AWS_SECRET_ACCESS_KEY", "")
-        if not key or not secret:
-            return None
-        region = os.environ.get("AWS_REGION") or "us-east-1"
-        return cls(access_key_id=key, secret_access_key=secret, region=region)
 
 
 class Objects(Protocol):
@@ -111,13 +90,13 @@ class Store:
             endpoint: ``http(s)://host:port`` of an S3 server; default: the environment's
                 DLEDGER_STORE_ENDPOINT, else Amazon's.
             credentials: Default: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION.
-            allow_http: Whether ``http://`` will do, where everyone on the way reads along and may
-                answer; default: the environment's DLEDGER_STORE_ALLOW_HTTP is 1.
+            allow_http: Whether to accept ``http://``, which anyone on the network path can read and
+                change; default: whether the environment's DLEDGER_STORE_ALLOW_HTTP is 1.
 
         Raises:
-            StoreError: The URL is none of a store, or encrypts nothing, or DLEDGER_MANIFEST_KEY
-                is no key.
-            StoreDenied: An S3 server needs credentials and there are none.
+            StoreError: The URL is not a store's, or is unencrypted, or DLEDGER_MANIFEST_KEY is too
+                short.
+            StoreDenied: An S3 server needs credentials and none are set.
         """
         parts = urlsplit(url)
         endpoint = endpoint or os.environ.get("DLEDGER_STORE_ENDPOINT") or None
@@ -125,12 +104,12 @@ class Store:
         for address in (url, endpoint or ""):
             if urlsplit(address).scheme == "http" and not allow_http:
                 raise StoreError(
-                    f"{address} encrypts nothing: whoever is on the way reads every message; "
-                    "write https://, or ask for it by --allow-http (store.allowHttp: true)"
+                    f"{address} is not encrypted: anyone on the network path can read messages; "
+                    "use https://, or allow it by --allow-http (store.allowHttp: true)"
                 )
         if parts.scheme == "file":
             if parts.netloc or not parts.path.startswith("/"):
-                raise StoreError(f"{url} is not of the form file:///absolute/path")
+                raise StoreError(f"{url} does not have the form file:///absolute/path")
             return cls(url, endpoint, DirectoryObjects(Path(unquote(parts.path))))
         if parts.scheme == "s3":
             signed = credentials or Credentials.from_environment()
@@ -140,7 +119,7 @@ class Store:
         return cls(url, endpoint, objects, allow_http=allow_http)
 
     def trusted(self) -> Store:
-        """Return the same store without a key: what is there is taken for ours."""
+        """Return the same store without a key: signatures are not checked."""
         store = copy(self)
         store.manifest_key = None
         return store
@@ -165,14 +144,6 @@ class Store:
         """Return an object's length in bytes. Raises like `get`."""
         return self._objects.size(_checked(name))
 
-    def exists(self, name: str) -> bool:
-        """Whether there is an object of this name. Raises StoreDenied, StoreUnavailable."""
-        try:
-            self.size(name)
-        except ObjectMissing:
-            return False
-        return True
-
     def put(self, name: str, data: Data) -> None:
         """Write an object, replacing one of the same name. Raises StoreDenied, StoreUnavailable."""
         self._objects.put(_checked(name), memoryview(data).cast("B"))
@@ -181,8 +152,8 @@ class Store:
         """Write a new object.
 
         Raises:
-            AlreadyExists: There is one of this name; it stays as it is. It may be this very one,
-                if an answer was lost on the way: compare.
+            AlreadyExists: An object of this name exists and stays as it is. It may be this one, if
+                the answer to an earlier try was lost: compare.
             StoreDenied, StoreUnavailable: As they say.
         """
         self._objects.create(_checked(name), memoryview(data).cast("B"))
@@ -191,7 +162,7 @@ class Store:
         """Replace an object if it still has *version*: compare and swap.
 
         Raises:
-            VersionConflict: It has another version by now, which stays.
+            VersionConflict: It has another version by now, which is kept.
             StoreDenied, StoreUnavailable: As they say.
         """
         self._objects.replace(_checked(name), memoryview(data).cast("B"), version)
@@ -206,7 +177,7 @@ def _manifest_key() -> bytes | None:
     key = os.environ.get("DLEDGER_MANIFEST_KEY", "").strip().encode()
     if key and len(key) < MIN_KEY_BYTES:
         raise StoreError(
-            f"the manifest key has {len(key)} bytes, {MIN_KEY_BYTES} are the least: "
+            f"DLEDGER_MANIFEST_KEY has {len(key)} bytes and needs {MIN_KEY_BYTES} or more: "
             "`openssl rand -hex 32` makes one"
         )
     return key or None
@@ -214,5 +185,5 @@ def _manifest_key() -> bytes | None:
 
 def _checked(name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise StoreError(f"{name!r} is not the name of an object here")
+        raise StoreError(f"{name!r} cannot be the name of an object")
     return name

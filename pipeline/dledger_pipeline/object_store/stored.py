@@ -1,8 +1,12 @@
-"""What the kinds of object stores have in common: an object as it was read."""
+"""What the kinds of object stores share: credentials, and an object as it was read.
+
+Below `store`, which chooses the kind, and below the kinds, which it calls.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -17,7 +21,28 @@ class Stored:
     version: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """How to sign requests to an S3 store; none are needed for ``file://``."""
+
+    access_key_id: str
+    secret_access_key: str = field(repr=False)
+    region: str = "us-east-1"
+
+    @classmethod
+    def from_environment(cls) -> Credentials | None:
+        """Return what the AWS_* variables say; None if key or secret are not set."""
+        key = os.environ.get("AWS_ACCESS_KEY_ID", "")
+        secret = os.environ.get("AWS_SECRET_ACCESS_KEY", "")
+        if not key or not secret:
+            return None
+        region = os.environ.get("AWS_REGION") or "us-east-1"
+        return cls(access_key_id=key, secret_access_key=secret, region=region)
+
+
 def check_size(name: str, size_bytes: int, max_bytes: int) -> None:
     """Refuse an object that is larger than it may be, before it is read. Raises CorruptObject."""
     if size_bytes > max_bytes:
-        raise CorruptObject(name, f"it has {size_bytes} bytes, {max_bytes} are the most it may")
+        raise CorruptObject(
+            name, f"it has {size_bytes} bytes, more than the {max_bytes} it may have"
+        )

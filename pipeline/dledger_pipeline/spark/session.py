@@ -1,7 +1,9 @@
-"""Spark for our jobs: a session that is quiet, and tasks whose typed errors come back typed.
+"""Spark for our jobs: a quiet session, and tasks whose errors keep their type.
 
-The only module that starts Spark. `one_task_each` runs a function of ours once for each of some
-items, anywhere; `typed_errors` turns what Spark makes of its failure into the error it was.
+The only module that starts Spark. `one_task_each` runs a function once for each of some items, on
+any worker; `typed_errors` raises the error of a failed task. Spark reports that error as a Python
+traceback in the text of its own and in no other way, so its class is read from there. Used by the
+jobs `backup` and `compact`, and by users for queries.
 """
 
 from __future__ import annotations
@@ -79,17 +81,17 @@ def _start(name: str, master: str, conf: Mapping[str, str]) -> SparkSession:
     try:
         return builder.getOrCreate()
     except KeyboardInterrupt:
-        for pid in _children() - others:  # a JVM that is not up yet ignores Ctrl-C, and never ends
+        for pid in _children() - others:  # a JVM that is starting ignores Ctrl-C and stays
             os.kill(pid, signal.SIGKILL)
         raise
     except (PySparkException, Py4JError) as error:
         raise SparkFailed(
-            f"Spark did not start with master {master}; Java's own words are above: {_line(error)}"
+            f"Spark did not start with master {master}; Java's own message is above: {_line(error)}"
         ) from error
 
 
 def _children() -> set[int]:
-    """Return the pids of this process' own children."""
+    """Return the pids of this process's children."""
     lists = Path("/proc/self/task").glob("*/children")
     return {int(pid) for each in lists for pid in each.read_text("ascii").split()}
 
@@ -130,11 +132,11 @@ def one_task_each(
 
 @contextmanager
 def typed_errors() -> Iterator[None]:
-    """Raise what a task of ours raised, instead of what Spark made of it.
+    """Raise the error that a task raised, instead of Spark's.
 
     Raises:
         DledgerError: Of the class and with the message that it had in the task.
-        SparkFailed: It was no error of ours.
+        SparkFailed: It was none of our errors.
     """
     try:
         yield
@@ -147,7 +149,7 @@ def _typed(error: Exception) -> DledgerError:
     for name, message in reversed(_RAISED.findall(str(error))):
         if name in classes:
             return _rebuilt(classes[name], message)
-    return SparkFailed(f"Spark gave up: {_line(error)}")
+    return SparkFailed(f"Spark failed: {_line(error)}")
 
 
 def _subclasses(base: type[DledgerError]) -> Iterator[type[DledgerError]]:
@@ -157,7 +159,7 @@ def _subclasses(base: type[DledgerError]) -> Iterator[type[DledgerError]]:
 
 
 def _rebuilt(kind: type[DledgerError], message: str) -> DledgerError:
-    """Return an error with this message; its constructor wants what only the task knew."""
+    """Return an error with this message; its constructor's arguments are not known here."""
     error = kind.__new__(kind)
     error.args = (message,)
     return error

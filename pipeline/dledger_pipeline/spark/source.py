@@ -1,9 +1,9 @@
 """``spark.read.format("dledger")``: a group's log as a table, for DataFrames and SQL.
 
 A Python Data Source that yields Arrow batches. It reads a backup, a node's data directory or
-running nodes (`origin`), and shows entries, or messages as consumers saw them, or compacted ones.
-Where messages are in their queues is found in one pass over the log while Spark plans
-(`placement`); the tasks then read in parallel.
+running nodes (`entry_ranges`), and shows entries, messages as consumers saw them, or compacted
+messages. Queue offsets are found in one pass over the log while Spark plans (`queue_offsets`); the
+tasks then read in parallel. Users call `register`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from pyspark.sql.types import StructType
 from dledger.errors import InvalidArgument
 from dledger_pipeline.archive import compacted, manifest
 from dledger_pipeline.archive.compacted import CompactedRange
-from dledger_pipeline.archive.origin import ALL, EntryRange, archived, live, on_disk, within
-from dledger_pipeline.archive.placement import PlacedRange, placed
+from dledger_pipeline.archive.entry_ranges import ALL, EntryRange, archived, live, on_disk, within
+from dledger_pipeline.archive.queue_offsets import MessageRange, message_ranges
 from dledger_pipeline.log.messages import MESSAGE_SCHEMA
 from dledger_pipeline.object_store.store import Store
 
 FORMAT: Final = "dledger"
-_ORIGINS: Final = ("store", "data", "endpoint")
+_SOURCES: Final = ("store", "data", "endpoint")
 _OPTIONS: Final = (
-    *_ORIGINS,
+    *_SOURCES,
     *("storeEndpoint", "allowHttp", "groupId", "view", "topics", "firstIndex", "lastIndex"),
 )
 
@@ -46,7 +46,7 @@ ENTRY_VIEW: Final = pa.schema(
         pa.field("body", pa.binary(), nullable=False),
     ]
 )
-"""`records.ENTRY_SCHEMA` in types that Spark has: it knows no unsigned numbers."""
+"""`records.ENTRY_SCHEMA` in types that Spark has: it has no unsigned numbers."""
 
 
 class View(StrEnum):
@@ -111,16 +111,16 @@ def _check_names(given: Mapping[str, str], view: View) -> None:
     known = {name.lower() for name in _OPTIONS}
     for name in given:
         if name not in known:
-            raise InvalidArgument(f"unknown option {name!r}; there are {', '.join(_OPTIONS)}")
-    origins = [name for name in _ORIGINS if name in given]
-    if len(origins) != 1:
+            raise InvalidArgument(f"unknown option {name!r}; the options are {', '.join(_OPTIONS)}")
+    sources = [name for name in _SOURCES if name in given]
+    if len(sources) != 1:
         raise InvalidArgument(
-            f"one of the options {', '.join(_ORIGINS)} says where to read; "
-            f"given: {', '.join(origins) or 'none'}"
+            f"exactly one of the options {', '.join(_SOURCES)} must say where to read; "
+            f"given: {', '.join(sources) or 'none'}"
         )
     if (view is View.COMPACTED) != ("topics" in given):
-        raise InvalidArgument("option topics belongs to view compacted, and names its topics")
-    if view is View.COMPACTED and origins != ["store"]:
+        raise InvalidArgument("view compacted needs the option topics, and no other view has it")
+    if view is View.COMPACTED and sources != ["store"]:
         raise InvalidArgument("view compacted needs the option store")
 
 
@@ -144,7 +144,7 @@ def _index(name: str, value: str) -> int:
 class Part(InputPartition):
     """One task's share of the rows."""
 
-    share: EntryRange | PlacedRange | CompactedRange
+    share: EntryRange | MessageRange | CompactedRange
 
 
 class LedgerDataSource(DataSource):
@@ -178,7 +178,7 @@ class LedgerReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the part's rows; raises what reading the entries does."""
-        if not isinstance(partition, Part):  # Spark's own: there are no parts
+        if not isinstance(partition, Part):  # Spark's own, where there are no parts
             return
         options = self._options
         for batch in within(partition.share.read(), options.first_index, options.last_index):
@@ -187,12 +187,12 @@ class LedgerReader(DataSourceReader):
 
 def _shares(
     options: ReadOptions, last_index: int
-) -> Iterator[EntryRange | PlacedRange | CompactedRange]:
+) -> Iterator[EntryRange | MessageRange | CompactedRange]:
     if options.view is View.COMPACTED:
         yield from _compacted(options)
         return
     ranges = [each for each in _ranges(options) if each.first_index <= last_index]
-    yield from placed(ranges) if options.view is View.MESSAGES else ranges
+    yield from message_ranges(ranges) if options.view is View.MESSAGES else ranges
 
 
 def _compacted(options: ReadOptions) -> Iterator[CompactedRange]:

@@ -1,0 +1,119 @@
+"""The reconcile loop of one group, and of its backups: a round when woken, or after a pause.
+
+A round that fails is logged, counted and tried again after a longer pause. `handlers` starts, wakes
+and closes the loops; `reconcile` and `backup_reconcile` are what a round does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from typing import Final
+
+from dledger_operator.api.spec import Json
+from dledger_operator.cluster.api import ApiError
+from dledger_operator.controllers.backup_reconcile import BackupReconciler
+from dledger_operator.controllers.reconcile import Reconciler
+from dledger_operator.metrics.metrics import RUNAWAY_ROUNDS, Metrics
+
+log: Final = logging.getLogger(__name__)
+
+RESYNC_S: Final = 1.0
+"""A group is reconciled this often even if nothing wakes its loop: nodes have no watch, so only
+asking them shows a failover, which takes about a second (docs/performance.md)."""
+BACKUP_RESYNC_S: Final = 5.0
+"""The same for its unfinished backups: a Job of minutes, whose pods are watched."""
+
+
+class ReconcileLoop:
+    """Runs rounds until closed."""
+
+    def __init__(self, reconciler: Reconciler | BackupReconciler) -> None:
+        self._rounds = reconciler
+        self._woken = asyncio.Event()
+        self._task = asyncio.create_task(self._run())
+
+    def wake(self) -> None:
+        """Do a round now."""
+        self._woken.set()
+
+    async def close(self) -> None:
+        """End the loop and close its connections."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await self._rounds.close()
+
+    def pause_s(self) -> float | None:
+        """Return how long to wait for being woken before the next round; None is for ever."""
+        return RESYNC_S
+
+    def note_round(self, *, started_s: float, ended_s: float, succeeded: bool) -> None:
+        """Take note of a round, in monotonic seconds."""
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            self._woken.clear()
+            failures = 0 if await self._round() else min(failures + 1, 3)
+            if failures:
+                await asyncio.sleep(RESYNC_S * 2**failures)
+            else:
+                await self._wait(self.pause_s())
+
+    async def _round(self) -> bool:
+        started_s = time.monotonic()
+        succeeded = False
+        try:
+            await self._rounds.reconcile()
+            succeeded = True
+        except ApiError as error:
+            log.warning("round failed, trying again: %s", error)
+        except Exception:
+            log.exception("round failed, trying again")
+        self.note_round(started_s=started_s, ended_s=time.monotonic(), succeeded=succeeded)
+        return succeeded
+
+    async def _wait(self, pause_s: float | None) -> None:
+        # Not wait_for: until Python 3.12 it loses a cancellation that comes with the result, and
+        # the task of a deleted group would go on for ever.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._woken.wait()
+
+
+class BackupLoop(ReconcileLoop):
+    """Looks after the BrokerBackups that name one group."""
+
+    def __init__(self, reconciler: BackupReconciler) -> None:
+        self._reconciler = reconciler
+        super().__init__(reconciler)
+
+    def pause_s(self) -> float | None:
+        """Look again for what no watch tells: a group that answers, a result that is lost."""
+        return BACKUP_RESYNC_S if self._reconciler.unfinished else None
+
+
+class GroupLoop(ReconcileLoop):
+    """Looks after one BrokerGroup object."""
+
+    def __init__(self, reconciler: Reconciler, metrics: Metrics) -> None:
+        self.reconciler = reconciler
+        self.uid = str(reconciler.body["metadata"]["uid"])
+        self._metrics = metrics
+        super().__init__(reconciler)
+
+    def update(self, body: Json) -> None:
+        """Do a round with this form of the object."""
+        self.reconciler.update(body)
+        self.wake()
+
+    def note_round(self, *, started_s: float, ended_s: float, succeeded: bool) -> None:
+        """Count it."""
+        metadata = self.reconciler.body["metadata"]
+        key = metadata["namespace"], metadata["name"]
+        if self._metrics.reconciled(
+            *key, started_s=started_s, ended_s=ended_s, succeeded=succeeded
+        ):
+            log.warning("group %s/%s: more than %d rounds in a minute", *key, RUNAWAY_ROUNDS)

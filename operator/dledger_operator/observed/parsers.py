@@ -1,0 +1,111 @@
+"""Kubernetes objects to frozen values. Pure.
+
+Called when kopf indexes an object, so that an index holds only what decisions use of it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dledger_operator.api import names
+from dledger_operator.api.spec import Json
+from dledger_operator.observed.job_status import JobPod
+from dledger_operator.observed.observed import Pod, Volume
+
+_EXIT_TOO_OLD: Final = 5
+"""Of `dledger node`; see docs/runbooks.md."""
+
+
+def parse_group(manifest: Json) -> tuple[str, str]:
+    """Return namespace and name of the group that a labelled object belongs to."""
+    metadata = manifest["metadata"]
+    return metadata["namespace"], metadata["labels"][names.GROUP_LABEL]
+
+
+def parse_pod(manifest: Json) -> Pod:
+    """Return a node's pod."""
+    metadata, status = manifest["metadata"], manifest.get("status") or {}
+    labels = metadata.get("labels") or {}
+    ready = _condition(status, "Ready")
+    return Pod(
+        name=metadata["name"],
+        ip=status.get("podIP") or "",
+        ready=ready.get("status") == "True",
+        role=labels.get(names.ROLE_LABEL, ""),
+        zone=labels.get(names.ZONE_LABEL, ""),
+        revision=labels.get(names.REVISION_LABEL, ""),
+        terminating="deletionTimestamp" in metadata,
+        trouble=_trouble(status),
+        too_old="" if ready.get("status") == "True" else _too_old(status),
+    )
+
+
+def parse_volume(manifest: Json) -> Volume:
+    """Return a volume claim."""
+    spec = manifest["spec"]
+    return Volume(
+        name=manifest["metadata"]["name"],
+        size=spec["resources"]["requests"]["storage"],
+        storage_class_name=spec.get("storageClassName") or "",
+        phase=(manifest.get("status") or {}).get("phase", "Pending"),
+        recovery=(manifest["metadata"].get("annotations") or {}).get(names.RECOVERY_ANNOTATION, ""),
+    )
+
+
+def parse_component(manifest: Json) -> str:
+    """Return what a labelled pod is for: ``node``, ``backup`` or ``recovery``."""
+    return str(manifest["metadata"]["labels"].get(names.COMPONENT_LABEL, ""))
+
+
+def parse_job_pod(manifest: Json) -> tuple[str, JobPod]:
+    """Return the name of the Job that a pod belongs to, and the pod."""
+    metadata, status = manifest["metadata"], manifest.get("status") or {}
+    ended = _terminated(status)
+    return metadata["labels"].get(names.JOB_LABEL, ""), JobPod(
+        name=metadata["name"],
+        created_at=metadata.get("creationTimestamp", ""),
+        exit_code=ended.get("exitCode"),
+        reason=str(ended.get("reason") or ""),
+        message=str(ended.get("message") or ""),
+        trouble=_trouble(status),
+    )
+
+
+def _trouble(status: Json) -> str:
+    """Return why a pod does not run, in Kubernetes' words; empty when that is not known."""
+    scheduled = _condition(status, "PodScheduled")
+    if scheduled.get("status") == "False":
+        return str(scheduled.get("message") or scheduled.get("reason") or "not scheduled")
+    for container in status.get("containerStatuses") or []:
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting and waiting.get("reason") not in ("ContainerCreating", "PodInitializing"):
+            return ": ".join(filter(None, (waiting.get("reason"), waiting.get("message"))))
+    return ""
+
+
+def _terminated(status: Json) -> Json:
+    """Return how a pod's container ended; if its machine was lost, only the pod has a status."""
+    for container in status.get("containerStatuses") or []:
+        if ended := (container.get("state") or {}).get("terminated"):
+            found: Json = ended
+            return found
+    if status.get("phase") == "Failed":
+        return {"exitCode": 128, "reason": status.get("reason"), "message": status.get("message")}
+    return {}
+
+
+def _too_old(status: Json) -> str:
+    """Return the last line of a node that stopped, now or before, since its version is too old."""
+    for container in status.get("containerStatuses") or []:
+        for state in ("state", "lastState"):
+            ended = (container.get(state) or {}).get("terminated") or {}
+            if ended.get("exitCode") == _EXIT_TOO_OLD:
+                lines = str(ended.get("message") or "").strip().splitlines()
+                return lines[-1] if lines else f"exit code {_EXIT_TOO_OLD}"
+    return ""
+
+
+def _condition(status: Json, kind: str) -> Json:
+    rows = status.get("conditions") or []
+    found: Json = next((row for row in rows if row["type"] == kind), {})
+    return found

@@ -1,0 +1,286 @@
+"""Client of a node's Export: how to cut a log into ranges, and the records of a range.
+
+Synchronous, since Spark's workers are; one client belongs to one thread. Used by `entry_ranges` and
+the backup job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+import grpc
+import numpy as np
+
+from dledger.errors import CorruptRecord, DledgerError
+from dledger.rpc.channel import in_words
+from dledger.rpc.error_table import ARGUMENT_KEY, ERROR_KEY, TRANSIENT
+from dledger.rpc.metadata import by_key
+from dledger.rpc.pb import dledger_pb2 as pb
+from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
+from dledger_pipeline.errors import (
+    ExportError,
+    ForeignGroup,
+    NodeUnavailable,
+    RangeNotAvailable,
+)
+from dledger_pipeline.log.records import RecordBytes
+from dledger_pipeline.log.segments import last_chain
+
+TARGET_BYTES: Final = 64 << 20
+"""Of a range, and so of an object before compression: as much as a segment has by default."""
+
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", 1 << 30),  # a record may be larger than a chunk
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+)
+_TRANSIENT: Final = TRANSIENT | {grpc.StatusCode.RESOURCE_EXHAUSTED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportRange:
+    """Entries [first_index, last_index], *size_bytes* of records, behind *previous_chain*."""
+
+    first_index: int
+    last_index: int
+    size_bytes: int
+    previous_chain: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportPlan:
+    """How a log is cut into ranges; the same from every node of the group.
+
+    Attributes:
+        group: The BrokerGroup's name.
+        group_id: The group that the node belongs to.
+        term: The term of the last planned entry; 0 if *ranges* is empty.
+        commit_index: The node's newest committed entry that it has on disk.
+        first_available: The oldest entry it keeps.
+        ranges: Ascending, without gap; empty if there is nothing from the first index on.
+    """
+
+    group: str
+    group_id: str
+    term: int
+    commit_index: int
+    first_available: int
+    ranges: tuple[ExportRange, ...]
+
+
+class ExportClient:
+    """Reads from one node through its peer port (20911). A context manager."""
+
+    def __init__(self, address: str, *, timeout_s: float = 60.0) -> None:
+        """Connect when first asked.
+
+        Args:
+            address: ``host:port`` of the node's peer port.
+            timeout_s: For a plan; a stream lives as long as the node answers pings.
+        """
+        self.address = address
+        self.timeout_s = timeout_s
+        self._channel = grpc.insecure_channel(address, options=_OPTIONS)
+        self._stub = pb_grpc.AdminStub(self._channel)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection, and with it every stream."""
+        self._channel.close()
+
+    def plan(
+        self,
+        *,
+        group_id: str = "",
+        first_index: int = 1,
+        last_index: int = 0,
+        target_bytes: int = TARGET_BYTES,
+    ) -> ExportPlan:
+        """Ask how to cut [first_index, last_index] into ranges of at most *target_bytes*.
+
+        Args:
+            group_id: The group it must be; "" takes the node's.
+            first_index: At least 1. One behind the last index gives an empty plan.
+            last_index: Inclusive; 0 for the commit index.
+            target_bytes: Record bytes of a range; a single larger record has a range of its own.
+
+        Raises:
+            RangeNotAvailable: Past the commit index or below the oldest entry kept.
+            ForeignGroup: The node belongs to another group.
+            NodeUnavailable: It does not answer, is busy, or has joined no group.
+            ExportError: It refuses for another reason.
+        """
+        request = pb.ExportPlanRequest(
+            group_id=group_id,
+            first_index=first_index,
+            last_index=last_index,
+            target_bytes=target_bytes,
+        )
+        with self._reported():
+            return _plan(self._stub.ExportPlan(request, timeout=self.timeout_s))
+
+    def read(self, group_id: str, first_index: int, last_index: int) -> Iterator[RecordBytes]:
+        """Yield the records of [first_index, last_index] in chunks of about 4 MiB, for `parse`.
+
+        The chunks join: each one is behind the last record of the one before.
+
+        Raises:
+            RangeNotAvailable, ForeignGroup, NodeUnavailable, ExportError: Like `plan`.
+            CorruptRecord: The node cannot read them from its disk, or they do not join.
+        """
+        request = pb.ExportRequest(
+            group_id=group_id, first_index=first_index, last_index=last_index
+        )
+        expected, chain = first_index, None
+        with self._reported(), self._streaming(request) as stream:
+            for received in stream:
+                chunk = self._chunk(received)
+                if chunk.first_index != expected or chain not in (None, chunk.previous_chain):
+                    reason = f"expected entry {expected} behind chain CRC {chain}"
+                    raise CorruptRecord(chunk.segment, chunk.offset, reason)
+                yield chunk
+                expected, chain = received.last_index + 1, last_chain(chunk)
+        if expected != last_index + 1:
+            raise NodeUnavailable(f"{self.address} ended the export before entry {expected}")
+
+    @contextmanager
+    def _streaming(self, request: pb.ExportRequest) -> Iterator[Any]:
+        """Give the stream, and cancel it at the end, so that the node sees if we stop early."""
+        stream = self._stub.Export(request)
+        try:
+            yield stream
+        finally:
+            stream.cancel()
+
+    def _chunk(self, received: pb.ExportChunk) -> RecordBytes:
+        count = received.last_index - received.first_index + 1
+        if count < 1 or len(received.positions) != 4 * count:
+            raise ExportError(
+                f"{self.address} sent {len(received.positions)} bytes of positions for entries "
+                f"[{received.first_index}, {received.last_index}]"
+            )
+        return RecordBytes(
+            segment=f"{received.segment} of {self.address}",
+            offset=received.offset,
+            data=received.records,
+            positions=np.frombuffer(received.positions, "<u4"),
+            previous_chain=received.previous_chain,
+            first_index=received.first_index,
+        )
+
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        """Raise the pipeline's error for gRPC's."""
+        try:
+            yield
+        except grpc.RpcError as error:
+            raise _meaning(error, self.address) from error
+
+
+def choose_node(addresses: Sequence[str], *, timeout_s: float = 5.0) -> str:
+    """Return the best node to read from: a follower with the highest commit index, else the leader.
+
+    Args:
+        addresses: Peer addresses (port 20911) of the group's nodes; some may be down.
+        timeout_s: How long to wait for all of them together.
+
+    Raises:
+        NodeUnavailable: None of them answers and is in a group.
+        ForeignGroup: They belong to different groups.
+    """
+    statuses, reasons = _statuses(addresses, timeout_s)
+    if not statuses:
+        raise NodeUnavailable(f"no node can be read from: {'; '.join(reasons)}")
+    groups = {status.group_id for status in statuses.values()}
+    if len(groups) > 1:
+        raise ForeignGroup(f"{', '.join(statuses)} belong to different groups: {sorted(groups)}")
+    return max(statuses, key=lambda address: _preference(statuses[address]))
+
+
+def _preference(status: pb.StatusResponse) -> tuple[bool, int]:
+    return status.role != "leader", min(status.commit_index, status.synced_index)
+
+
+def _statuses(
+    addresses: Sequence[str], timeout_s: float
+) -> tuple[dict[str, pb.StatusResponse], list[str]]:
+    """Return the statuses of the nodes that are in a group, and why the others do not count."""
+    channels = {
+        address: grpc.insecure_channel(address, options=_OPTIONS)
+        for address in dict.fromkeys(addresses)
+    }
+    calls = {
+        address: pb_grpc.AdminStub(channel).Status.future(
+            pb.StatusRequest(), timeout=timeout_s, wait_for_ready=False
+        )
+        for address, channel in channels.items()
+    }
+    statuses: dict[str, pb.StatusResponse] = {}
+    reasons: list[str] = []
+    for address, call in calls.items():
+        try:
+            status = call.result()
+        except grpc.RpcError as error:
+            reasons.append(str(_meaning(error, address)))
+            continue
+        if status.group_id:
+            statuses[address] = status
+        else:
+            reasons.append(f"{address}: the node has not joined a group")
+    for channel in channels.values():
+        channel.close()
+    return statuses, reasons
+
+
+def _plan(response: pb.ExportPlanResponse) -> ExportPlan:
+    return ExportPlan(
+        group=response.group,
+        group_id=response.group_id,
+        term=response.term,
+        commit_index=response.commit_index,
+        first_available=response.first_available,
+        ranges=tuple(
+            ExportRange(
+                first_index=each.first_index,
+                last_index=each.last_index,
+                size_bytes=each.bytes,
+                previous_chain=each.previous_chain,
+            )
+            for each in response.ranges
+        ),
+    )
+
+
+def _meaning(error: Any, address: str) -> DledgerError:
+    """Return the error that a node meant; it names its class in the trailing metadata.
+
+    Nodes of version 0.1 do not say which segment is corrupt but in their sentence: of these it is
+    an `ExportError` with that sentence.
+    """
+    metadata = by_key(error.trailing_metadata())
+    name = metadata.get(ERROR_KEY, "")
+    text = f"{address}: {in_words(error)}"
+    segment, _, rest = str(metadata.get(ARGUMENT_KEY, "")).partition(" ")
+    offset, _, reason = rest.partition(" ")
+    if name == CorruptRecord.__name__ and offset.isdecimal():
+        return CorruptRecord(f"{segment} of {address}", int(offset), reason)
+    if error.code() is grpc.StatusCode.OUT_OF_RANGE:
+        return RangeNotAvailable(text)
+    if name == "WrongGroup":
+        return ForeignGroup(text)
+    return NodeUnavailable(text) if error.code() in _TRANSIENT else ExportError(text)

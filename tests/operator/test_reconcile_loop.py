@@ -1,0 +1,42 @@
+"""The task of one group: it ends when its group is gone, whatever happens at that moment."""
+
+from __future__ import annotations
+
+import asyncio
+
+from dledger_operator.controllers.reconcile_loop import GroupLoop
+from dledger_operator.metrics.metrics import Metrics
+
+
+class CountingReconciler:
+    """Counts rounds."""
+
+    def __init__(self) -> None:
+        self.body = {"metadata": {"namespace": "shop", "name": "orders", "uid": "uid-1"}}
+        self.rounds = 0
+        self.began = asyncio.Event()
+
+    async def reconcile(self) -> None:
+        self.rounds += 1
+        self.began.set()
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+async def test_a_task_that_is_woken_and_closed_at_once_ends() -> None:
+    """The deletion of a group wakes its task and ends it in the same turn of the loop."""
+    reconciler = CountingReconciler()
+    loop = GroupLoop(reconciler, Metrics())  # type: ignore[arg-type]
+    await reconciler.began.wait()
+    await asyncio.sleep(0.01)
+
+    loop.wake()
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await loop.close()
+
+    rounds = reconciler.rounds
+    loop.wake()
+    await asyncio.sleep(0.01)
+    assert reconciler.rounds == rounds
