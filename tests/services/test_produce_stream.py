@@ -764,7 +764,7 @@ def _cut(command: bytes) -> bytes:
         (b"", "0 commands"),
         (b"nonsense", "cut short|wants"),
         (batch() + batch(), "2 commands"),
-        (frame(CommandType.ACK, b"{}"), "not one PRODUCE"),
+        (frame(CommandType.ACK, b"{}"), "not exactly one PRODUCE"),
         (_cut(batch()), "wants"),
         (frame(CommandType.PRODUCE, _cut(batch()[5:])), "end after the payload"),
         (batch(topic="no spaces"), "topic"),

@@ -55,7 +55,7 @@ def checked_batch(command: bytes) -> ProduceFrame:
 def _only_batch(command: bytes) -> ProduceFrame:
     frames = list(split(command))
     if len(frames) != 1 or frames[0][0] != CommandType.PRODUCE:
-        raise MalformedCommandError(f"expected one PRODUCE command, got {len(frames)} commands")
+        raise MalformedCommandError(f"the {len(frames)} commands are not exactly one PRODUCE")
     _, start, end = frames[0]
     return ProduceFrame(command, start, end)
 
