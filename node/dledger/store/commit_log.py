@@ -317,7 +317,7 @@ class CommitLog(LogReader):
         """Record durably where the log begins, before the segments below it are removed.
 
         Otherwise a crash in between would look like lost segments. With "osBuffer" the watermark
-        may be below *base*, because only `close` moves it; sealed segments are synced all the same.
+        may be below *base*, because `sync` does not move it, though sealed segments are synced.
         """
         index = max(self._watermark.mark.index, base.index)
         self._watermark.rebase(base, index=index, chain=self._index.chain(index))

@@ -197,8 +197,8 @@ class Segment:
     def drop_cached(self, file: File, start: int = 0) -> None:
         """Drop synced pages from *start* on, except the last, where the next record begins.
 
-        The kernel keeps a whole large folio if one of its pages is dirty, so the next call begins a
-        little earlier and drops the pages that shared a folio with the last one.
+        Pages in one large folio with the last page are not dropped by this call; the next call
+        begins a little earlier and drops them.
         """
         file.drop_cached(start, self.end - start)
         self.dropped_end = self.end
