@@ -104,7 +104,7 @@ DISCARD_MUTANTS = (
     Mutant(
         name="forget to zero what an earlier cut left",
         file="store/commit_log.py",
-        old="for segment in self._index.segments[-1:]:  # what an earlier try left",
+        old="for segment in self._index.segments[-1:]:  # zeros an earlier call could not write",
         new="for segment in self._index.segments[:0]:",
         why="records that were cut come back behind the end",
         checks=(_LOG,),

@@ -186,7 +186,7 @@ STORE_MUTANTS = (
     Mutant(
         name="take a record of a newer version for a torn tail",
         file="store/format.py",
-        old="    if kind not in _KINDS:  # under a chain value that fits it is no damage\n",
+        old="    if kind not in _KINDS:  # the chain CRC is valid, so this is not damage\n",
         new="    if kind not in _KINDS:\n        raise ValueError\n    if kind not in _KINDS:\n",
         why="an older image cuts what the newer one acknowledged",
         checks=("tests/store/test_newer_formats.py",),

@@ -1,8 +1,8 @@
-"""What the receives of a group were answered, for an attempt whose answer was lost and asks again.
+"""Results of a group's recent receives, so that a client whose response was lost can ask again.
 
-It is given what it still holds. An attempt that holds nothing any more, because all was acked or
-handed out again, never holds anything again: receive ids are not used twice. So it is forgotten,
-and it does not show: neither in a snapshot nor in the digest, whenever its room is given back.
+An attempt that is repeated gets the messages that it still holds. Receive ids are never reused, so
+an attempt whose messages were all acked or redelivered can never hold any again. It is dropped, and
+appears neither in a snapshot nor in the digest, whenever its memory is freed.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from dledger.broker.snapshot_codec import Reader, number, text
 from dledger.common.byte_order import little_endian
 
 MAX_ATTEMPTS_REMEMBERED = 1_024
-"""Of a group, the newest; a poller needs only its own newest."""
+"""How many of its newest attempts a group keeps; a poller only ever repeats its last one."""
 _SWEPT_AT_LEAST: Final = 8
 _QUEUE_BITS: Final = 16
 
 QueuePosition = tuple[int, int]
 """(queue id, queue offset)."""
 Holds = Callable[[str, int, QueuePosition], bool]
-"""Whether a receive (topic, receive id) still has the lease of a position."""
+"""Returns whether a receive (topic, receive id) still holds the lease of a position."""
 
 
 class _Attempt(NamedTuple):
-    """One answer.
+    """The result of one receive.
 
     Attributes:
-        number: The how manieth of its group's it is.
-        receive_id: The RECEIVE that it was.
-        positions: Offset << 16 | queue id of each message, in the order in which they were given.
+        number: Its sequence number within the group.
+        receive_id: The id of the RECEIVE.
+        positions: Offset << 16 | queue id of each message, in the order of delivery.
     """
 
     number: int
@@ -53,7 +53,7 @@ class Attempts:
         return len(self._known)
 
     def copy(self) -> Attempts:
-        """Return the same attempts, to be changed by themselves."""
+        """Return an independent copy."""
         other = Attempts()
         other._known, other._made = self._known.copy(), self._made
         other._sweep_at = self._sweep_at
@@ -67,7 +67,7 @@ class Attempts:
         positions: Sequence[QueuePosition],
         holds: Holds,
     ) -> None:
-        """Keep what an attempt was given; those with as many behind them as are kept go."""
+        """Keep the messages given to an attempt; drop attempts beyond the newest ones kept."""
         self._made += 1
         self._known.pop((topic, attempt_id), None)
         packed = array("Q", [offset << _QUEUE_BITS | queue_id for queue_id, offset in positions])
@@ -81,19 +81,19 @@ class Attempts:
     def recall(
         self, topic: str, attempt_id: str, holds: Holds
     ) -> tuple[int, list[QueuePosition]] | None:
-        """Return the receive id of an earlier attempt and what it still holds; None: nothing."""
+        """Return an earlier attempt's receive id and what it still holds; None if nothing."""
         found = self._known.get((topic, attempt_id))
         held = list(_held(topic, found, holds)) if found is not None else []
         return (found.receive_id, held) if found is not None and held else None
 
     def _holding(self, holds: Holds) -> Iterator[tuple[tuple[str, str], _Attempt]]:
-        """Yield the attempts that hold anything, oldest first."""
+        """Yield the attempts that still hold messages, oldest first."""
         for (topic, attempt_id), attempt in self._known.items():
             if any(True for _ in _held(topic, attempt, holds)):
                 yield (topic, attempt_id), attempt
 
     def encoded(self, holds: Holds) -> Iterator[bytes]:
-        """Yield them for a snapshot."""
+        """Yield the attempts' bytes for a snapshot."""
         holding = list(self._holding(holds))
         yield number(self._made)
         yield number(len(holding))
@@ -107,7 +107,7 @@ class Attempts:
 
     @classmethod
     def read(cls, source: Reader) -> Attempts:
-        """Take attempts from a snapshot. Raises MalformedStateError."""
+        """Read attempts from a snapshot. Raises MalformedStateError."""
         attempts = cls()
         attempts._made = source.number()
         last = max(0, attempts._made - MAX_ATTEMPTS_REMEMBERED)

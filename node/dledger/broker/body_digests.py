@@ -1,9 +1,10 @@
-"""What the dedupe window keeps of a message's body: its CRC32C and its length, 8 bytes.
+"""The digest that the deduplication window keeps of a message's body: CRC32C and length, 8 bytes.
 
-A message is another one than its id says if either differs. The rule must be the same on every
-node, and cost next to nothing where 150,000 messages a second are applied, so it is no
-cryptographic hash: it tells mistakes and guesses apart, not a body that was made to collide. Where
-ids can be guessed, at the gateway, a repetition is compared with what is stored (ADR 20).
+A known id with a different digest belongs to a different message. The rule must be the same on
+every node and cost next to nothing at 150,000 messages a second, and the window holds a digest for
+every id, so it is 8 bytes and not a cryptographic hash. It detects mistakes and guessed ids, not a
+body crafted to collide. Where ids can be guessed, in the RocketMQ service, a repeated message is
+compared with the stored one (ADR 20).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from crc32c import crc32c
 from dledger.common.byte_order import from_little_endian, little_endian
 
 Digests: TypeAlias = "array[int]"
-"""An array of type ``Q``, an item a message: length << 32 | CRC32C."""
+"""An array of type ``Q``, one item for each message: length << 32 | CRC32C."""
 _Body = bytes | memoryview
 
 

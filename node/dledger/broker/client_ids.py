@@ -1,20 +1,20 @@
-"""The message ids that the dedupe window remembers of one client in one topic.
+"""The message ids that the deduplication window remembers of one client in one topic.
 
-Ids that count up are remembered as runs, the others one by one. Owned by `dedupe`, also in a
-snapshot, where some clients together are these columns (`columns`)::
+Ids that count up are stored as runs, others one by one. Owned by `deduplication`. In a snapshot,
+several clients together are encoded as these columns (`snapshot_codec`)::
 
-    strings           the clients' ids; their number is that of the clients
-    strings           the topics, by first use
-    topic, used       the topic's number, and when the client sent last; an item a client
-    batches           of each client, an item a client
-    count, position      of messages; (queue offset << 16 | queue id) of the first
-    strings           the prefixes of runs, by first use
-    strings           all ids of batches that are no runs
-    prefix, row       1 + the prefix's number, and the first row; 0, 0: no run
-    digests           of the messages' bodies (`body_digests`), an item a message
+    strings           the client ids, one for each client
+    strings           the topics, in order of first use
+    topic, used       for each client: the topic's number, and when the client last sent
+    batches           for each client: its number of batches
+    count, position   number of messages; (queue offset << 16 | queue id) of the first one
+    strings           the prefixes of runs, in order of first use
+    strings           all ids of batches that are not runs
+    prefix, row       1 + the prefix's number, and the first row; 0, 0: not a run
+    digests           for each message: the digest of its body (`body_digests`)
 
-The columns from count on have an item a batch where nothing else is said: the first client's,
-oldest first, then the next one's.
+From *count* on, a column has one item for each batch unless stated otherwise: those of the first
+client, oldest first, then those of the next one.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ _ROW_SHIFT = 128
 _U32 = 0xFFFF_FFFF
 
 _Key = bytes | tuple[bytes, ...]
-"""What the ids of a batch have in common, their prefix; or the ids, which do not count."""
+"""The common prefix of a batch's ids; or the ids themselves if they do not count up."""
 
 
 class Found(NamedTuple):
-    """A message that is remembered: its place, and the digest of its body."""
+    """A remembered message: its position, and the digest of its body."""
 
     position: int
     digest: int
 
 
 def _batch(row: int, count: int, serial: int, start: int) -> int:
-    """Return a batch as one number, ordered by its first row; that of other ids is 0.
+    """Pack a batch into one number, ordered by its first row (0 if the ids are not a run).
 
-    Messages of a batch follow each other in a queue; *start* is the place of the first, *serial*
-    how many messages of the client came before, modulo 2^32: where its digests are. A number
-    takes a third of the tuple, the garbage collector never looks at it, and a window may have half
-    a million.
+    The messages of a batch are consecutive in a queue. *start* is the position of the first one;
+    *serial* is the number of earlier messages of the client, modulo 2^32, and locates the digests.
+    A number, because it takes a third of a tuple's memory and the garbage collector never visits
+    it: a window may hold half a million.
     """
     return row << _ROW_SHIFT | count << _COUNT_SHIFT | serial << _SERIAL_SHIFT | start
 
@@ -75,7 +75,10 @@ def _start(batch: int) -> int:
 
 
 class _Runs:
-    """Runs of one prefix, by their rows. The first one goes first mostly: it is passed over."""
+    """The runs of one prefix, by row.
+
+    The first run is usually the first to be removed, so removing it only advances an index.
+    """
 
     __slots__ = ("_begin", "_runs", "prefix")
 
@@ -88,7 +91,7 @@ class _Runs:
         return self._begin < len(self._runs)
 
     def copy(self) -> _Runs:
-        """Return the same runs, to be changed by themselves."""
+        """Return an independent copy."""
         other = _Runs(self.prefix)
         other._runs = self._runs[self._begin :]
         return other
@@ -117,13 +120,13 @@ class _Runs:
 class ClientIds:
     """One client's ids in one topic, as batches, oldest first.
 
-    There may be a hundred thousand clients with one message each, so there are no deques: each has
-    room for 64 items.
+    There may be a hundred thousand clients with one message each, so no deques are used: each would
+    allocate room for 64 items.
 
     Attributes:
         key: (client id, topic).
-        used_ms: When the client sent to the topic last, by the log's time, Unix milliseconds.
-        edition: Which edition of the state this is of; see `editions`.
+        used_ms: When the client last sent to the topic, by the log's time, Unix milliseconds.
+        edition: The edition of the state that this belongs to; see `editions`.
     """
 
     __slots__ = (
@@ -149,13 +152,13 @@ class ClientIds:
         self._begin = 0
         self._runs: dict[bytes, _Runs] = {}
         self._others: dict[bytes, int] = {}
-        """The serial and the place of each, as in `_batch`."""
+        """The serial and the position of each, as in `_batch`."""
         self._digests = array("Q")
         self._digests_begin = self._first_serial = 0
         self._count = 0
 
     def copy(self, edition: int) -> ClientIds:
-        """Return the same ids, to be changed while these stay as they are."""
+        """Return a copy that may be changed; this object must no longer be."""
         other = ClientIds(self.key, edition)
         other._keys, other._batches = self._keys[self._begin :], self._batches[self._begin :]
         other._count, other.used_ms = self._count, self.used_ms
@@ -182,7 +185,7 @@ class ClientIds:
         return last is not None and _end_row(last) > ids.row
 
     def find(self, message_id: bytes) -> Found | None:
-        """Return what is known of one message; None: its id is not remembered."""
+        """Return what is known of one message; None if its id is not remembered."""
         wanted = run_from(message_id, 1)
         if wanted is None:
             other = self._others.get(message_id)
@@ -199,16 +202,16 @@ class ClientIds:
         return Found(position, self._digests[at])
 
     def remember(self, ids: Ids, digests: Digests, start: int) -> int:
-        """Remember new ids as those of the messages from position *start* on; return how many.
+        """Remember the new ids of the messages from position *start* on; return their number.
 
-        *digests* has an item for each, and is not kept.
+        *digests* has an item for each id; it is copied.
         """
         before = self._count
         for part in in_parts(ids):
             self._remember_part(part, start + (self._count - before << QUEUE_BITS))
         if before:
             self._digests += digests
-        else:  # `+=` would take room for four more
+        else:  # `+=` would allocate room for four more
             self._digests, self._digests_begin = digests[:], 0
         return self._count - before
 
@@ -232,11 +235,11 @@ class ClientIds:
             self._keys.append(key)
             self._batches.append(batch)
         else:
-            self._keys, self._batches = [key], [batch]  # `append` would take room for four
+            self._keys, self._batches = [key], [batch]  # `append` would allocate room for four
         self._count += count
 
     def _add_run(self, prefix: bytes, batch: int) -> bytes:
-        """Remember a run; return its prefix, one object for all the runs that have it."""
+        """Remember a run; return its prefix, as the one object that all its runs share."""
         runs = self._runs.get(prefix)
         if runs is None:
             runs = self._runs[prefix] = _Runs(prefix)
@@ -244,7 +247,7 @@ class ClientIds:
         return runs.prefix
 
     def forget_oldest(self) -> int:
-        """Forget the oldest batch, or the part of it that is one run; return how many ids."""
+        """Forget the oldest batch; return its number of ids."""
         key, batch = self._keys[self._begin], self._batches[self._begin]
         self._keys[self._begin], self._batches[self._begin] = b"", 0
         self._begin += 1
@@ -278,7 +281,7 @@ class ClientIds:
         return self._batches[self._begin :]
 
     def in_common(self) -> list[_Key]:
-        """Return what the ids of each batch have in common, oldest first."""
+        """Return the key of each batch (a prefix, or the ids), oldest first."""
         return self._keys[self._begin :]
 
     def digests(self) -> Digests:
@@ -286,7 +289,7 @@ class ClientIds:
         return self._digests[self._digests_begin :]
 
     def read(self, source: Reader, batches: Iterable[tuple[Ids, Digests, int]]) -> None:
-        """Take *batches* (ids, digests, position) of a snapshot. Raises MalformedStateError."""
+        """Add *batches* (ids, digests, position) from a snapshot. Raises MalformedStateError."""
         starts = set[int]()
         for ids, digests, start in batches:
             if has_repeats(ids) or self.knows_any(ids) or start in starts:
@@ -320,12 +323,12 @@ def _spelled_out(key: _Key, batch: int) -> tuple[bytes, ...]:
 
 
 def _positions(count: int, start: int) -> range:
-    """Return the positions of *count* messages that follow each other in a queue."""
+    """Return the positions of *count* consecutive messages of a queue."""
     return range(start, start + (count << QUEUE_BITS), 1 << QUEUE_BITS)
 
 
 def encoded(clients: Sequence[ClientIds]) -> Iterator[bytes]:
-    """Yield some clients' ids for a snapshot; they are not changed meanwhile."""
+    """Yield the bytes of some clients' ids for a snapshot; they must not change meanwhile."""
     topics = {topic: number for number, topic in enumerate(_topics(clients))}
     keys = [key for client in clients for key in client.in_common()]
     batches = [batch for client in clients for batch in client.batches()]
@@ -355,7 +358,7 @@ def _prefixes(keys: Sequence[_Key]) -> Iterable[bytes]:
 
 
 def read_clients(source: Reader) -> Iterator[ClientIds]:
-    """Yield the clients of which `encoded` told. Raises MalformedStateError."""
+    """Yield the clients that `encoded` wrote. Raises MalformedStateError."""
     names, topics = source.strings(), list(map(source.text_of, source.strings()))
     numbers = source.column("I", len(names))
     used_ms = source.column("q", len(names))
@@ -373,7 +376,7 @@ def read_clients(source: Reader) -> Iterator[ClientIds]:
 
 
 def _read_batches(source: Reader, batches: int) -> Iterator[tuple[Ids, Digests, int]]:
-    """Yield ids, digests and place of each batch."""
+    """Yield the ids, digests and position of each batch."""
     counts = source.column("I", batches)
     starts = source.column("Q", batches)
     prefixes, others = source.strings(), source.strings()

@@ -1,4 +1,4 @@
-"""How commands lie in an entry's data: one frame after another.
+"""The framing of commands in an entry's data: one frame after another.
 
 ::
 
@@ -8,8 +8,8 @@
     +-------+-----+---------------------+
       length  type
 
-The gateway frames a command once; the driver concatenates the frames of many requests into one
-entry, and `split` takes them apart again on every node. Nothing here looks inside a payload.
+A servicer frames a command once; the driver concatenates the frames of many requests into one
+entry, and `split` separates them again on every node. Nothing here looks inside a payload.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ class MalformedCommandError(ValueError):
 
 
 class UnknownCommandError(MalformedCommandError):
-    """The bytes are a command that this version does not know, or not all of; a newer one does.
+    """The command, or a field of it, is only known to a newer version.
 
-    To a reader it is malformed; who applies the log stops (`state`).
-    Decided by type, field names, version byte and flags alone, before anything else of the content
-    is looked at: so all nodes of one level decide alike (`features`).
+    A reader treats it as malformed; a node that applies the log must stop (`state`, ADR 19). It is
+    recognised by type, field names, version byte and flags alone, before any other content is
+    examined, so that all nodes of one feature level come to the same decision (`features`).
     """
 
 
 def frame(kind: CommandType, *payload: bytes) -> bytes:
-    """Return the parts of a payload, joined, with their header in front."""
+    """Return the parts of a payload, joined, after the frame's header."""
     return b"".join((_HEADER.pack(sum(map(len, payload)), kind), *payload))
 
 

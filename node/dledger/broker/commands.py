@@ -1,7 +1,7 @@
 """Every command but PRODUCE: frozen values, compact UTF-8 JSON inside their frame.
 
-They are few beside messages, so they are written for reading. `decode` is the one place that
-checks their shape; what they mean is decided in `state`.
+They are few compared to messages, so the format favours readability over size. `decode` is the one
+place that checks their shape; `state` defines what they do.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from dledger.common.features import FEATURES, Features
 
 _Json: TypeAlias = Mapping[str, object]
 NUMBER_BOUND: Final = 1 << 62
-"""Numbers in commands are below it: sums of two of them fit the columns of a snapshot."""
+"""Numbers in commands are below this, so that the sum of two fits a snapshot's i64 columns."""
 SECRET_BYTES: Final = 32
 _SECRET = re.compile(rf"[0-9a-f]{{{2 * SECRET_BYTES}}}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTopic:
-    """Make a topic; harmless when it exists with the same settings."""
+    """Create a topic; does nothing if it exists with the same settings."""
 
     name: str
     type: str
@@ -44,7 +44,7 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateGroup:
-    """Make a consumer group; when it exists, this only says that it is in use."""
+    """Create a consumer group; if it exists, only mark it as in use."""
 
     name: str
 
@@ -59,11 +59,11 @@ class Receive:
 
     Attributes:
         queue_id: The queue to take from first.
-        any_queue: Go on with the topic's other queues while there is room.
-        invisible_ms: How long nobody else gets them.
-        tags: Only messages with one of these tags; None: all.
-        attempt_id: The same id again is answered with the same messages; empty: no such memory.
-        client_id: Who renews them (auto-renew); empty: nobody.
+        any_queue: Continue with the topic's other queues until *limit* is reached.
+        invisible_ms: How long the messages stay hidden from other members.
+        tags: Only messages with one of these tags; None for all.
+        attempt_id: Repeating the id returns the same messages; empty: the result is not remembered.
+        client_id: The client whose leases the leader renews; empty: they are not renewed.
     """
 
     group: str
@@ -96,7 +96,7 @@ class Receive:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRef:
-    """One handed-out message: its place, and the receive it was handed out by."""
+    """One delivered message: its position, and the receive that delivered it."""
 
     queue_id: int
     offset: int
@@ -121,7 +121,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeInvisible:
-    """Make a handed-out message visible *invisible_ms* from now, if it is not acked by then."""
+    """Make a delivered message visible *invisible_ms* from now, unless it is acked by then."""
 
     group: str
     topic: str
@@ -143,7 +143,7 @@ class ChangeInvisible:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renew:
-    """Keep the messages that live clients still work on invisible for *invisible_ms* more."""
+    """Keep messages that live clients are still processing invisible for *invisible_ms* more."""
 
     group: str
     topic: str
@@ -165,7 +165,7 @@ class Renew:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """A client of *group* is gone: what was renewed for it becomes visible now."""
+    """A client of *group* has gone: the messages renewed for it become visible now."""
 
     group: str
     client_id: str
@@ -177,7 +177,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retain:
-    """Messages in entries below *before_index* are not kept any longer, on any node."""
+    """Drop the messages in entries below *before_index*, on every node."""
 
     before_index: int
 
@@ -188,9 +188,9 @@ class Retain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpireGroups:
-    """Consumer groups that were used last before *before_ms* are let go.
+    """Delete consumer groups that were last used before *before_ms*.
 
-    By the log's time without its gaps (`active_time`): `ConsumerGroups.active_ms` goes by it.
+    Measured by `ConsumerGroups.active_ms`, the log's time without its gaps (`active_time`).
     """
 
     before_ms: int
@@ -202,9 +202,10 @@ class ExpireGroups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteTopic:
-    """A topic goes, with its messages and all that consumers and producers did with it.
+    """Delete a topic with its messages, its deliveries and its remembered message ids.
 
-    *generation* says which of that name: repeated, it never hits one that was made since.
+    *generation* tells topics of one name apart: a repeated command never deletes a topic that was
+    created since.
     """
 
     name: str
@@ -217,7 +218,7 @@ class DeleteTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteGroup:
-    """A consumer group goes, with what it has consumed: who comes back begins anew."""
+    """Delete a consumer group with its progress; a member that returns starts a new group."""
 
     name: str
 
@@ -228,7 +229,7 @@ class DeleteGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetSecret:
-    """What receipt handles are signed with, `SECRET_BYTES`; only the first one of a log counts."""
+    """Set the key that signs receipt handles, `SECRET_BYTES` long; only the first one counts."""
 
     secret: bytes = field(repr=False)
 
@@ -264,9 +265,9 @@ def decode(
 
     Args:
         kind: The type byte.
-        payload: What is behind it.
-        features: What is known; what is not is never passed over.
-        decoders: How each type that is known is read; those of this module by default.
+        payload: The bytes after the type byte.
+        features: What this version knows; an unknown type or field is an error, never skipped.
+        decoders: The decoder of each known type; those of this module by default.
 
     Raises:
         UnknownCommandError: The type, or a field, is of a newer version.

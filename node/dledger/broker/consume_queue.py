@@ -1,8 +1,10 @@
-"""A consume queue: where each message of one (topic, queue id) lies in the commit log.
+"""A consume queue: the position in the commit log of each message of one (topic, queue id).
 
 It is derived from the log: applying the log again, or its end to a snapshot, gives the same queue.
-Batches arrive whole, so it keeps *runs*: neighbours in one PRODUCE payload that share a tag take
-one row, whether they are one message or a thousand. A row is 36 bytes, and some 7 once it is old.
+Batches arrive whole, so the queue stores *runs*: consecutive messages of one PRODUCE payload that
+share a tag take one row, whether they are one message or a thousand. A row takes 36 bytes, or about
+7 once it is old and sealed. Sealed runs are compressed and immutable: a snapshot shares them by
+reference, so that the event loop never copies them (`editions`).
 """
 
 from __future__ import annotations
@@ -23,14 +25,14 @@ from dledger.common.byte_order import little_endian
 from dledger.errors import OffsetOutOfRange
 
 _SEALED: Final = 1024
-"""Runs that are sealed together; so many of the newest stay open at least."""
+"""How many runs are sealed together; at least this many of the newest stay open."""
 _BOUNDS: Final = struct.Struct("<QQII")
 """The queue's first and end offset, its sealed pieces and its open runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """Where a PRODUCE payload lies: bytes ``[start, end)`` of the data of the entry at *index*."""
+    """The position of a PRODUCE payload: bytes ``[start, end)`` of the entry at *index*."""
 
     index: int
     start: int
@@ -39,7 +41,7 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where one message lies: a row of a payload."""
+    """The position of one message: a row of a payload."""
 
     payload: Payload
     row: int
@@ -57,8 +59,8 @@ class Run:
 class ConsumeQueue:
     """Positions of a queue's messages; queue offsets count from 0 without gaps.
 
-    The newest runs are open, older ones sealed in pieces of about `_SEALED`, cut between payloads.
-    The first piece may begin with runs that are not kept any longer: they go with it.
+    The newest runs are open; older ones are sealed in pieces of about `_SEALED`, cut between
+    payloads. The first piece may begin with runs that were dropped: they are freed with the piece.
     """
 
     __slots__ = ("_open", "_sealed", "_sealed_firsts", "edition", "end", "first")
@@ -67,7 +69,7 @@ class ConsumeQueue:
         self.edition = edition
         """Which edition of the state this is of; see `editions`."""
         self.first = 0
-        """The oldest offset kept; `end` if none is."""
+        """The oldest offset kept; equal to `end` if none is."""
         self.end = 0
         """The offset that the next message gets."""
         self._sealed: list[SealedRuns] = []
@@ -77,7 +79,7 @@ class ConsumeQueue:
     def copy(self, edition: int) -> ConsumeQueue:
         """Return a queue that may be changed while this one stays as it is.
 
-        Both have the open runs in common. These only ever grow, and each queue knows its end.
+        Both share the open runs, which only ever grow: each queue knows its own end.
         """
         other = ConsumeQueue(edition)
         other.first, other.end = self.first, self.end
@@ -88,7 +90,7 @@ class ConsumeQueue:
     def append(self, payload: Payload, rows: range, tags: Sequence[bytes] | None) -> int:
         """Add consecutive *rows* of *payload*; return the first one's queue offset.
 
-        *tags* has the tag of every row of the payload; None: no message has one.
+        *tags* has the tag of every row of the payload; None if no message has one.
         """
         first = self.end
         for row, count, code in _stretches(rows, tags):
@@ -111,7 +113,7 @@ class ConsumeQueue:
         self._open = self._open.cut(cut)
 
     def locate(self, offset: int) -> Position:
-        """Return where the message at queue *offset* lies.
+        """Return the position of the message at queue *offset*.
 
         Raises:
             OffsetOutOfRange: There is no message at *offset*.
@@ -119,9 +121,9 @@ class ConsumeQueue:
         return self.stretch(offset)[0]
 
     def stretch(self, offset: int) -> tuple[Position, int]:
-        """Return where the message at *offset* lies, and how many follow each other from there on.
+        """Return the position of the message at *offset*, and the length of the slice it begins.
 
-        All of them are in one payload, in consecutive rows. Raises OffsetOutOfRange.
+        The messages of a slice are in consecutive rows of one payload. Raises OffsetOutOfRange.
         """
         if not self.first <= offset < self.end:
             raise OffsetOutOfRange(offset, first=self.first, last=self.end - 1)
@@ -136,14 +138,14 @@ class ConsumeQueue:
         return Position(payload, runs.rows[run] + offset - runs.firsts[run]), end - offset
 
     def _piece(self, offset: int) -> tuple[Runs, int]:
-        """Return the runs around *offset*, which must exist, and the offset behind them."""
+        """Return the runs around *offset*, which must exist, and the offset after them."""
         if self._open and offset >= self._open.firsts[0]:
             return self._open, self.end
         number = bisect_right(self._sealed_firsts, offset) - 1
         return opened(self._sealed[number]), self._begin(number + 1)
 
     def _begin(self, number: int) -> int:
-        """Return the first offset of a sealed piece, or of what is behind the last one."""
+        """Return the first offset of a sealed piece; for the number after the last, of the rest."""
         if number < len(self._sealed_firsts):
             return self._sealed_firsts[number]
         return self._open.firsts[0] if self._open else self.end
@@ -165,7 +167,7 @@ class ConsumeQueue:
     def drop_before(self, index: int) -> int:
         """Forget the messages in entries below *index*; return how many.
 
-        A piece that is kept in part stays as it is; only the first position in it moves.
+        A sealed piece that is only partly dropped stays as it is; only `first` moves.
         """
         gone = 0
         while gone < len(self._sealed) and self._sealed[gone].last_index < index:
@@ -197,7 +199,7 @@ class ConsumeQueue:
 
     @classmethod
     def read(cls, source: Reader) -> ConsumeQueue:
-        """Take a queue from a snapshot; sealed pieces stay so. Raises MalformedStateError."""
+        """Read a queue from a snapshot; sealed pieces stay sealed. Raises MalformedStateError."""
         queue = cls()
         queue.first, queue.end, sealed, count = source.fields(_BOUNDS)
         queue._sealed = [SealedRuns.read(source) for _ in range(sealed)]
@@ -235,7 +237,7 @@ class ConsumeQueue:
 
 
 def _continues(runs: Runs, run: int, later: int) -> bool:
-    """Whether a later run's rows lie behind those of *run*, in the same payload."""
+    """Whether a later run's rows lie after those of *run*, in the same payload."""
     distance = runs.firsts[later] - runs.firsts[run]
     return runs.same_payload(run, later) and runs.rows[later] == runs.rows[run] + distance
 

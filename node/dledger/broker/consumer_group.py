@@ -1,4 +1,7 @@
-"""Consumer groups: their deliveries, and the receives they may ask for again."""
+"""One consumer group: its deliveries, and the receives whose results it may ask for again.
+
+Owned by `consumer_groups`.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +28,15 @@ class ConsumerGroup:
         self.edition = edition
         """Which edition of the state this is of; see `editions`."""
         self.used_ms = 0
-        """When one of its members asked for something last, by the log's time."""
+        """When a member last called, by the log's time, Unix milliseconds."""
         self._deliveries: dict[str, dict[int, QueueDeliveries]] = {}
-        """By topic and queue id, so that a topic can go in one step."""
+        """By topic, then queue id, so that a topic can be deleted in one step."""
         self._attempts = Attempts()
 
     def copy(self, edition: int) -> ConsumerGroup:
-        """Return the same group, to be changed while this one stays as it is.
+        """Return a copy that may be changed; this object must no longer be.
 
-        What it did with queues is copied when it is changed: see `own`.
+        The deliveries of a queue are copied only when they are changed: see `own`.
         """
         other = ConsumerGroup(self.name, edition)
         other.used_ms = self.used_ms
@@ -42,7 +45,7 @@ class ConsumerGroup:
         return other
 
     def is_unused(self, before_ms: int, now_ms: int) -> bool:
-        """Whether it was used last before *before_ms*, and nothing is on loan at *now_ms*."""
+        """Whether it was last used before *before_ms* and has no lease left at *now_ms*."""
         return self.used_ms < before_ms and not any(
             lease.visible_at_ms > now_ms
             for _, _, deliveries in self._each()
@@ -50,7 +53,7 @@ class ConsumerGroup:
         )
 
     def deliveries(self, topic: str, queue_id: int, *, first: int) -> QueueDeliveries:
-        """Return what this group did with a queue, to be changed; new ones start at *first*."""
+        """Return the deliveries of a queue, to be changed; new ones start at offset *first*."""
         found = self.own(topic, queue_id)
         if found is None:
             found = QueueDeliveries(first, self.edition)
@@ -58,9 +61,9 @@ class ConsumerGroup:
         return found
 
     def own(self, topic: str, queue_id: int) -> QueueDeliveries | None:
-        """Return what this group did with a queue, to be changed, if it did anything.
+        """Return the deliveries of a queue, to be changed, if there are any.
 
-        The group itself is one that may be changed.
+        The group itself must be of the current edition.
         """
         found = self.peek(topic, queue_id)
         if found is not None and found.edition != self.edition:
@@ -68,7 +71,7 @@ class ConsumerGroup:
         return found
 
     def peek(self, topic: str, queue_id: int) -> QueueDeliveries | None:
-        """Return what this group did with a queue, if anything."""
+        """Return the deliveries of a queue, to be read, if there are any."""
         queues = self._deliveries.get(topic)
         return None if queues is None else queues.get(queue_id)
 
@@ -82,34 +85,34 @@ class ConsumerGroup:
                 yield topic, queue_id, deliveries
 
     def topics(self) -> list[str]:
-        """Return the topics of which this group has read something, sorted."""
+        """Return the topics that this group has read from, sorted."""
         return sorted(self._deliveries)
 
     def reads(self, topic: str) -> bool:
-        """Whether this group has read something of a topic."""
+        """Whether this group has read from a topic."""
         return topic in self._deliveries
 
     def forget(self, topic: str) -> None:
-        """Forget what this group did with a topic that is gone.
+        """Forget the deliveries of a topic that was deleted.
 
-        Its attempts hold nothing any more, and go as such do.
+        Attempts on the topic then hold no messages and are dropped for that reason.
         """
         self._deliveries.pop(topic, None)
 
     def remember(
         self, topic: str, attempt_id: str, receive_id: int, positions: Sequence[QueuePosition]
     ) -> None:
-        """Keep what an attempt was given, in case it asks again."""
+        """Remember the messages given to an attempt, in case the client repeats it."""
         self._attempts.remember(topic, attempt_id, receive_id, positions, self._holds)
 
     def recall(self, topic: str, attempt_id: str) -> tuple[int, list[QueuePosition]] | None:
-        """Return the receive id of an earlier attempt and what it still holds; None: nothing."""
+        """Return an earlier attempt's receive id and what it still holds; None if nothing."""
         return self._attempts.recall(topic, attempt_id, self._holds)
 
     def lease_anew(
         self, topic: str, receive_id: int, held: Iterable[QueuePosition], until_ms: int
     ) -> None:
-        """Let what `recall` found end at *until_ms*: the attempt is answered again."""
+        """Extend the leases that `recall` found to *until_ms*: they are delivered again."""
         for queue_id, offset in held:
             if (deliveries := self.own(topic, queue_id)) is not None:
                 deliveries.extend(offset, receive_id, until_ms)
@@ -137,7 +140,7 @@ class ConsumerGroup:
 
     @classmethod
     def read(cls, name: str, source: Reader, queue: QueueOf) -> ConsumerGroup:
-        """Take a group from a snapshot; *queue* finds queues. Raises MalformedStateError."""
+        """Read a group from a snapshot; *queue* finds queues. Raises MalformedStateError."""
         group = cls(name)
         group.used_ms = source.number()
         for _ in range(source.number()):

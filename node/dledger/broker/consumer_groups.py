@@ -1,4 +1,7 @@
-"""Consumer groups and what they were given: what RECEIVE, ACK and their kin change."""
+"""All consumer groups and their deliveries: applies RECEIVE, ACK, RENEW and the like.
+
+Owned by `state`, which routes commands here.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ from dledger.common.status import Backlog
 from dledger.errors import InvalidArgument, InvalidReceiptHandle, LimitReached, UnknownGroup
 
 MAX_GAP_MS = 3_600_000
-"""What a time without entries counts for groups that nobody uses, at most."""
+"""The most that a gap between two entries counts towards the expiry of an unused group."""
 MAX_RECEIVE = 1_024
 """Messages that one RECEIVE may hand out."""
 
@@ -38,7 +41,7 @@ MAX_RECEIVE = 1_024
 class ConsumerGroups:
     """All consumer groups. Part of `state.BrokerState`, and as deterministic.
 
-    *changes* is where it notes whose leases move.
+    *changes* collects the queues whose leases change.
     """
 
     def __init__(self, topics: TopicStore, changes: StateChanges, edition: Edition) -> None:
@@ -54,11 +57,11 @@ class ConsumerGroups:
 
     @property
     def active_ms(self) -> int:
-        """The log's time without its gaps, by which unused groups go (`active_time`)."""
+        """The log's time without its gaps, by which unused groups expire (`active_time`)."""
         return self._active.ms
 
     def advance(self, log_ms: int) -> None:
-        """Take an entry's timestamp, Unix milliseconds; comes before the entry is applied."""
+        """Advance to an entry's timestamp, Unix milliseconds, before the entry is applied."""
         self._active.advance(log_ms)
 
     def exists(self, name: str) -> bool:
@@ -66,7 +69,7 @@ class ConsumerGroups:
         return name in self._groups
 
     def was_used(self, name: str, now_ms: int, *, within_ms: int) -> bool:
-        """Whether the group exists, and the log at *now_ms* says that it was used not long ago."""
+        """Whether the group exists and was used within *within_ms* before *now_ms*."""
         group = self._groups.get(name)
         return group is not None and self._active.at(now_ms) - group.used_ms < within_ms
 
@@ -75,8 +78,8 @@ class ConsumerGroups:
     ) -> int:
         """Return how many messages a RECEIVE could hand out at *now_ms*; filters may make it fewer.
 
-        Zero means that a RECEIVE is not worth proposing. Counting stops at *enough*: an answer
-        that reaches it may be too low.
+        Zero means that a RECEIVE is not worth proposing. Counting stops at *enough*: a result that
+        reaches it may be too low.
         """
         queues, found = self._topics.queues(topic), self._groups.get(group)
         count = 0
@@ -92,28 +95,28 @@ class ConsumerGroups:
         return count
 
     def holds_attempt(self, group: str, topic: str, attempt_id: str) -> bool:
-        """Whether this attempt was answered before and still holds some of what it was given."""
+        """Whether this attempt was answered before and still holds some of its messages."""
         found = self._groups.get(group)
         return found is not None and found.recall(topic, attempt_id) is not None
 
     def next_expiry(self, group: str, topic: str, queue_ids: Sequence[int]) -> float:
-        """Return when the next lease of these queues ends (Unix ms); infinity if there is none."""
+        """Return when the next lease of these queues ends, Unix milliseconds; infinity if none."""
         found = (self._peek(group, topic, queue_id) for queue_id in queue_ids)
         return min((each.next_expiry() for each in found if each), default=float("inf"))
 
     def committed(self, group: str, topic: str, queue_id: int) -> int:
-        """Return the offset before which *group* is done with the queue."""
+        """Return the lowest offset of the queue that *group* has not consumed yet."""
         found = self._peek(group, topic, queue_id)
         return found.committed if found else self._topics.queue(topic, queue_id).first
 
     def lease(self, group: str, topic: str, ref: LeaseRef) -> Lease | None:
-        """Return the lease that *ref* names; None if it is stale, or the message is done."""
+        """Return the lease that *ref* names; None if it is stale or the message is consumed."""
         found = self._peek(group, topic, ref.queue_id)
         lease = found.leases.get(ref.offset) if found else None
         return lease if lease is not None and lease.receive_id == ref.receive_id else None
 
     def backlog(self, group: str, topic: str) -> Backlog:
-        """Return what a group has before it in a topic. Raises UnknownGroup, UnknownTopic."""
+        """Return a group's backlog in a topic. Raises UnknownGroup or UnknownTopic."""
         found, unread, held = self._group(group), 0, 0
         for queue_id, queue in enumerate(self._topics.queues(topic)):
             deliveries = found.peek(topic, queue_id)
@@ -126,16 +129,16 @@ class ConsumerGroups:
         return sorted(self._groups)
 
     def topics_of(self, group: str) -> list[str]:
-        """Return the topics of which a group has read something, sorted; none if it is gone."""
+        """Return the topics that a group has read from, sorted; none if it does not exist."""
         found = self._groups.get(group)
         return found.topics() if found is not None else []
 
     def readers_of(self, topic: str) -> list[str]:
-        """Return the groups that have read something of a topic, sorted."""
+        """Return the groups that have read from a topic, sorted."""
         return sorted(group.name for group in self._groups.values() if group.reads(topic))
 
     def renewable(self, before_ms: int) -> Iterator[tuple[QueueKey, int, Lease]]:
-        """Yield (queue, offset, lease) of client-kept leases ending earlier."""
+        """Yield (queue, offset, lease) of renewed leases that end before *before_ms*."""
         for group in self._groups.values():
             for topic, queue_id, deliveries in group.all_deliveries():
                 for offset, lease in deliveries.renewable(before_ms):
@@ -144,14 +147,14 @@ class ConsumerGroups:
     def handed_out(
         self, receives: Mapping[QueueKey, Container[int]]
     ) -> Iterator[tuple[QueueKey, int, Lease]]:
-        """Yield what clients still hold of these RECEIVEs, by queue, and was not renewed yet."""
+        """Yield the leases of these RECEIVEs, by queue, that were not renewed yet."""
         for key, receive_ids in receives.items():
             if found := self._peek(*key):
                 for offset, lease in found.handed_out(receive_ids):
                     yield key, offset, lease
 
     def create(self, command: commands.CreateGroup) -> GroupCreated:
-        """Make a group, or find it; either is a use of it."""
+        """Create a group if it does not exist, and mark it as used."""
         check_name("consumer group", command.name)
         if command.name in self._groups:
             self._used(command.name)
@@ -163,18 +166,18 @@ class ConsumerGroups:
         return GroupCreated(command.name, created=True)
 
     def delete(self, command: commands.DeleteGroup) -> GroupDeleted:
-        """Let a group go; raise UnknownGroup if there is none."""
+        """Delete a group; raise UnknownGroup if it does not exist."""
         del self._groups[self._group(command.name).name]
         self._changes.groups_gone.add(command.name)
         return GroupDeleted(command.name)
 
     def forget_topic(self, topic: str) -> None:
-        """Forget what all groups did with a topic that is gone."""
+        """Forget all groups' deliveries of a topic that was deleted."""
         for name in self.readers_of(topic):
             self._own(name).forget(topic)
 
     def receive(self, command: commands.Receive) -> Received:
-        """Hand out messages; an attempt that asks again gets what it still holds."""
+        """Deliver messages; a repeated attempt gets the messages that it still holds."""
         group = self._used(command.group)
         self._topics.queue(command.topic, command.queue_id)
         topic = self._topics.named(command.topic)
@@ -255,7 +258,7 @@ class ConsumerGroups:
         return deliveries.ack(lease.offset, lease.receive_id)
 
     def change_invisible(self, command: commands.ChangeInvisible) -> InvisibilityChanged:
-        """Let one lease end at another time; raise InvalidReceiptHandle if it is stale."""
+        """Change the end of one lease; raise InvalidReceiptHandle if the handle is stale."""
         until = self.now_ms + command.invisible_ms
         group = self._used(command.group)
         lease = command.lease
@@ -269,7 +272,7 @@ class ConsumerGroups:
         return InvisibilityChanged(1)
 
     def renew(self, command: commands.Renew) -> InvisibilityChanged:
-        """Let leases end later; stale ones are passed over."""
+        """Extend leases; stale ones are skipped."""
         until = self.now_ms + command.invisible_ms
         group = self._used(command.group)
         leases = command.leases
@@ -282,7 +285,7 @@ class ConsumerGroups:
         return deliveries is not None and deliveries.renew(lease.offset, lease.receive_id, until)
 
     def release(self, command: commands.Release) -> Released:
-        """End what was renewed for a client that is gone."""
+        """End the leases that were renewed for a client that has gone."""
         group = self._used(command.group)
         released = 0
         for topic, queue_id, found in group.all_deliveries():
@@ -293,10 +296,10 @@ class ConsumerGroups:
         return Released(released)
 
     def expire(self, command: commands.ExpireGroups) -> GroupsExpired:
-        """Let the groups go that nobody used for long: who comes back is a new group.
+        """Delete the groups that have not been used for long.
 
         Raises:
-            InvalidArgument: That time has not come.
+            InvalidArgument: *before_ms* is later than the log's own time.
         """
         if command.before_ms > self.active_ms:
             raise InvalidArgument(f"it is {self.active_ms}, before {command.before_ms}")
@@ -306,7 +309,7 @@ class ConsumerGroups:
         return GroupsExpired(len(gone))
 
     def any_unused(self, before_ms: int) -> bool:
-        """Whether `expire` would let a group go."""
+        """Whether `expire` would delete a group."""
         return bool(self._unused(before_ms))
 
     def _unused(self, before_ms: int) -> list[str]:
@@ -324,7 +327,7 @@ class ConsumerGroups:
                         self._changes.leases.add((name, topic, queue_id))
 
     def _used(self, name: str) -> ConsumerGroup:
-        """Return a group of which a member asks for something, to be changed."""
+        """Return a group, to be changed, and mark it as used."""
         group = self._own(name)
         group.used_ms = self.active_ms
         return group
@@ -347,12 +350,12 @@ class ConsumerGroups:
         return found.peek(topic, queue_id) if found else None
 
     def freeze(self) -> Encoded:
-        """Return what makes everything as it is now."""
+        """Return a function that encodes the present state; it may be called from any thread."""
         groups = list(self._groups.values())
         return partial(_encoded, self._active.encoded(), self._receives, groups)
 
     def read(self, source: Reader) -> None:
-        """Take everything from a snapshot; nothing is here yet. Raises MalformedStateError."""
+        """Read everything from a snapshot into this empty object. Raises MalformedStateError."""
         self._active.read(source)
         self._receives = source.number()
         for _ in range(source.number(high=MAX_GROUPS)):
@@ -366,7 +369,7 @@ class ConsumerGroups:
 
 
 def _encoded(active: bytes, receives: int, groups: list[ConsumerGroup]) -> Iterator[bytes]:
-    """Yield everything for a snapshot; groups by name."""
+    """Yield the bytes for a snapshot; groups by name."""
     yield active + number(receives)
     yield number(len(groups))
     for group in sorted(groups, key=lambda group: group.name):

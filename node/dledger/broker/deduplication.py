@@ -1,21 +1,22 @@
-"""Which messages were stored already: a bounded window over (client id, topic, message id).
+"""Recognising retries: a bounded window over (client id, topic, message id).
 
-A producer that got no answer sends again with the same id; the window answers with the position the
-first one got. An id says who sends again, not what: with each is the digest of its message's body
-(`body_digests`), and an id that comes with another body is no retry (ADR 20).
+A producer that got no response sends again with the same id; the window returns the position of the
+first copy. Each id is stored with the digest of its message's body (`body_digests`), because an id
+alone proves nothing: the same id with another body is a conflict, not a retry (ADR 20).
 
-Each client keeps its own newest ids per topic, so a busy client does not push out
-what a slow one may still repeat. Of clients that have sent nothing to a topic for an hour, only so
-many are remembered: no SDK retries that long, and ids that are new at each start would otherwise
-stay for ever. Some are, for a producer that comes back with its spool. That hour is one of the
-log's time, without its gaps (`active_time`): in an outage no client could have sent.
+Each client has its own newest ids per topic, so a busy client does not evict those that a slow one
+may still repeat. Of the clients that have sent nothing to a topic for an hour, only `SILENT_KEPT`
+are remembered: no SDK retries that long, and clients that make up a new client id at each start
+would otherwise stay for ever. Some are kept for a producer that returns with its spool. The hour is
+measured by the log's time without its gaps (`active_time`): no client could send in an outage.
 
-When the whole is full, who holds most gives way: of the topic with the most ids the client with the
-most, by its oldest ones; of the topic with the most clients the one that was silent longest. So
-junk pushes out junk, whether it comes from one client or from many, and not a quiet producer.
+When the window is full, the largest holder loses first: in the topic with the most ids, the client
+with the most ids loses its oldest; in the topic with the most clients, the one that was silent
+longest is forgotten. So a flood of ids, from one client or from many, evicts itself and not a quiet
+producer.
 
-The usual batch has ids that count up (`id_runs`): it is one thing to remember and to look for,
-however many messages it has. Other ids cost two operations on whole sets for a batch.
+The usual batch has ids that count up (`id_runs`): it is stored and looked up as one item, however
+many messages it has. A batch of other ids costs two set operations.
 """
 
 from __future__ import annotations
@@ -36,23 +37,23 @@ from dledger.common.limits import MAX_IDS_OF_CLIENT
 
 MAX_IDS = 1 << 19
 MAX_CLIENTS = 1 << 17
-"""(client id, topic) pairs; some 170 MB."""
+"""(client id, topic) pairs, at most: about 170 MB."""
 SILENCE_MS = 3_600_000
-"""How long a client may be silent before it may be forgotten."""
+"""How long a client must be silent before it may be forgotten: longer than any SDK retries."""
 MAX_STEP_MS = 60_000
-"""What the time between two PRODUCEs counts of that at most."""
+"""The most that the time between two PRODUCEs counts towards `SILENCE_MS`."""
 SILENT_KEPT = 1 << 14
-"""How many clients there must be for that: some 16 MB."""
+"""How many silent clients are remembered all the same: about 16 MB."""
 FORGOTTEN_AT_ONCE = 64
-"""Silent clients that a PRODUCE forgets at most, so that none takes long; it brings one at most."""
+"""Silent clients that one PRODUCE forgets, at most: it stays fast, and adds at most one itself."""
 _QUEUE_MASK = (1 << QUEUE_BITS) - 1
 _CLIENTS_TOGETHER: Final = 1 << 8
 _BATCHES_TOGETHER: Final = 1 << 11
-"""Clients whose ids are columns together in a snapshot: as many as have this many batches."""
+"""In a snapshot, clients are encoded together until they have this many batches."""
 
 
 class Known(NamedTuple):
-    """A message that was stored: where, and the digest of its body."""
+    """A stored message: its position, and the digest of its body."""
 
     queue_id: int
     offset: int
@@ -60,7 +61,7 @@ class Known(NamedTuple):
 
 
 class _Share:
-    """What the window holds of one topic; *window* is all of it, by (client id, topic)."""
+    """One topic's part of the window; *window* is the whole, by (client id, topic)."""
 
     __slots__ = ("_topic", "_window", "by_ids", "by_use", "clients", "ids")
 
@@ -81,7 +82,7 @@ class _Share:
 
 
 class DeduplicationWindow:
-    """The window; its limits are part of the replicated state, so all nodes must use the same."""
+    """The window. Its limits affect the replicated state, so all nodes must use the same."""
 
     __slots__ = (
         "_clients",
@@ -106,7 +107,7 @@ class DeduplicationWindow:
         silent_kept: int = SILENT_KEPT,
     ) -> None:
         self.edition = Edition()
-        """The state's; whoever owns the window says which."""
+        """The edition of the whole state, set by the window's owner; see `editions`."""
         self._clients: OrderedDict[tuple[str, str], ClientIds] = OrderedDict()
         self._shares: dict[str, _Share] = {}
         self._shares_by_ids = Ranking(lambda: self._shares, self._by_ids)
@@ -128,9 +129,9 @@ class DeduplicationWindow:
         return None if share is None else (-len(share.clients),)
 
     def heard(self, client_id: str, topic: str, now_ms: int) -> None:
-        """Note that a client sends messages with ids, new or not; forget who is silent for long.
+        """Note that a client sent messages with ids, new or not; forget clients silent for long.
 
-        Comes before all else about a batch. *now_ms* is the log's time, and never goes back.
+        Called first for every batch. *now_ms* is the log's time, which never goes back.
         """
         self._time.advance(now_ms)
         if (client_id, topic) in self._clients:
@@ -142,7 +143,7 @@ class DeduplicationWindow:
             self._forget(oldest)
 
     def forget_topic(self, topic: str) -> None:
-        """Forget what was sent to a topic: one of that name that is made anew has none of it."""
+        """Forget the ids of a deleted topic: a new topic of that name starts without any."""
         for client in [client for client in self._clients.values() if client.key[1] == topic]:
             self._forget(client)
 
@@ -157,7 +158,7 @@ class DeduplicationWindow:
             del self._shares[topic]
 
     def _use(self, key: tuple[str, str]) -> ClientIds:
-        """Return a client's ids, to be changed; it is the most recently used one now."""
+        """Return a client's ids, to be changed, and mark the client as most recently used."""
         client = self._own(key)
         client.used_ms = self._time.ms
         self._clients.move_to_end(client.key)
@@ -205,7 +206,7 @@ class DeduplicationWindow:
         return client
 
     def _enter(self, client: ClientIds) -> None:
-        """Take a client in that is not there."""
+        """Add a client that is not in the window."""
         client_id, topic = client.key
         self._clients[client.key] = client
         share = self._shares.get(topic)
@@ -216,7 +217,7 @@ class DeduplicationWindow:
         self._shares_by_clients.sank(topic)
 
     def _add(self, client: ClientIds, ids: int) -> None:
-        """Take note of *ids* that a client has now; if fewer than before, by a negative number."""
+        """Adjust the totals by *ids*, the change in a client's number of ids; may be negative."""
         client_id, topic = client.key
         share = self._shares[topic]
         self._total += ids
@@ -239,11 +240,11 @@ class DeduplicationWindow:
             self._forget(self._clients[self._shares[topic].by_use.first(), topic])
 
     def freeze(self) -> Encoded:
-        """Return what makes the window as it is now: clients from the least recently used on."""
+        """Return a function that encodes the present window, least recently used client first."""
         return partial(_encoded, self._time.encoded(), list(self._clients.values()))
 
     def read(self, source: Reader) -> None:
-        """Take the window from a snapshot; this one is empty. Raises MalformedStateError."""
+        """Read the window from a snapshot into this empty one. Raises MalformedStateError."""
         self._time.read(source)
         left, used_ms = source.number(high=self._max_clients), 0
         while left > 0:
@@ -269,7 +270,7 @@ def _encoded(time: bytes, clients: list[ClientIds]) -> Iterator[bytes]:
 
 
 def _together(clients: Iterable[ClientIds]) -> Iterator[list[ClientIds]]:
-    """Cut *clients* up, so that not all are looked at before the first piece is there."""
+    """Group *clients* lazily, so that the first piece is ready before all have been visited."""
     some, batches = list[ClientIds](), 0
     for client in clients:
         some.append(client)

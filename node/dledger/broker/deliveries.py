@@ -1,8 +1,8 @@
-"""What one consumer group has done with one queue: handed out, acked, to be handed out again.
+"""One consumer group's deliveries of one queue: delivered, acked, due for redelivery.
 
-`QueueDeliveries` owns the rules of invisibility. A message that is handed out has a *lease*: until
-it ends nobody else gets the message; then it is handed out again, with the next attempt number.
-Time is the log's, passed in by `state`; so every node comes to the same decisions.
+`QueueDeliveries` owns the rules of invisibility. A delivered message has a *lease*: until the lease
+ends no other member gets the message; then it is delivered again, with the next attempt number.
+Time is the log's, passed in by `state`, so every node makes the same decisions.
 """
 
 from __future__ import annotations
@@ -18,25 +18,26 @@ from dledger.broker.snapshot_codec import Reader, ascends, column, number, text
 from dledger.common.byte_order import TypeCode
 
 MAX_LEASES = 16_384
-"""Messages of one queue that a group may hold unacked; more are handed out as these are acked."""
+"""Unacked messages of one queue that a group may hold; more are delivered as these are acked."""
 MAX_RUNS_SCANNED = 4_096
-"""Stretches that one RECEIVE may skip because of its filter, so that no command takes long."""
+"""Runs that one RECEIVE may skip because of its filter, so that no command takes long."""
 
 _STALE_IN_A_ROW: Final = 64
-"""So many ends that are none any more, one behind the other: time to sort them out at once."""
+"""After this many stale ends in a row, all stale ends are removed at once."""
 
 _LEASE_COLUMNS: Final[tuple[TypeCode, ...]] = ("Q", "q", "Q", "I")
 
 
 class Lease(NamedTuple):
-    """A message on loan; a snapshot may refer to it, so another one takes its place.
+    """The lease of a delivered message; immutable, because a snapshot may share it.
 
     Attributes:
-        receive_id: The RECEIVE that handed it out last; a handle of an earlier one is stale.
-        visible_at_ms: When it may be handed out again.
-        attempt: How often it was handed out.
-        client_id: Whose it is; empty: nobody renews it.
-        arrived: Whether that client is known to have the message, and keeps it by being alive.
+        receive_id: The RECEIVE that delivered it last; a handle of an earlier one is stale.
+        visible_at_ms: When it may be delivered again.
+        attempt: How often it was delivered.
+        client_id: The client that it is renewed for; empty if it is not renewed.
+        arrived: Whether that client is known to have the message, so that its lease is renewed for
+            as long as the client is alive.
     """
 
     receive_id: int
@@ -51,10 +52,11 @@ class QueueDeliveries:
 
     Every offset below `next_offset` is either leased or done (acked, or passed by a filter).
 
-    A lease's end is in `_expiry` until a look counts it, then in `_ended`: so a look costs what
-    has ended since the one before, and counts no further than it is asked, however many leases
-    there are. Both hold ends that are none any more, which are passed over. Handing out goes by
-    the two together: a leader's looks do not change what any node hands out.
+    The end of a lease is in `_expiry` until `available` counts it, then in `_ended`. So a call of
+    `available` costs only what has ended since the one before, and counts no further than asked,
+    however many leases there are. Both heaps may hold stale ends, which are skipped. `take` uses
+    both together, so the calls of `available`, which only a leader makes, do not change what any
+    node delivers.
     """
 
     __slots__ = (
@@ -70,12 +72,12 @@ class QueueDeliveries:
 
     def __init__(self, first: int = 0, edition: int = 0) -> None:
         self.edition = edition
-        """Which edition of the state this is of; see `editions`."""
+        """The edition of the state that this belongs to; see `editions`."""
         self.next_offset = first
-        """The first offset that was never handed out; a new group starts at the oldest message."""
+        """The first offset never delivered; a new group starts at the oldest message."""
         self.leases: dict[int, Lease] = {}
-        """By offset, ascending: each offset is leased for the first time in order, and once done
-        it is never leased again."""
+        """By offset, ascending: offsets get their first lease in order, and one that is done is
+        never leased again."""
         self._expiry: list[tuple[int, int]] = []
         self._ended: list[tuple[int, int]] = []
         self._counted: set[int] = set()
@@ -83,9 +85,9 @@ class QueueDeliveries:
         self._held: dict[str, set[int]] = {}
 
     def copy(self, edition: int) -> QueueDeliveries:
-        """Return the same deliveries, to be changed while these only wait to be `encoded`.
+        """Return a copy that may be changed; this object may then only be `encoded`.
 
-        What is derived, and not encoded, goes over to the copy.
+        Derived data, which is not encoded, moves to the copy.
         """
         other = copy(self)
         other.edition, other.leases = edition, self.leases.copy()
@@ -93,22 +95,22 @@ class QueueDeliveries:
 
     @property
     def committed(self) -> int:
-        """The lowest offset that is not done: everything before it never comes again."""
+        """The lowest offset that is not done: nothing before it is ever delivered again."""
         return next(iter(self.leases), self.next_offset)
 
     def available(self, end: int, now_ms: int, *, enough: int) -> int:
-        """Return how many messages a RECEIVE at *now_ms* could hand out, before filters.
+        """Return how many messages a RECEIVE at *now_ms* could deliver, before filters.
 
         Args:
             end: The queue's end offset.
-            now_ms: The time that the RECEIVE would have.
-            enough: Counting stops here: an answer that reaches this may be too low.
+            now_ms: The timestamp that the RECEIVE would have.
+            enough: Counting stops here: a result that reaches this may be too low.
         """
         fresh = max(min(end - self.next_offset, MAX_LEASES - len(self.leases)), 0)
         return fresh if fresh >= enough else fresh + self._count_ended(now_ms, enough - fresh)
 
     def lacks_room(self, end: int) -> bool:
-        """Whether messages wait in a queue that ends at *end* until others are acked."""
+        """Whether new messages of a queue that ends at *end* must wait until others are acked."""
         return MAX_LEASES - len(self.leases) < end - self.next_offset
 
     def _count_ended(self, now_ms: int, enough: int) -> int:
@@ -119,7 +121,7 @@ class QueueDeliveries:
         if now_ms >= self._looked_ms:
             self._looked_ms = now_ms
             return len(self._counted)
-        # The clock is behind an earlier look's, as after two changes of the leader.
+        # The clock is behind that of an earlier call, as can happen after two changes of leader.
         return len({o for t, o in self._ended if t <= now_ms and self._is_current(t, o)})
 
     def next_expiry(self) -> float:
@@ -127,7 +129,7 @@ class QueueDeliveries:
         return min(self._first_of(self._ended), self._first_of(self._expiry))
 
     def _first_of(self, ends: list[tuple[int, int]]) -> float:
-        """Return the first time in a heap of ends that is still one; drop those before it."""
+        """Return the first end in a heap that is not stale; drop the stale ones before it."""
         stale = 0
         while ends and not self._is_current(*ends[0]):
             heappop(ends)
@@ -151,7 +153,7 @@ class QueueDeliveries:
         receive_id: int,
         client_id: str,
     ) -> list[int]:
-        """Hand out up to *limit* messages: those whose lease ended first, then new ones.
+        """Deliver up to *limit* messages: those whose lease ended first, then new ones.
 
         Returns:
             Their offsets; each is leased until *lease_until_ms*.
@@ -171,7 +173,7 @@ class QueueDeliveries:
         return taken + fresh
 
     def _pop_end(self) -> int:
-        """Take the offset of the lease that ended first; there is one, as `next_expiry` found."""
+        """Remove and return the offset of the lease that ended first; `next_expiry` found one."""
         ended, expiry = self._ended, self._expiry
         in_ended = ended and (not expiry or ended[0] <= expiry[0])
         _, offset = heappop(ended if in_ended else expiry)
@@ -205,9 +207,9 @@ class QueueDeliveries:
         return offsets
 
     def ack(self, offset: int, receive_id: int) -> bool:
-        """Mark a message as consumed; False when the handle is stale or was never given.
+        """Mark a message as consumed; return False if the handle is stale or was never issued.
 
-        Acking again is fine: a client whose answer was lost asks twice.
+        Acking twice succeeds, because a client whose response was lost acks again.
         """
         lease = self.leases.get(offset)
         if lease is None:
@@ -218,7 +220,7 @@ class QueueDeliveries:
         return True
 
     def extend(self, offset: int, receive_id: int, visible_at_ms: int) -> bool:
-        """Let a lease end at another time; False when the handle is stale."""
+        """Change the end of a lease; return False if the handle is stale."""
         lease = self.leases.get(offset)
         if lease is None or lease.receive_id != receive_id:
             return False
@@ -228,9 +230,10 @@ class QueueDeliveries:
         return True
 
     def renew(self, offset: int, receive_id: int, visible_at_ms: int) -> bool:
-        """Let a client's lease end later, now that it has the message.
+        """Extend a client's lease, now that the client is known to have the message.
 
-        False when the handle is stale, or the client has let the message go.
+        Returns:
+            False if the handle is stale or the client has given the message back.
         """
         lease = self.leases.get(offset)
         if lease is None or not lease.client_id:
@@ -241,9 +244,10 @@ class QueueDeliveries:
         return found
 
     def give_back(self, offset: int, receive_id: int, visible_at_ms: int) -> bool:
-        """Let a lease end at the time its holder asked for: from now on nobody renews it.
+        """Set the end of a lease that its holder gives up; it is not renewed any more.
 
-        False when the handle is stale.
+        Returns:
+            False if the handle is stale.
         """
         found = self.extend(offset, receive_id, visible_at_ms)
         if found:
@@ -253,25 +257,25 @@ class QueueDeliveries:
         return found
 
     def keeps_for(self, client_id: str) -> bool:
-        """Whether `release` has anything to end."""
+        """Whether `release` would end any lease of *client_id*."""
         return client_id in self._held
 
     def release(self, client_id: str, now_ms: int) -> int:
-        """End the leases that *client_id* kept; return how many."""
+        """End the leases that are renewed for *client_id*; return their number."""
         held = tuple(self._held.get(client_id, ()))
         for offset in held:
             self.extend(offset, self.leases[offset].receive_id, now_ms)
         return len(held)
 
     def renewable(self, before_ms: int) -> Iterator[tuple[int, Lease]]:
-        """Yield the leases that some client keeps and that end before *before_ms*."""
+        """Yield the renewed leases that end before *before_ms*, as (offset, lease)."""
         if self._held and self.next_expiry() < before_ms:
             for offset, lease in self._kept_by_clients():
                 if lease.arrived and lease.visible_at_ms < before_ms:
                     yield offset, lease
 
     def handed_out(self, receive_ids: Container[int]) -> Iterator[tuple[int, Lease]]:
-        """Yield what clients still hold of these RECEIVEs and was not renewed yet."""
+        """Yield the leases of these RECEIVEs that were not renewed yet, as (offset, lease)."""
         for offset, lease in self._kept_by_clients():
             if not lease.arrived and lease.receive_id in receive_ids:
                 yield offset, lease
@@ -286,7 +290,7 @@ class QueueDeliveries:
         return self.committed < first
 
     def drop_before(self, first: int) -> int:
-        """Forget what is below *first*, which the queue keeps no longer; return how many leases."""
+        """Forget offsets below *first*, which the queue has dropped; return the leases removed."""
         self.next_offset = max(self.next_offset, first)
         dropped = [*takewhile(lambda offset: offset < first, self.leases)]
         for offset in dropped:
@@ -294,7 +298,7 @@ class QueueDeliveries:
         return len(dropped)
 
     def encoded(self) -> Iterator[bytes]:
-        """Yield everything for a snapshot; the leases by columns, ascending."""
+        """Yield the bytes for a snapshot; the leases as columns, by ascending offset."""
         offsets = sorted(self.leases)
         yield number(self.next_offset)
         yield from column("Q", len(offsets), offsets)
@@ -314,7 +318,7 @@ class QueueDeliveries:
 
     @classmethod
     def read(cls, source: Reader, queue: ConsumeQueue) -> QueueDeliveries:
-        """Take what `write` added for *queue* from a snapshot. Raises MalformedStateError."""
+        """Read the deliveries of *queue* from a snapshot. Raises MalformedStateError."""
         found = cls(source.number(queue.first, queue.end))
         offsets = source.column("Q")
         if not ascends(offsets, found.next_offset) or any(o < queue.first for o in offsets[:1]):
@@ -353,7 +357,7 @@ class QueueDeliveries:
         return lease is not None and lease.visible_at_ms == visible_at_ms
 
     def _follow(self, offset: int, lease: Lease) -> None:
-        """Note the end of a lease, and whose it is."""
+        """Index a lease by its end and by its client."""
         heappush(self._expiry, (lease.visible_at_ms, offset))
         if lease.client_id:
             held = self._held.get(lease.client_id)
@@ -363,7 +367,7 @@ class QueueDeliveries:
         self._sort_out_if_due()
 
     def _settle(self, offset: int, lease: Lease) -> None:
-        """Take back what `_follow` noted; the end itself is stale once the lease has changed."""
+        """Undo `_follow`; the end stays in its heap and is stale once the lease has changed."""
         self._counted.discard(offset)
         self._let_go(offset, lease)
 
@@ -375,17 +379,17 @@ class QueueDeliveries:
                 del self._held[lease.client_id]
 
     def _forget(self, offset: int) -> None:
-        """The message is done."""
+        """Remove the lease of a message that is done."""
         self._settle(offset, self.leases.pop(offset))
         self._sort_out_if_due()
 
     def _sort_out_if_due(self) -> None:
-        """Keep stale ends fewer than leases, so that none can pile up for one look to pass over."""
+        """Keep fewer stale ends than leases, so that no single call has to skip very many."""
         if len(self._expiry) + len(self._ended) > 2 * len(self.leases) + _STALE_IN_A_ROW:
             self._sort_out(self._expiry)
             self._sort_out(self._ended)
 
 
 def _holder(source: Reader) -> tuple[str, bool]:
-    """Take whose a lease is, and whether it is known to have arrived there."""
+    """Read a lease's client and whether the message is known to have arrived there."""
     return source.text(), source.number(high=1) == 1

@@ -1,18 +1,18 @@
-"""Copy on write: what a snapshot refers to is never changed again.
+"""Copy on write: a part of the state that a snapshot refers to is never changed again.
 
-A snapshot is of one moment, and is written by a thread while the loop goes on. To copy the state
-would stop the loop for seconds once there are many queues, groups and clients; so a snapshot takes
-references to its parts and begins a new *edition* of the state. A part (a queue, a client's ids, a
-group, what it did with a queue) says of which edition it is. Who is about to change one of an
-earlier edition puts a copy in its place, and changes that. So each part is copied once for a
-snapshot, when it is first changed, and parts that rest are not copied at all.
+A snapshot shows the state at one moment, but a thread writes it while the event loop continues.
+Copying the whole state would stop the loop for seconds once there are many queues, groups and
+clients. So a snapshot takes references to the parts and starts a new *edition* of the state. Each
+part (a queue, a client's ids, a group, its deliveries of a queue) knows the edition it belongs to.
+Code that is about to change a part of an earlier edition replaces it by a copy and changes that. So
+a part is copied at most once per snapshot, when it is first changed, and idle parts never are.
 """
 
 from __future__ import annotations
 
 
 class Edition:
-    """Which edition of the state is being made; one object for all of it."""
+    """The number of the current edition; one object, shared by the whole state."""
 
     __slots__ = ("number",)
 
@@ -20,5 +20,5 @@ class Edition:
         self.number = 0
 
     def end(self) -> None:
-        """Leave all parts as they are: a snapshot refers to them."""
+        """Start a new edition: from now on existing parts are copied before they are changed."""
         self.number += 1

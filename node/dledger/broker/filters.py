@@ -1,4 +1,4 @@
-"""Tag filters: ``*``, or tags joined by ``||``; and the codes by which queues remember tags."""
+"""Tag filters: ``*``, or tags joined by ``||``; and the codes that queues store for tags."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ MAX_TAGS = 256
 
 @lru_cache(maxsize=4096)
 def tag_code(tag: bytes) -> int:
-    """Return the 64 bit code of a tag, UTF-8; `NO_TAG` for none. It never changes."""
+    """Return the 64-bit code of a UTF-8 tag; `NO_TAG` for none. Codes are on disk: never change."""
     return int.from_bytes(blake2b(tag, digest_size=8).digest(), "little") or 1 if tag else NO_TAG
 
 
 def parse_tags(expression: str) -> tuple[str, ...] | None:
-    """Return the tags that a filter expression names, sorted; None when it takes everything.
+    """Return the tags that a filter expression names, sorted; None if it matches everything.
 
     Raises:
         InvalidArgument: An empty tag between bars, or too many tags.
@@ -39,5 +39,5 @@ def tag_codes(tags: tuple[str, ...] | None) -> frozenset[int] | None:
 
 
 def _code_of(tag: str) -> int:
-    """Return the code of a tag that is asked for; half of a character, too, is one in a command."""
+    """Return the code of a tag in a filter; lone surrogates, which JSON allows, are encoded too."""
     return tag_code(tag.encode("utf-8", "surrogatepass"))

@@ -1,8 +1,8 @@
-"""Message ids that count up: what a client's ids mostly are, told by the first one and a number.
+"""Runs of message ids that count up, as most clients' do, stored as the first id and a length.
 
-An id *counts* if it ends with `ROW_DIGITS` decimal digits: what is before them is its prefix, they
-are its row. So an id has one prefix and one row, or neither, and runs can be compared with each
-other without a look at their ids. Owned by the dedupe window and the frames that it is fed from.
+An id *counts* if it ends with `ROW_DIGITS` decimal digits: they are its row, the rest is its
+prefix. So an id has one prefix and one row, or neither, and runs can be compared without expanding
+their ids. Used by `deduplication`, and by `produce`, whose frames feed it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class IdRun(NamedTuple):
     length: int
 
     def joined(self) -> bytes:
-        """Return all the ids, one behind the other."""
+        """Return all the ids, concatenated."""
         end, ids = self.row + self.length, list[bytes]()
         for block in range(self.row // _BLOCK, (end - 1) // _BLOCK + 1):
             head = b"%b%09d" % (self.prefix, block)
@@ -40,11 +40,11 @@ class IdRun(NamedTuple):
 
 
 Ids = IdRun | tuple[bytes, ...]
-"""The ids of messages that follow each other: counted, or spelled out."""
+"""The ids of consecutive messages: as a run, or each by itself."""
 
 
 def run_from(message_id: bytes, count: int) -> IdRun | None:
-    """Return the run of *count* ids that begins with this one; None: no such ids count."""
+    """Return the run of *count* ids that begins with this one; None if they do not count."""
     if not _counts(message_id):
         return None
     row = int(message_id[-ROW_DIGITS:])
@@ -57,7 +57,7 @@ def has_repeats(ids: Ids) -> bool:
 
 
 def in_parts(ids: Ids) -> Sequence[Ids]:
-    """Return the same ids in the same order, so that exactly those that count are in runs."""
+    """Return the same ids in order, in parts: those that count as runs, the others as tuples."""
     if isinstance(ids, IdRun) or not any(map(_counts, ids)):
         return (ids,)
     return tuple(_parts(ids))
@@ -68,7 +68,7 @@ def _counts(message_id: bytes) -> bool:
 
 
 def _parts(ids: tuple[bytes, ...]) -> Iterator[Ids]:
-    """Cut ids up: those of a run have one prefix, and rows as far apart as they are themselves."""
+    """Split ids into runs, each with one prefix and consecutive rows, and the ids between them."""
     runs = [run_from(message_id, 1) for message_id in ids]
 
     def run_of(at: int) -> tuple[bytes, int] | None:

@@ -22,7 +22,7 @@ class Message:
     """One message as its producer sent it.
 
     Attributes:
-        message_id: The idempotency key within its client; empty: stored without looking.
+        message_id: The idempotency key within its client; empty: not deduplicated.
         born_at_ms: The producer's clock, Unix milliseconds.
         encoding: How *body* is packed; the broker does not look inside.
     """
@@ -44,9 +44,9 @@ _FIELDS: Final[Any] = attrgetter(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """A batch by columns, one item a message; an empty column: every message has its default.
+    """A batch as columns, one item for each message; an empty column means all defaults.
 
-    This is the form to fill in where batches are large: no object a message is made.
+    Use this form for large batches: no object is created for each message.
     """
 
     message_ids: Sequence[str]

@@ -62,7 +62,7 @@ _PAIR = struct.Struct("<2I")
 _U32 = struct.Struct("<I")
 _LONG_ID_BYTES = 64
 _COPIED_BYTES = 1024
-"""Bodies up to so many on average are copied to be looked at."""
+"""Bodies up to this average size are copied to be hashed: a copy is cheaper than a view."""
 
 _IDENTITY = bytes([Encoding.IDENTITY])
 
@@ -90,7 +90,7 @@ def encode_produce(
 
 
 def _optional_columns(batch: Columns) -> tuple[int, bytes, list[bytes]]:
-    """Return the flags, the encodings, and the other columns in which some message has a value."""
+    """Return the flags, the encodings, and the other columns that are not all defaults."""
     flags, columns = 0, list[bytes]()
     encodings = bytes(batch.encodings)
     if encodings.strip(_IDENTITY):
@@ -130,7 +130,7 @@ def _offsets(lengths: Iterable[int]) -> bytes:
 
 @lru_cache(maxsize=128)
 def _of_one_size(count: int, size: int) -> tuple[bytes, struct.Struct]:
-    """Return the offsets of *count* strings of *size* bytes each, and what cuts those up."""
+    """Return the offsets of *count* strings of *size* bytes each, and the struct to split them."""
     return _offsets(repeat(size, count)), struct.Struct(f"{size}s" * count)
 
 
@@ -175,7 +175,7 @@ class _Strings:
                 ) from error
 
     def digests(self) -> Digests:
-        """Return what the dedupe window keeps of each; a copy is cheaper than a view of a few."""
+        """Return the digest of each string; a copy is cheaper than a view of a few bytes."""
         if self.size_bytes > _COPIED_BYTES * self._count:
             offsets, view = self.offsets(), memoryview(self._data)[self._bytes_at :]
             return digests_of([view[low:high] for low, high in pairwise(offsets)])
@@ -186,16 +186,16 @@ class _Strings:
         return digests_of_one_size(bodies, rows.size // self._count)
 
     def joined(self) -> bytes:
-        """Return all the strings, one behind the other."""
+        """Return all the strings, concatenated."""
         return self._data[self._bytes_at : self.end]
 
     def all_ids(self) -> tuple[bytes, ...]:
-        """Return what `all` does; quickly if all have one size, as a client's ids mostly have."""
+        """Return the same as `all`, faster if all have one size, as most clients' ids do."""
         rows = self._rows()
         return tuple(self.all()) if rows is None else rows.unpack_from(self._data, self._bytes_at)
 
     def id_run(self) -> IdRun | None:
-        """Return the run that the ids are; None: they are no run."""
+        """Return the ids as one run; None if they are not a run."""
         rows = self._rows()
         if rows is None:
             return None
@@ -205,7 +205,7 @@ class _Strings:
         return run if is_run else None
 
     def _rows(self, longest: int = _LONG_ID_BYTES) -> struct.Struct | None:
-        """Return what cuts up strings of one size; None: sizes differ, or are large."""
+        """Return the struct that splits strings of one size; None if sizes differ or are large."""
         size, more = divmod(self.size_bytes, self._count)
         if more or size > longest:
             return None
@@ -253,7 +253,7 @@ class ProduceFrame:
         topic: Where the messages go.
         queue_id: The queue asked for, or `NO_QUEUE`.
         count: Number of messages.
-        born_host: The producer's address as it told it.
+        born_host: The producer's address, as the producer gave it.
     """
 
     __slots__ = (
@@ -277,7 +277,7 @@ class ProduceFrame:
         """Find the columns of the payload at ``[start, end)`` of *data*.
 
         Raises:
-            UnknownCommandError: A newer version wrote it: of its layout nothing else is known.
+            UnknownCommandError: A newer version wrote it; nothing else of its layout is known.
             MalformedCommandError: The columns do not fill the payload exactly.
         """
         _check_known(data, start, end)
@@ -363,7 +363,7 @@ class ProduceFrame:
         return self._bodies.all()
 
     def body_digests(self) -> Digests:
-        """Return what the dedupe window keeps of every body. Raises MalformedCommandError."""
+        """Return the digest of every body (`body_digests`). Raises MalformedCommandError."""
         if self.count == 1:
             return array("Q", (digest_of(self._bodies[0]),))
         return self._bodies.digests()
@@ -374,7 +374,7 @@ class ProduceFrame:
 
     @property
     def is_plain(self) -> bool:
-        """Whether no message has anything beside id, body and tag."""
+        """Whether every message has only an id, a body and a tag."""
         return not (self._encodings_at or self._keys or self._properties or self._traces)
 
     def tags(self) -> list[bytes] | None:
@@ -416,14 +416,14 @@ class ProduceFrame:
 
 
 def without_client_id(payload: memoryview) -> tuple[bytes, memoryview]:
-    """Return a payload with an empty client id, in two pieces; nothing else changes."""
+    """Return a payload with its client id removed, as two pieces; nothing else changes."""
     version, flags, client, *others = _HEADER.unpack_from(payload)
     head = _HEADER.pack(version, flags, 0, *others)
     return head, payload[_HEADER.size + client :]
 
 
 def _check_known(data: bytes, start: int, end: int) -> None:
-    """Look at version and flags alone: what they mean to a newer version is not known here."""
+    """Check only version and flags: a newer version may have changed the meaning of the rest."""
     if start < end and data[start] > VERSION:
         raise UnknownCommandError(f"PRODUCE of version {data[start]}")
     if start + 1 < end and data[start] == VERSION and (more := data[start + 1] & ~FLAGS):

@@ -1,9 +1,9 @@
-"""Who comes first by a rank that changes all the time: a heap that is set right when it is asked.
+"""The key with the lowest rank, where ranks change all the time: a heap that is corrected lazily.
 
-Owned by `dedupe`. The answer is the least of (rank, key) among those that are there, so it follows
-from what is ranked alone, and is the same on a node that has the state from a snapshot. A heap is
-made when the first question comes, and costs nothing before. It may hold a rank that has risen
-since, or one of a key that is gone: these are put right once they come up.
+Owned by `deduplication`. The result is the least (rank, key) of the present keys. It depends only
+on what is ranked, so it is the same on a node that restored the state from a snapshot. The heap is
+built on the first query and costs nothing before. It may hold a rank that has risen since, or a key
+that is gone: such items are corrected when they reach the top.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Final, TypeAlias
 Rank: TypeAlias = tuple[int, ...]
 
 _SLACK: Final = 64
-"""Entries beyond two a key that a heap may have before it is made anew."""
+"""How many items, beyond two for each key, a heap may have before it is rebuilt."""
 
 
 class Ranking:
     """Keys by rank.
 
     Args:
-        keys: Returns the keys that are there.
-        rank: Returns the rank of one of them now; None if it is not there.
+        keys: Returns the present keys.
+        rank: Returns the present rank of a key; None if the key is gone.
     """
 
     __slots__ = ("_heap", "_keys", "_rank")
@@ -35,7 +35,7 @@ class Ranking:
         self._heap: list[tuple[Rank, str]] | None = None
 
     def sank(self, key: str) -> None:
-        """Take note that a key is new, or comes earlier than before; not so where it rose."""
+        """Note that a key is new or its rank fell; a rank that rose need not be reported."""
         if self._heap is None:
             return
         rank = self._rank(key)
@@ -45,7 +45,7 @@ class Ranking:
             self._heap = None
 
     def first(self) -> str:
-        """Return who comes first; there is at least one key."""
+        """Return the key with the lowest rank; there must be at least one key."""
         heap = self._heap
         if heap is None:
             heap = self._heap = [(rank, k) for k in self._keys() if (rank := self._rank(k))]

@@ -1,4 +1,4 @@
-"""What applying a command answers: frozen values, one for each command of an entry."""
+"""The results of applying commands: frozen values, one for each command of an entry."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ NOWHERE: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Produced:
-    """A batch is stored, now or by an earlier try of the same request, but for its conflicts.
+    """A batch was stored, now or by an earlier attempt of the same request, except its conflicts.
 
     Attributes:
         queue_ids: The queue of each message, in the batch's order.
         offsets: The queue offset of each message, in the batch's order; `NOWHERE` if it conflicts.
-        index: The Raft index of the entry that holds the first message that is stored; 0 when
-            retention has dropped it since, or none is.
-        generation: Which topic of that name it is.
-        stored: How many are new; the others were there before, or conflict.
-        repeats: The rows that were there before, ascending.
-        conflicts: The rows whose ids were those of other messages before, ascending: these are not
-            stored.
+        index: The Raft index of the entry that holds the first stored message; 0 if retention has
+            dropped it since, or no message was stored.
+        generation: The topic's generation, which tells topics of one name apart.
+        stored: How many messages are new; the others were stored before, or conflict.
+        repeats: The rows that were stored before, ascending.
+        conflicts: The rows whose ids belong to other messages, ascending; these are not stored.
     """
 
     topic: str
@@ -40,7 +39,7 @@ class Produced:
 
     @property
     def queue_id(self) -> int:
-        """The queue of the first message that is stored; `NOWHERE` if none is."""
+        """The queue of the first stored message; `NOWHERE` if there is none."""
         if not self.conflicts:
             return self.queue_ids[0]
         return next((queue for queue in self.queue_ids if queue != NOWHERE), NOWHERE)
@@ -56,7 +55,7 @@ class TopicCreated:
 
 @dataclass(frozen=True, slots=True)
 class TopicDeleted:
-    """The topic is gone, and with it so many messages."""
+    """The topic is deleted, with this number of messages."""
 
     topic: Topic
     messages: int
@@ -64,14 +63,14 @@ class TopicDeleted:
 
 @dataclass(frozen=True, slots=True)
 class GroupDeleted:
-    """The consumer group is gone."""
+    """The consumer group is deleted."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class SecretSet:
-    """The group has a secret; *first*: by this very command."""
+    """The group has a secret; *first* says whether this command set it."""
 
     first: bool
 
@@ -86,7 +85,7 @@ class GroupCreated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """One message handed out, and where its bytes are.
+    """One delivered message, and the position of its bytes.
 
     Attributes:
         attempt: 1 for the first delivery.
@@ -103,7 +102,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """The answer to a RECEIVE; receive id and generation are part of every receipt handle."""
+    """The result of a RECEIVE; receive id and generation are part of every receipt handle."""
 
     topic: str
     generation: int
@@ -114,14 +113,14 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class GroupsExpired:
-    """How many groups that nobody used were let go."""
+    """How many unused groups were deleted."""
 
     groups: int
 
 
 @dataclass(frozen=True, slots=True)
 class Acked:
-    """For each lease in order: is the message consumed? False: the handle is stale."""
+    """For each lease, in order, whether the message is consumed; False: the handle is stale."""
 
     outcomes: tuple[bool, ...]
 
@@ -135,18 +134,18 @@ class InvisibilityChanged:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """How many leases of a client that is gone ended now."""
+    """How many leases of a client that has gone were ended."""
 
     released: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retained:
-    """Messages below *first_index* are not kept any longer.
+    """Messages below *first_index* are no longer kept.
 
     Attributes:
-        first_index: The oldest entry whose messages are kept; the highest ever asked for.
-        dropped: How many messages went with this command.
+        first_index: The oldest entry whose messages are kept; the highest requested so far.
+        dropped: How many messages this command dropped.
     """
 
     first_index: int

@@ -1,6 +1,6 @@
-"""Which messages of a batch are new, which are there already, and which only say that they are.
+"""Sorting the messages of a batch into new ones, repeats, and conflicts (another body, same id).
 
-Pure; called by `topic_store` for batches that the dedupe window knows something of.
+Pure; called by `topic_store` for batches with an id that the deduplication window knows.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ _NO_POSITION: _QueuePosition = (NOWHERE, NOWHERE)
 
 
 class Rows:
-    """The rows of a batch, and the place of each: (queue id, queue offset).
+    """The rows of a batch, and the position of each: (queue id, queue offset).
 
-    An id that occurs twice in the batch is judged by its first row, as if that were stored before.
+    An id that occurs twice in the batch is judged as if its first row had been stored before.
 
     Args:
-        ids: Every message's id; empty: it is new, whatever is known.
-        digests: Of every body.
-        known: What the window has of each id, before anything of the batch is stored.
+        ids: Every message's id; a message with an empty id is always new.
+        digests: The digest of every body.
+        known: What the window knows of each id, before the batch is stored.
 
     Attributes:
-        new: The rows to be stored, ascending; each is to be told its place (`stored`).
-        repeats: The rows whose messages are there already: id and digest agree.
-        conflicts: The rows whose ids are those of messages with other bodies.
-        home: The queue of the first repeat that was there before; None: there is none.
+        new: The rows to be stored, ascending; the caller reports each position with `stored`.
+        repeats: The rows whose messages were stored before: id and digest agree.
+        conflicts: The rows whose ids belong to messages with other bodies.
+        home: The queue of the first repeat that was stored before; None if there is none.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class Rows:
             self.home = before.queue_id
 
     def stored(self, row: int, queue_id: int, offset: int) -> None:
-        """Say where a new row is."""
+        """Set the position of a new row."""
         self._positions[row] = (queue_id, offset)
 
     def positions(self) -> list[_QueuePosition]:
-        """Return the place of each row, once all new ones are stored; `NOWHERE` of a conflict."""
+        """Return each row's position, once all new rows are stored; `NOWHERE` for a conflict."""
         for row, first in self._first.items():
             self._positions[row] = self._positions[first]
         return self._positions

@@ -7,9 +7,9 @@ Little endian, no padding::
     column        number of items, then the items, 4 or 8 bytes each
     strings       column of u32 lengths, then all the bytes they cut up
 
-What writes them yields small pieces, made when they are asked for: a thread takes them one by one
-to the disk, of parts of the state that nobody changes any more (`editions`). `Reader` believes
-nothing.
+Writers yield small pieces, encoded on demand: a thread writes them to disk one by one, from parts
+of the state that no longer change (`editions`). `Reader` treats the bytes as untrusted and checks
+everything.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from dledger.common.byte_order import TypeCode, from_little_endian, little_endia
 
 _T = TypeVar("_T")
 Encoded = Callable[[], Iterator[bytes]]
-"""Makes the pieces of a part of the state that nobody changes any more; for any thread."""
+"""Encodes a part of the state that no longer changes, in pieces; may be called from any thread."""
 
 FORMAT: Final = 5
-"""What a snapshot is written in."""
+"""The format version of the snapshots that this version writes."""
 
 _NUMBER = struct.Struct("<q")
 _SLICE: Final = 1 << 12
-"""What is converted in one go, some 0.2 ms, so that other threads get their turn."""
+"""Items converted at a time, about 0.2 ms, so that other threads get their turn."""
 _PIECE_BYTES: Final = 1 << 16
 
 
 class MalformedStateError(ValueError):
-    """The bytes are no snapshot of a broker's state; the message says where and why."""
+    """The bytes are not a snapshot of a broker's state; the message says where and why."""
 
 
 def number(value: int) -> bytes:
@@ -46,17 +46,17 @@ def number(value: int) -> bytes:
 
 
 def text(value: str) -> bytes:
-    """Return a text's bytes; one that is not Unicode, as JSON allows, is kept as it is."""
+    """Return a text's bytes; lone surrogates, which JSON allows, are kept as they are."""
     return blob(text_bytes(value))
 
 
 def text_bytes(value: str) -> bytes:
-    """Return what a text is among strings."""
+    """Return the bytes of a text as an item of `strings`."""
     return value.encode("utf-8", "surrogatepass")
 
 
 def blob(data: bytes) -> bytes:
-    """Return bytes behind their number."""
+    """Return bytes with their length in front."""
     return _NUMBER.pack(len(data)) + data
 
 
@@ -99,7 +99,7 @@ def gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class Reader:
-    """Takes the parts of a snapshot, in the order in which they were written."""
+    """Reads the parts of a snapshot, in the order in which they were written."""
 
     def __init__(self, data: bytes | memoryview) -> None:
         self._data = memoryview(data)
@@ -114,7 +114,7 @@ class Reader:
         return taken
 
     def malformed(self, reason: str) -> MalformedStateError:
-        """Return the error that says where we are and what is wrong there."""
+        """Return an error that gives the present position and *reason*."""
         return MalformedStateError(f"broker state at byte {self._position}: {reason}")
 
     def number(self, low: int = 0, high: int = (1 << 63) - 1) -> int:
@@ -125,11 +125,11 @@ class Reader:
         return int(value)
 
     def fields(self, form: struct.Struct) -> tuple[int, ...]:
-        """Return the numbers of a fixed form. Raises MalformedStateError."""
+        """Return the numbers of a struct. Raises MalformedStateError."""
         return form.unpack(self._take(form.size))
 
     def raw(self, size: int) -> bytes:
-        """Return so many bytes as they are. Raises MalformedStateError."""
+        """Return the next *size* bytes. Raises MalformedStateError."""
         return bytes(self._take(size))
 
     def text(self) -> str:
@@ -137,7 +137,7 @@ class Reader:
         return self.text_of(self.raw(self.number()))
 
     def text_of(self, data: bytes) -> str:
-        """Return the text that a string among `strings` is. Raises MalformedStateError."""
+        """Return an item of `strings` as a text. Raises MalformedStateError."""
         try:
             return str(data, "utf-8", "surrogatepass")
         except UnicodeDecodeError as error:
@@ -151,7 +151,7 @@ class Reader:
         return self.items(code, items)
 
     def items(self, code: TypeCode, count: int) -> array[int]:
-        """Return so many items. Raises MalformedStateError."""
+        """Return *count* items. Raises MalformedStateError."""
         return from_little_endian(code, self._take(count * array(code).itemsize))
 
     def strings(self, count: int | None = None) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""The broker's replicated state: what the committed entries mean, taken together.
+"""The broker's replicated state, built by applying the committed entries in order.
 
 `BrokerState` is pure and deterministic: no clock, no I/O, no randomness. The driver applies every
 committed entry in order on every node; equal logs give equal states (`digest`). Time is the
@@ -46,26 +46,26 @@ from dledger.errors import DledgerError, InvalidArgument, NewerCommand, NewerFor
 from dledger.types import MAX_NUMBER, Entry, EntryKind
 
 _MAGIC: Final = b"DLGRBRK%d" % FORMAT
-"""What a state begins with; it ends in the format, one digit."""
+"""The first bytes of an encoded state; the last digit is the format version."""
 _CRC: Final = struct.Struct("<I")
 Pace = Callable[[Iterable[bytes]], Iterable[bytes]]
 _Read: TypeAlias = tuple[int, int, object]
-"""Start and end of a command's payload, and the command; or why it is malformed."""
+"""Start and end of a command's payload, and the command, or the error if it is malformed."""
 
 
 class FrozenState:
-    """A state at one moment: references to what is not changed any more (`editions`).
+    """A state at one moment: references to parts that no longer change (`editions`).
 
-    `pieces` and `encode` are for a thread.
+    `pieces` and `encode` may be called from any thread.
     """
 
     def __init__(self, parts: Sequence[Encoded]) -> None:
         self._parts = parts
 
     def pieces(self, pace: Pace = iter) -> Iterator[bytes]:
-        """Yield the bytes as they are made: a magic word, the parts, the CRC32C of it all.
+        """Yield the bytes as they are encoded: the magic, the parts, the CRC32C of everything.
 
-        *pace* is given small pieces, and may take its time between them.
+        *pace* wraps the iterator of small pieces and may sleep between them (`pacing`).
         """
         crc = 0
         parts = chain.from_iterable(part() for part in self._parts)
@@ -85,9 +85,9 @@ class BrokerState:
     Attributes:
         applied_index: The last applied entry; 0 before the first.
         first_index: The oldest entry whose messages are kept; 1 until a RETAIN raises it.
-        secret: What receipt handles are signed with; empty until a SET_SECRET. Nobody is told.
-        topics: Topics, their queues and the dedupe window; to be asked, not changed.
-        groups: Consumer groups and their deliveries; to be asked, not changed.
+        secret: The key that signs receipt handles; empty until a SET_SECRET. Never reported.
+        topics: Topics, their queues and the deduplication window; read-only for callers.
+        groups: Consumer groups and their deliveries; read-only for callers.
     """
 
     def __init__(
@@ -97,12 +97,12 @@ class BrokerState:
         features: Features = FEATURES,
         decoders: commands.Decoders = commands.DECODERS,
     ) -> None:
-        """Begin before the first entry.
+        """Create the state before the first entry.
 
         Args:
-            dedupe: Another than the usual window.
-            features: What is known of the log; the rest stops the node.
-            decoders: How each type of command but PRODUCE is read.
+            dedupe: A deduplication window with other limits, for tests.
+            features: What this version knows; any other command stops the node.
+            decoders: The decoder of each type of command but PRODUCE.
         """
         self._features, self._decoders = features, decoders
         self._changes = StateChanges()
@@ -144,21 +144,21 @@ class BrokerState:
             that refused it. A refused command changes nothing.
 
         Raises:
-            NewerCommand: This version does not know all of it. The state is as before, and no
-                later entry may be applied to it: this node has to be upgraded.
+            NewerCommand: The entry holds a command that this version does not know. The state is
+                unchanged, and no later entry may be applied: upgrade this node.
         """
         if entry.index <= self.applied_index:
             raise AssertionError(f"entry {entry.index} applied after {self.applied_index}")
         found = self._read(entry)
         self.applied_index = entry.index
-        # Later than any clock, and what is due after it would fit no snapshot.
+        # No real clock is this late, and a later lease end would not fit a snapshot's i64.
         self.groups.advance(min(entry.timestamp_ms, MAX_NUMBER - 1))
         return [self._apply(one, entry.index) for one in found]
 
     def _read(self, entry: Entry) -> list[_Read]:
-        """Return the commands of an entry, all read before the first of them changes anything.
+        """Decode all commands of an entry, before the first one is applied.
 
-        Behind one that is cut short nothing more can be found; that is so in all versions.
+        After a frame that is cut short no more frames can be found, in any version.
         """
         found: list[_Read] = []
         if entry.kind is not EntryKind.DATA:
@@ -219,14 +219,14 @@ class BrokerState:
         return Retained(first_index=self.first_index, dropped=dropped)
 
     def forget_before(self, index: int) -> int:
-        """Let the messages in entries below *index* go; return how many there were."""
+        """Drop the messages in entries below *index*; return their number."""
         self.first_index = max(self.first_index, index)
         dropped = self.topics.drop_before(self.first_index)
         self.groups.drop_before_first_offsets()
         return dropped
 
     def freeze(self) -> FrozenState:
-        """Return the whole state as it is now, by references; this one goes on in copies."""
+        """Return the present state by reference; from now on this one changes copies only."""
         numbers = partial(_numbers, self.applied_index, self.first_index, self.secret)
         frozen = FrozenState((numbers, self.topics.freeze(), self.groups.freeze()))
         self._edition.end()
@@ -238,7 +238,7 @@ class BrokerState:
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> BrokerState:
-        """Return the state that `encode` was asked for.
+        """Return the state that `encode` wrote.
 
         Raises:
             NewerFormat: A newer version wrote it.
@@ -264,7 +264,7 @@ class BrokerState:
         return state
 
     def replace(self, other: BrokerState) -> None:
-        """Become *other*, which is given up: a snapshot replaces what was applied so far."""
+        """Take over the contents of *other*, a snapshot's; *other* must not be used any more."""
         gone = [topic for topic in self.topics.all() if not other.topics.is_there(topic)]
         self.applied_index, self.first_index = other.applied_index, other.first_index
         self.secret = other.secret
@@ -279,16 +279,16 @@ class BrokerState:
         self._changes.topics_gone.update((topic.name, topic.queues) for topic in gone)
 
     def take_changes(self) -> StateChanges:
-        """Return what got messages and whose leases moved since last asked.
+        """Return the queues with new messages or changed leases since the last call.
 
-        For the one shell that wakes waiting readers; no part of the replicated state.
+        For the one caller that wakes waiting readers; not part of the replicated state.
         """
         return self._changes.take()
 
     def digest(self) -> str:
         """Return a hash of the whole state; equal on all nodes that applied the same entries.
 
-        It visits everything: for tests and comparisons, not for the write path.
+        It visits everything: use it in tests and comparisons, not on the write path.
         """
         parts = [
             self.applied_index,

@@ -1,6 +1,6 @@
-"""What moved in the state since somebody last asked: for the one shell that wakes who waits for it.
+"""What changed in the state since the last query: for the one caller that wakes waiting readers.
 
-No part of the replicated state, and none of it is in a snapshot.
+Not part of the replicated state, and not in a snapshot.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ QueueKey = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateChanges:
-    """The positions that may have more for a reader than before.
+    """The queues and attempts that may have more for a reader than before.
 
     Attributes:
         arrived: (topic, queue id) that got messages.
-        leases: (group, topic, queue id) whose leases began, ended, or end at another time, or
-            whose acks made room for more.
-        attempts: (group, topic, attempt id) that was given messages: who asks with it again has
-            them waiting.
-        topics_gone: (topic, its number of queues) that was deleted; there may be another of the
-            name by now.
-        groups_gone: Consumer groups that were deleted, likewise.
+        leases: (group, topic, queue id) whose leases began, ended or were changed, or whose acks
+            made room for more.
+        attempts: (group, topic, attempt id) that was given messages: a repeated call gets them.
+        topics_gone: (topic, its number of queues) that was deleted; a new one of the same name may
+            exist by now.
+        groups_gone: Consumer groups that were deleted; likewise.
     """
 
     arrived: set[tuple[str, int]] = field(default_factory=set)
@@ -33,7 +32,7 @@ class StateChanges:
     groups_gone: set[str] = field(default_factory=set)
 
     def take(self) -> StateChanges:
-        """Return what was noted, and note nothing any more."""
+        """Return the changes noted so far, and start over with none."""
         taken = StateChanges(
             arrived=set(self.arrived),
             leases=set(self.leases),

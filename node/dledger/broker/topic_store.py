@@ -1,4 +1,7 @@
-"""Topics, their consume queues and the dedupe window: what producers and administrators change."""
+"""Topics, their consume queues and the deduplication window: applies PRODUCE and topic commands.
+
+Owned by `state`, which routes commands here.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ from dledger.errors import InvalidArgument, LimitReached, UnknownTopic
 class TopicStore:
     """All topics of a group. Part of `state.BrokerState`, and as deterministic.
 
-    *changed* is where it notes the (topic, queue id) that get messages.
+    *changed* collects the (topic, queue id) that get messages.
     """
 
     def __init__(
@@ -45,8 +48,8 @@ class TopicStore:
         self._dedupe.edition = self._edition = edition
         self._changed = changed
         self.grown_bytes: dict[str, int] = {}
-        """Bytes that PRODUCE brought to each topic since somebody emptied this; no part of the
-        state."""
+        """Bytes that PRODUCE added to each topic since a caller last emptied this; not part of the
+        replicated state."""
 
     def get(self, name: str) -> Topic | None:
         """Return the topic of this name, if there is one."""
@@ -60,7 +63,7 @@ class TopicStore:
         return found
 
     def is_there(self, topic: Topic) -> bool:
-        """Whether this very topic exists still, not another one of its name."""
+        """Whether exactly this topic still exists, not a new one of the same name."""
         found = self._topics.get(topic.name)
         return found is not None and found.generation == topic.generation
 
@@ -76,7 +79,7 @@ class TopicStore:
         return queues
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return a queue to read positions from.
+        """Return a queue, to be read.
 
         Raises:
             UnknownTopic: There is no such topic.
@@ -101,15 +104,15 @@ class TopicStore:
 
     @property
     def remembered_ids(self) -> int:
-        """Message ids of all clients that the dedupe window holds; at most `dedupe.MAX_IDS`."""
+        """Number of ids in the deduplication window; at most `deduplication.MAX_IDS`."""
         return len(self._dedupe)
 
     def create(self, command: commands.CreateTopic) -> TopicCreated:
-        """Make a topic, or find it with the same settings.
+        """Create a topic, or find it with the same settings.
 
         Raises:
-            InvalidArgument: It exists with others, or there is no such topic.
-            LimitReached: There would be too many topics, or queues of all topics together.
+            InvalidArgument: It exists with other settings, or the settings are not valid.
+            LimitReached: There would be too many topics, or too many queues of all topics together.
         """
         topic = checked_topic(name=command.name, type=command.type, queues=command.queues)
         existing = self._topics.get(topic.name)
@@ -130,10 +133,10 @@ class TopicStore:
         return TopicCreated(existing or topic, existing is None)
 
     def delete(self, command: commands.DeleteTopic) -> TopicDeleted:
-        """Let a topic go, with its messages and what is remembered of those who sent them.
+        """Delete a topic with its messages and its part of the deduplication window.
 
         Raises:
-            UnknownTopic: There is none of this name, or another one by now.
+            UnknownTopic: There is no topic of this name, or it is a new one by now.
         """
         topic = self._topics.get(command.name)
         if topic is None or topic.generation != command.generation:
@@ -154,14 +157,14 @@ class TopicStore:
             )
 
     def produce(self, batch: ProduceFrame, payload: Payload, now_ms: int) -> Produced:
-        """Store the messages of *batch* that are new, and tell where each one is.
+        """Store the new messages of *batch*, and return the position of each message.
 
         *now_ms* is the log's time.
 
         Raises:
             UnknownTopic: There is no such topic.
-            InvalidArgument: The topic does not have the queue that is asked for.
-            MalformedCommandError: A column that is looked at is broken.
+            InvalidArgument: The topic does not have the requested queue.
+            MalformedCommandError: A column that is needed here is malformed.
         """
         if batch.queue_id != NO_QUEUE:
             self.queue(batch.topic, batch.queue_id)
@@ -203,7 +206,7 @@ class TopicStore:
     def _produce_each(
         self, batch: ProduceFrame, tags: list[bytes] | None, digests: Digests, payload: Payload
     ) -> Produced:
-        """Store a batch of which some messages are known, or have no id: row by row."""
+        """Store a batch row by row, because some of its messages are known or have no id."""
         scope, ids = (batch.client_id, batch.topic), batch.message_ids()
         known = [self._dedupe.find(*scope, message_id) for message_id in ids]
         rows = Rows(ids, digests, known)
@@ -233,7 +236,7 @@ class TopicStore:
         )
 
     def _index_of(self, topic: str, positions: Sequence[tuple[int, int]]) -> int:
-        """Return the entry that holds the first of messages that is stored; 0 if none is kept."""
+        """Return the entry that holds the first stored message; 0 if none is still kept."""
         queue_id, offset = next(
             (position for position in positions if position[1] != NOWHERE), (0, NOWHERE)
         )
@@ -241,7 +244,7 @@ class TopicStore:
         return queue.locate(offset).payload.index if offset >= queue.first else 0
 
     def _choose_queue(self, batch: ProduceFrame, default: int | None = None) -> int:
-        """Return the queue a batch asks for, or *default*, or the topic's next one in turn."""
+        """Return the queue that a batch asks for, else *default*, else the next in round robin."""
         if batch.queue_id != NO_QUEUE:
             return batch.queue_id
         if default is not None:
@@ -262,14 +265,14 @@ class TopicStore:
         return dropped
 
     def freeze(self) -> Encoded:
-        """Return what makes everything as it is now."""
+        """Return a function that encodes the present state; it may be called from any thread."""
         queues = {name: tuple(queues) for name, queues in self._queues.items()}
         topics = list(self._topics.values())
         turns = self._turns.copy()
         return partial(_encoded, self._made, topics, turns, queues, self._dedupe.freeze())
 
     def read(self, source: Reader) -> None:
-        """Take everything from a snapshot; nothing is here yet. Raises MalformedStateError."""
+        """Read everything from a snapshot into this empty object. Raises MalformedStateError."""
         self._made = source.number()
         for _ in range(source.number(high=MAX_TOPICS)):
             room = min(MAX_QUEUES, MAX_QUEUES_IN_ALL - self._queues_in_all)
@@ -299,7 +302,7 @@ def _encoded(
     queues: dict[str, tuple[ConsumeQueue, ...]],
     dedupe: Encoded,
 ) -> Iterator[bytes]:
-    """Yield everything for a snapshot; topics by name."""
+    """Yield the bytes for a snapshot; topics by name."""
     yield number(made)
     yield number(len(topics))
     for topic in sorted(topics, key=lambda topic: topic.name):

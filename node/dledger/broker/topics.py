@@ -12,7 +12,7 @@ TOPIC_TYPES = frozenset({NORMAL, "FIFO", "DELAY", "TRANSACTION"})
 MAX_TOPICS = 10_000
 MAX_QUEUES = 1024
 MAX_QUEUES_IN_ALL = 65_536
-"""Of all topics together: what a node can look through without a pause; some 50 MB when empty."""
+"""Queues of all topics together: a node can visit this many without a pause; 50 MB if empty."""
 MAX_NAME_LENGTH = 127
 _NAME = re.compile(rf"[%a-zA-Z0-9_-]{{1,{MAX_NAME_LENGTH}}}")
 
@@ -22,8 +22,8 @@ class Topic:
     """A named set of queues, numbered from 0. Equal to one with the same settings.
 
     Attributes:
-        generation: The how manieth topic of the group it is, from 1 on: one that is made anew under
-            the name of a deleted one is another.
+        generation: A number that counts the topics of the broker group, from 1 on. It tells a topic
+            from a deleted one of the same name.
     """
 
     name: str
@@ -47,7 +47,7 @@ def check_name(what: str, name: str) -> None:
 
 
 def checked_topic(*, name: str, type: str, queues: int) -> Topic:  # noqa: A002, its name on the wire
-    """Return the topic, or raise InvalidArgument, or Unsupported for a type to come."""
+    """Return the topic; raise InvalidArgument, or Unsupported for a type not implemented yet."""
     check_name("topic", name)
     if type not in TOPIC_TYPES:
         raise InvalidArgument(f"topic type {type!r} is none of {', '.join(sorted(TOPIC_TYPES))}")

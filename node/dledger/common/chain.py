@@ -19,7 +19,7 @@ _FIELDS: Final = struct.Struct("<IQQqIB3x")
 
 
 def record_fields(entry: Entry) -> bytes:
-    """Return what the chain covers of an entry: a record's header behind the chain CRC itself."""
+    """Return what the chain covers of an entry: a record's header after the chain CRC itself."""
     return _FIELDS.pack(
         len(entry.data), entry.term, entry.index, entry.timestamp_ms, entry.crc32c, entry.kind
     )

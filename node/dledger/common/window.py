@@ -36,7 +36,7 @@ class Window:
         return True
 
     async def take(self, size: int) -> None:
-        """Take so much, behind all who asked before. Who is cancelled has taken nothing."""
+        """Take *size*, after all earlier callers. A cancelled call has taken nothing."""
         if self.take_now(size):
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -66,7 +66,7 @@ def decode_own(version: int, data: bytes, path: Path) -> dict[str, Any]:
 
 
 def text(fields: Mapping[str, object], key: str) -> str:
-    """Return a field that is a text. Raises KeyError, TypeError."""
+    """Return a field that is a text. Raises KeyError or TypeError."""
     value = fields[key]
     if not isinstance(value, str):
         raise TypeError(f"{key} is {value!r:.80}")
@@ -74,7 +74,7 @@ def text(fields: Mapping[str, object], key: str) -> str:
 
 
 def number(fields: Mapping[str, object], key: str) -> int:
-    """Return a field that is a whole number. Raises KeyError, TypeError."""
+    """Return a field that is a whole number. Raises KeyError or TypeError."""
     value = fields[key]
     if type(value) is not int:
         raise TypeError(f"{key} is {value!r:.80}")

@@ -58,7 +58,7 @@ class File(Protocol):
         """Return *size* bytes from *offset*; fewer only at the end of the file."""
 
     def pwritev(self, buffers: Sequence[Buffer], offset: int) -> None:
-        """Write all *buffers*, one behind the other, at *offset*; on error a part may be there."""
+        """Write all *buffers*, one after the other, at *offset*; on error a part may be there."""
 
     def preallocate(self, size: int) -> None:
         """Make the file *size* bytes long with room on the disk; new bytes are zero."""

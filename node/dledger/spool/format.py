@@ -16,7 +16,7 @@ Spool file ``<first sequence, 20 digits>.spool``: a header page, records, zeros 
 
 Record, at a multiple of 8 bytes::
 
-    0     8    stamp, by which a reader finds the next record behind damaged bytes
+    0     8    stamp, by which a reader finds the next record after damaged bytes
     8     8    sequence (u64): 1, 2, 3, ... over all files of the spool
     16    4    payload length in bytes n (u32), without padding
     20    4    CRC of the payload
@@ -136,7 +136,7 @@ class Scan:
     Attributes:
         records: The intact records, sequences ascending.
         gaps: The damage between them.
-        end: The byte behind the last intact record.
+        end: The byte after the last intact record.
         fault: Why the bytes from *end* on are no record; "" if there are only zeros.
     """
 
@@ -255,7 +255,7 @@ def scan(
     """Find every intact record in *data* from *start* on, where a record should begin.
 
     Args:
-        data: Records and, behind them, zeros or remains.
+        data: Records and, after them, zeros or remains.
         stamp: The spool's.
         first: The sequence that the first record should have.
         limit: Sequences from here on are not part of the file; None: there is no such bound.
@@ -295,7 +295,7 @@ def _expected(data: bytes, offset: int, stamp: bytes, first: int, limit: int | N
 def _next_record(
     data: bytes, start: int, stamp: bytes, first: int, limit: int | None
 ) -> Found | None:
-    """Return the first intact record behind *start*."""
+    """Return the first intact record after *start*."""
     for offset in _candidates(data, start, stamp):
         with suppress(ValueError):
             return _expected(data, offset, stamp, first, limit)
@@ -303,7 +303,7 @@ def _next_record(
 
 
 def _candidates(data: bytes, start: int, stamp: bytes) -> Iterator[int]:
-    """Yield every aligned offset behind *start* where the stamp is."""
+    """Yield every aligned offset after *start* where the stamp is."""
     offset = data.find(stamp, start + 1)
     while offset >= 0:
         if offset % ALIGNMENT_BYTES == 0:

@@ -45,7 +45,7 @@ def load_identity(files: Files, directory: Path) -> SpoolIdentity | None:
 
 
 def save_identity(files: Files, directory: Path, identity: SpoolIdentity) -> None:
-    """Write it, durably. Raises DiskFull, StorageError."""
+    """Write it, durably. Raises DiskFull or StorageError."""
     fields = {"client_id": identity.client_id, "stamp": identity.stamp.hex()}
     replace_file(files, directory / NAME, checked_json.encode(FORMAT_VERSION, fields))
 

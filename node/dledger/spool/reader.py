@@ -30,7 +30,7 @@ class Chunk:
 
 
 class Reader:
-    """Goes through the files once, behind the writer. Its calls and the writer's are serial.
+    """Reads the files once, following the writer. Its calls and the writer's are serial.
 
     *spool_files* is the writer's own list; *blame* is told of every gap, known ones as well.
     """

@@ -149,7 +149,7 @@ class Spool:
         return fitting
 
     def _write(self, file: SpoolFile, handle: File, records: Sequence[bytes]) -> None:
-        """Write and sync; without room the file is given up behind what it holds already."""
+        """Write and sync; if the disk is full, the file is closed after what it already holds."""
         try:
             handle.pwritev(records, file.end)
             handle.fdatasync()

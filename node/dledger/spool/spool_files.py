@@ -28,7 +28,7 @@ class SpoolFile:
         path: Its name.
         first: Sequence of its first message.
         last: Sequence of its last message; first - 1 while it is empty.
-        end: The byte behind its last record.
+        end: The byte after its last record.
         capacity: Its length in bytes.
         damaged: Whether it must be kept.
     """

@@ -74,7 +74,7 @@ class SpoolScanner:
         directory: Theirs.
         identity: The spool's.
         rejected: Sequences that need no replay.
-        certain: Whether it is known up to where messages were accepted; if not, no bytes behind
+        certain: Whether it is known up to where messages were accepted; if not, no bytes after
             the last record are taken for a torn tail.
     """
 
@@ -116,7 +116,7 @@ class SpoolScanner:
             result.replayed = last
 
     def _include(self, result: SpoolScan, first: int, successor: int | None) -> None:
-        """Take in the next file; its messages end where the successor's begin."""
+        """Add the next file; its messages end where the successor's begin."""
         path = self._directory / file_name(first)
         promised = result.accepted if successor is None else successor - 1
         data, found = self._scanned(path, first, successor)
@@ -185,7 +185,7 @@ def settle(files: Files, file: SpoolFile, *, accepted: int, stamp: bytes) -> Non
     """Make the last file end where its last record ends, durably.
 
     Records above *accepted* are written again before they are synced: after a failed sync the page
-    cache may hold, as clean, bytes that never reached the disk. What is behind them becomes zeros.
+    cache may hold, as clean, bytes that never reached the disk. The bytes after them become zeros.
 
     Raises:
         OSError: A write or sync failed.

@@ -25,7 +25,7 @@ NAME = "state"
 
 
 def format_state(files: Files, directory: Path, state: State) -> None:
-    """Write a fresh state file, durably. Raises DiskFull, StorageError."""
+    """Write a fresh state file, durably. Raises DiskFull or StorageError."""
     replace_file(files, directory / NAME, encode_state(state).ljust(STATE_BYTES, b"\0"))
 
 

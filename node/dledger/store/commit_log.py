@@ -89,19 +89,19 @@ class CommitLog(LogReader):
     ) -> CommitLog:
         """Recover the log in *directory*; everything it then holds is durable.
 
-        Records that were synced and are damaged, but known by a second copy of their identity,
-        are in the log as `faulty` ones.
+        A damaged record that was synced stays in the log as `faulty` if a second copy of its
+        identity exists.
 
         Args:
             files: The file system.
             directory: The ``log`` directory, as formatting the disk made it.
-            identity: Who the log must belong to. While Unjoined the log is empty and refuses
-                entries; open it again after joining.
+            identity: The node and group that must own the log. Before the node has joined a group
+                the log is empty and refuses entries; open it again after joining.
             segment_bytes: Length of a segment file; a larger entry gets a larger one.
-            cache_bytes: Bound of the newest entries kept in memory for `recent`.
-            reserve_bytes: Free disk space that segments never take, so that hard state can
+            cache_bytes: Upper bound on the entries kept in memory for `recent`.
+            reserve_bytes: Free disk space that segments never use, so that hard state can
                 always be saved.
-            durability: "osBuffer" lets `sync` return before the disk has the entries.
+            durability: With "osBuffer", `sync` returns before the entries are on disk.
 
         Raises:
             CorruptRecord: A record that was synced is damaged or missing, and so is its identity.
@@ -141,19 +141,19 @@ class CommitLog(LogReader):
                 membership = _membership(entry, self._index.segment_of(index))
                 self._index.memberships.append((index, membership))
 
-    # What the writer thread does.
+    # Called by the writer thread.
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Write *entries*, which follow each other; they become durable with the next `sync`.
 
         Their CRCs are trusted: entries from peers go through `format.check_entry` first. If the
-        first one is not behind the log's end, the log is truncated there, durably, before.
+        first entry overlaps the log, the log is durably truncated there before the write.
 
         Raises:
-            DiskFull: There is no room. None of *entries* was appended (though an overlap stays
-                cut); later appends work once there is space.
+            DiskFull: The disk is full. None of *entries* was appended (though an overlap stays
+                truncated); later appends succeed once there is space.
             NotJoined: The node has no group yet.
-            ValueError: The entries leave a gap; a mistake of the caller.
+            ValueError: The entries leave a gap, which is a bug in the caller.
             StorageError: A write failed, now or earlier.
         """
         if not entries:
@@ -194,7 +194,7 @@ class CommitLog(LogReader):
             self._recent.add(entries)
 
     def _roll(self, room_bytes: int) -> None:
-        """Seal the last segment and begin another, so that sealed segments are always synced."""
+        """Seal the last segment and start a new one, so that sealed segments are always synced."""
         self._drop_empty_segment()
         if self._index.segments:
             self._seal(self._index.segments[-1])
@@ -208,16 +208,17 @@ class CommitLog(LogReader):
             self._index.segments.append(segment)
 
     def _drop_empty_segment(self) -> None:
-        """Remove a last segment without records: it was too small, and its name is needed."""
+        """Remove an empty last segment that is too small; the new one needs its file name."""
         empty = [one for one in self._index.segments[-1:] if one.last_index < one.first_index]
         with self._state.lock:
             del self._index.segments[len(self._index.segments) - len(empty) :]
         self._disk.remove(empty, ())
 
     def _seal(self, segment: Segment) -> None:
-        """Sync a segment and give its identities a place of their own: its index file.
+        """Sync a segment and write its index file, the second copy of its records' identities.
 
-        The file's name becomes durable with that of the successor, before rows are written over.
+        Creating the next segment syncs the directory, so the index file's name is durable before
+        the identity rows in the watermark file, the only other copy, are overwritten.
         """
         file = self._disk.open(segment)
         segment.sync(file)
@@ -226,29 +227,32 @@ class CommitLog(LogReader):
             raise DiskFull(f"no room for the index file of segment {segment.name}")
 
     def cut_behind(self, last: int) -> None:
-        """Remove everything behind *last*, durably on return; nothing, if the log ends before it.
+        """Remove all entries after *last*, durably on return; do nothing if there are none.
 
-        The caller knows that none of it was ever committed.
+        The caller guarantees that none of them was ever committed.
 
         Raises:
-            DiskFull: A file system that copies on write has no room for zeros; works later.
-            ValueError: The log begins behind that; a mistake of the caller.
+            DiskFull: A copy-on-write file system has no room to write zeros; try again later.
+            ValueError: The log begins after *last*, which is a bug in the caller.
             StorageError: A write, sync or removal failed, now or earlier.
         """
         with self._state.writing, self._state.poisoning():
             self._state.check_usable()
             if last < self._index.base.index:
-                raise ValueError(f"the log begins behind {self._index.base.index}, not {last}")
+                raise ValueError(
+                    f"cannot cut the log after {last}: it begins after {self._index.base.index}"
+                )
             if last < self._index.last_index:
                 self._truncate(last)
-            for segment in self._index.segments[-1:]:  # what an earlier try left
+            for segment in self._index.segments[-1:]:  # zeros an earlier call could not write
                 segment.scrub(self._disk.open(segment))
 
     def _truncate(self, last: int) -> None:
-        """Remove everything behind *last*, durably.
+        """Remove everything after *last*, durably.
 
-        The order is what makes it safe: first the watermark no longer promises the records, then
-        later segments go, then the rest is zeroed so that it can never be taken for records again.
+        The order makes it safe to crash at any point. First the watermark is lowered, so that
+        recovery no longer expects the records. Then the later segments are removed. Last, the
+        rest of the segment is zeroed, so that recovery can never read it as records again.
         """
         with self._state.lock:
             self._state.truncations += 1
@@ -267,10 +271,12 @@ class CommitLog(LogReader):
             self._index.segments[-1].scrub(self._disk.open(self._index.segments[-1]))
 
     def _lower_watermark(self, last: int, *, with_rows: bool) -> None:
-        """Promise entries up to *last* only; *with_rows* of the segment that becomes the last.
+        """Lower the watermark to *last*; *with_rows*: write the new last segment's identity rows.
 
-        Two steps: its rows go over those of what is promised until the first one is durable, and
-        may be all that is left of a record there. That segment's index file goes next.
+        This takes two writes. The new rows overwrite the rows of the records being truncated,
+        which the old watermark still covers and which may be the only copy of a damaged record's
+        identity. So the lower watermark must be durable before the rows are written. The caller
+        then removes the segment's index file.
         """
         index = min(last, self._watermark.mark.index)
         chain = self._index.chain(index)
@@ -285,10 +291,11 @@ class CommitLog(LogReader):
                 self._watermark.advance(index=index, chain=chain, rows=rows)
 
     def drop_before(self, index: int) -> int:
-        """Remove the whole sealed segments below *index*, durably; return the new first index.
+        """Remove the sealed segments that lie wholly below *index*; return the new first index.
 
-        The caller has a durable snapshot of at least everything below *index*. The last segment
-        always stays. The term and chain of the entry before the new first one stay known.
+        The caller holds a durable snapshot of everything below *index*. The last segment is never
+        removed. The term and chain of the entry before the new first entry remain available.
+        Durable on return.
 
         Raises:
             StorageError: A write or removal failed, now or earlier.
@@ -307,19 +314,20 @@ class CommitLog(LogReader):
             return self.first_index
 
     def _move_base(self, base: Base) -> None:
-        """Say durably where the log begins, before anything that was there goes.
+        """Record durably where the log begins, before the segments below it are removed.
 
-        With "osBuffer" the watermark may be lower than that, though sealed segments are synced.
+        Otherwise a crash in between would look like lost segments. With "osBuffer" the watermark
+        may be below *base*, because `sync` does not move it, though sealed segments are synced.
         """
         index = max(self._watermark.mark.index, base.index)
         self._watermark.rebase(base, index=index, chain=self._index.chain(index))
         self._state.synced_index = max(self._state.synced_index, index)
 
     def restart_behind(self, *, index: int, term: int, chain: int) -> None:
-        """Replace the log by an empty one behind a snapshot that ends in this entry.
+        """Replace the log by an empty one that begins after this entry, the last of a snapshot.
 
-        The caller has that snapshot durably. After a crash the log is the old one, or it begins
-        behind *index*; it never lacks anything between the two.
+        The caller holds that snapshot durably. After a crash the log is either the old one or the
+        new, empty one; there is never a gap between snapshot and log.
 
         Raises:
             StorageError: A write or removal failed, now or earlier.
@@ -337,7 +345,7 @@ class CommitLog(LogReader):
             self._disk.remove(dropped, ())
 
     def sync(self) -> None:
-        """Make everything appended durable, then say so in the durable watermark.
+        """Make everything appended durable, then advance the durable watermark.
 
         With durability "osBuffer" it returns at once and the watermark stays.
 
@@ -365,12 +373,12 @@ class CommitLog(LogReader):
         self._state.rows_index = self._index.last_index
 
     def repair(self, entries: Iterable[Entry]) -> tuple[Entry, ...]:
-        """Write those of *entries* that are exactly what a faulty slot held, and return them.
+        """Write the *entries* that match a faulty slot's identity exactly, and return them.
 
-        Others are ignored, so that it does not matter who sent them. Durable on return.
+        Other entries are ignored, so the sender need not be trusted. Durable on return.
 
         Raises:
-            DiskFull: A file system that copies on write has no room.
+            DiskFull: A copy-on-write file system has no room.
             StorageError: A write or sync failed, now or earlier.
         """
         with self._state.writing, self._state.poisoning():
@@ -382,14 +390,14 @@ class CommitLog(LogReader):
             return tuple(slot.entry for slot in slots)
 
     def prepare(self) -> bool:
-        """Make the next segment file ready, so that `append` need not wait for it.
+        """Preallocate the next segment file, so that `append` need not wait for it.
 
-        Worth a call, from any thread but the loop's, every now and then: it is cheap when there is
+        Call it periodically from any thread but the event loop's: it is cheap when there is
         nothing to do. The space is reserved, not filled with zeros: filling made the median sync
-        a quarter faster, but doubled what is written, and tripled the 99th percentile under load.
+        a quarter faster, but doubled the bytes written and tripled the 99th percentile under load.
 
         Returns:
-            Whether a spare file is ready.
+            True if a spare file is ready.
         """
         if self._state.failure:
             return False
@@ -412,9 +420,11 @@ class CommitLog(LogReader):
             raise NotJoined
         first = entries[0].index
         if not self._index.first_index <= first <= self._index.last_index + 1:
-            raise ValueError(f"entry {first} does not fit behind {self._index.last_index}")
+            raise ValueError(
+                f"expected entry {self._index.last_index + 1} or an earlier one, got {first}"
+            )
         if [entry.index for entry in entries] != list(range(first, first + len(entries))):
-            raise ValueError(f"entries behind {first} do not follow each other")
+            raise ValueError(f"the entries from {first} on are not consecutive")
 
 
 def _is_membership(entry: Entry) -> bool:

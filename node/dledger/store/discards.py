@@ -1,7 +1,7 @@
-"""``discarded.json``: what was given up of this disk's log by an act of a human, and when.
+"""``discarded.json``: which parts of this disk's log an operator discarded, and when.
 
-Written by ``dledger log discard`` before it gives anything up, read by people: nothing else rests
-on it. See docs/adr/0017.
+``dledger log discard`` writes it before it discards anything. It is an audit record for people; no
+code depends on it. See docs/adr/0017.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ FORMAT_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discard:
-    """One act.
+    """One run of ``dledger log discard``.
 
     Attributes:
-        group_id: Of which group.
+        group_id: The group that the log belongs to.
         damaged: The damaged entries, as [first, last].
-        messages_below: No message of an entry below is kept; 0: none was given up.
-        log_behind: The log was cut behind this entry; 0: it was not.
-        lost: What that lost, a line for each queue.
-        at_ms: When, Unix milliseconds.
+        messages_below: All messages in entries below this index were discarded; 0 if none were.
+        log_behind: The log was truncated after this entry; 0 if it was not.
+        lost: The messages lost, one line for each queue.
+        at_ms: The time, in Unix milliseconds.
     """
 
     group_id: str
@@ -42,10 +42,10 @@ class Discard:
 
 
 def load_discards(files: Files, directory: Path) -> list[Discard]:
-    """Return all acts on a data directory, oldest first.
+    """Return all discards made in a data directory, oldest first.
 
     Raises:
-        CorruptFile: The record of them is damaged.
+        CorruptFile: The file is damaged.
     """
     path = directory / NAME
     data = load_file(files, path)
@@ -73,6 +73,6 @@ def _discard(row: dict[str, object]) -> Discard:
 
 
 def save_discards(files: Files, directory: Path, discards: Sequence[Discard]) -> None:
-    """Write them durably. Raises DiskFull, StorageError."""
+    """Write them durably. Raises DiskFull or StorageError."""
     rows = [asdict(each) for each in discards]
     replace_file(files, directory / NAME, checked_json.encode(FORMAT_VERSION, {"discards": rows}))

@@ -1,7 +1,7 @@
-"""Committed records as the bytes they are on disk, for export: how to cut them, and one cut.
+"""Committed records for export, byte for byte as on disk: dividing the log into ranges.
 
-Cuts depend on the records' sizes only, never on where a node's segments begin, so that every node
-of a group cuts the same log in the same places. Called by `CommitLog`.
+The ranges depend only on the sizes of the records, never on where a node's segments begin, so every
+node of a group divides the same log at the same indexes. Called by `CommitLog`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dledger.store.segment import Segment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordRange:
-    """Entries [first_index, last_index]: *size_bytes* of records behind *previous_chain*."""
+    """Entries [first_index, last_index]: *size_bytes* of records after *previous_chain*."""
 
     first_index: int
     last_index: int
@@ -29,11 +29,11 @@ class RecordRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedRange:
-    """Records next to each other in one segment: a snapshot that a reader works from.
+    """Consecutive records of one segment, immutable, so that a reader needs no lock.
 
     Attributes:
         offset: The byte of the segment file at which the first record begins.
-        size_bytes: Of all records, headers and padding included.
+        size_bytes: The size of all records, headers and padding included.
         starts: Where each record begins in the segment file, in units of 8 bytes.
         previous_chain: The chain CRC of the record before the first.
     """
@@ -60,7 +60,7 @@ class ExportedRange:
         """Return the records with one pread, unchecked.
 
         Raises:
-            CorruptRecord: The disk cannot read them, or the file is too short.
+            CorruptRecord: The disk cannot read the records, or the file is too short.
         """
         name, size_bytes = self.segment.name, self.size_bytes
         try:
@@ -91,7 +91,7 @@ def extent(segment: Segment, first: int, last: int, max_bytes: int) -> ExportedR
 def cut(segments: Iterable[Segment], first: int, last: int, target_bytes: int) -> list[RecordRange]:
     """Cut [first, last], which *segments* hold, into ranges of at most *target_bytes*.
 
-    A record that is larger has a range of its own. Each range is as large as it can be.
+    A larger record gets a range of its own. Each range is as large as possible.
     """
     ranges: list[RecordRange] = []
     start, size_bytes, chain = first, 0, 0

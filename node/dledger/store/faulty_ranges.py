@@ -1,4 +1,4 @@
-"""Which slots of the log are faulty: known by identity, their bytes damaged. A bounded value.
+"""The faulty slots of the log: damaged records whose identity is still known. Bounded in size.
 
 Owned by `LogIndex`; no I/O.
 """
@@ -11,10 +11,11 @@ _MAX_RANGES = 1024
 
 
 class FaultyRanges:
-    """Indexes as ranges [first, last], ascending, with a whole slot between each two.
+    """Indexes as ranges [first, last], ascending, with at least one intact slot between them.
 
-    At most 1024 ranges are kept: beyond that the two closest become one, with what is between.
-    A whole slot that is taken for a faulty one is fetched for nothing, and no harm is done.
+    At most 1024 ranges are kept, so that a bad disk cannot exhaust memory: beyond that the two
+    closest ranges are merged, including the intact slots between them. An intact slot that is
+    listed as faulty costs one needless fetch and does no harm.
     """
 
     __slots__ = ("_firsts", "_lasts")
@@ -42,12 +43,12 @@ class FaultyRanges:
         return tuple(range(first, last + 1) for first, last in pairs)
 
     def next(self, index: int) -> int | None:
-        """Return the first faulty index at or behind *index*."""
+        """Return the first faulty index at or after *index*."""
         at = bisect_left(self._lasts, index)
         return max(index, self._firsts[at]) if at < len(self._firsts) else None
 
     def add(self, first: int, last: int) -> None:
-        """Take in [first, last]; what touches it becomes one range with it."""
+        """Add [first, last] and merge it with adjacent ranges."""
         start = bisect_left(self._lasts, first - 1)
         stop = bisect_right(self._firsts, last + 1)
         if start < stop:
@@ -64,7 +65,7 @@ class FaultyRanges:
         del self._lasts[at], self._firsts[at + 1]
 
     def discard(self, first: int, last: int) -> None:
-        """Take [first, last] out: these slots are whole, or gone."""
+        """Remove [first, last]: these slots are repaired or no longer in the log."""
         start = bisect_left(self._lasts, first)
         stop = bisect_right(self._firsts, last)
         kept = [
@@ -80,7 +81,7 @@ class FaultyRanges:
         self._lasts[start:stop] = [end for _, end in kept]
 
     def truncate(self, last: int) -> None:
-        """Forget everything behind *last*."""
+        """Forget everything after *last*."""
         if self._lasts:
             self.discard(last + 1, max(last + 1, self._lasts[-1]))
 
@@ -89,6 +90,6 @@ class FaultyRanges:
         self.discard(0, first - 1)
 
     def update(self, other: FaultyRanges) -> None:
-        """Take in all of *other*."""
+        """Add all of *other*."""
         for each in other.ranges:
             self.add(each.start, each.stop - 1)

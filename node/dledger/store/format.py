@@ -1,6 +1,6 @@
 r"""The commit log's bytes as pure functions: values in, bytes out. No I/O here.
 
-Called by the rest of `store` and, later, by the pipeline. All integers are little endian; every
+Called by the rest of `store` and by the pipeline. All integers are little endian; every
 CRC is CRC32C. ``docs/internals/storage-format.md`` says for each write what a crash leaves.
 
 Segment file ``<first index, 20 digits>.seg``: a header page, records, zeros up to the file's end::
@@ -29,17 +29,17 @@ Record, at a multiple of 8 bytes::
     40    n    body
     40+n  0-7  zeros up to the next multiple of 8
 
-The chain does not cover the segment header: the same log has the same record bytes and chain on
-every node, wherever its segments begin. CRC continued over equal bytes maps different starting
-values to different results, so a record fits behind one predecessor only.
+The chain does not cover the segment header, so the same log has the same record bytes and chain on
+every node, wherever its segments begin. A CRC continued over the same bytes maps different starting
+values to different results, so a record is valid after exactly one predecessor.
 
-Index file ``<first index, 20 digits>.idx``, columns so that it is read without a loop::
+Index file ``<first index, 20 digits>.idx``, in columns, so that it is read without a loop::
 
     0     8    magic "DLGRIDX\0"
     8     4    format version (u32)
     12    4    previous chain (u32)
     16    8    first index (u64)
-    24    8    end (u64): byte behind the last record
+    24    8    end (u64): byte after the last record
     32    4    record count c (u32)
     36    4    term run count r (u32)
     40    4    membership count m (u32)
@@ -51,7 +51,7 @@ Index file ``<first index, 20 digits>.idx``, columns so that it is read without 
           16r  term runs: first index (u64), term (u64)
           8m   indexes of the MEMBERSHIP entries (u64)
 
-Watermark slot, 512 bytes, two per file at bytes 0 and 4096; `identity_rows` follow from 8192 on::
+Watermark slot, 512 bytes, two per file at bytes 0 and 4096; `shadow_index` follow from 8192 on::
 
     0     8    magic "DLGRWMK\0"
     8     4    format version (u32)
@@ -103,7 +103,7 @@ _KINDS = {kind.value: kind for kind in EntryKind}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentHeader:
-    """Whose segment it is and where it continues the log."""
+    """The owner of a segment and the position in the log at which it begins."""
 
     group_id: str
     node_id: str
@@ -112,7 +112,7 @@ class SegmentHeader:
 
 
 class RecordHeader(NamedTuple):
-    """A record without its body; a tuple because recovery makes one per record."""
+    """A record without its body; a tuple, because recovery creates one per record."""
 
     chain: int
     length: int
@@ -133,14 +133,14 @@ class EncodedRecords(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentIndex:
-    """What an index file tells about a sealed segment.
+    """The contents of a sealed segment's index file.
 
     Attributes:
         positions: Each record's byte offset, divided by 8.
         chains: Each record's chain CRC.
         runs: (first index, term) wherever the term changes, and at the first record.
         memberships: Indexes of the MEMBERSHIP entries.
-        end: The byte behind the last record.
+        end: The byte after the last record.
     """
 
     first_index: int
@@ -154,10 +154,10 @@ class SegmentIndex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """The entry behind which a log begins: index 0 of an uncut one, else one that was dropped.
+    """The entry just before a log's first one: index 0, or the last entry that was dropped.
 
     Attributes:
-        chain: The chain CRC of its record, which the first one kept continues.
+        chain: The chain CRC of its record, which the first record kept continues.
     """
 
     index: int = 0
@@ -167,11 +167,12 @@ class Base:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A durable promise: the records behind *base* up to *index* were synced, and end in *chain*.
+    """The durable watermark: the records after *base* up to *index* were synced.
 
     Attributes:
-        sequence: Of two marks, the higher one counts.
-        index: At least that of the base.
+        sequence: Of two valid marks, the one with the higher sequence counts.
+        index: The last synced entry; at least the index of the base.
+        chain: The chain CRC of the record at *index*.
     """
 
     sequence: int
@@ -189,7 +190,7 @@ def check_entry(entry: Entry) -> None:
     """Check a received entry once, so that `CommitLog.append` may trust its CRC.
 
     Raises:
-        InvalidArgument: The data does not have the CRC32C that its proposer computed.
+        InvalidArgument: The CRC32C of the data differs from the one its proposer computed.
     """
     found = crc32c(entry.data)
     if found != entry.crc32c:
@@ -236,7 +237,7 @@ def decode_segment_header(page: bytes) -> SegmentHeader:
     """Parse a header page.
 
     Raises:
-        ValueError: It is torn or rotten.
+        ValueError: It is torn or corrupt.
         NewerFormat: A newer version wrote it.
     """
     _check_crc("segment header", page, _SEGMENT.size)
@@ -251,7 +252,7 @@ def decode_segment_header(page: bytes) -> SegmentHeader:
 
 
 def encode_records(entries: Sequence[Entry], *, chain: int, position: int) -> EncodedRecords:
-    """Encode *entries* to be written at byte *position*, behind a record with this *chain*."""
+    """Encode *entries* to be written at byte *position*, after a record with this *chain*."""
     buffers: list[bytes] = []
     positions: list[int] = []
     chains: list[int] = []
@@ -276,7 +277,7 @@ def decode_record_header(
 
     Raises:
         ValueError: It is not that record's header; the message says what differs.
-        NewerFormat: It is, of a type that only a newer version knows.
+        NewerFormat: It is that record's header, but of a type that only a newer version knows.
     """
     fields = buffer[offset + 4 : offset + RECORD_HEADER_BYTES]
     if len(fields) < RECORD_HEADER_BYTES - 4:
@@ -289,7 +290,7 @@ def decode_record_header(
         raise ValueError(f"chain CRC is {found:#010x}, expected {expected:#010x}")
     if found_index != index:
         raise ValueError(f"index is {found_index}, expected {index}")
-    if kind not in _KINDS:  # under a chain value that fits it is no damage
+    if kind not in _KINDS:  # the chain CRC is valid, so this is not damage
         raise NewerFormat(
             f"the record of entry {index}", found=f"type {kind}", known=f"type {max(_KINDS)}"
         )
@@ -300,7 +301,7 @@ def decode_body(buffer: memoryview, offset: int, header: RecordHeader) -> memory
     """Return the body of the record at *offset*, checked.
 
     Raises:
-        ValueError: It is cut short or does not have the CRC its header states.
+        ValueError: It is cut short, or its CRC differs from the one in its header.
     """
     start = offset + RECORD_HEADER_BYTES
     body = buffer[start : start + header.length]
@@ -338,7 +339,7 @@ def decode_index(data: bytes) -> SegmentIndex:
     """Parse an index file.
 
     Raises:
-        ValueError: It is torn or rotten; it can be rebuilt.
+        ValueError: It is torn or corrupt; it can be rebuilt.
         NewerFormat: A newer version wrote it.
     """
     _check_crc("index header", data, _INDEX.size)
@@ -393,7 +394,7 @@ def decode_mark(slot: bytes) -> Mark:
     """Parse a watermark slot.
 
     Raises:
-        ValueError: It was never written, or is torn or rotten.
+        ValueError: It was never written, or is torn or corrupt.
         NewerFormat: A newer version wrote it.
     """
     _check_crc("watermark slot", slot, _SLOT.size)

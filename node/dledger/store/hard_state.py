@@ -1,6 +1,7 @@
 r"""The durable (term, vote) of a node: one small file, replaced atomically.
 
-Called from the hard-state writer's thread. Layout, little endian::
+Raft 5.2 allows one vote per term, so the vote must be durable before it is sent. Called from the
+hard-state writer's thread. Layout, little endian::
 
     0    8    magic "DLGRHST\0"
     8    4    format version (u32)
@@ -41,7 +42,7 @@ def decode_hard_state(data: bytes) -> HardState:
     """Parse the file's contents.
 
     Raises:
-        ValueError: They are not what `encode_hard_state` made.
+        ValueError: The contents are damaged, or not a hard state.
         NewerFormat: A newer version wrote them.
     """
     if len(data) < _FIELDS.size + 4:
@@ -94,12 +95,14 @@ class HardStateFile:
         """Make *state* durable.
 
         Raises:
-            DiskFull: There is no room; the old state stays and a later save may succeed.
+            DiskFull: The disk is full; the old state stays and a later save may succeed.
             StorageError: A write, sync or rename failed, now or earlier: what the disk holds
                 is unknown, so the node must stop.
         """
         if self._failure:
-            raise StorageError(f"hard state is poisoned: {self._failure}") from self._failure
+            raise StorageError(
+                f"cannot save the hard state: an earlier write failed: {self._failure}"
+            ) from self._failure
         try:
             replace_file(self._files, self._path, encode_hard_state(state))
         except DiskFull:

@@ -1,7 +1,7 @@
-"""Who this disk is: formatting it once, and refusing to be used as anyone else.
+"""The disk's identity: formatting the disk once, and refusing to start as any other node.
 
 A data directory holds ``identity.json``, ``hard_state``, ``lock`` and ``log/``. The identity file
-is written last when a disk is formatted, so that an unfinished format is simply done again.
+is written last when a disk is formatted, so that an interrupted format is simply repeated.
 Called by the node's start-up and by Bootstrap, before anything else in `store`.
 """
 
@@ -28,11 +28,11 @@ LOG_DIRECTORY = "log"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What a disk is formatted as.
+    """The node and group that a disk belongs to.
 
     Attributes:
         node_id: The UUID written when the disk was formatted.
-        group_id: The group it joined; "" while Unjoined.
+        group_id: The group it joined; "" before it has joined one.
         name: The stable name, such as ``orders-0``.
         recovered_from: The group whose log was restored to this disk; "" if none was.
         recovered_to: The last index of that log; 0 if none was restored.
@@ -45,12 +45,15 @@ class Identity:
     recovered_to: int = 0
 
     def owns(self, *, group_id: str, node_id: str, first_index: int) -> bool:
-        """Whether a segment whose header says this belongs to the disk's log."""
+        """Whether a segment with this header belongs to the disk's log."""
         restored = group_id == self.recovered_from and first_index <= self.recovered_to
         return node_id == self.node_id and (group_id == self.group_id or restored)
 
     def group_of(self, first_index: int) -> str:
-        """Return whose id the header of a segment that begins so carries."""
+        """Return the group id in the header of a segment that begins with *first_index*.
+
+        A restored log keeps the headers of the group it was backed up from.
+        """
         return self.recovered_from if first_index <= self.recovered_to else self.group_id
 
 
@@ -91,7 +94,7 @@ def load_or_format(
 
 
 def load_identity(files: Files, directory: Path) -> Identity | None:
-    """Return what the directory is formatted as; None if it is not.
+    """Return the identity of a data directory; None if it is not formatted.
 
     Raises:
         CorruptFile: The identity is damaged.
@@ -102,11 +105,11 @@ def load_identity(files: Files, directory: Path) -> Identity | None:
 
 
 def join(files: Files, directory: Path, identity: Identity, group_id: str) -> Identity:
-    """Write that the node belongs to *group_id*, durably; repeating it is harmless.
+    """Record durably that the node belongs to *group_id*; repeating it is harmless.
 
     Raises:
-        WrongIdentity: It belongs to another group already.
-        DiskFull: There is no room; nothing changed.
+        WrongIdentity: It already belongs to another group.
+        DiskFull: The disk is full; nothing changed.
         StorageError: The disk failed.
     """
     if identity.group_id == group_id:
@@ -126,13 +129,13 @@ def begin_restore(
     group_id: str,
     new_id: Callable[[], object] = uuid.uuid4,
 ) -> Identity:
-    """Prepare an empty directory for the log of group *group_id*; return who may write it.
+    """Prepare an empty directory for the log of group *group_id*; return the log's identity.
 
-    Until `finish_restore` the directory has no identity, so no node starts from half a log.
+    The identity file is missing until `finish_restore`, so no node starts from half a log.
 
     Raises:
         CorruptFile: The directory is not empty.
-        DiskFull: There is no room.
+        DiskFull: The disk is full.
         StorageError: The disk failed.
     """
     identity = Identity(node_id=NodeId(str(new_id())), group_id=group_id, name=name)
@@ -143,12 +146,13 @@ def begin_restore(
 
 
 def finish_restore(files: Files, directory: Path, identity: Identity, last_index: int) -> Identity:
-    """Make a node of the directory whose log was written as *identity* and synced.
+    """Turn the directory, whose log was written as *identity* and synced, into a node's.
 
-    It is Unjoined until a group is founded on the log: the history is the other group's.
+    The node has no group until a new group is bootstrapped from the log, because the log's history
+    belongs to the group that was backed up.
 
     Raises:
-        DiskFull: There is no room; nothing changed.
+        DiskFull: The disk is full; nothing changed.
         StorageError: The disk failed.
     """
     restored = replace(

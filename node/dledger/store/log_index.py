@@ -1,4 +1,4 @@
-"""What the log holds, in memory: terms, chain values, memberships and where records are.
+"""The in-memory index of the log: terms, chain CRCs, memberships and record positions.
 
 No I/O and no locks: owned by `CommitLog`, which guards every call.
 """
@@ -18,7 +18,7 @@ from dledger.types import Entry, Membership
 
 
 class SealedSegment(NamedTuple):
-    """A segment that is not written any more: entries [first_index, last_index]."""
+    """A segment that is complete and immutable: entries [first_index, last_index]."""
 
     first_index: int
     last_index: int
@@ -29,8 +29,8 @@ class LogIndex:
     """The log's entries without their data.
 
     Attributes:
-        base: The entry before the first one that is kept.
-        last_index: The newest entry written; that of the base if there is none.
+        base: The entry before the first one kept.
+        last_index: The newest entry written; the index of the base if there is none.
         segments: Ascending; the last may be empty.
         memberships: (index, membership) of all MEMBERSHIP entries that could be read, ascending.
         special: The indexes of all MEMBERSHIP entries, damaged ones too.
@@ -98,7 +98,7 @@ class LogIndex:
         return self.segments[firsts - 1]
 
     def mend(self, index: int, membership: Membership | None) -> None:
-        """Note that the record at *index* is whole again, and which membership it holds, if any."""
+        """Mark the record at *index* as repaired; *membership* is what it holds, if anything."""
         self.faulty.discard(index, index)
         if membership is not None and index not in dict(self.memberships):
             insort(self.memberships, (index, membership), key=lambda pair: pair[0])
@@ -113,7 +113,7 @@ class LogIndex:
         entries: Sequence[Entry],
         memberships: Sequence[tuple[int, Membership]],
     ) -> None:
-        """Take in *entries*, which were written at the end of the last segment."""
+        """Add *entries*, which were written at the end of the last segment."""
         self.segments[-1].add(encoded)
         for entry in entries:
             self.runs.append(entry.index, entry.term)
@@ -122,7 +122,7 @@ class LogIndex:
         self.last_index = entries[-1].index
 
     def forget_behind(self, last: int) -> None:
-        """Forget the entries behind *last*; their segments stay, until `cut_segments`."""
+        """Forget the entries after *last*; their segments stay, until `cut_segments`."""
         self.last_index = last
         self.runs.truncate(last)
         self.memberships = [pair for pair in self.memberships if pair[0] <= last]
@@ -130,7 +130,7 @@ class LogIndex:
         self.faulty.truncate(last)
 
     def cut_segments(self, last: int) -> list[Segment]:
-        """Forget the segments that begin behind *last*, and return them."""
+        """Forget the segments that begin after *last*, and return them."""
         keep = bisect_right(self.segments, last, key=lambda segment: segment.first_index)
         dropped = self.segments[keep:]
         del self.segments[keep:]
@@ -144,7 +144,7 @@ class LogIndex:
         ]
 
     def base_before(self, index: int) -> Base:
-        """Return what would be the base if all whole sealed segments below *index* were gone."""
+        """Return the base that the log would have without the sealed segments below *index*."""
         keep = bisect_right(self.segments, index, key=lambda segment: segment.first_index)
         before = self.segments[keep - 1].first_index - 1 if keep else self.base.index
         return Base(index=before, term=self.term(before), chain=self.chain(before))
@@ -162,7 +162,7 @@ class LogIndex:
         return dropped
 
     def restart(self, base: Base) -> list[Segment]:
-        """Forget everything: the log is empty behind *base*; return the segments that go."""
+        """Forget everything: the log is empty after *base*; return the segments that go."""
         dropped, self.segments = self.segments, []
         self.runs = TermRuns()
         self.memberships, self.special, self.faulty = [], set(), FaultyRanges()

@@ -1,6 +1,6 @@
-"""What may be asked of an open commit log: without I/O by the event loop, with I/O by readers.
+"""Read access to an open commit log: without I/O for the event loop, with I/O for reader threads.
 
-`CommitLog` adds all that changes the log.
+`CommitLog` adds everything that changes the log.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class LogReader:
         self._state, self._index, self._recent = state, state.index, state.recent
         self._disk, self._identity = state.disk, state.identity
 
-    # What the event loop may ask.
+    # For the event loop: no I/O.
 
     @property
     def first_index(self) -> int:
-        """The oldest entry kept; 1 while nothing was dropped, also when the log is empty."""
+        """The oldest entry kept; 1 while nothing was dropped, even if the log is empty."""
         return self._index.first_index
 
     @property
@@ -39,12 +39,12 @@ class LogReader:
 
     @property
     def synced_index(self) -> int:
-        """The newest entry that `sync` vouched for; all of them after opening."""
+        """The newest entry known to be synced; the last entry just after opening."""
         return self._state.synced_index
 
     @property
     def truncations(self) -> int:
-        """How often entries were removed; what was read at another count may have changed since."""
+        """How often the log was truncated; an entry read at an older count may be stale."""
         return self._state.truncations
 
     @property
@@ -60,12 +60,12 @@ class LogReader:
 
     @property
     def failure(self) -> str | None:
-        """Why the log refuses to work (a write or sync failed), or None."""
+        """Why the log accepts no more calls (a write or sync failed), or None."""
         return self._state.failure
 
     @property
     def faulty(self) -> tuple[range, ...]:
-        """The entries that are in the log, but damaged on disk, ascending; until `repair`.
+        """The entries that are damaged on disk and not yet repaired, ascending.
 
         Only those that no snapshot covers: see `need_from`.
         """
@@ -77,7 +77,7 @@ class LogReader:
 
     @property
     def faulty_count(self) -> int:
-        """How many they are."""
+        """The number of `faulty` entries."""
         return sum([len(each) for each in self.faulty])
 
     @property
@@ -87,7 +87,7 @@ class LogReader:
             return self._index.faulty.next(self._state.needed_from) is None
 
     def need_from(self, index: int) -> None:
-        """Say that a durable snapshot covers what is below *index*: damage there is no loss."""
+        """Note that a durable snapshot covers all below *index*; damage there loses nothing."""
         self._state.needed_from = index
 
     def is_faulty(self, index: int) -> bool:
@@ -128,21 +128,22 @@ class LogReader:
     def membership_indexes(self) -> list[int]:
         """Return the indexes of all MEMBERSHIP entries of the group, those too that are faulty.
 
-        Not of those before: a restored log has another group's (see `identity`).
+        A restored log also holds memberships of the group it was backed up from (see `identity`);
+        those are left out.
         """
         with self._state.lock:
             return [at for at in self._index.special if at > self._identity.recovered_to]
 
     def recent(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...] | None:
-        """Return entries [first, last] from memory, cut at *max_bytes* of data but at least one.
+        """Return entries [first, last] from memory: at most *max_bytes* of data, at least one.
 
-        The answer also ends at the newest entry written. None if *first* is not in memory.
+        The result also ends at the newest entry written. None if *first* is not in memory.
         """
         with self._state.lock:
             return self._recent.get(first, last, max_bytes)
 
     def cut(self, first: int, last: int, target_bytes: int) -> list[RecordRange]:
-        """Cut [first, last] into ranges for export; see `extent.cut`. No I/O.
+        """Cut [first, last] into ranges for export; see `export.cut`. No I/O.
 
         Raises:
             OffsetOutOfRange: The log does not hold all of [first, last].
@@ -152,20 +153,20 @@ class LogReader:
             return cut(self._index.segments, first, last, target_bytes)
 
     def mark_faulty(self, first: int, last: int, reason: str) -> None:
-        """Take the records of [first, last] for damaged from now on, as far as they are kept."""
+        """Mark the records of [first, last] that are still in the log as damaged."""
         self._state.mark_faulty(first, last, reason)
 
-    # What reader threads may ask.
+    # For reader threads: these block on the disk.
 
     def read(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...]:
-        """Return entries [first, last] from disk, cut at *max_bytes* of data but at least one.
+        """Return entries [first, last] from disk: at most *max_bytes* of data, at least one.
 
-        They also end before one that is damaged, which is noted: see `faulty`.
+        The result also ends before a damaged record, which is then listed in `faulty`.
 
         Raises:
             OffsetOutOfRange: The log does not hold all of [first, last].
             FaultyEntry: The record of *first* is damaged.
-            CorruptRecord: A segment's file is gone.
+            CorruptRecord: A segment's file is missing.
             StorageError: The log has failed.
         """
         entries: list[Entry] = []
@@ -184,9 +185,10 @@ class LogReader:
         return tuple(entries)
 
     def reread(self, first: int, last: int) -> tuple[Entry, ...]:
-        """Return what the disk gives after all of damaged entries [first, last]: the oldest ones.
+        """Read damaged entries [first, last] again; return those up to the first still damaged.
 
-        A read may fail but once. What is returned is what was there, and still to be repaired.
+        A read error may be transient. The returned entries are correct, but stay marked as faulty
+        until `repair` writes them again.
         """
         found: list[Entry] = []
         for index in range(first, min(last, first + _MOST_READ_AGAIN - 1) + 1):
@@ -201,7 +203,7 @@ class LogReader:
     def _read_span(
         self, first: int, last: int, max_bytes: int, *, keep_trying: bool
     ) -> list[Entry]:
-        """Return at least one entry; none if *first* is damaged and *keep_trying* is off."""
+        """Return at least one entry; none if *first* is damaged and *keep_trying* is false."""
         while True:
             with self._state.lock:
                 self._state.check_usable()
@@ -227,9 +229,9 @@ class LogReader:
     def _note_damage(self, error: CorruptRecord, truncations: int, first: int, last: int) -> int:
         """Mark the damaged record; return up to where to read next."""
         if truncations != self._state.truncations:
-            return last  # the records were truncated while we read; look again
+            return last  # the records were truncated during the read; read again
         if error.index is None:
-            return first  # not known which: one by one
+            return first  # it is not known which record is damaged: read them one by one
         self.mark_faulty(error.index, error.index, str(error))
         return last
 
@@ -238,15 +240,15 @@ class LogReader:
         return span(segment, first, min(last, segment.last_index), max_bytes)
 
     def read_extent(self, first: int, last: int, max_bytes: int) -> tuple[ExportedRange, bytes]:
-        """Return records from *first* on as they are on disk, unchecked: one segment's.
+        """Return records from *first* on, unchecked, as they are on disk, from one segment.
 
-        They end at *last* or before, with at most *max_bytes* but at least one record. For
-        committed entries only: others may be truncated while they are read.
+        They end at *last* or earlier: at most *max_bytes*, at least one record. For committed
+        entries only, because others may be truncated during the read.
 
         Raises:
             OffsetOutOfRange: The log does not hold all of [first, last].
             FaultyEntry: The record of *first* is known to be damaged.
-            CorruptRecord: The disk does not have them any more.
+            CorruptRecord: The segment's file is missing.
             StorageError: The log has failed.
         """
         with self._state.lock:
@@ -261,5 +263,5 @@ class LogReader:
             return wanted, wanted.read(self._disk.open(wanted.segment))
         except FileNotFoundError as error:
             with self._state.lock:
-                self._index.check_range(first, last)  # it may have been dropped meanwhile
+                self._index.check_range(first, last)  # retention may have dropped it meanwhile
             raise CorruptRecord(wanted.segment.name, 0, "the segment is missing") from error

@@ -1,8 +1,8 @@
-"""Finding the records of a log: what is whole, what is faulty, and where the log ends.
+"""Scanning a log directory: which records are intact, which are faulty, where the log ends.
 
-A record that is not valid is *faulty* if a second copy of its identity says that it was synced: the
-index file of a sealed segment, the identity rows of the last one. Otherwise the log ends there.
-Changes nothing; called by `CommitLog.open` and by ``dledger log verify``.
+An invalid record is *faulty* if a second copy of its identity shows that it was synced: the index
+file of a sealed segment, or the identity rows of the last one. Otherwise the log ends there.
+Changes nothing on disk; called by `CommitLog.open` and by ``dledger log verify``.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ class LogScan:
     """What a log directory holds.
 
     Attributes:
-        mark: The durable watermark it was held against.
-        firsts: First indexes of all segment files behind the mark's base, ascending.
-        segments: Those that belong to the log; the last may be empty or have remains.
-        faulty: Records that are known to be in the log, but damaged.
-        damages: Why, one line for each segment with faulty records.
-        lost: Segments without a file; all their records are faulty.
+        mark: The durable watermark that the log was checked against.
+        firsts: First indexes of all segment files after the mark's base, ascending.
+        segments: The segments of the log; the last may be empty or end in a torn write.
+        faulty: Records that are known to be in the log but are damaged.
+        damages: What is damaged, one line for each segment with faulty records.
+        lost: Segments whose file is missing; all their records are faulty.
         headerless: Segments whose header page is damaged.
         fault: Why the log ends where it does; "" if it ends cleanly.
         fault_segment: The name of the segment file with the fault.
-        fault_offset: The byte in it.
+        fault_offset: The offset of the fault in that file.
     """
 
     mark: Mark
@@ -77,7 +77,7 @@ class LogScan:
         self.fault_segment = segment_name(first_index)
 
     def include(self, found: Scan) -> None:
-        """Take in the next segment."""
+        """Add the next segment's records."""
         self.segments.append(found.segment)
         self.runs.extend(found.runs.within(found.segment.first_index, found.segment.last_index))
         self.memberships += found.memberships
@@ -111,11 +111,11 @@ def survey(
         mark: The durable watermark.
         identity: Whose log it must be; None accepts any.
         rows: The identity rows of the last segment.
-        full: Check all bodies, also where an index file says where records are.
+        full: Check all bodies, even in segments that have an index file.
 
     Raises:
         WrongIdentity: A segment was written by another node or for another group.
-        CorruptRecord: The disk cannot read a segment back of which nothing else is known.
+        CorruptRecord: The disk cannot read a segment, and no second copy describes its records.
     """
     firsts = segment_firsts(files, directory)
     result = LogScan(mark, [first for first in firsts if first >= mark.first_index])
@@ -129,7 +129,7 @@ def survey(
 
 
 def _blame_gap(result: LogScan) -> None:
-    """End the log for want of a next record, unless an invalid one is known to be there."""
+    """End the log where the next segment is missing, unless a fault is noted there already."""
     if result.fault:
         return
     index, fault = result.last_index + 1, "the segment is missing"
@@ -140,7 +140,7 @@ def _blame_gap(result: LogScan) -> None:
 
 
 class _LogScanner:
-    """Takes in one segment after the other."""
+    """Scans one segment after the other and adds it to the result."""
 
     def __init__(
         self,
@@ -161,11 +161,11 @@ class _LogScanner:
         self._names = frozenset(files.list(directory))
 
     def take(self, pending: set[int]) -> bool:
-        """Take in the segment that continues the log, from its file or without; or return False."""
+        """Add the segment that continues the log, even if its file is lost; False at the end."""
         first = self._result.last_index + 1
         if first in pending:
             pending.remove(first)
-            self._result.fault = ""  # remains behind a last record that this segment continues
+            self._result.fault = ""  # a torn write after the record that this segment continues
             return self._take_file(first)
         return first not in self._result.firsts and self._take_lost(first)
 
@@ -197,7 +197,7 @@ class _LogScanner:
         empty = (segment.directory, segment.first_index, segment.previous_chain)
         data = _contents(file, piecemeal=known(segment.first_index) is not None)
         found = scan(data, segment, known, prefer_known=index is not None)
-        if not self._agrees(segment):  # an old write came back, or rows were torn
+        if not self._agrees(segment):  # the disk returned an older write, or the rows are torn
             again = scan(data, Segment(*empty, segment.capacity_bytes), known, prefer_known=True)
             found = again if self._agrees(again.segment) else found
         found.segment.capacity_bytes = max(found.segment.capacity_bytes, found.segment.end)
@@ -210,7 +210,7 @@ class _LogScanner:
         return segment.chain(mark.index) == mark.chain
 
     def _take_lost(self, first: int) -> bool:
-        """Take in a segment that was synced, but has no file."""
+        """Add a segment that was synced, but has no file."""
         result = self._result
         _, known = self._known(first)
         found = scan(b"", Segment(self._directory, first, result.last_chain, 0), known)
@@ -224,7 +224,7 @@ class _LogScanner:
         return True
 
     def _header_damage(self, file: File, first: int) -> str:
-        """Say what is wrong with the header page; "" if nothing is."""
+        """Return what is wrong with the header page; "" if nothing is."""
         try:
             header = decode_segment_header(file.pread(SEGMENT_HEADER_BYTES, 0))
             _check_owner(header, self._identity)
@@ -234,7 +234,7 @@ class _LogScanner:
         return ""
 
     def _known(self, first: int) -> tuple[SegmentIndex | None, Known]:
-        """Return the segment's index file if it holds, and the second copy of its identities."""
+        """Return the segment's index file if it is valid, and its second copy of identities."""
         index = self._index(first)
         if index is None and first > self._result.mark.index:
             return None, nothing_known
@@ -251,7 +251,7 @@ class _LogScanner:
         return index if holds and self._has_more(first + len(index.positions)) else None
 
     def _has_more(self, first: int) -> bool:
-        """Whether a segment begins, or began, with this index: a stale index file ends before."""
+        """Whether a segment begins, or began, with this index; else the index file is stale."""
         if {segment_name(first), index_name(first)} & self._names:
             return True
         return RowIdentities(self._rows, first)(first) is not None
@@ -279,7 +279,7 @@ def load_index(files: Files, path: Path, mode: Mode = Mode.READ) -> SegmentIndex
 
 
 def _ends_so(file: File, segment: Segment, index: SegmentIndex) -> bool:
-    """Whether the segment's last record has the header that the index file says."""
+    """Whether the header of the segment's last record agrees with the index file."""
     if file.size() < index.end:
         return False
     last = IndexIdentities(index)(segment.first_index + len(index.positions) - 1)

@@ -1,7 +1,8 @@
-"""Looking for rot where nobody reads: records, and the second copies of their identities.
+"""Checking the disk for bit rot: the records, and the second copies of their identities.
 
-`CommitLog.scrubber`, for one thread beside its readers and its writer. What is read comes from the
-disk, not from the page cache. Damaged records become faulty; damaged copies are written again.
+`CommitLog.scrubber`, for one thread beside its readers and its writer. It reads from the disk, not
+from the page cache, which would hide the damage. A damaged record is marked faulty, to be fetched
+from a peer; a damaged second copy is rewritten from memory.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ _log = logging.getLogger(__name__)
 
 
 class Scrubbed(NamedTuple):
-    """One step of a round through the log.
+    """One step of a pass over the log.
 
     Attributes:
-        next_index: Where to go on; 0 when the round is over.
-        size_bytes: Read from the disk, about.
+        next_index: Where to continue; 0 at the end of the pass.
+        size_bytes: The approximate number of bytes read from the disk.
     """
 
     next_index: int
@@ -40,22 +41,24 @@ _OVER = Scrubbed(0, 0, 0)
 
 
 class LogScrubber:
-    """Checks what is on the disk of one open log."""
+    """Checks the files of one open log."""
 
     def __init__(self, state: LogState) -> None:
         self._state, self._index = state, state.index
         self._disk, self._watermark, self._identity = state.disk, state.watermark, state.identity
 
     def scrub(self, index: int, max_bytes: int) -> Scrubbed:
-        """Check synced records from *index* on, of one segment, and its copies if it begins there.
+        """Check synced records of one segment from *index* on.
+
+        At the start of a segment its header and second copies are checked as well.
 
         Args:
-            index: 0 begins a round.
-            max_bytes: Of records, but at least one is read.
+            index: The first record to check; 0 begins a pass.
+            max_bytes: How many bytes of records to read; at least one record is read.
 
         Raises:
-            CorruptRecord: A segment's file is gone.
-            StorageError: The log has failed, or does now.
+            CorruptRecord: A segment's file is missing.
+            StorageError: The log has failed, earlier or now.
         """
         with self._state.lock:
             self._state.check_usable()
@@ -97,7 +100,7 @@ class LogScrubber:
         return Scrubbed(index + records, size_bytes, records)
 
     def _scrub_copies(self, segment: Segment) -> int:
-        """Check what identifies a segment's records besides themselves; return the bytes read."""
+        """Check a segment's header and its second copy of identities; return the bytes read."""
         sealed = self._is_sealed(segment)
         checks = [(self._header_is_good, self._write_header)]
         checks += [(self._index_is_good, self._write_index)] if sealed else []
@@ -149,7 +152,10 @@ class LogScrubber:
         self._watermark.renew(self._durable_rows(segment))
 
     def _durable_rows(self, segment: Segment) -> bytes:
-        """Return the rows that the disk should have; the loop never waits while they are made."""
+        """Return the identity rows that should be on disk.
+
+        They are encoded without the lock, so that the event loop never waits for it meanwhile.
+        """
         first = segment.first_index
         with self._state.lock:
             last = min(self._state.rows_index, segment.last_index)
@@ -160,4 +166,4 @@ class LogScrubber:
 
 
 def _tell(what: str) -> None:
-    _log.error("rot: %s was damaged and is written again", what)
+    _log.error("rot: %s was damaged; it is rewritten from memory", what)

@@ -1,7 +1,7 @@
-"""What the threads of an open commit log share: its metadata, its files, and the two locks.
+"""State shared by the threads of an open commit log: its metadata, its files, and the two locks.
 
-`CommitLog` changes it, `LogReader` and `LogScrubber` look at it. `lock` guards the metadata and is
-never held during I/O, so that the event loop may take it; `writing` serialises those who write.
+`CommitLog` changes it; `LogReader` and `LogScrubber` read it. `lock` guards the metadata and is
+never held during I/O, so that the event loop may take it; `writing` serialises the writers.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class LogState:
     """The state of one open log.
 
     Attributes:
-        synced_index: The newest entry that a sync vouched for.
-        rows_index: The newest entry whose identity is in the watermark's file, durably.
-        truncations: How often entries were removed.
-        failure: Why the log refuses to work, once a write or sync failed.
-        needed_from: Below it a durable snapshot has everything.
+        synced_index: The newest entry known to be synced.
+        rows_index: The newest entry whose identity row is durable in the watermark file.
+        truncations: How often the log was truncated.
+        failure: Why the log accepts no more calls, once a write or sync has failed.
+        needed_from: The first entry that no durable snapshot covers.
     """
 
     def __init__(
@@ -56,7 +56,11 @@ class LogState:
 
     @contextmanager
     def poisoning(self) -> Iterator[None]:
-        """Turn a failed write or sync into a failure that stays."""
+        """Turn a failed write or sync into a permanent failure of the log.
+
+        After a failed fsync Linux may mark dirty pages clean, so a later sync that succeeds proves
+        nothing: the disk's contents are unknown until the log is recovered (`recovery.repair`).
+        """
         try:
             yield
         except OSError as error:
@@ -65,7 +69,7 @@ class LogState:
             raise StorageError(f"the log has failed: {error}") from error
 
     def mark_faulty(self, first: int, last: int, reason: str) -> None:
-        """Take the records of [first, last] for damaged from now on, as far as they are kept."""
+        """Mark the records of [first, last] that are still in the log as damaged."""
         with self.lock:
             first, last = max(first, self.index.first_index), min(last, self.index.last_index)
             if first <= last:

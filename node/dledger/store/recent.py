@@ -8,9 +8,9 @@ from dledger.types import Entry
 
 
 class RecentEntries:
-    """A window that ends at the newest entry; the oldest leave when it exceeds *max_bytes*.
+    """A cache of the newest entries; the oldest are evicted when it exceeds *max_bytes*.
 
-    Entries count with what they take in memory, so that empty ones are bounded too.
+    An entry counts with the memory it takes, so that the number of empty ones is bounded too.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -20,7 +20,7 @@ class RecentEntries:
         self._bytes = 0
 
     def add(self, entries: Sequence[Entry]) -> None:
-        """Take in *entries*, which follow the newest one."""
+        """Add *entries*, which follow the newest one."""
         if not self._entries:
             self._oldest = entries[0].index
         for entry in entries:
@@ -31,7 +31,7 @@ class RecentEntries:
             self._oldest += 1
 
     def truncate(self, last: int) -> None:
-        """Forget everything behind *last*."""
+        """Forget everything after *last*."""
         for index in range(self._oldest + len(self._entries) - 1, last, -1):
             if index not in self._entries:
                 break
@@ -49,7 +49,10 @@ class RecentEntries:
         self._bytes = 0
 
     def get(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...] | None:
-        """Return [first, last] as far as it is here, cut at *max_bytes* but at least one."""
+        """Return the cached part of [first, last]: at most *max_bytes*, at least one entry.
+
+        None if *first* is not cached.
+        """
         if first > last or first not in self._entries:
             return None
         found = [self._entries[first]]

@@ -1,8 +1,8 @@
-"""Opening a commit log: refuse what cannot be trusted, leave a clean tail and whole copies.
+"""Recovery of a commit log: refuse damage, truncate a torn tail, restore the second copies.
 
-The log ends at the first record that is neither valid nor known (`survey`). At or below the durable
-watermark that is damage of both copies, and refused; above it, it was never acknowledged, and is
-cut. Called by `CommitLog.open`.
+The log ends at the first record that is neither valid nor known from a second copy (`log_scan`).
+At or below the durable watermark both copies are damaged, so the log is refused. Above it the
+record was never acknowledged, so the log is truncated there. Called by `CommitLog.open`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ _REWRITE_BYTES = 1 << 20
 
 
 def check(found: LogScan) -> None:
-    """Refuse a log that lacks anything it ever promised to have.
+    """Refuse a log that lacks a record that was synced.
 
     Raises:
-        CorruptRecord: A record at or below the watermark is not what was synced.
+        CorruptRecord: A record at or below the watermark is missing or differs from what was
+            synced.
     """
     mark = found.mark
     if found.last_index < mark.index:
@@ -54,14 +55,14 @@ def check(found: LogScan) -> None:
 def repair(
     files: Files, directory: Path, found: LogScan, watermark: Watermark, identity: Identity
 ) -> bool:
-    """Cut what follows the last record, make the rest durable and both copies whole again.
+    """Truncate the log after its last record, sync the rest, and restore the second copies.
 
     Everything above the watermark is written again before it is synced: after an earlier failed
-    sync the page cache may hold, as clean, bytes that never reached the disk. So are the
-    watermark and the identity rows. Faulty records stay as they are.
+    sync the page cache may hold, as clean, bytes that never reached the disk. The watermark and
+    the identity rows are written again for the same reason. Faulty records stay as they are.
 
     Returns:
-        Whether the identity rows of the last segment are on disk; a full disk goes without.
+        True if the identity rows of the last segment are on disk; False if the disk is full.
 
     Raises:
         OSError: A write or sync failed.
@@ -79,7 +80,7 @@ def repair(
 
 def _tell(found: LogScan) -> None:
     for damage in found.damages:
-        _log.error("rot: %s; to be fetched from peers", damage)
+        _log.error("rot: %s; it will be fetched from the peers", damage)
     if found.fault:
         _log.warning(
             "cut the log behind index %d at %s byte %d, above the synced index %d: %s",
@@ -92,7 +93,7 @@ def _tell(found: LogScan) -> None:
 
 
 def _restore_files(files: Files, directory: Path, found: LogScan, identity: Identity) -> None:
-    """Write headers that are damaged, and files, without records, where they are missing."""
+    """Rewrite damaged headers, and create the missing files, whose records are all faulty."""
     for segment in found.headerless:
         file = files.open(segment.path, Mode.UPDATE)
         file.pwritev([header_of(segment, identity)], 0)
@@ -111,7 +112,7 @@ def _restore_files(files: Files, directory: Path, found: LogScan, identity: Iden
 
 
 def header_of(segment: Segment, identity: Identity) -> bytes:
-    """Return the header page that a segment of this disk has."""
+    """Return the header page of a segment on this disk."""
     return encode_segment_header(
         SegmentHeader(
             group_id=identity.group_of(segment.first_index),
@@ -123,9 +124,10 @@ def header_of(segment: Segment, identity: Identity) -> bytes:
 
 
 def _restore_indexes(files: Files, directory: Path, found: LogScan) -> bool:
-    """Write missing and damaged index files; return whether all are there, durably.
+    """Write missing and damaged index files; return True if all of them are now durable.
 
-    Before that, the identity rows of a segment without one are its only second copy.
+    Until then the identity rows of a segment without an index file are its only second copy, so
+    they must not be overwritten.
     """
     lacking = [
         segment
@@ -139,7 +141,7 @@ def _restore_indexes(files: Files, directory: Path, found: LogScan) -> bool:
 
 
 def _renew_watermark(found: LogScan, watermark: Watermark, *, with_rows: bool) -> bool:
-    """Write the watermark, and the last segment's identity rows if there is room for them."""
+    """Write the watermark again, and the last segment's identity rows if there is room."""
     rows = b""
     for last in found.segments[-1:]:
         with_rows = with_rows and has_room_for_rows(watermark, last)
@@ -165,9 +167,10 @@ def has_room_for_rows(watermark: Watermark, segment: Segment) -> bool:
 
 
 def _remove_leftovers(files: Files, directory: Path, found: LogScan) -> None:
-    """Remove what is not the log's, and make all names durable: those, too, that were found.
+    """Remove files that are not part of the log, and make all file names durable.
 
-    The process before may have been killed between a rename or removal and its directory fsync.
+    The names found need the fsync too: the previous process may have been killed between a rename
+    or removal and the directory fsync after it.
     """
     kept = {segment.name for segment in found.segments}
     kept |= {segment.index_path.name for segment in found.segments[:-1]}
@@ -189,7 +192,7 @@ def _settle(files: Files, segment: Segment, synced: int) -> None:
         for position in range(start, segment.end, _REWRITE_BYTES):
             size = min(_REWRITE_BYTES, segment.end - position)
             file.pwritev([file.pread(size, position)], position)
-        file.fdatasync()  # also what was zeroed by a process that was killed before its sync
+        file.fdatasync()  # zeros, too: a killed process may not have synced them
     finally:
         file.close()
 

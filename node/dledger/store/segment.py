@@ -1,6 +1,7 @@
-"""One segment in memory: where its records are, and reading some of them back.
+"""One segment in memory: the positions of its records, and reading some of them back.
 
-Owned by `CommitLog` and `recovery`. Eight bytes of memory per record, no object per record.
+Owned by `CommitLog` and `recovery`. A record takes eight bytes of memory, in arrays: a log may have
+millions of records, too many for an object each.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ SUFFIX = ".seg"
 INDEX_SUFFIX = ".idx"
 NEW_SUFFIX = ".new"
 MAX_RECORDS = 1 << 18
-"""A segment takes no more, so that the identity rows of the last one stay below 8 MiB."""
+"""Records in a segment, at most: at 32 bytes a row, the last one's identity rows take 8 MiB."""
 _DROP_BYTES = 4 << 20
-"""So much of what was written is dropped from the page cache at a time."""
+"""How much written data is dropped from the page cache at a time (ADR 16)."""
 _PASSING_BYTES = 1 << 20
-"""Who reads so much at once passes through the log; see `Span.read`."""
+"""A read of this size is taken for a sequential scan of the log; see `Span.read`."""
 
 
 def write_zeros(file: File, start: int, stop: int) -> None:
@@ -54,7 +55,7 @@ def index_name(first_index: int) -> str:
 
 
 class TermRuns:
-    """The term of every index, kept as (first index, term) of each run of equal terms."""
+    """The term of every index, stored as (first index, term) of each run of equal terms."""
 
     __slots__ = ("_firsts", "_terms")
 
@@ -64,13 +65,13 @@ class TermRuns:
         self.extend(runs)
 
     def append(self, index: int, term: int) -> None:
-        """Say that *index*, the newest, has *term*."""
+        """Set the term of *index*, the newest entry."""
         if not self._terms or self._terms[-1] != term:
             self._firsts.append(index)
             self._terms.append(term)
 
     def extend(self, runs: Iterable[tuple[int, int]]) -> None:
-        """Append runs of a later part of the log."""
+        """Append the runs of a later part of the log."""
         for first, term in runs:
             self.append(first, term)
 
@@ -79,7 +80,7 @@ class TermRuns:
         return self._terms[bisect_right(self._firsts, index) - 1]
 
     def truncate(self, last: int) -> None:
-        """Forget everything behind *last*."""
+        """Forget everything after *last*."""
         keep = bisect_right(self._firsts, last)
         del self._firsts[keep:], self._terms[keep:]
 
@@ -98,15 +99,15 @@ class TermRuns:
 
 @dataclass(slots=True)
 class Segment:
-    """Where the records of one segment file are.
+    """The positions of the records in one segment file.
 
     Attributes:
-        previous_chain: The chain CRC this segment continues.
+        previous_chain: The chain CRC of the record before the segment.
         capacity_bytes: Length of the file.
-        end: The byte behind the last record; zeros from here to the file's end, unless
-        dirty_end: is higher: bytes [end, dirty_end) may hold remains and must be zeroed
-            before the next record is written.
-        dropped_end: What is below was dropped from the page cache (ADR 16).
+        end: The byte after the last record; from here on the file holds zeros.
+        dirty_end: If above `end`, bytes [end, dirty_end) may hold an old or torn write and must be
+            zeroed before the next record is written.
+        dropped_end: The bytes below were dropped from the page cache (ADR 16).
     """
 
     directory: Path
@@ -131,7 +132,7 @@ class Segment:
 
     @property
     def index_path(self) -> Path:
-        """Where its index file is, once it is sealed."""
+        """The path of its index file, which exists once it is sealed."""
         return self.directory / index_name(self.first_index)
 
     @property
@@ -168,21 +169,23 @@ class Segment:
         return count
 
     def add(self, encoded: EncodedRecords) -> None:
-        """Take in records that were written at `end`."""
+        """Add records that were written at `end`."""
         self.positions.extend(encoded.positions)
         self.chains.extend(encoded.chains)
         self.end += encoded.size_bytes
         self.dirty_end = max(self.dirty_end, self.end)
 
     def truncate(self, last: int) -> None:
-        """Forget the records behind *last*; their bytes stay until they are zeroed."""
+        """Forget the records after *last*; their bytes stay until they are zeroed."""
         self.end = self.position(last + 1)
         self.dropped_end = min(self.dropped_end, self.end)
         keep = last + 1 - self.first_index
         del self.positions[keep:], self.chains[keep:]
 
     def sync(self, file: File) -> None:
-        """Make the records durable, and drop them from the page cache: the log keeps the newest.
+        """Make the records durable, then drop them from the page cache.
+
+        The log has the newest entries in its own cache (`recent`).
 
         Raises:
             OSError: The sync failed.
@@ -192,19 +195,19 @@ class Segment:
             self.drop_cached(file, max(0, self.dropped_end - _DROP_BYTES))
 
     def drop_cached(self, file: File, start: int = 0) -> None:
-        """Drop what is synced from *start* on; but the last page, where the next record begins.
+        """Drop synced pages from *start* on, except the last, where the next record begins.
 
-        Pages that were together with that one, in a large folio, go with the next call, which
-        begins a little earlier.
+        Pages in one large folio with the last page are not dropped by this call; the next call
+        begins a little earlier and drops them.
         """
         file.drop_cached(start, self.end - start)
         self.dropped_end = self.end
 
     def scrub(self, file: File) -> None:
-        """Zero the remains behind `end`, if there are any, durably.
+        """Zero bytes [end, dirty_end) durably, if there are any.
 
         Raises:
-            DiskFull: No room to write zeros (copy-on-write file systems); the remains stay.
+            DiskFull: A copy-on-write file system has no room for zeros; the bytes stay.
             OSError: The write or sync failed.
         """
         if self.dirty_end <= self.end:
@@ -217,10 +220,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Records next to each other in one segment: a snapshot that a reader works from.
+    """Consecutive records of one segment, immutable, so that a reader needs no lock.
 
     Attributes:
-        offsets: Byte offsets of the records, and of the byte behind the last one.
+        offsets: Byte offsets of the records, and of the byte after the last one.
         chains: The chain CRC before the first record, and that of each record.
     """
 
@@ -232,7 +235,7 @@ class Span:
     def read(self, file: File) -> list[Entry]:
         """Read the records with one pread and check headers and bodies.
 
-        What is read in passing leaves the page cache again: its reader keeps it for a while.
+        A large sequential read is dropped from the page cache again: the reader buffers it itself.
 
         Raises:
             CorruptRecord: The bytes are not what was written, or cannot be read.
@@ -272,7 +275,7 @@ class Span:
 
 
 def span(segment: Segment, first: int, last: int, max_bytes: int) -> Span:
-    """Return the span of [first, last], cut before it surely exceeds *max_bytes* of data."""
+    """Return the span of [first, last], cut where it would certainly exceed *max_bytes*."""
     offsets, room = [segment.position(first)], max_bytes
     for index in range(first, last + 1):
         offsets.append(segment.position(index + 1))

@@ -1,7 +1,7 @@
 """Segment files on disk: creating, opening and removing them. Owned by `CommitLog`.
 
-A segment file gets its name only when it is whole: preallocated, its header synced. A spare one,
-preallocated ahead of time, makes that cheap.
+A segment file gets its name only when it is complete: preallocated, its header synced. A spare
+file, preallocated ahead of time, makes that cheap.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAX_OPEN = 64
 class SegmentFiles:
     """The segment files of one log directory.
 
-    `open` is for any thread, `prepare` for one at a time, the rest for the writer.
+    `open` may be called by any thread, `prepare` by one at a time, the rest by the writer only.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class SegmentFiles:
     def open(self, segment: Segment) -> File:
         """Return the segment's file; the most recently used ones stay open.
 
-        A reader keeps a file usable that is dropped here meanwhile: files close themselves.
+        A file evicted here stays open for as long as a reader still holds it.
         """
         with self._lock:
             file = self._handles.get(segment.first_index)
@@ -59,10 +59,10 @@ class SegmentFiles:
     ) -> Segment:
         """Create a segment durably: preallocate, write and sync the header, rename, fsync.
 
-        It has room for at least *room_bytes* behind its header.
+        It has room for at least *room_bytes* after its header.
 
         Raises:
-            DiskFull: There is no room for it; nothing was created.
+            DiskFull: The disk is full; nothing was created.
             OSError: Another failure.
         """
         capacity = max(self._segment_bytes, SEGMENT_HEADER_BYTES + room_bytes)
@@ -112,7 +112,7 @@ class SegmentFiles:
         return file
 
     def prepare(self) -> bool:
-        """Have a spare file ready, preallocated; False if there is no room for one.
+        """Preallocate a spare file; return False if there is no room for one.
 
         Raises:
             OSError: The disk failed.

@@ -1,6 +1,6 @@
-"""Rebuilding a segment's positions, from its bytes and what is known of its records otherwise.
+"""Rebuilding a segment's record positions from its bytes and the second copy of its identities.
 
-Pure: bytes in, `Scan` out. Called by `survey`.
+Pure: bytes in, `Scan` out. Called by `log_scan`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from dledger.store.shadow_index import RecordIdentity
 from dledger.types import EntryKind
 
 Known = Callable[[int], RecordIdentity | None]
-"""What a second copy says of the record at an index; None if nothing, or nothing that counts."""
+"""Returns the identity that a second copy has for an index; None if it has no valid one."""
 
 
 def nothing_known(index: int) -> None:
-    """There is no second copy."""
+    """Return None: there is no second copy."""
 
 
 @dataclass(slots=True)
@@ -35,8 +35,8 @@ class Scan:
     """What one segment holds.
 
     Attributes:
-        segment: Its records up to the first that is neither valid nor known.
-        faulty: Those that are known, but not valid.
+        segment: The records up to the first one that is neither valid nor known.
+        faulty: The records that are known from the second copy, but not valid.
         fault: Why the scan ended at `segment.end`; "" if only zeros follow.
         damage: Why the first faulty record is not valid; "" if there is none.
     """
@@ -54,15 +54,15 @@ def scan(
 ) -> Scan:
     """Fill the empty *segment* from the file's bytes, checking every header and body.
 
-    A record that is not valid but *known* is faulty, and the scan goes on behind it. Remains
-    behind the last record are found too: they set `dirty_end`.
+    An invalid record that is *known* is faulty, and the scan continues after it. Bytes of an old or
+    torn write after the last record set `dirty_end`.
 
     Args:
-        data: The whole file, or what could be read of it.
-        segment: It says which record comes first, and behind which chain value.
+        data: The whole file, or as much as could be read.
+        segment: Gives the first record's index and the chain CRC that it continues.
         known: The second copy, limited to records that were synced.
-        prefer_known: Take a record that is valid, but another one than the known, for faulty:
-            an older write that came back.
+        prefer_known: Treat a valid record that differs from the known one as faulty: the disk
+            returned an older write.
     """
     result = Scan(segment)
     view = memoryview(data)
@@ -78,7 +78,7 @@ def scan(
 
 
 def _take(view: memoryview, result: Scan, expected: Known) -> str | None:
-    """Take in the record at the end; return why it is not valid ("" if only zeros are there)."""
+    """Add the record at the end; return why it is not valid ("" if only zeros are there)."""
     segment = result.segment
     at, index = segment.end, segment.last_index + 1
     if not any(view[at : at + RECORD_HEADER_BYTES]):
@@ -143,14 +143,14 @@ def _remains_end(data: bytes, end: int) -> int:
 
 
 def adopt(index: SegmentIndex, segment: Segment) -> Scan:
-    """Fill the empty *segment* from its index file instead of from its bytes."""
+    """Fill the empty *segment* from its index file, without reading the records."""
     segment.positions, segment.chains = index.positions, index.chains
     segment.end = segment.dirty_end = index.end
     return Scan(segment, TermRuns(index.runs), list(index.memberships))
 
 
 def to_index(segment: Segment, runs: TermRuns, memberships: Iterable[int]) -> SegmentIndex:
-    """Return the index of a segment that will not grow any more."""
+    """Return the contents of the index file for a segment that is complete."""
     first, last = segment.first_index, segment.last_index
     return SegmentIndex(
         first_index=first,

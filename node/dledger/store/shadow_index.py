@@ -1,8 +1,9 @@
 """The second copy of the last segment's record identities, as pure functions.
 
-They follow the two slots in the watermark file, from byte 8192 on: row *n* belongs to record *n* of
-the last segment, counted from 0. Owned by `watermark`, read by `survey`. A sealed segment has its
-second copy in its index file instead, and its rows are written over.
+The rows follow the two slots in the watermark file, from byte 8192 on: row *n* belongs to record
+*n* of the last segment, counted from 0. Owned by `watermark`, read by `log_scan`. A sealed segment
+has its second copy in its index file instead, so the next segment overwrites its rows. ADR 11 says
+why a second copy exists: with it, a damaged record can be fetched from a peer and verified.
 
 Row, 32 bytes, so that none straddles a sector::
 
@@ -14,8 +15,8 @@ Row, 32 bytes, so that none straddles a sector::
     24    4    size of the record with header and padding (u32), in units of 8 bytes
     28    4    CRC of bytes [0, 28)
 
-A row counts when its CRC is good, it has the index that belongs there, and that index is at or
-below the watermark: so rows of an earlier segment and of truncated records never do.
+A row is valid if its CRC matches, its index is the one expected in that row, and that index is at
+or below the watermark. So rows of an earlier segment or of truncated records are never valid.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ _MEMBERSHIP = 1 << 56
 
 
 class RecordIdentity(NamedTuple):
-    """All of a record but its bytes: enough to know it again when a peer sends it.
+    """Everything about a record but its bytes: enough to verify a copy that a peer sends.
 
     Attributes:
         start: The byte of the segment file at which it begins.
-        end: The byte behind it and its padding.
+        end: The byte after it and its padding.
     """
 
     entry_index: int
@@ -59,7 +60,7 @@ def identities(
     first: int = 0,
     last: int | None = None,
 ) -> list[RecordIdentity]:
-    """Return the identities of [first, last], as far as a segment holds them."""
+    """Return the identities of those records of [first, last] that the segment holds."""
     stop = segment.last_index if last is None else min(last, segment.last_index)
     return [
         RecordIdentity(
@@ -75,7 +76,7 @@ def identities(
 
 
 def encode_rows(identities: Iterable[RecordIdentity]) -> bytes:
-    """Return the rows of records that follow each other."""
+    """Return the rows of consecutive records."""
     return b"".join(map(_encode_row, identities))
 
 
@@ -91,14 +92,14 @@ def _encode_row(identity: RecordIdentity) -> bytes:
 
 
 class RowIdentities:
-    """The identities that *rows* hold of the segment that begins with *first_index*."""
+    """The identities in *rows*, which belong to the segment that begins with *first_index*."""
 
     def __init__(self, rows: bytes, first_index: int) -> None:
         self._rows = rows
         self._first_index = first_index
 
     def __call__(self, index: int) -> RecordIdentity | None:
-        """Return the identity of the record at *index*; None if its row does not count."""
+        """Return the identity of the record at *index*; None if its row is not valid."""
         at = (index - self._first_index) * ROW_BYTES
         row = self._rows[at : at + ROW_BYTES]
         if len(row) < ROW_BYTES or crc32c(row[: _ROW.size]) != _U32.unpack_from(row, _ROW.size)[0]:

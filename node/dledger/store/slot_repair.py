@@ -1,7 +1,7 @@
-"""Making faulty slots whole: entries that a peer sent, checked against the identities we kept.
+"""Repairing faulty slots with entries from peers, checked against the identities kept here.
 
-The chain value covers term, index, type, time and body, so an entry that fits is byte for byte what
-was there, whoever sent it. Called by `CommitLog.repair`.
+The chain CRC covers term, index, type, timestamp and body CRC, so an entry that matches is byte for
+byte what was lost, whichever peer sent it (ADR 11). Called by `CommitLog.repair`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Mended:
 
 
 def fitting(log: LogIndex, entries: Iterable[Entry]) -> list[Mended]:
-    """Return what of *entries* belongs into a faulty slot, exactly."""
+    """Return a `Mended` for each of *entries* that matches a faulty slot exactly."""
     found = (_mended(log, entry) for entry in entries if entry.index in log.faulty)
     return [each for each in found if each is not None]
 
@@ -63,7 +63,7 @@ def write_back(disk: SegmentFiles, slots: Iterable[Mended]) -> list[Mended]:
     """Write the records in place, durably; return those that read back as written.
 
     Raises:
-        DiskFull: A file system that copies on write has no room.
+        DiskFull: A copy-on-write file system has no room.
         OSError: A write or sync failed.
     """
     slots = list(slots)

@@ -14,10 +14,10 @@
     |                     | encodes it                            | u64           | before it     |
     +---------------------+---------------------------------------+---------------+---------------+
 
-Integers are little endian, 64 bits where nothing else is said. *who* is
-``{"group": id, "memberships": [[index, the entry's data], ...]}``, oldest first. What is known
-last stands last, so that the state goes to the disk as it is made. Magic, version and the CRC at
-the end are so in every format, by which damage and a newer version are told apart.
+Integers are little endian, 64 bits unless stated otherwise. *who* is
+``{"group": id, "memberships": [[index, the entry's data], ...]}``, oldest first. Length and CRC
+come last, so that the state can be written while it is being encoded. Every format has the magic,
+the version and the CRC in these places, so that damage can be told from a newer version.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class Snapshot:
     """The broker's state at one entry, and how much of the log it needs.
 
     Attributes:
-        group_id: Whose state.
+        group_id: The group whose state it is.
         applied: The last entry that the state covers.
-        base: The entry before the oldest one whose messages the state still refers to. A log that
-            begins behind it and this state are all that a node needs.
-        memberships: All up to *applied*, as (index, membership), oldest first.
-        body: The state; empty while it is about to be written.
+        base: The entry before the oldest one whose messages the state still refers to. A node needs
+            only this state and a log that begins after *base*.
+        memberships: All memberships up to *applied*, as (index, membership), oldest first.
+        body: The encoded state; empty if it is still to be encoded.
     """
 
     group_id: str
@@ -69,7 +69,7 @@ def encode_snapshot(snapshot: Snapshot, body: Iterable[bytes] | None = None) -> 
 
     Args:
         snapshot: The snapshot.
-        body: The pieces of its state, if they are not in it but made meanwhile.
+        body: The pieces of its state, if they are encoded on the way instead of held in it.
     """
     applied, base = snapshot.applied, snapshot.base
     rows = [[index, one.encode().decode()] for index, one in snapshot.memberships]
@@ -92,11 +92,11 @@ def _pieces(body: bytes | memoryview) -> Iterator[bytes]:
 
 
 def decode_snapshot(data: bytes) -> Snapshot:
-    """Parse a file's contents; the body, a view of them, is only known to be what was written.
+    """Parse a file's contents; the body is a view of them: its CRC is checked, not its content.
 
     Raises:
-        ValueError: They are damaged, or not what `encode_snapshot` made.
-        NewerFormat: A newer version made them.
+        ValueError: The contents are damaged, or not a snapshot.
+        NewerFormat: A newer version wrote them.
     """
     first, last = _PREFIX.size + _FIELDS.size, len(data) - _SIZE.size - _CRC.size
     if last < first:

@@ -1,11 +1,11 @@
-"""The directory ``snapshots``: a node's own snapshots, and the one that its leader sends.
+"""The directory ``snapshots``: a node's own snapshots, and the one that its leader is sending.
 
-The file ``taking`` is there while one is being taken, and says how many tries in a row it is: a
-process that ends in the middle of one leaves it behind.
+The file ``taking`` exists while a snapshot is being taken and counts the attempts in a row. A
+process that dies during one leaves it there.
 
-Two are kept, so that rot of the newest is survived while the log still reaches back to the one
-before. All calls but `newest` block on the disk; they must not overlap, except `read`, which may
-run beside them.
+Two snapshots are kept: if the newest rots, the one before it still works, because the log reaches
+back to it. All calls but `newest` block on the disk. They must not overlap, except for `read`,
+which may run concurrently.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class SnapshotFiles:
     """Owns the directory."""
 
     def __init__(self, files: Files, directory: Path, *, reserve_bytes: int) -> None:
-        """Take *directory*, which is made when it is first needed.
+        """Manage *directory*, which is created when it is first needed.
 
         Args:
             files: The file system.
             directory: The ``snapshots`` directory.
-            reserve_bytes: Free disk space that a snapshot from a leader never takes.
+            reserve_bytes: Free disk space that a snapshot from a leader never uses.
         """
         self._files = files
         self._directory = directory
@@ -53,12 +53,12 @@ class SnapshotFiles:
 
     @property
     def unfinished(self) -> int:
-        """In the middle of how many tries in a row the process has ended, as far as `load` saw."""
+        """How many attempts in a row ended with the death of the process, as found by `load`."""
         return self._unfinished
 
     @property
     def newest(self) -> SnapshotInfo | None:
-        """The newest whole snapshot as a leader offers it, if there is one."""
+        """The newest intact snapshot, as a leader offers it to followers, if there is one."""
         return self._whole[-1][0] if self._whole else None
 
     def holds(self, info: SnapshotInfo) -> bool:
@@ -66,12 +66,12 @@ class SnapshotFiles:
         return any(known == info for known, _ in self._whole)
 
     def load(self, group_id: str) -> list[Snapshot]:
-        """Return the whole snapshots, oldest first; remove what was being made.
+        """Return the intact snapshots, oldest first; remove unfinished files.
 
-        Damaged ones are left out, and go with the next `save`.
+        Damaged snapshots are left out; the next `save` removes them.
 
         Raises:
-            CorruptFile: A snapshot is whole, but another group's.
+            CorruptFile: A snapshot is intact, but belongs to another group.
             StorageError: The disk failed.
         """
         self._whole.clear()
@@ -96,37 +96,37 @@ class SnapshotFiles:
             data = load_file(self._files, path) or b""
             snapshot = decode_snapshot(data)
         except (CorruptFile, ValueError) as error:
-            _log.error("snapshot %s is damaged and left out: %s", path, error)
+            _log.error("ignoring snapshot %s, which is damaged: %s", path, error)
             return None
         self._whole.append((info_of(snapshot, data), name))
         return snapshot
 
     def _load_tries(self) -> int:
-        """Return which try left its mark; one that cannot be read is no more than one."""
+        """Return the number of attempts in the file ``taking``; 1 if it cannot be read."""
         try:
             return max(int(load_file(self._files, self._directory / _TAKING) or b""), 1)
         except (CorruptFile, ValueError):
             return 1
 
     def begin(self) -> None:
-        """Leave a mark, durably, that one is being taken; `save` takes it away.
+        """Record durably that a snapshot is being taken; `save` removes the record.
 
         Raises:
-            DiskFull: There is no room; none should be begun.
+            DiskFull: The disk is full; no snapshot should be started.
             StorageError: The disk failed.
         """
         self._make_directory()
         replace_file(self._files, self._directory / _TAKING, b"%d" % (self._unfinished + 1))
 
     def save(self, snapshot: Snapshot, body: Iterable[bytes] | None = None) -> int:
-        """Keep a snapshot, durably, remove all but the one before; return its size in bytes.
+        """Save a snapshot durably, keep only the previous one beside it; return its size in bytes.
 
         Args:
             snapshot: The snapshot.
-            body: The pieces of its state if they are not in it; each is written when it is made.
+            body: The pieces of its state, if not in the snapshot; each is written once encoded.
 
         Raises:
-            DiskFull: There is no room; nothing changed.
+            DiskFull: The disk is full; nothing changed.
             StorageError: The disk failed.
         """
         name, written = _name(snapshot), _Tally()
@@ -166,13 +166,13 @@ class SnapshotFiles:
                 raise OffsetOutOfRange(offset, first=0, last=-1) from error
             raise
 
-    # The one that a leader sends.
+    # Receiving a snapshot from the leader.
 
     def receive(self, info: SnapshotInfo, offset: int, data: bytes) -> None:
-        """Write a piece of a snapshot aside; offset 0 begins anew.
+        """Write a piece of a snapshot to a temporary file; offset 0 starts over.
 
         Raises:
-            DiskFull: There is no room for all of it.
+            DiskFull: There is no room for the whole snapshot.
             StorageError: The disk failed.
         """
         try:
@@ -195,7 +195,7 @@ class SnapshotFiles:
         self._incoming = self._files.open(self._directory / _INCOMING, Mode.CREATE)
 
     def received(self, info: SnapshotInfo) -> Snapshot | None:
-        """Return what was received, if it is the snapshot of that name and whole, else None.
+        """Return the received snapshot if it is complete and is *info*; else None.
 
         Raises:
             StorageError: The disk failed.
@@ -212,9 +212,10 @@ class SnapshotFiles:
         return snapshot if info_of(snapshot, data) == info else None
 
     def install(self, info: SnapshotInfo, snapshot: Snapshot) -> None:
-        """Keep the snapshot that was `received`, durably, as the newest.
+        """Make the `received` snapshot the newest, durably.
 
-        The older ones stay until `settle`: until then the log is still theirs.
+        The older ones stay until `settle`, because until then the log on disk continues them and
+        not the new one.
 
         Raises:
             StorageError: The disk failed.
@@ -229,11 +230,11 @@ class SnapshotFiles:
         self._add(info, name)
 
     def settle(self) -> None:
-        """Remove all but the newest: the log does not reach back to the others any more."""
+        """Remove all but the newest: the log no longer reaches back to the others."""
         self._keep(1)
 
     def discard(self) -> None:
-        """Forget what was received."""
+        """Drop the snapshot that was being received."""
         self._close_incoming()
         self._remove([_INCOMING])
 
@@ -275,20 +276,20 @@ def _storage_errors(what: str) -> Iterator[None]:
 
 
 class _Tally:
-    """What went into a file: how many bytes, and their CRC32C."""
+    """Counts the bytes written to a file and computes their CRC32C."""
 
     def __init__(self) -> None:
         self._size_bytes = self._crc = 0
 
     def of(self, parts: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield *parts*, and count them."""
+        """Yield *parts* unchanged, and count them."""
         for part in parts:
             self._size_bytes += len(part)
             self._crc = crc32c(part, self._crc)
             yield part
 
     def info(self, snapshot: Snapshot) -> SnapshotInfo:
-        """Return how Raft names the snapshot whose file holds what was counted."""
+        """Return the name that Raft uses for the snapshot whose file was counted."""
         return SnapshotInfo(
             last_index=snapshot.base.index,
             last_term=snapshot.base.term,
@@ -299,7 +300,7 @@ class _Tally:
 
 
 def info_of(snapshot: Snapshot, data: bytes) -> SnapshotInfo:
-    """Return how Raft names the snapshot whose file holds *data*."""
+    """Return the name that Raft uses for the snapshot whose file holds *data*."""
     tally = _Tally()
     for _ in tally.of([data]):
         pass

@@ -1,8 +1,8 @@
-"""``removed.json``: this disk's node was removed from its group, and never speaks again.
+"""``removed.json``: this disk's node was removed from its group and must never take part again.
 
-Written durably when a node learns that its removal is committed; found by every later start. A
-removed node may not vote as if it still counted, nor come back (thesis 4.2.2 lets it disturb the
-group otherwise). Formatting the disk takes it away together with everything it refers to.
+Written durably when a node learns that its removal is committed, and checked by every later start.
+A removed node must not vote as if it were still a member, nor start elections: it would disturb the
+group (Raft thesis 4.2.3; ADR 12). To reuse the disk, format it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ FORMAT_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tombstone:
-    """That a node was removed.
+    """The record of a node's removal.
 
     Attributes:
-        group_id: From which group.
-        node_id: Which node; the disk's own.
+        group_id: The group that it was removed from.
+        node_id: The removed node, the owner of the disk.
         index: The committed entry with the first membership without it.
         learned_at_ms: When the node learned of it, Unix milliseconds.
     """
@@ -42,8 +42,8 @@ def load_tombstone(files: Files, directory: Path) -> Tombstone | None:
     """Return the tombstone of a data directory; None if its node was not removed.
 
     Raises:
-        CorruptFile: There is one, but it is damaged: the node was removed all the same.
-        NewerFormat: A newer version of the node wrote it; so too then.
+        CorruptFile: The tombstone is damaged; the node counts as removed all the same.
+        NewerFormat: A newer version wrote it; the node counts as removed all the same.
     """
     path = directory / NAME
     data = load_file(files, path)
@@ -62,6 +62,6 @@ def load_tombstone(files: Files, directory: Path) -> Tombstone | None:
 
 
 def save_tombstone(files: Files, directory: Path, tombstone: Tombstone) -> None:
-    """Write it durably; repeating it is harmless. Raises DiskFull, StorageError."""
+    """Write *tombstone* durably; repeating it is harmless. Raises DiskFull or StorageError."""
     data = checked_json.encode(FORMAT_VERSION, asdict(tombstone))
     replace_file(files, directory / NAME, data)

@@ -1,9 +1,9 @@
-"""The durable watermark: how far the log was synced, so that rot is never taken for a torn tail.
+"""The durable watermark: how far the log was synced, so that rot is never mistaken for a torn tail.
 
-A file of two slots that are written alternately, each on a page of its own: a crash while one is
-written leaves the other. Behind them are the identity rows of the last segment (`identity_rows`),
-which become durable with the slot, by the same sync. Owned by `CommitLog`; its writer calls are
-serial.
+A file with two slots, written alternately and each on its own page, because a crash can tear the
+slot being written: the other one then still holds the previous watermark. They are followed by the
+identity rows of the last segment (`shadow_index`), which the same sync makes durable. ADR 2 says
+why there is a watermark. Owned by `CommitLog`; only its writer thread changes it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ EMPTY = Mark(sequence=0, base=Base(), index=0, chain=0)
 
 
 def format_log(files: Files, directory: Path) -> None:
-    """Make *directory* an empty commit log; a later missing watermark is then a lost one.
+    """Create an empty commit log in *directory*.
 
-    Part of formatting a disk, before the identity is written; see `identity.load_or_format`.
+    Part of formatting a disk, before the identity is written (`identity.load_or_format`). So on a
+    formatted disk a missing watermark means that it was lost, not that there never was one.
     """
     files.make_dirs(directory)
     files.fsync_dir(directory.parent)
@@ -69,14 +70,14 @@ class Watermark:
         return cls(file, _newest(file, path))
 
     def rows(self) -> bytes:
-        """Return what is in the place of the rows; where the disk cannot read it, nothing."""
+        """Return the bytes of the identity rows; empty if the disk cannot read them."""
         try:
             return self._file.pread(max(0, self._file.size() - WATERMARK_BYTES), WATERMARK_BYTES)
         except OSError:
             return b""
 
     def reserve(self, count: int) -> None:
-        """Have room for *count* rows, written as zeros, so that no sync has to find any.
+        """Allocate room for *count* rows, filled with zeros, so that no sync has to allocate.
 
         Raises:
             OSError: There is no room (ENOSPC), or the disk failed.
@@ -88,9 +89,9 @@ class Watermark:
             self._size += len(growth)
 
     def advance(self, *, index: int, chain: int, at: int = 0, rows: bytes = b"") -> None:
-        """Move the mark, durably, and with it *rows* from row number *at* on.
+        """Move the watermark durably, and write *rows* from row number *at* on with it.
 
-        Lower is allowed: that precedes a truncation.
+        It may move down, before a truncation.
 
         Raises:
             OSError: The write or sync failed; nothing may be assumed about the disk.
@@ -100,9 +101,10 @@ class Watermark:
         self._write(self.mark.base, index=index, chain=chain)
 
     def rebase(self, base: Base, *, index: int, chain: int) -> None:
-        """Let the log begin behind *base* from now on, durably; *index* is at least its index.
+        """Record durably that the log begins after *base*; *index* is at least the base's index.
 
-        Both slots are written, so that the loss of one never asks for what is dropped next.
+        Both slots are written: if only one were, losing it would bring back the old base, and
+        recovery would look for segments that have been removed.
 
         Raises:
             OSError: The write or sync failed; nothing may be assumed about the disk.
@@ -111,7 +113,7 @@ class Watermark:
             self._write(base, index=index, chain=chain)
 
     def renew(self, rows: bytes) -> None:
-        """Write both slots and the rows again, durably: something of them was damaged.
+        """Write both slots and the rows again, durably, because some of it was damaged.
 
         Raises:
             OSError: The write or sync failed; nothing may be assumed about the disk.
@@ -120,7 +122,7 @@ class Watermark:
         self.rebase(self.mark.base, index=self.mark.index, chain=self.mark.chain)
 
     def is_good(self, files: Files, directory: Path, rows: bytes) -> bool:
-        """Whether the disk has both slots, the newest as it should be, and these rows."""
+        """Whether both slots on the disk are valid, the newest is `mark`, and the rows match."""
         try:
             file = files.open(directory / NAME, Mode.COLD)
             slots = [decode_mark(file.pread(SLOT_BYTES, n * SLOT_STRIDE_BYTES)) for n in (0, 1)]
@@ -130,9 +132,9 @@ class Watermark:
         return self.mark in slots and found == rows
 
     def settle(self) -> None:
-        """Make durable what was read, before anything is removed or promised on its word.
+        """Make the mark that was read durable, before anything relies on it.
 
-        The process that wrote it may have been killed before its sync, or its sync may have failed.
+        The process that wrote it may have been killed before its sync, or the sync may have failed.
 
         Raises:
             OSError: The write or sync failed; nothing may be assumed about the disk.
