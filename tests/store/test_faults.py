@@ -223,7 +223,7 @@ def test_failed_hard_state_write_poisons_it_forever() -> None:
     with pytest.raises(StorageError, match="cannot write"):
         hard_state.save(HardState(2, None))
 
-    with pytest.raises(StorageError, match="poisoned"):
+    with pytest.raises(StorageError, match="an earlier write failed"):
         hard_state.save(HardState(3, None))
 
 
