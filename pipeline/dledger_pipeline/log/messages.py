@@ -259,10 +259,11 @@ class _Messages:
         """Return the bytes ``[start, end)``, ascending, as strings: one copy of each."""
         if len(start) == 0:
             return pa.array([], pa.large_binary())
-        bounds = np.column_stack((start, end)).ravel()
+        # Damaged lists may overlap; Arrow asks only that the last bound is not before the first.
+        bounds = np.append(np.column_stack((start, end)).ravel(), end.max())
         buffers = [None, pa.py_buffer(bounds), self._numbers.buffer]
         with_gaps = pa.Array.from_buffers(pa.large_binary(), len(bounds) - 1, buffers)
-        return with_gaps.take(pa.array(np.arange(0, len(bounds), 2)))
+        return with_gaps.take(pa.array(np.arange(0, len(bounds) - 1, 2)))
 
     def _text(self, strings: pa.Array, message: Ints) -> pa.Array:
         """Return the texts that *strings* are; what is no UTF-8 is empty, its message not good."""
