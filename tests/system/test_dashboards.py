@@ -89,7 +89,7 @@ async def look_after_a_group(metrics: Metrics) -> None:
     task = GroupLoop(reconciler, metrics)
     try:
         while True:
-            task.saw(world.group)
+            task.update(world.group)
             world.run_pods()
             await asyncio.sleep(0.5)
     finally:
