@@ -14,7 +14,7 @@ from dledger.types import Member
 from dledger_operator.cluster.nodes import POLL_ALL_EVERY, Nodes, log_since
 from dledger_operator.observed.observed import Pod
 from dledger_operator.resources.backup import LogRange
-from tests.operator.samples import pods
+from tests.operator.samples import node, pods
 
 
 @dataclass
@@ -58,8 +58,8 @@ class _Admin:
 
 
 def _said(ordinal: int, leader: int, *, term: int = 1, group: str = "orders") -> NodeStatus:
-    return NodeStatus(
-        node_id=f"id-{ordinal}",
+    return node(
+        f"id-{ordinal}",
         name=f"orders-{ordinal}",
         group=group,
         group_id="g",
@@ -70,14 +70,6 @@ def _said(ordinal: int, leader: int, *, term: int = 1, group: str = "orders") ->
         applied_index=1,
         last_index=1,
         synced_index=1,
-        ready=True,
-        not_ready_reason="",
-        members=(),
-        last_failover=None,
-        version="",
-        storage_used_bytes=0,
-        storage_capacity_bytes=0,
-        writes_refused_reason="",
     )
 
 

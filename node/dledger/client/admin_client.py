@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -182,8 +181,8 @@ class AdminClient(Channel):
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self.timeout_s
         known: dict[str, str] = {}
-        address = self.address
-        for attempt in itertools.count():
+        address, attempt = self.address, 0
+        while True:
             left_s = max(deadline_s - loop.time(), _RETRY_S)
             try:
                 async with AdminClient(address, timeout_s=left_s) as node:
@@ -196,8 +195,8 @@ class AdminClient(Channel):
                     known |= await self._addresses(deadline_s - loop.time())
                 others = (*known.values(), self.address)
                 address = known.get(leader or "") or others[attempt % len(others)]
+                attempt += 1
             await asyncio.sleep(_RETRY_S)
-        raise AssertionError("counted to the end")
 
     async def _addresses(self, timeout_s: float) -> dict[str, str]:
         """Return where the named node thinks each member is, by id; nothing if it does not say."""

@@ -128,8 +128,7 @@ class Persister:
             self._votes.append((self._sequence, ready.after_hard_state))
         if ready.after_entries:
             self._acks.append((self._sequence, ready.after_entries))
-        if self._votes or self._acks:
-            self._release()
+        self._release()
 
     def stop(self) -> None:
         """Start no more writes and send nothing more; running writes finish."""
@@ -201,8 +200,7 @@ class Persister:
             if one.entries:
                 self._events.entries_durable(one.entries[-1].term, one.entries[-1].index)
         self._write_log()
-        if self._votes or self._acks:
-            self._release()
+        self._release()
         self._tell_drained()
 
     def _tell_drained(self) -> None:
@@ -230,6 +228,8 @@ class Persister:
         A vote depends on the hard state alone. But a vote given after a truncation was given for
         the truncated log, so it waits until the removed entries cannot come back.
         """
+        if not self._votes and not self._acks:
+            return  # as on a leader, nearly always
         votes_up_to = self._durable_up_to(
             clean=not self._hard_state_busy and not self._hard_states,
             durable=self._hard_state_durable,
