@@ -25,6 +25,7 @@ import argparse
 import contextlib
 import json
 import math
+import random
 import signal
 import sys
 import tempfile
@@ -38,6 +39,8 @@ from e2e.bench import machine
 from e2e.bench.cases import Case, interleaved
 from e2e.bench.comparison import LEAST_ROUNDS, Change, Comparison, compared
 from e2e.bench.contest import freeze
+from e2e.bench.failover import trial
+from e2e.bench.faults import KILL
 from e2e.bench.loads import Loaded
 from e2e.bench.markdown import with_unit
 from e2e.bench.ours import Ours
@@ -54,6 +57,8 @@ _THEIRS: Final = "theirs"
 _SETTLE_S: Final = 0.5
 _WARM_UP_CASE: Final = Case(batch=64, window=16)
 _WARM_UP_S: Final = 3.0
+_KILLS: Final = 3
+"""Of leaders in one turn: each takes some four seconds until the group is whole again."""
 _MOST_DISK_BYTES: Final = 3 << 30
 """A group that wrote more begins anew, so that both fit on a small disk."""
 _INTERRUPTED: Final = 128 + signal.SIGINT
@@ -137,6 +142,19 @@ def _sends(group: ProcessGroup, plan: LoadPlan) -> Loaded:
         return client.run(case, plan.seconds, mode=ASYNC.mode)
 
 
+def _failovers(group: ProcessGroup, _: LoadPlan) -> Loaded:
+    """Kill the leader again and again; what is measured is how long a client had no answer."""
+    began_s = time.monotonic()
+    outcomes = [trial(group, KILL, random.Random(seed)) for seed in range(_KILLS)]
+    recovered = [outcome for outcome in outcomes if outcome.has_moved and outcome.gap.is_over]
+    return Loaded(
+        requests=len(recovered),
+        failures=len(outcomes) - len(recovered),
+        seconds=time.monotonic() - began_s,
+        latencies_us=[outcome.gap.seconds * 1e6 for outcome in recovered],
+    )
+
+
 MEASURES: Final = (
     _appends(256, 16),
     _appends(64, 16),
@@ -151,6 +169,14 @@ MEASURES: Final = (
     ),
     ComparedLine(name="reads, batch 256, 4 readers, a follower", batch=256, load=_reads),
     ComparedLine(name=f"SDK, {ASYNC.name}", batch=1, load=_sends),
+    ComparedLine(
+        name="gap of a killed leader, median",
+        batch=1,
+        figure="p50_ms",
+        unit="ms",
+        less_is_better=True,
+        load=_failovers,
+    ),
 )
 
 _CHECKED: Final = {

@@ -120,7 +120,7 @@ def _running(group: ProcessGroup) -> Iterator[None]:
 
 
 def _row(group: ProcessGroup, fault: Fault, trials: Trials, rng: random.Random) -> Row:
-    outcomes = [_trial(group, fault, rng) for _ in range(trials.count)]
+    outcomes = [trial(group, fault, rng) for _ in range(trials.count)]
     return Row(
         kind=FAILOVER,
         system=group.system.name,
@@ -133,7 +133,7 @@ def _row(group: ProcessGroup, fault: Fault, trials: Trials, rng: random.Random) 
     )
 
 
-def _trial(group: ProcessGroup, fault: Fault, rng: random.Random) -> TrialOutcome:
+def trial(group: ProcessGroup, fault: Fault, rng: random.Random) -> TrialOutcome:
     """Make the fault under a steady writer, watch, take it back, and wait for all nodes."""
     victim = group.wait_whole()
     group.load.start_steady(node=(victim + 1) % len(group.specs))
