@@ -285,6 +285,7 @@ def _status(response: pb.StatusResponse) -> NodeStatus:
         feature_level=response.feature_level,
         commit_waits_ms=response.commit_waits_ms,
         told_group_id=response.told_group_id,
+        now_ms=response.now_ms,
     )
 
 

@@ -60,7 +60,8 @@ class NodeStatus:
     """What one node says of itself (`dledger.v1.StatusResponse`).
 
     *commit_waits_ms* is how long no majority has acknowledged what waits in a leader's log; 0 if
-    nothing waits. *told_group_id* is the group that its disk may join, if that is empty.
+    nothing waits. *told_group_id* is the group that its disk may join, if that is empty. *now_ms*
+    is the leader's log clock in Unix milliseconds; 0 elsewhere.
     """
 
     node_id: str
@@ -87,6 +88,7 @@ class NodeStatus:
     feature_level: int = 0
     commit_waits_ms: int = 0
     told_group_id: str = ""
+    now_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

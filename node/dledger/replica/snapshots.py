@@ -13,7 +13,7 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
@@ -22,7 +22,7 @@ from dledger.broker.snapshot_codec import MalformedStateError
 from dledger.broker.state import BrokerState, FrozenState
 from dledger.common.pacing import in_short_turns
 from dledger.common.watchdog import Watchdog
-from dledger.errors import CorruptFile, DiskFull, OffsetOutOfRange, StorageError
+from dledger.errors import CorruptFile, DiskFull, OffsetOutOfRange, Refused, StorageError
 from dledger.raft.ready import SnapshotChunk
 from dledger.replica import snapshot_backoff
 from dledger.store.commit_log import CommitLog
@@ -34,6 +34,7 @@ from dledger.types import Membership, SnapshotInfo
 logger = logging.getLogger(__name__)
 
 _PIECES: Final = 4
+_EXPORT_BYTES: Final = 1 << 20
 _MAX_BACKLOG_BYTES: Final = 16 << 20
 
 _T = TypeVar("_T")
@@ -64,11 +65,16 @@ class Snapshots:
         group_id: str,
         log: CommitLog,
         state: BrokerState,
+        restored_from: str = "",
         watchdog: Watchdog | None = None,
     ) -> None:
-        """Recover into *state*, which `load` does; call `load` before anything else."""
+        """Recover into *state*, which `load` does; call `load` before anything else.
+
+        *restored_from* is the group whose backup was restored to this disk; "" if none was.
+        """
         self._files = files
         self._group_id = group_id
+        self._restored_from = restored_from
         self._log = log
         self._state = state
         self._watchdog = watchdog or Watchdog()
@@ -112,7 +118,7 @@ class Snapshots:
             CorruptFile: No intact snapshot reaches the start of the log, or one contradicts it.
             StorageError: The disk failed.
         """
-        found = self._files.load(self._group_id)
+        found = self._files.load(self._group_id, restored_from=self._restored_from)
         if self.unfinished:
             logger.warning(
                 "this node died while taking a snapshot, %d times in a row: the next one is "
@@ -120,11 +126,22 @@ class Snapshots:
                 self.unfinished,
             )
         if found:
-            self._recover(found[-1])
+            self._recover(self._ours(found[-1]))
         elif self._log.first_index > 1:
             raise CorruptFile(
                 "snapshots", f"none is whole, and the log begins with entry {self._log.first_index}"
             )
+
+    def _ours(self, snapshot: Snapshot) -> Snapshot:
+        """Return *snapshot*; make a restored one this group's first, as the leader sends it.
+
+        Members of the group that was backed up are not members of this one.
+        """
+        if snapshot.group_id == self._group_id:
+            return snapshot
+        ours = replace(snapshot, group_id=self._group_id, memberships=())
+        self._files.save(ours)
+        return ours
 
     def _recover(self, snapshot: Snapshot) -> None:
         applied = snapshot.applied
@@ -314,6 +331,20 @@ class Snapshots:
         while len(self._pieces) > _PIECES:
             self._pieces.popitem(last=False)
         self._on_loaded()
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        """Yield the bytes of the newest snapshot's file, for a backup.
+
+        Raises:
+            Refused: There is no snapshot.
+            OffsetOutOfRange: Newer snapshots replaced it meanwhile.
+            StorageError: The disk cannot read it back.
+        """
+        info = self._files.newest
+        if info is None:
+            raise Refused("this node has taken no snapshot yet")
+        for offset in range(0, info.size_bytes, _EXPORT_BYTES):
+            yield await self._run(self._files.read, info, offset, _EXPORT_BYTES)
 
     # -- receiving -------------------------------------------------------------------------------
 

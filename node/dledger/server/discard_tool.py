@@ -165,7 +165,11 @@ class _Disk:
         self._state = BrokerState()
         self._snapshot_files = SnapshotFiles(files, directory / SNAPSHOT_DIRECTORY, reserve_bytes=0)
         self.snapshots = Snapshots(
-            self._snapshot_files, group_id=identity.group_id, log=self._log, state=self._state
+            self._snapshot_files,
+            group_id=identity.group_id,
+            restored_from=identity.recovered_from,
+            log=self._log,
+            state=self._state,
         )
 
     def __enter__(self) -> _Disk:

@@ -347,6 +347,9 @@ class Node:
             group_id=self._joining.group_id,
             log=log,
             last_index=min(core.commit_index, log.synced_index),
+            kept_from=max(self.engine.state.first_index, log.first_index),
+            applied_index=self._replica.driver.applied_index,
+            snapshot=self._replica.snapshots.pieces,
         )
 
     # -- status and health ----------------------------------------------------------------------

@@ -77,11 +77,13 @@ class Replica:
         log: CommitLog,
         driver: Driver,
         maintenance: Maintenance,
+        snapshots: Snapshots,
         *,
         founds: bool,
     ) -> None:
         self._given, self._founds = given, founds
         self.log, self.driver, self.maintenance = log, driver, maintenance
+        self.snapshots = snapshots
 
     @classmethod
     async def open(cls, given: MemberDependencies) -> Replica:
@@ -100,7 +102,7 @@ class Replica:
         await asyncio.to_thread(snapshots.load)
         driver = _driver(given, hard_state_file, hard_state, log, snapshots)
         maintenance = _maintenance(given, driver, log, snapshots)
-        return cls(given, log, driver, maintenance, founds=founding is not None)
+        return cls(given, log, driver, maintenance, snapshots, founds=founding is not None)
 
     def start(self) -> None:
         """Run Raft on the log."""
@@ -167,6 +169,7 @@ def _snapshots(given: MemberDependencies, log: CommitLog) -> Snapshots:
     return Snapshots(
         files,
         group_id=given.joining.group_id,
+        restored_from=given.joining.identity.recovered_from,
         log=log,
         state=given.state,
         watchdog=given.watchdog,

@@ -157,6 +157,17 @@ class AdminServicer:
         except DledgerError as error:
             await abort(context, error)
 
+    async def ExportSnapshot(
+        self, request: pb.ExportSnapshotRequest, context: Any
+    ) -> AsyncIterator[bytes]:
+        """Stream the newest snapshot."""
+        try:
+            async with aclosing(self._export.snapshot(request)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        except DledgerError as error:
+            await abort(context, error)
+
     async def Export(self, request: pb.ExportRequest, context: Any) -> AsyncIterator[bytes]:
         """Stream the records of committed entries."""
         try:
@@ -195,6 +206,7 @@ def status_response(status: NodeStatus) -> pb.StatusResponse:
         feature_level=status.feature_level,
         told_group_id=status.told_group_id,
         commit_waits_ms=_fitting(status.commit_waits_ms),
+        now_ms=_fitting(status.now_ms),
     )
     for row in status.members:
         response.members.add(

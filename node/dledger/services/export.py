@@ -1,4 +1,5 @@
-"""Exports the committed log to archivers: how to split it, and its records as they are on disk.
+"""Exports the committed log to archivers: how to split it, its records as they are on disk, and the
+newest snapshot, which stands for the entries that the node has dropped.
 
 Served from this node's own disk, in threads, with few reads at a time; gRPC's flow control paces a
 stream. The records are sent unchecked: the receiver checks the CRCs, and reports segment and byte
@@ -9,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,12 +32,23 @@ class CommittedLog:
     Attributes:
         group: The broker group's name.
         last_index: The newest entry that is committed and synced on this node.
+        kept_from: The oldest entry whose messages the node's state still has.
+        applied_index: The newest entry that this state includes.
+        snapshot: Yields the bytes of the newest snapshot file.
     """
 
     group: str
     group_id: str
     log: CommitLog
     last_index: int
+    kept_from: int
+    applied_index: int
+    snapshot: Callable[[], AsyncGenerator[bytes, None]]
+
+    def check_group(self, group_id: str) -> None:
+        """Check that a request is for this node's group; "" means any. Raises WrongGroup."""
+        if group_id not in ("", self.group_id):
+            raise WrongGroup(ours=self.group_id, theirs=group_id)
 
     def check(self, group_id: str, first: int, last: int) -> None:
         """Check that [first, last] of that group can be read; "" means any group.
@@ -45,8 +58,7 @@ class CommittedLog:
             InvalidArgument: [first, last] is not a range.
             OffsetOutOfRange: Part of it was dropped, or is not committed yet.
         """
-        if group_id not in ("", self.group_id):
-            raise WrongGroup(ours=self.group_id, theirs=group_id)
+        self.check_group(group_id)
         low, high = self.log.first_index, self.last_index
         if first > high + 1 or 1 <= first < low:
             raise OffsetOutOfRange(first, first=low, last=high)
@@ -85,10 +97,7 @@ class Export:
         """
         source = self._committed()
         source.check(request.group_id, request.first_index, request.last_index)
-        if self._streams >= _MAX_STREAMS:
-            raise Overloaded(f"{self._streams} exports are under way; try again later")
-        self._streams += 1
-        try:
+        with self._stream():
             first = request.first_index
             while first <= request.last_index:
                 async with self._reads:
@@ -97,6 +106,30 @@ class Export:
                     )
                 yield chunk
                 first = last + 1
+
+    async def snapshot(self, request: pb.ExportSnapshotRequest) -> AsyncGenerator[bytes, None]:
+        """Yield serialized chunks of the newest snapshot.
+
+        Raises:
+            Refused, NotJoined: Another group's, or there is none.
+            Overloaded: Too many exports are in progress already.
+            OffsetOutOfRange: Newer snapshots replaced it meanwhile; ask again.
+            StorageError: The disk cannot return it.
+        """
+        source = self._committed()
+        source.check_group(request.group_id)
+        with self._stream():
+            async with aclosing(source.snapshot()) as pieces:
+                async for piece in pieces:
+                    yield pb.ExportSnapshotChunk(data=piece).SerializeToString()
+
+    @contextmanager
+    def _stream(self) -> Iterator[None]:
+        if self._streams >= _MAX_STREAMS:
+            raise Overloaded(f"{self._streams} exports are under way; try again later")
+        self._streams += 1
+        try:
+            yield
         finally:
             self._streams -= 1
 
@@ -109,6 +142,8 @@ def _plan(source: CommittedLog, first: int, last: int, target_bytes: int) -> pb.
         term=source.log.term(last) if ranges else 0,
         commit_index=source.last_index,
         first_available=source.log.first_index,
+        kept_from=source.kept_from,
+        applied_index=source.applied_index,
         ranges=[
             pb.ExportRange(
                 first_index=each.first_index,

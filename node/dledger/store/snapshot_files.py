@@ -65,10 +65,11 @@ class SnapshotFiles:
         """Whether this snapshot is still kept."""
         return any(known == info for known, _ in self._whole)
 
-    def load(self, group_id: str) -> list[Snapshot]:
+    def load(self, group_id: str, *, restored_from: str = "") -> list[Snapshot]:
         """Return the intact snapshots, oldest first; remove unfinished files.
 
-        Damaged snapshots are left out; the next `save` removes them.
+        Damaged snapshots are left out; the next `save` removes them. A disk to which a backup of
+        group *restored_from* was restored may hold a snapshot of that group.
 
         Raises:
             CorruptFile: A snapshot is intact, but belongs to another group.
@@ -85,7 +86,7 @@ class SnapshotFiles:
                 elif (snapshot := self._load(name)) is not None:
                     found.append(snapshot)
         for snapshot, (_, name) in zip(found, self._whole, strict=True):
-            if snapshot.group_id != group_id:
+            if snapshot.group_id not in (group_id, restored_from):
                 reason = f"it is of group {snapshot.group_id!r}"
                 raise CorruptFile(str(self._directory / name), reason)
         return found

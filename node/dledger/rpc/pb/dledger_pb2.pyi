@@ -226,7 +226,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("node_id", "name", "group", "group_id", "role", "term", "leader_id", "commit_index", "applied_index", "last_index", "synced_index", "ready", "not_ready_reason", "members", "last_failover", "version", "storage_used_bytes", "storage_capacity_bytes", "writes_refused_reason", "recovered_to", "faulty_entries", "feature_level", "commit_waits_ms", "told_group_id")
+    __slots__ = ("node_id", "name", "group", "group_id", "role", "term", "leader_id", "commit_index", "applied_index", "last_index", "synced_index", "ready", "not_ready_reason", "members", "last_failover", "version", "storage_used_bytes", "storage_capacity_bytes", "writes_refused_reason", "recovered_to", "faulty_entries", "feature_level", "commit_waits_ms", "told_group_id", "now_ms")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -251,6 +251,7 @@ class StatusResponse(_message.Message):
     FEATURE_LEVEL_FIELD_NUMBER: _ClassVar[int]
     COMMIT_WAITS_MS_FIELD_NUMBER: _ClassVar[int]
     TOLD_GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    NOW_MS_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     name: str
     group: str
@@ -275,7 +276,8 @@ class StatusResponse(_message.Message):
     feature_level: int
     commit_waits_ms: int
     told_group_id: str
-    def __init__(self, node_id: _Optional[str] = ..., name: _Optional[str] = ..., group: _Optional[str] = ..., group_id: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader_id: _Optional[str] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., last_index: _Optional[int] = ..., synced_index: _Optional[int] = ..., ready: _Optional[bool] = ..., not_ready_reason: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., last_failover: _Optional[_Union[Failover, _Mapping]] = ..., version: _Optional[str] = ..., storage_used_bytes: _Optional[int] = ..., storage_capacity_bytes: _Optional[int] = ..., writes_refused_reason: _Optional[str] = ..., recovered_to: _Optional[int] = ..., faulty_entries: _Optional[int] = ..., feature_level: _Optional[int] = ..., commit_waits_ms: _Optional[int] = ..., told_group_id: _Optional[str] = ...) -> None: ...
+    now_ms: int
+    def __init__(self, node_id: _Optional[str] = ..., name: _Optional[str] = ..., group: _Optional[str] = ..., group_id: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader_id: _Optional[str] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., last_index: _Optional[int] = ..., synced_index: _Optional[int] = ..., ready: _Optional[bool] = ..., not_ready_reason: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., last_failover: _Optional[_Union[Failover, _Mapping]] = ..., version: _Optional[str] = ..., storage_used_bytes: _Optional[int] = ..., storage_capacity_bytes: _Optional[int] = ..., writes_refused_reason: _Optional[str] = ..., recovered_to: _Optional[int] = ..., faulty_entries: _Optional[int] = ..., feature_level: _Optional[int] = ..., commit_waits_ms: _Optional[int] = ..., told_group_id: _Optional[str] = ..., now_ms: _Optional[int] = ...) -> None: ...
 
 class MemberStatus(_message.Message):
     __slots__ = ("member", "role", "match_index", "lag", "connected", "voter", "feature_level")
@@ -374,20 +376,24 @@ class ExportPlanRequest(_message.Message):
     def __init__(self, group_id: _Optional[str] = ..., first_index: _Optional[int] = ..., last_index: _Optional[int] = ..., target_bytes: _Optional[int] = ...) -> None: ...
 
 class ExportPlanResponse(_message.Message):
-    __slots__ = ("group_id", "term", "commit_index", "first_available", "ranges", "group")
+    __slots__ = ("group_id", "term", "commit_index", "first_available", "ranges", "group", "kept_from", "applied_index")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     COMMIT_INDEX_FIELD_NUMBER: _ClassVar[int]
     FIRST_AVAILABLE_FIELD_NUMBER: _ClassVar[int]
     RANGES_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FROM_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_INDEX_FIELD_NUMBER: _ClassVar[int]
     group_id: str
     term: int
     commit_index: int
     first_available: int
     ranges: _containers.RepeatedCompositeFieldContainer[ExportRange]
     group: str
-    def __init__(self, group_id: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., first_available: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[ExportRange, _Mapping]]] = ..., group: _Optional[str] = ...) -> None: ...
+    kept_from: int
+    applied_index: int
+    def __init__(self, group_id: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., first_available: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[ExportRange, _Mapping]]] = ..., group: _Optional[str] = ..., kept_from: _Optional[int] = ..., applied_index: _Optional[int] = ...) -> None: ...
 
 class ExportRange(_message.Message):
     __slots__ = ("first_index", "last_index", "bytes", "previous_chain")
@@ -428,6 +434,18 @@ class ExportChunk(_message.Message):
     segment: str
     offset: int
     def __init__(self, first_index: _Optional[int] = ..., last_index: _Optional[int] = ..., previous_chain: _Optional[int] = ..., positions: _Optional[bytes] = ..., records: _Optional[bytes] = ..., segment: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class ExportSnapshotRequest(_message.Message):
+    __slots__ = ("group_id",)
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    def __init__(self, group_id: _Optional[str] = ...) -> None: ...
+
+class ExportSnapshotChunk(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
 class SnapshotRequest(_message.Message):
     __slots__ = ()
