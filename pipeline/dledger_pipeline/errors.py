@@ -13,6 +13,7 @@
         │   └── VersionConflict     replaced by someone else meanwhile
         ├── BackupError         what the store holds is not a complete backup
         │   ├── NoBackup            nothing was published there
+        │   ├── LostManifest        the newest backup's manifest is not there any more
         │   ├── CorruptObject       an object does not have its hash, or is not readable
         │   ├── CorruptManifest     a manifest does not have its hash, or is malformed
         │   ├── NotSigned           there is a key, and a manifest is not signed with it
@@ -86,6 +87,18 @@ class BackupError(PipelineError):
 
 class NoBackup(BackupError):
     """No backup was published here."""
+
+
+class LostManifest(BackupError):
+    """HEAD names a backup that is newer than every manifest in the store."""
+
+    def __init__(self, name: str, newest: int | None) -> None:
+        older = f"; the newest there is `--manifest {newest}`" if newest else ""
+        super().__init__(
+            f"manifest {name} is missing, though it was published{older}; "
+            "`dledger-pipeline repair` makes one of the objects that are there"
+        )
+        self.name, self.newest = name, newest
 
 
 class CorruptObject(BackupError):

@@ -79,7 +79,8 @@ class Export:
     async def plan(self, request: pb.ExportPlanRequest) -> pb.ExportPlanResponse:
         """Return how to split a range; see the proto. Raises Refused, NotJoined."""
         source = self._committed()
-        first, last = request.first_index, request.last_index or source.last_index
+        first = request.first_index or source.log.first_index
+        last = request.last_index or source.last_index
         if request.target_bytes < 0:
             raise InvalidArgument(f"target_bytes is {request.target_bytes}, must not be negative")
         source.check(request.group_id, first, last)

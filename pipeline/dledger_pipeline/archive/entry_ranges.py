@@ -20,7 +20,7 @@ from dledger.store.format import SEGMENT_HEADER_BYTES, decode_segment_header
 from dledger_pipeline.archive.archive import ManifestRow, read_range
 from dledger_pipeline.archive.manifest import Manifest
 from dledger_pipeline.errors import NodeUnavailable
-from dledger_pipeline.log.export_client import TARGET_BYTES, ExportClient, ExportPlan, choose_node
+from dledger_pipeline.log.export_client import TARGET_BYTES, ExportClient, ExportPlan, choose_nodes
 from dledger_pipeline.log.records import parse
 from dledger_pipeline.log.segments import read_segment, synced_segments
 from dledger_pipeline.object_store.store import Store
@@ -195,18 +195,12 @@ def live(addresses: Sequence[str], *, target_bytes: int = TARGET_BYTES) -> list[
     """Return the ranges of what a running group has committed, from the oldest entry it keeps.
 
     Raises:
-        NodeUnavailable, ForeignGroup: See `export_client.choose_node`.
+        NodeUnavailable, ForeignGroup: See `export_client.choose_nodes`.
     """
-    chosen = by_preference(addresses)
-    with ExportClient(chosen[0]) as exporter:
-        plan = exporter.plan(first_index=1, target_bytes=target_bytes)
-    return exported(plan, chosen)
-
-
-def by_preference(addresses: Sequence[str]) -> list[str]:
-    """Return *addresses*, the best one to read from first. Raises like `choose_node`."""
-    best = choose_node(addresses)
-    return [best, *(address for address in addresses if address != best)]
+    nodes = choose_nodes(addresses)
+    with ExportClient(nodes.addresses[0]) as exporter:
+        plan = exporter.plan(target_bytes=target_bytes)
+    return exported(plan, nodes.addresses)
 
 
 def within(

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="DataclassInstance")
 
-FORMAT_VERSION: Final = 1
-MAX_JSON_BYTES: Final = 256 << 20
-"""Of a manifest: some 500,000 objects."""
+FORMAT_VERSION: Final = 2
+MAX_JSON_BYTES: Final = 64 << 20
+"""Of a manifest, whose chunks hold the objects; and of a compaction: some 120,000 objects."""
 MAX_NUMBER: Final = 1 << 62
 """Indexes, terms, sizes and times are below, so that sums of two have 64 bits."""
 _HASH: Final = "sha256"

@@ -1,102 +1,172 @@
-"""Which objects make a backup: the manifest, written last, and HEAD, moved to it at the end.
+"""What makes a backup: which objects hold which entries, and which snapshots stand for older ones.
 
-::
-
-    <store url>/<group id>/
-        data/<first>-<last>-<sha256>.parquet   entries, 20 digits an index
-        manifests/<last>.json                  a whole backup of entries up to <last>
-        HEAD                                   which manifest counts; moved by compare-and-swap
-
-A backup exists once HEAD names it or a later one. Objects that no manifest names were left by a run
-that was killed. Contents depend on the log only: no clock, no host names. Manifest and HEAD are
-`hashed_json`. Used by all jobs and the data source.
+A manifest lists the archived ranges of one group, ascending; where nodes had dropped entries before
+they were backed up there is a gap. A `BaseRow` is a snapshot of the group's state: with it, a
+restore needs only the entries from its `first_index` on. Values and decisions only; `catalog` reads
+and writes them. Used by all jobs and the data source.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
-from dledger_pipeline.archive.archive import ManifestRow, object_name
-from dledger_pipeline.archive.hashed_json import (
-    MAX_JSON_BYTES,
-    Signature,
-    decode_hashed,
-    encode_hashed,
-    field,
-    row_of,
-    signature_of,
-)
-from dledger_pipeline.errors import (
-    AlreadyExists,
-    BrokenBackup,
-    CorruptManifest,
-    CorruptObject,
-    ForeignManifest,
-    NoBackup,
-    ObjectMissing,
-    VersionConflict,
-)
-from dledger_pipeline.object_store.store import Store
+from dledger_pipeline.archive.archive import ManifestRow
+from dledger_pipeline.errors import BrokenBackup, TargetNotAvailable
 
-_HEAD: Final = "HEAD"
-_MAX_HEAD_BYTES: Final = 1 << 16
-"""Two fields, a hash and a signature take some 300 bytes."""
-_MAX_CRC: Final = (1 << 32) - 1
-_ATTEMPTS: Final = 100
-"""To move HEAD: each failure means that another run moved it, so more is a fault of the store."""
+CHUNK_FILES: Final = 1000
+"""Rows of a full chunk: some 100 KB compressed, which is rewritten until the chunk is full."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseRow:
+    """One snapshot of the group's state.
+
+    Attributes:
+        name: The object, relative to the group's folder: ``bases/<applied>-<sha256>.snap``.
+        first_index: The oldest entry that a node with this state needs.
+        applied_index: The newest entry that the state includes.
+        applied_term: That entry's term.
+        applied_chain: The chain CRC of that entry's record.
+        object_bytes: Length of the object.
+        sha256: Of the object, lower hex.
+        as_of_ms: When it was taken, by the clock of `Manifest.as_of_ms`.
+    """
+
+    name: str
+    first_index: int
+    applied_index: int
+    applied_term: int
+    applied_chain: int
+    object_bytes: int
+    sha256: str
+    as_of_ms: int
+
+
+def base_name(applied_index: int, sha256: str) -> str:
+    """Return the name, within the group's folder, of the base with this state."""
+    return f"bases/{applied_index:020}-{sha256}.snap"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestorePoint:
+    """What a backup saw of the group; the next one is a point only if it saw another *kept_from*.
+
+    Attributes:
+        last_index: The newest entry backed up then.
+        kept_from: The oldest entry whose messages nodes still kept.
+        as_of_ms: See `Manifest.as_of_ms`.
+    """
+
+    last_index: int
+    kept_from: int
+    as_of_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkRow:
+    """Where the rows of some consecutive files are, and what they amount to.
+
+    Attributes:
+        name: The object, relative to the group's folder: ``chunks/<first>-<last>-<sha256>.json.zst``.
+        raw_bytes: Length of its JSON before compression.
+        files: How many rows.
+    """
+
+    name: str
+    sha256: str
+    object_bytes: int
+    raw_bytes: int
+    files: int
+    first_index: int
+    last_index: int
+
+
+def chunk_name(first_index: int, last_index: int, sha256: str) -> str:
+    """Return the name, within the group's folder, of the chunk with these rows."""
+    return f"chunks/{first_index:020}-{last_index:020}-{sha256}.json.zst"
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Some consecutive files; *row* is None until they are stored as an object of their own."""
+
+    files: tuple[ManifestRow, ...]
+    row: ChunkRow | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """From where a log is restored: *base* (None: from nothing) and entries from *first_index*."""
+
+    base: BaseRow | None
+    first_index: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A backup of entries [first_index, last_index] of one group.
+    """A backup of one group.
 
     Attributes:
+        number: Which of the group's backups this is, counting from 1.
         group: The BrokerGroup's name.
         group_id: The group's UUID.
-        files: The ranges, ascending, without gap; at least one.
+        as_of_ms: Everything that the group had committed by then is in this backup: the leader's
+            log clock, Unix milliseconds, never less than in the manifest before.
+        chunks: The ranges of entries, ascending; at least one.
+        bases: The snapshots, ascending.
+        points: What earlier backups and this one saw, ascending; at least one.
     """
 
+    number: int
     group: str
     group_id: str
-    files: tuple[ManifestRow, ...]
+    as_of_ms: int
+    chunks: tuple[Chunk, ...]
+    bases: tuple[BaseRow, ...] = ()
+    points: tuple[RestorePoint, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a manifest without files, which has no first and last index."""
-        if not self.files:
+        if not self.chunks or not all(chunk.files for chunk in self.chunks):
             raise ValueError("a manifest has at least one file")
 
     @property
     def name(self) -> str:
         """The object's name within the group's folder."""
-        return manifest_name(self.last_index)
+        return manifest_name(self.number)
+
+    @property
+    def files(self) -> tuple[ManifestRow, ...]:
+        """All ranges, ascending."""
+        return tuple(row for chunk in self.chunks for row in chunk.files)
 
     @property
     def first_index(self) -> int:
         """The first entry of the backup."""
-        return self.files[0].first_index
+        return self.chunks[0].files[0].first_index
+
+    @property
+    def _last(self) -> ManifestRow:
+        return self.chunks[-1].files[-1]
 
     @property
     def last_index(self) -> int:
         """The last entry of the backup."""
-        return self.files[-1].last_index
+        return self._last.last_index
 
     @property
     def last_chain(self) -> int:
         """The chain CRC of the last entry's record, which the next backup continues."""
-        return self.files[-1].last_chain
+        return self._last.last_chain
 
     @property
     def term(self) -> int:
         """The term of the last entry."""
-        return self.files[-1].last_term
-
-    @property
-    def last_timestamp_ms(self) -> int:
-        """The highest timestamp of any entry, Unix milliseconds; 0 if none has one."""
-        return max(row.last_timestamp_ms for row in self.files)
+        return self._last.last_term
 
     @property
     def records(self) -> int:
@@ -110,243 +180,246 @@ class Manifest:
 
     @property
     def object_bytes(self) -> int:
-        """What the objects take in the store."""
-        return sum(row.object_bytes for row in self.files)
+        """What the objects take in the store, bases included."""
+        return sum(row.object_bytes for row in (*self.files, *self.bases))
 
+    @property
+    def objects(self) -> dict[str, int]:
+        """Length by name of every object that this backup needs, but for the manifest itself."""
+        stored = [chunk.row for chunk in self.chunks if chunk.row is not None]
+        return {row.name: row.object_bytes for row in (*self.files, *self.bases, *stored)}
 
-def manifest_name(last_index: int) -> str:
-    """Return the name, within the group's folder, of the manifest that ends with *last_index*."""
-    return f"manifests/{last_index:020}.json"
+    def runs(self) -> list[tuple[int, int]]:
+        """Return the stretches [first, last] of entries without a gap, ascending."""
+        found: list[tuple[int, int]] = []
+        for row in self.files:
+            if found and row.first_index == found[-1][1] + 1:
+                found[-1] = (found[-1][0], row.last_index)
+            else:
+                found.append((row.first_index, row.last_index))
+        return found
 
+    # -- making the next one -------------------------------------------------------------------
 
-def publish(store: Store, manifest: Manifest) -> Manifest:
-    """Make *manifest* the group's newest backup, after checking that it is whole.
+    def followed_by(
+        self, rows: Sequence[ManifestRow], *, replacing: int = 0, base: BaseRow | None = None
+    ) -> Manifest:
+        """Return the next manifest, with *rows* in place of the last *replacing* files, and *base*.
 
-    Its ranges must join by index and chain, and its objects exist. If another run has published the
-    same log up to the same index, that manifest is kept. HEAD never moves backwards.
-
-    Returns:
-        The manifest that is in the store.
-
-    Raises:
-        BrokenBackup: Ranges do not join, or are not the log of the backup before; names the file.
-        ObjectMissing, CorruptObject: A file is not there, or not as long as it was. Nothing was
-            published.
-        CorruptManifest, ForeignManifest: What was published before is.
-        StoreError: The store failed.
-    """
-    _check_joins(manifest)
-    before = newest(store, manifest.group_id)
-    if before is not None:
-        _check_same_history(manifest, before)
-    _check_present(store, manifest, before)
-    published = _create(store, manifest)
-    _advance_head(store, published)
-    return published
-
-
-def load(store: Store, group_id: str | None = None, at: int | None = None) -> Manifest:
-    """Return a published backup.
-
-    Args:
-        store: The store's root.
-        group_id: Whose; None if the store holds one group only.
-        at: The last index of an earlier backup; None: the newest, that of HEAD.
-
-    Raises:
-        NoBackup: There is none, or it takes a *group_id* to say which.
-        CorruptManifest: It is damaged.
-        ForeignManifest: It belongs to another group.
-        ObjectMissing: HEAD names a manifest that is not there, or there is none for *at*.
-        StoreError: The store failed.
-    """
-    group_id = _only_group(store) if group_id is None else group_id
-    if at is not None:
-        return _read(store, group_id, at)
-    manifest = newest(store, group_id)
-    if manifest is None:
-        raise NoBackup(f"no backup of group {group_id} was published in {store.url}")
-    return manifest
-
-
-def signature(store: Store, manifest: Manifest) -> Signature:
-    """Return whether a loaded manifest is signed. Raises like `load`."""
-    name = f"{manifest.group_id}/{manifest.name}"
-    data = store.get(name, max_bytes=MAX_JSON_BYTES)
-    return signature_of(name, data, store.manifest_key)
-
-
-def sign(store: Store, group_id: str, last_index: int) -> None:
-    """Sign the manifest that ends with *last_index*, and HEAD, which may have no signature so far.
-
-    Whatever is in the store now becomes trusted, so verify it first.
-
-    Raises:
-        StoreError: The store failed.
-        CorruptManifest, ObjectMissing: They are damaged, or not there.
-    """
-    for name in (f"{group_id}/{manifest_name(last_index)}", f"{group_id}/{_HEAD}"):
-        stored = store.get_versioned(name, max_bytes=MAX_JSON_BYTES)
-        store.replace(
-            name,
-            encode_hashed(decode_hashed(name, stored.data), store.manifest_key),
-            stored.version,
+        The caller sets `as_of_ms` and the new restore point.
+        """
+        files, chunks, done = self.files[: len(self.files) - replacing], [], 0
+        for chunk in self.chunks:
+            if done + len(chunk.files) > len(files):
+                break
+            chunks.append(chunk)
+            done += len(chunk.files)
+        rest = [*files[done:], *rows]
+        if rest and chunks and len(chunks[-1].files) < CHUNK_FILES:
+            rest = [*chunks.pop().files, *rest]
+        bases = self.bases if base is None else (*self.bases, base)
+        return replace(
+            self,
+            number=self.number + 1,
+            chunks=(*chunks, *chunked(rest)),
+            bases=bases,
         )
 
+    def seen(self, point: RestorePoint) -> Manifest:
+        """Return this manifest with what its backup saw of the group."""
+        is_known = self.points and self.points[-1].kept_from == point.kept_from
+        points = self.points if is_known else (*self.points, point)
+        return replace(self, as_of_ms=point.as_of_ms, points=points)
 
-def newest(store: Store, group_id: str) -> Manifest | None:
-    """Return the newest backup of the group, the base of an incremental one; None if none.
+    def without_before(self, time_ms: int) -> Manifest:
+        """Drop what no restore to *time_ms* or later needs."""
+        old = [base for base in self.bases if base.as_of_ms <= time_ms]
+        if not old:
+            return self
+        start = old[-1]
+        chunks = [
+            chunk
+            if chunk.files[0].last_index >= start.first_index
+            else Chunk(tuple(row for row in chunk.files if row.last_index >= start.first_index))
+            for chunk in self.chunks
+        ]
+        return replace(
+            self,
+            chunks=tuple(chunk for chunk in chunks if chunk.files),
+            bases=tuple(base for base in self.bases if base.applied_index >= start.applied_index),
+            points=tuple(point for point in self.points if point.last_index >= start.applied_index),
+        )
+
+    # -- restoring -----------------------------------------------------------------------------
+
+    def start_for(self, index: int) -> Start:
+        """Return from where to restore the log up to *index*.
+
+        That is the newest base at or below it, and the entries that nodes still kept then.
+
+        Raises:
+            TargetNotAvailable: Entries are missing between every base and *index*.
+        """
+        run = next((run for run in self.runs() if run[0] <= index <= run[1]), None)
+        if run is not None:
+            for base in reversed(self.bases):
+                if base.applied_index <= index and run[0] <= base.first_index <= run[1] + 1:
+                    kept_from = max(
+                        (one.kept_from for one in self.points if one.last_index <= index),
+                        default=0,
+                    )
+                    kept_from = min(kept_from, base.applied_index + 1)
+                    return Start(base=base, first_index=self._file_start(base, kept_from))
+            if run[0] == 1:
+                return Start(base=None, first_index=1)
+        raise TargetNotAvailable(f"entry {index} cannot be restored: {self.range_told()}")
+
+    def _file_start(self, base: BaseRow, index: int) -> int:
+        """Return where the file with entry *index* begins, but nothing that *base* has dropped."""
+        starts = [row.first_index for row in self.files if row.first_index <= index]
+        return max(base.first_index, *starts[-1:])
+
+    def restorable(self) -> list[tuple[int, int]]:
+        """Return the stretches [first, last] of indexes that a restore may end at, ascending."""
+        found: list[tuple[int, int]] = []
+        for first, last in self.runs():
+            starts = [
+                base.applied_index
+                for base in self.bases
+                if first <= base.first_index <= last + 1 and base.applied_index <= last
+            ]
+            if first == 1 or starts:
+                found.append((1 if first == 1 else max(min(starts), first), last))
+        return found
+
+    def range_told(self) -> str:
+        """Return what can be restored, for people."""
+        ranges = ", ".join(f"[{first}, {last}]" for first, last in self.restorable())
+        oldest = min((base.as_of_ms for base in self.bases), default=0)
+        if self.first_index == 1:
+            oldest = self.first_timestamp_ms
+        return (
+            f"this backup restores to an entry in {ranges or 'none'}, "
+            f"or to a time in [{told_time(oldest)}, {told_time(self.as_of_ms)}]"
+        )
+
+    @property
+    def first_timestamp_ms(self) -> int:
+        """The lowest timestamp of any entry, Unix milliseconds; 0 if none has one."""
+        return min(
+            (row.first_timestamp_ms for row in self.files if row.first_timestamp_ms), default=0
+        )
+
+    @property
+    def last_timestamp_ms(self) -> int:
+        """The highest timestamp of any entry, Unix milliseconds; 0 if none has one."""
+        return max(row.last_timestamp_ms for row in self.files)
+
+
+def manifest_name(number: int) -> str:
+    """Return the name, within the group's folder, of a group's backup *number*."""
+    return f"manifests/{number:010}.json"
+
+
+def first_manifest(
+    group: str, group_id: str, rows: Sequence[ManifestRow], base: BaseRow | None = None
+) -> Manifest:
+    """Return a group's first manifest. Raises ValueError without rows."""
+    return Manifest(
+        number=1,
+        group=group,
+        group_id=group_id,
+        as_of_ms=0,
+        chunks=tuple(chunked(rows)),
+        bases=() if base is None else (base,),
+    )
+
+
+def chunked(rows: Sequence[ManifestRow]) -> Iterator[Chunk]:
+    """Yield *rows* in chunks that are full, but for the last."""
+    for at in range(0, len(rows), CHUNK_FILES):
+        yield Chunk(tuple(rows[at : at + CHUNK_FILES]))
+
+
+def small_tail(files: Sequence[ManifestRow], new_bytes: int, target_bytes: int) -> int:
+    """Return how many of the last *files* to write anew, together with *new_bytes* of records.
+
+    A file is taken along while it is at most twice what is written anyway: so each entry is written
+    again some log2(target / backup) times, and as many small files stay.
+    """
+    count, size_bytes, follows = 0, new_bytes, None
+    for row in reversed(files):
+        fits = row.record_bytes <= 2 * size_bytes and row.record_bytes + size_bytes <= target_bytes
+        if not fits or follows not in (None, row.last_index + 1):
+            break
+        count, size_bytes, follows = count + 1, size_bytes + row.record_bytes, row.first_index
+    return count
+
+
+def check_joins(manifest: Manifest) -> None:
+    """Check that files ascend, and join by index and chain where there is no gap.
 
     Raises:
-        CorruptManifest, ForeignManifest, ObjectMissing, StoreError: Like `load`.
+        BrokenBackup: Names the file, or the base, that does not fit.
     """
-    head = _read_head(store, group_id)
-    return None if head is None else _read(store, group_id, head[0])
-
-
-def _only_group(store: Store) -> str:
-    groups = [name.split("/")[0] for name in store.list() if name.endswith(f"/{_HEAD}")]
-    if not groups:
-        raise NoBackup(
-            f"no backup was published in {store.url}: is that the store that --store should name?"
-        )
-    if len(groups) > 1:
-        raise NoBackup(
-            f"{store.url} holds backups of {len(groups)} groups; give the group id of one: "
-            f"{', '.join(groups)}"
-        )
-    return groups[0]
-
-
-def _check_joins(manifest: Manifest) -> None:
-    for row in manifest.files:
+    files = manifest.files
+    for row in files:
         if row.records != row.last_index - row.first_index + 1 or row.records < 1:
             raise BrokenBackup(row.name, f"it states {row.records} entries")
-    for before, row in pairwise(manifest.files):
-        if row.first_index != before.last_index + 1:
+    for before, row in pairwise(files):
+        if row.first_index <= before.last_index:
             raise BrokenBackup(row.name, f"expected entry {before.last_index + 1} first")
-        if row.first_chain != before.last_chain:
+        if row.first_index == before.last_index + 1 and row.first_chain != before.last_chain:
             raise BrokenBackup(
                 row.name,
                 f"it follows chain CRC {row.first_chain:#010x}, "
                 f"the backup has {before.last_chain:#010x}",
             )
+    for first, last in manifest.runs():
+        has_base = any(first <= base.first_index <= last + 1 for base in manifest.bases)
+        if first > 1 and not has_base:
+            raise BrokenBackup(manifest.name, f"no base stands for what is before entry {first}")
+    _check_chains(manifest)
 
 
-def _check_same_history(manifest: Manifest, before: Manifest) -> None:
-    """Refuse a manifest that has another chain CRC than *before* at the same index."""
-    known = {row.last_index: row.last_chain for row in before.files}
-    for row in manifest.files:
-        chain = known.get(row.last_index, row.last_chain)
-        if chain != row.last_chain:
+def _check_chains(manifest: Manifest) -> None:
+    """Check bases against the chain CRCs that are known at the ends of files."""
+    chains = {row.last_index: row.last_chain for row in manifest.files}
+    for base in manifest.bases:
+        chain = chains.get(base.applied_index, base.applied_chain)
+        if chain != base.applied_chain or base.first_index > base.applied_index + 1:
             raise BrokenBackup(
-                row.name,
-                f"entry {row.last_index} has chain CRC {row.last_chain:#010x}, "
-                f"in the backup before it has {chain:#010x}: another history of the group",
+                base.name, f"entry {base.applied_index} has chain CRC {chain:#010x} in the backup"
             )
 
 
-def _check_present(store: Store, manifest: Manifest, before: Manifest | None) -> None:
-    known = set(before.files) if before else set()
-    for row in manifest.files:
-        if row not in known:
-            name = f"{manifest.group_id}/{row.name}"
-            size = store.size(name)
-            if size != row.object_bytes:
-                raise CorruptObject(name, f"it has {size} of {row.object_bytes} bytes")
+def gap_before(first_index: int, previous: Manifest) -> range:
+    """Return the entries between *previous* and a log that begins with *first_index*."""
+    return range(previous.last_index + 1, first_index)
 
 
-def _create(store: Store, manifest: Manifest) -> Manifest:
-    """Write the manifest, unless there is one of the same log; return the one that is there."""
-    name = f"{manifest.group_id}/{manifest.name}"
-    try:
-        store.create(name, _encode(manifest, store.manifest_key))
-    except AlreadyExists:
-        existing = _read(store, manifest.group_id, manifest.last_index)
-        if (existing.first_index, existing.last_chain) != (
-            manifest.first_index,
-            manifest.last_chain,
-        ):
-            raise BrokenBackup(name, "it exists already, with another history") from None
-        return existing
-    return manifest
+def needs_base(
+    previous: Manifest | None, *, first_available: int, now_ms: int, every_hours: float
+) -> str:
+    """Return why a backup has to begin with a new base; "" if it does not.
+
+    Args:
+        previous: The newest backup, if there is one.
+        first_available: The oldest entry that the node keeps.
+        now_ms: The leader's log clock.
+        every_hours: How old the newest base may become.
+    """
+    if previous is None:
+        return f"nodes keep entries from {first_available} on" if first_available > 1 else ""
+    if gap := gap_before(first_available, previous):
+        return f"nodes have dropped entries [{gap[0]}, {gap[-1]}], which were not backed up"
+    newest_ms = previous.bases[-1].as_of_ms if previous.bases else previous.points[0].as_of_ms
+    if now_ms - newest_ms >= every_hours * 3_600_000:
+        return f"the last one is older than {every_hours:g} h"
+    return ""
 
 
-def _advance_head(store: Store, manifest: Manifest) -> None:
-    name = f"{manifest.group_id}/{_HEAD}"
-    data = encode_hashed(
-        {
-            "group_id": manifest.group_id,
-            "last_index": manifest.last_index,
-        },
-        store.manifest_key,
-    )
-    for _ in range(_ATTEMPTS):
-        head = _read_head(store, manifest.group_id)
-        try:
-            if head is None:
-                store.create(name, data)
-            elif head[0] < manifest.last_index:
-                store.replace(name, data, head[1])
-            return
-        except (AlreadyExists, VersionConflict):
-            continue  # another run moved it; read where it is now
-    raise VersionConflict(name)
-
-
-def _read_head(store: Store, group_id: str) -> tuple[int, str] | None:
-    """Return the last index that HEAD names, and HEAD's version; None if there is no HEAD."""
-    name = f"{group_id}/{_HEAD}"
-    try:
-        stored = store.get_versioned(name, max_bytes=_MAX_HEAD_BYTES)
-    except ObjectMissing:
-        return None
-    content = decode_hashed(name, stored.data, store.manifest_key)
-    _check_group(name, group_id, content)
-    return field(name, content, "last_index", int), stored.version
-
-
-def _read(store: Store, group_id: str, last_index: int) -> Manifest:
-    name = f"{group_id}/{manifest_name(last_index)}"
-    data = store.get(name, max_bytes=MAX_JSON_BYTES)
-    content = decode_hashed(name, data, store.manifest_key)
-    _check_group(name, group_id, content)
-    rows = tuple(_row(name, row) for row in field(name, content, "files", list))
-    if not rows or rows[-1].last_index != last_index:
-        raise CorruptManifest(name, "its files do not end where its name says")
-    manifest = Manifest(group=field(name, content, "group", str), group_id=group_id, files=rows)
-    _check_joins(manifest)
-    return manifest
-
-
-def _check_group(name: str, group_id: str, content: Mapping[str, Any]) -> None:
-    found = field(name, content, "group_id", str)
-    if found != group_id:
-        raise ForeignManifest(name, expected=group_id, found=found)
-
-
-def _row(name: str, content: Any) -> ManifestRow:
-    row = row_of(ManifestRow, name, content)
-    if asdict(row) != content:
-        raise CorruptManifest(name, f"not the fields of a file: {content!r:.200}")
-    if row.name != object_name(row.first_index, row.last_index, row.sha256):
-        raise CorruptManifest(name, f"{row.name!r:.200} does not have the name of its contents")
-    crc = max(row.first_chain, row.last_chain)
-    if not 1 <= row.first_index <= row.last_index or crc > _MAX_CRC or not row.object_bytes:
-        raise CorruptManifest(name, f"{row.name} states numbers that no log has")
-    return row
-
-
-def _encode(manifest: Manifest, key: bytes | None) -> bytes:
-    return encode_hashed(
-        {
-            "group": manifest.group,
-            "group_id": manifest.group_id,
-            "term": manifest.term,
-            "first_index": manifest.first_index,
-            "last_index": manifest.last_index,
-            "last_timestamp_ms": manifest.last_timestamp_ms,
-            "files": [asdict(row) for row in manifest.files],
-        },
-        key,
-    )
+def told_time(time_ms: int) -> str:
+    """Return a time as in RFC 3339, UTC."""
+    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,5 +1,8 @@
 """Writes a node's data directory from a backup, byte for byte, up to an index or a time.
 
+It begins with what the nodes still kept then: a base, if they had dropped entries, and the entries
+from there on.
+
 The directory is that of an unjoined node with a log: a fresh node id, no group id, and
 `Identity.recovered_to`. Bootstrap then founds a new group on it. Used by the restore job and
 `verify`.
@@ -9,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -21,6 +24,7 @@ import pyarrow as pa
 from dledger.errors import StorageError
 from dledger.files.atomic import replace_file
 from dledger.files.files import Files, RealFiles
+from dledger.store.format import Base
 from dledger.store.identity import (
     LOCK_NAME,
     LOG_DIRECTORY,
@@ -31,10 +35,14 @@ from dledger.store.identity import (
     lock_directory,
 )
 from dledger.store.segment import NEW_SUFFIX
+from dledger.store.snapshot_files import SNAPSHOT_DIRECTORY, SnapshotFiles
 from dledger_pipeline.archive.archive import ManifestRow, describe
-from dledger_pipeline.archive.manifest import Manifest, load
+from dledger_pipeline.archive.bases import read_base
+from dledger_pipeline.archive.catalog import load
+from dledger_pipeline.archive.entry_ranges import within
+from dledger_pipeline.archive.manifest import BaseRow, Manifest, Start, told_time
 from dledger_pipeline.archive.prefetch import prefetch, read_checked
-from dledger_pipeline.errors import DirectoryNotEmpty, TargetNotAvailable
+from dledger_pipeline.errors import BrokenBackup, DirectoryNotEmpty, TargetNotAvailable
 from dledger_pipeline.log.records import values
 from dledger_pipeline.log.segment_writer import SegmentWriter
 from dledger_pipeline.object_store.store import Store
@@ -49,9 +57,10 @@ _NO_CONTENTS: Final = frozenset({LOCK_NAME, "lost+found", _MARKER + NEW_SUFFIX})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreResult:
-    """What was restored: entries [1, last_index] of *group_id* into a directory of *node_id*.
+    """What was restored: entries [first_index, last_index] of *group_id*, for *node_id*.
 
-    *term* is the last entry's.
+    *term* is the last entry's; *state_index* is the last entry that the state included from the
+    start, 0 if it follows from the entries alone; *number* is the backup's.
     """
 
     group_id: str
@@ -62,6 +71,8 @@ class RestoreResult:
     last_timestamp_ms: int
     records: int
     record_bytes: int
+    state_index: int
+    number: int
 
 
 def restore(
@@ -70,12 +81,13 @@ def restore(
     directory: Path,
     *,
     name: str,
+    number: int | None = None,
     target_index: int | None = None,
     target_time_ms: int | None = None,
     segment_bytes: int = 64 << 20,
     progress: Progress | None = None,
 ) -> RestoreResult:
-    """Write a data directory from the newest backup that a node can start from.
+    """Write a data directory from a backup that a node can start from.
 
     If it is killed, no node starts from the directory, and the same call completes it. Repeated
     after it was complete, it returns what is there.
@@ -85,6 +97,7 @@ def restore(
         group_id: Whose backup; None if the store holds one group only.
         directory: Empty or absent, or left by an interrupted restore.
         name: The node's name, ``<group>/<pod>``.
+        number: Which backup; default: the newest.
         target_index: The last entry to restore; default: all.
         target_time_ms: Restore up to the last entry before the first one that is later than this
             (Unix milliseconds). Not together with *target_index*.
@@ -93,12 +106,12 @@ def restore(
 
     Raises:
         DirectoryNotEmpty: The directory has contents; nothing was touched.
-        TargetNotAvailable: The backup does not reach so far, or begins after the first entry.
+        TargetNotAvailable: The backup does not reach so far, or not so far back.
         DirectoryLocked: A node, or another restore, is using it.
         CorruptObject, ObjectMissing, BackupError, StoreError: The backup is at fault.
         DiskFull, StorageError: The directory's disk is.
     """
-    manifest = load(store, group_id)
+    manifest = load(store, group_id, number)
     end = _end(store, manifest, target_index, target_time_ms)
     files = RealFiles()
     with _storage_errors(directory):
@@ -108,9 +121,15 @@ def restore(
             if identity is None:
                 _clear(files, directory)
                 begun = begin_restore(files, directory, name, group_id=manifest.group_id)
-                _write(
-                    files, directory / LOG_DIRECTORY, begun, end.batches(progress), segment_bytes
+                base = end.write_snapshot(files, directory)
+                writer = SegmentWriter(
+                    files,
+                    directory / LOG_DIRECTORY,
+                    begun,
+                    base=base,
+                    segment_bytes=segment_bytes,
                 )
+                _write(writer, end.batches(progress))
                 identity = finish_restore(files, directory, begun, end.last_index)
             _unmark(files, directory)
     return end.result(identity)
@@ -118,101 +137,146 @@ def restore(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _End:
-    """Where a restored log ends: after all of *rows* and *tail*, whose manifest row is *last*."""
+    """Which log is restored: from *start*, all of *rows* and *tail*, whose manifest row is *last*.
+
+    *rows* may begin before *start*; *last* is None if the base alone is what is restored.
+    """
 
     store: Store
     manifest: Manifest
+    start: Start
+    last_index: int
     rows: tuple[ManifestRow, ...]
-    tail: pa.Table
-    last: ManifestRow
+    tail: pa.Table | None
+    last: ManifestRow | None
 
-    @property
-    def last_index(self) -> int:
-        return self.last.last_index
+    def write_snapshot(self, files: Files, directory: Path) -> Base:
+        """Write the base, if there is one, as a node's snapshot; return what the log follows."""
+        if self.start.base is None:
+            return Base()
+        snapshot = read_base(self.store, self.manifest.group_id, self.start.base)
+        base = self._place(snapshot.base)
+        kept = SnapshotFiles(files, directory / SNAPSHOT_DIRECTORY, reserve_bytes=0)
+        kept.save(replace(snapshot, base=base))
+        return base
+
+    def _place(self, oldest: Base) -> Base:
+        """Return the entry before the first one; *oldest* is the one before all that there are."""
+        index = self.start.first_index - 1
+        if index == oldest.index:
+            return oldest
+        row = next(row for row in self.manifest.files if row.last_index == index)
+        return Base(index=index, term=row.last_term, chain=row.last_chain)
 
     def batches(self, progress: Progress | None) -> Iterator[pa.RecordBatch]:
         """Yield all entries, checked."""
         tables = prefetch(self.store, self.manifest.group_id, self.rows)
-        for row, table in zip(self._all, chain(tables, (self.tail,)), strict=True):
-            yield from table.to_batches()
+        for row, table in zip(self._all, chain(tables, (self.tail,)), strict=False):
+            if table is None:
+                return
+            for batch in within(table.to_batches(), self.start.first_index, self.last_index):
+                check_base(self.start.base, batch)
+                yield batch
             if progress is not None:
                 progress(row.last_index, self.last_index)
 
     def result(self, identity: Identity) -> RestoreResult:
+        base, end = self.start.base, self.last
         return RestoreResult(
             group_id=self.manifest.group_id,
             node_id=identity.node_id,
-            first_index=self.manifest.first_index,
+            first_index=self.start.first_index,
             last_index=self.last_index,
-            term=self.last.last_term,
-            last_timestamp_ms=max(row.last_timestamp_ms for row in self._all),
-            records=sum(row.records for row in self._all),
+            term=end.last_term if end else base.applied_term if base else 0,
+            last_timestamp_ms=max((row.last_timestamp_ms for row in self._all), default=0),
+            records=self.last_index - self.start.first_index + 1,
             record_bytes=sum(row.record_bytes for row in self._all),
+            state_index=base.applied_index if base else 0,
+            number=self.manifest.number,
         )
 
     @property
     def _all(self) -> tuple[ManifestRow, ...]:
-        return (*self.rows, self.last)
+        return (*self.rows, self.last) if self.last else self.rows
+
+
+def check_base(base: BaseRow | None, batch: pa.RecordBatch) -> None:
+    """Check that the entry that *base* reaches, if it is in *batch*, is the one that it states.
+
+    Raises:
+        BrokenBackup: The base is of another history.
+    """
+    if base is None:
+        return
+    at = base.applied_index - batch["index"][0].as_py()
+    if 0 <= at < len(batch) and batch["chain_crc32c"][at].as_py() != base.applied_chain:
+        raise BrokenBackup(base.name, f"entry {base.applied_index} has another chain CRC there")
 
 
 def _end(
     store: Store, manifest: Manifest, target_index: int | None, target_time_ms: int | None
 ) -> _End:
-    """Find where the restored log ends."""
+    """Find where the restored log begins and ends."""
     if target_index is not None and target_time_ms is not None:
         raise TargetNotAvailable("restore to an index or to a time, not to both")
-    if manifest.first_index != 1:
-        raise TargetNotAvailable(
-            f"the backup begins with entry {manifest.first_index}; a log is restored from entry 1"
-        )
     if target_time_ms is not None:
         target_index = _index_at(store, manifest, target_time_ms)
     return _end_at(store, manifest, manifest.last_index if target_index is None else target_index)
 
 
 def _end_at(store: Store, manifest: Manifest, index: int) -> _End:
-    if not 1 <= index <= manifest.last_index:
-        raise TargetNotAvailable(
-            f"the backup holds entries [1, {manifest.last_index}], not entry {index}"
-        )
-    number = next(n for n, row in enumerate(manifest.files) if row.last_index >= index)
-    row = manifest.files[number]
+    start = manifest.start_for(index)
+    rows = tuple(
+        row
+        for row in manifest.files
+        if row.last_index >= start.first_index and row.first_index <= index
+    )
+    if not rows:
+        return _End(
+            store=store, manifest=manifest, start=start, last_index=index, rows=(), tail=None,
+            last=None,
+        )  # fmt: skip
+    *whole, row = rows
     tail = read_checked(store, manifest.group_id, row).slice(0, index - row.first_index + 1)
     last = describe(
         tail.to_batches(), previous_chain=row.first_chain, object_bytes=0, sha256=row.sha256
     )
-    rows = manifest.files[:number]
-    return _End(store=store, manifest=manifest, rows=rows, tail=tail, last=last)
+    return _End(
+        store=store,
+        manifest=manifest,
+        start=start,
+        last_index=index,
+        rows=tuple(whole),
+        tail=tail,
+        last=last,
+    )
 
 
 def _index_at(store: Store, manifest: Manifest, time_ms: int) -> int:
-    """Return the last index before the first entry that is later than *time_ms*."""
+    """Return the last index before the first entry that is later than *time_ms*.
+
+    Raises:
+        TargetNotAvailable: The backup was made before that time, or has no message so old.
+    """
+    told = told_time(time_ms)
+    if time_ms > manifest.as_of_ms:
+        raise TargetNotAvailable(f"the backup does not reach {told}: {manifest.range_told()}")
+    if time_ms < manifest.first_timestamp_ms:
+        raise TargetNotAvailable(f"{told} is before the first message: {manifest.range_told()}")
     row = next((row for row in manifest.files if row.last_timestamp_ms > time_ms), None)
     if row is None:
         return manifest.last_index
     times_ms = _times_ms(read_checked(store, manifest.group_id, row))
-    index = row.first_index + int((times_ms > time_ms).argmax()) - 1
-    if index < 1:
-        first_ms = manifest.files[0].first_timestamp_ms
-        raise TargetNotAvailable(
-            f"even the first entry, at {first_ms} ms, is later than {time_ms} ms"
-        )
-    return index
+    return row.first_index + int((times_ms > time_ms).argmax()) - 1
 
 
 def _times_ms(table: pa.Table) -> npt.NDArray[np.int64]:
     return np.concatenate([values(batch.column("timestamp_ms")) for batch in table.to_batches()])
 
 
-def _write(
-    files: Files,
-    log: Path,
-    identity: Identity,
-    batches: Iterable[pa.RecordBatch],
-    segment_bytes: int,
-) -> None:
+def _write(writer: SegmentWriter, batches: Iterable[pa.RecordBatch]) -> None:
     """Write the log, durable on return."""
-    with closing(SegmentWriter(files, log, identity, segment_bytes=segment_bytes)) as writer:
+    with closing(writer):
         for batch in batches:
             writer.append(batch)
         writer.finish()
@@ -241,12 +305,12 @@ def _find(files: Files, directory: Path, end: _End, name: str) -> Identity | Non
 def _clear(files: Files, directory: Path) -> None:
     """Mark the directory as being restored; remove what an interrupted restore wrote there."""
     replace_file(files, directory / _MARKER, b"")
-    log = directory / LOG_DIRECTORY
-    names = files.list(log)
-    for name in names:
-        files.remove(log / name)
-    if names:
-        files.fsync_dir(log)
+    for folder in (directory / LOG_DIRECTORY, directory / SNAPSHOT_DIRECTORY):
+        names = files.list(folder)
+        for name in names:
+            files.remove(folder / name)
+        if names:
+            files.fsync_dir(folder)
     if _HARD_STATE in files.list(directory):
         files.remove(directory / _HARD_STATE)
 

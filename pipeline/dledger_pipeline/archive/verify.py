@@ -7,15 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import pyarrow as pa
 
 from dledger_pipeline.archive.archive import ManifestRow, describe
+from dledger_pipeline.archive.bases import read_base, state_of
+from dledger_pipeline.archive.catalog import load, signature
+from dledger_pipeline.archive.entry_ranges import within
 from dledger_pipeline.archive.hashed_json import Signature
-from dledger_pipeline.archive.manifest import Manifest, load, signature
+from dledger_pipeline.archive.manifest import Manifest, told_time
 from dledger_pipeline.archive.prefetch import prefetch
-from dledger_pipeline.archive.restore import Progress, restore
+from dledger_pipeline.archive.restore import Progress, check_base, restore
 from dledger_pipeline.errors import BrokenBackup, CorruptManifest
 from dledger_pipeline.log.records import RecordBytes, encode
 from dledger_pipeline.log.segments import read_log
@@ -34,12 +38,15 @@ class VerifyResult:
 
     group_id: str
     manifest: str
+    number: int
     first_index: int
     last_index: int
+    as_of: str
     records: int
     record_bytes: int
     object_bytes: int
     objects: int
+    bases: int
     compared_bytes: int
     signature: Signature
 
@@ -48,31 +55,41 @@ def verify(
     store: Store,
     group_id: str | None = None,
     *,
+    number: int | None = None,
     scratch: Path | None = None,
     progress: Progress | None = None,
 ) -> VerifyResult:
-    """Check every object of the newest backup: hash, rows, body and chain CRCs, joins.
+    """Check every object of a backup: hash, rows, body and chain CRCs, joins, bases.
 
     Args:
         store: The store's root.
         group_id: Whose backup; None if the store holds one group only.
+        number: Which; None: the newest.
         scratch: An empty directory to restore into and compare; None for neither.
         progress: Called after each object.
 
     Raises:
         CorruptObject, ObjectMissing, BackupError, StoreError: With the name of the first fault.
     """
-    manifest = load(store, group_id)
+    manifest = load(store, group_id, number)
+    for base in manifest.bases:
+        name = f"{manifest.group_id}/{base.name}"
+        state_of(name, read_base(store, manifest.group_id, base))
     tables = prefetch(store, manifest.group_id, manifest.files)
     for row, table in zip(manifest.files, tables, strict=True):
         _check_row(f"{manifest.group_id}/{row.name}", row, table)
+        for base, batch in product(manifest.bases, table.to_batches()):
+            check_base(base, batch)
         if progress is not None:
             progress(row.last_index, manifest.last_index)
     return VerifyResult(
         group_id=manifest.group_id,
         manifest=manifest.name,
+        number=manifest.number,
         first_index=manifest.first_index,
         last_index=manifest.last_index,
+        as_of=told_time(manifest.as_of_ms),
+        bases=len(manifest.bases),
         objects=len(manifest.files),
         records=manifest.records,
         record_bytes=manifest.record_bytes,
@@ -98,11 +115,19 @@ def _compare(store: Store, manifest: Manifest, scratch: Path) -> int:
     """Restore into *scratch* and compare with the archive; return how many bytes were equal."""
     end = manifest.last_index
     name = "verify/verify-0"
-    result = restore(store, manifest.group_id, scratch, name=name, target_index=end)
+    result = restore(
+        store,
+        manifest.group_id,
+        scratch,
+        name=name,
+        number=manifest.number,
+        target_index=end,
+    )
     restored = _Bytes(read_log(scratch))
-    tables = prefetch(store, manifest.group_id, manifest.files)
-    for row, table in zip(manifest.files, tables, strict=True):
-        for expected in map(encode, table.to_batches()):
+    rows = [row for row in manifest.files if row.last_index >= result.first_index]
+    tables = prefetch(store, manifest.group_id, rows)
+    for row, table in zip(rows, tables, strict=True):
+        for expected in map(encode, within(table.to_batches(), result.first_index, end)):
             if restored.take(len(expected)) != expected:
                 name = f"{manifest.group_id}/{row.name}"
                 raise BrokenBackup(name, "restored, its records have other bytes")

@@ -3,30 +3,57 @@
 The driver asks a node how to cut the log and gives each task one range; a task reads its range from
 the node, checks it, and writes one object. The driver publishes the manifest when all objects
 exist. So a run that is killed leaves objects that no manifest names, and the next run gets the same
-ranges and writes the same objects. Called by the command line.
+ranges and writes the same objects. Where nodes have dropped entries, a base stands for them: the
+snapshot of a node. Called by the command line.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from typing import Final
 
 import pyarrow as pa
 
-from dledger.client import AdminClient
-from dledger_pipeline.archive.archive import ManifestRow, write_range
-from dledger_pipeline.archive.entry_ranges import ExportedRange, by_preference, exported
-from dledger_pipeline.archive.manifest import Manifest, newest, publish
-from dledger_pipeline.errors import BrokenBackup, ForeignGroup, RangeNotAvailable
+from dledger_pipeline.archive.archive import ManifestRow, read_range, write_range
+from dledger_pipeline.archive.bases import write_base
+from dledger_pipeline.archive.catalog import newest, publish
+from dledger_pipeline.archive.entry_ranges import ExportedRange, exported
+from dledger_pipeline.archive.manifest import (
+    BaseRow,
+    Manifest,
+    RestorePoint,
+    first_manifest,
+    needs_base,
+    small_tail,
+    told_time,
+)
+from dledger_pipeline.errors import (
+    BrokenBackup,
+    ForeignGroup,
+    RangeNotAvailable,
+    VersionConflict,
+)
 from dledger_pipeline.jobs.result import COMPLETED, Progress, Result, count, size
-from dledger_pipeline.log.export_client import TARGET_BYTES, ExportClient
+from dledger_pipeline.log.export_client import (
+    TARGET_BYTES,
+    ExportClient,
+    ExportPlan,
+    Nodes,
+    choose_nodes,
+)
 from dledger_pipeline.object_store.store import Store
 from dledger_pipeline.spark.session import LOCAL, one_task_each, spark_session, typed_errors
 
+BASE_EVERY_HOURS: Final = 24.0
 _ROW_SCHEMA: Final = pa.schema([pa.field("manifest_row", pa.string(), nullable=False)])
+_ATTEMPTS: Final = 3
+"""Each further one means that another backup was published, or a segment dropped, meanwhile."""
+_WHOLE: Final = 1 << 40
+"""A target size that gives one range, where only the plan's other facts are wanted."""
+_DAY_MS: Final = 86_400_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +66,8 @@ class BackupRequest:
         group_id: The group it must be; None takes the nodes'.
         last_index: The last entry wanted; 0: all that is committed.
         target_bytes: About how many record bytes an object holds.
+        base_every_hours: How old the newest base may become before another one is made.
+        keep_days: How far back a restore must be possible; 0: to the first backup.
         master, conf: See `session.spark_session`.
     """
 
@@ -47,28 +76,42 @@ class BackupRequest:
     group_id: str | None = None
     last_index: int = 0
     target_bytes: int = TARGET_BYTES
+    base_every_hours: float = BASE_EVERY_HOURS
+    keep_days: float = 0
     master: str = LOCAL
     conf: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """The group's name, and the ranges to be added."""
-
-    group: str
-    ranges: tuple[ExportedRange, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class _Task:
+    """Entries of a node, to be written behind those of *tail*, which are in the store."""
+
     store: Store
+    tail: tuple[ManifestRow, ...]
     entries: ExportedRange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """What this backup adds to *previous*.
+
+    Attributes:
+        seen: What the node said of its log.
+        ranges: The entries to be added; none if nothing is new.
+        base: A new base, if one was needed, and why it was.
+    """
+
+    nodes: Nodes
+    previous: Manifest | None
+    seen: ExportPlan
+    ranges: tuple[ExportedRange, ...]
+    range_bytes: int
+    base: BaseRow | None
+    reason: str
 
 
 def backup(request: BackupRequest, progress: Progress) -> Result:
     """Add what is new to the group's backup; return what the newest backup is then.
-
-    If nothing is new, or the newest backup has *last_index* already, that is returned.
 
     Raises:
         ExportError: No node exports these entries.
@@ -76,92 +119,177 @@ def backup(request: BackupRequest, progress: Progress) -> Result:
         CorruptRecord: A node sent a record that is not valid; names segment and byte.
         SparkFailed: Spark did not run the tasks.
     """
-    store = request.store
-    addresses = by_preference(request.endpoints)
-    group_id, committed = asyncio.run(_ask(addresses[0]))
-    if request.group_id not in (None, group_id):
-        raise ForeignGroup(f"{addresses[0]} belongs to group {group_id}, not to {request.group_id}")
-    previous = newest(store, group_id)
-    if previous is not None and previous.last_index >= (request.last_index or committed):
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return _backup(request, progress)
+        except (VersionConflict, RangeNotAvailable) as error:
+            if request.last_index:
+                raise
+            progress(f"beginning again: {error}")
+    return _backup(request, progress)
+
+
+def _backup(request: BackupRequest, progress: Progress) -> Result:
+    nodes = choose_nodes(request.endpoints)
+    if request.group_id not in (None, nodes.group_id):
+        raise ForeignGroup(
+            f"{nodes.addresses[0]} belongs to group {nodes.group_id}, not to {request.group_id}"
+        )
+    previous = newest(request.store, nodes.group_id)
+    if previous is not None and 0 < request.last_index <= previous.last_index:
+        progress(f"{previous.name} has entry {request.last_index} already")
+        return _result(previous, new_objects=0)
+    plan = _plan(request, nodes, previous, progress)
+    rows, replacing = _write(request, plan, progress) if plan.ranges else ([], 0)
+    manifest = _next(request, plan, rows, replacing)
+    if manifest == previous:
         progress(f"nothing is new since {previous.name}")
         return _result(previous, new_objects=0)
-    plan = _plan(request, addresses, group_id, previous)
-    rows = _run(request, plan, progress)
-    earlier = previous.files if previous else ()
-    manifest = publish(
-        store, Manifest(group=plan.group, group_id=group_id, files=(*earlier, *rows))
-    )
-    progress(f"published {manifest.name} of group {group_id}")
-    return _result(manifest, new_objects=len(rows))
-
-
-async def _ask(address: str) -> tuple[str, int]:
-    """Return a node's group id and commit index."""
-    async with AdminClient(address) as admin:
-        status = await admin.status()
-    return status.group_id, status.commit_index
+    published = publish(request.store, manifest)
+    progress(f"published {published.name} of group {nodes.group_id}")
+    return _result(published, new_objects=len(rows) + (plan.base is not None), reason=plan.reason)
 
 
 def _plan(
-    request: BackupRequest, addresses: Sequence[str], group_id: str, previous: Manifest | None
+    request: BackupRequest, nodes: Nodes, previous: Manifest | None, progress: Progress
 ) -> _Plan:
-    """Cut what follows *previous*; refuse before the work what `publish` would refuse after it."""
-    with ExportClient(addresses[0]) as exporter:
-        cut = exporter.plan(
-            group_id=group_id,
-            first_index=previous.last_index + 1 if previous else 1,
+    """Decide what to add; refuse before the work what `publish` would refuse after it."""
+    address = nodes.addresses[0]
+    with ExportClient(address) as exporter:
+        kept = exporter.plan(group_id=nodes.group_id, target_bytes=_WHOLE)
+        reason = needs_base(
+            previous,
+            first_available=kept.first_available,
+            now_ms=nodes.leader_ms,
+            every_hours=request.base_every_hours,
+        )
+        base = None
+        if reason:
+            progress(f"a new base, since {reason}")
+            snapshot = exporter.snapshot(nodes.group_id)
+            base = write_base(request.store, nodes.group_id, snapshot, now_ms=nodes.leader_ms)
+        follows = previous is not None and previous.last_index + 1 >= kept.first_available
+        if previous is not None and follows:
+            first = previous.last_index + 1
+        else:
+            first = base.first_index if base else 1
+        seen = exporter.plan(
+            group_id=nodes.group_id,
+            first_index=first,
             last_index=request.last_index,
             target_bytes=request.target_bytes,
         )
-    if not cut.ranges:
-        raise RangeNotAvailable(f"{addresses[0]} has no committed entries to back up yet")
-    if previous and cut.ranges[0].previous_chain != previous.files[-1].last_chain:
-        raise BrokenBackup(
-            previous.name,
-            f"the log of {addresses[0]} does not continue its entry {previous.last_index}",
-        )
-    return _Plan(cut.group, tuple(exported(cut, addresses)))
-
-
-def _run(request: BackupRequest, plan: _Plan, progress: Progress) -> list[ManifestRow]:
-    first, last = plan.ranges[0].first_index, plan.ranges[-1].last_index
-    progress(
-        f"entries [{first}, {last}] of group {plan.group} in {count(len(plan.ranges), 'range')}, "
-        f"from {plan.ranges[0].addresses[0]}, by Spark on {request.master}"
+    if not seen.ranges and previous is None:
+        raise RangeNotAvailable(f"{address} has no committed entries to back up yet")
+    if previous and follows and seen.ranges:
+        if seen.ranges[0].previous_chain != previous.last_chain:
+            raise BrokenBackup(
+                previous.name,
+                f"the log of {address} does not continue its entry {previous.last_index}",
+            )
+    return _Plan(
+        nodes=nodes,
+        previous=previous,
+        seen=seen,
+        ranges=tuple(exported(seen, nodes.addresses)),
+        range_bytes=sum(each.size_bytes for each in seen.ranges),
+        base=base,
+        reason=reason,
     )
-    tasks = [_Task(request.store, entries) for entries in plan.ranges]
-    name = f"dledger-backup-{plan.group}"
+
+
+def _write(
+    request: BackupRequest, plan: _Plan, progress: Progress
+) -> tuple[list[ManifestRow], int]:
+    """Write the plan's ranges; return their rows, and how many older files they replace."""
+    first, last = plan.ranges[0].first_index, plan.ranges[-1].last_index
+    files = plan.previous.files if plan.previous else ()
+    replacing = 0
+    if len(plan.ranges) == 1 and files and files[-1].last_index + 1 == first:
+        replacing = small_tail(files, plan.range_bytes, request.target_bytes)
+    tail = files[len(files) - replacing :]
+    progress(
+        f"entries [{first}, {last}] of group {plan.seen.group} in "
+        f"{count(len(plan.ranges), 'range')}, from {plan.ranges[0].addresses[0]}, "
+        f"by Spark on {request.master}"
+    )
+    if tail:
+        progress(f"together with {count(len(tail), 'small object')} from {tail[0].first_index} on")
+    tasks = [
+        _Task(request.store, tail if number == 0 else (), entries)
+        for number, entries in enumerate(plan.ranges)
+    ]
+    name = f"dledger-backup-{plan.seen.group}"
     with spark_session(name, request.master, request.conf) as spark, typed_errors():
         found = one_task_each(spark, tasks, _archive, _ROW_SCHEMA).collect()
     rows = [ManifestRow(**json.loads(row[0])) for row in found]
     written = sum(row.object_bytes for row in rows)
     read = sum(row.record_bytes for row in rows)
     progress(f"wrote {count(len(rows), 'object')}: {size(written)} from {size(read)} of records")
-    return sorted(rows, key=lambda row: row.first_index)
+    return sorted(rows, key=lambda row: row.first_index), replacing
 
 
 def _archive(task: _Task) -> Iterator[pa.RecordBatch]:
     """Read, check and write one range; runs in a Spark worker."""
+    group_id = task.entries.group_id
+    archived = (
+        batch for row in task.tail for batch in read_range(task.store, group_id, row).to_batches()
+    )
     row = write_range(
         task.store,
-        task.entries.group_id,
-        task.entries.read(),
-        previous_chain=task.entries.previous_chain,
+        group_id,
+        chain(archived, task.entries.read()),
+        previous_chain=task.tail[0].first_chain if task.tail else task.entries.previous_chain,
     )
     yield pa.RecordBatch.from_pylist([{"manifest_row": json.dumps(asdict(row))}], _ROW_SCHEMA)
 
 
-def _result(manifest: Manifest, *, new_objects: int) -> Result:
-    return {
+def _next(request: BackupRequest, plan: _Plan, rows: list[ManifestRow], replacing: int) -> Manifest:
+    """Return the manifest to publish; the previous one if nothing at all is new."""
+    previous = plan.previous
+    if previous is None:
+        made = first_manifest(plan.seen.group, plan.nodes.group_id, rows, plan.base)
+    else:
+        made = previous.followed_by(rows, replacing=replacing, base=plan.base)
+    as_of_ms = _as_of(plan, made)
+    if previous is not None and not rows and plan.base is None and as_of_ms <= previous.as_of_ms:
+        return previous
+    kept_from = made.points[-1].kept_from if made.points else made.first_index
+    if plan.seen.applied_index <= made.last_index:
+        kept_from = plan.seen.kept_from
+    made = made.seen(
+        RestorePoint(last_index=made.last_index, kept_from=kept_from, as_of_ms=as_of_ms)
+    )
+    if request.keep_days:
+        made = made.without_before(as_of_ms - int(request.keep_days * _DAY_MS))
+    return made
+
+
+def _as_of(plan: _Plan, made: Manifest) -> int:
+    """Return up to which time the backup has everything.
+
+    The leader's clock counts if the backup reaches what the leader had committed when it was read;
+    else only what the last entry shows.
+    """
+    whole = plan.nodes.leader_ms and made.last_index >= plan.nodes.leader_commit_index
+    return max(made.as_of_ms, plan.nodes.leader_ms if whole else made.last_timestamp_ms)
+
+
+def _result(manifest: Manifest, *, new_objects: int, reason: str = "") -> Result:
+    result: Result = {
         "phase": COMPLETED,
         "groupId": manifest.group_id,
+        "number": manifest.number,
         "term": manifest.term,
         "firstIndex": manifest.first_index,
         "lastIndex": manifest.last_index,
+        "asOf": told_time(manifest.as_of_ms),
         "records": manifest.records,
         "bytes": manifest.record_bytes,
         "objectBytes": manifest.object_bytes,
         "objects": len(manifest.files),
+        "bases": len(manifest.bases),
         "manifest": manifest.name,
         "newObjects": new_objects,
     }
+    return result | ({"newBase": reason} if reason else {})

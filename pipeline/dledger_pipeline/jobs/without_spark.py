@@ -10,7 +10,7 @@ import tempfile
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from dledger_pipeline.archive import manifest
+from dledger_pipeline.archive import catalog
 from dledger_pipeline.archive import restore as restoring
 from dledger_pipeline.archive import verify as verifying
 from dledger_pipeline.errors import StoreError
@@ -90,12 +90,13 @@ def sign(store: Store, group_id: str | None, progress: Progress) -> Result:
     if store.manifest_key is None:
         raise StoreError("there is no key to sign with: set DLEDGER_MANIFEST_KEY")
     found = _verified(store.trusted(), group_id, progress)
-    manifest.sign(store, found.group_id, found.last_index)
+    manifest = catalog.load(store.trusted(), found.group_id, found.number)
+    catalog.sign(store, manifest)
     return {
         "phase": COMPLETED,
         "groupId": found.group_id,
         "manifest": found.manifest,
         "firstIndex": found.first_index,
         "lastIndex": found.last_index,
-        "signature": manifest.signature(store, manifest.load(store, found.group_id)),
+        "signature": catalog.signature(store, manifest),
     }

@@ -39,6 +39,7 @@ _OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 10_000),
 )
+_SNAPSHOT_S: Final = 600.0
 _TRANSIENT: Final = TRANSIENT | {grpc.StatusCode.RESOURCE_EXHAUSTED}
 
 
@@ -62,6 +63,8 @@ class ExportPlan:
         term: The term of the last planned entry; 0 if *ranges* is empty.
         commit_index: The node's newest committed entry that it has on disk.
         first_available: The oldest entry it keeps.
+        kept_from: The oldest entry whose messages it keeps.
+        applied_index: The newest entry that this takes into account.
         ranges: Ascending, without gap; empty if there is nothing from the first index on.
     """
 
@@ -70,6 +73,8 @@ class ExportPlan:
     term: int
     commit_index: int
     first_available: int
+    kept_from: int
+    applied_index: int
     ranges: tuple[ExportRange, ...]
 
 
@@ -107,7 +112,7 @@ class ExportClient:
         self,
         *,
         group_id: str = "",
-        first_index: int = 1,
+        first_index: int = 0,
         last_index: int = 0,
         target_bytes: int = TARGET_BYTES,
     ) -> ExportPlan:
@@ -115,7 +120,7 @@ class ExportClient:
 
         Args:
             group_id: The group it must be; "" takes the node's.
-            first_index: At least 1. One behind the last index gives an empty plan.
+            first_index: 0 for the oldest entry kept. One behind the last index gives an empty plan.
             last_index: Inclusive; 0 for the commit index.
             target_bytes: Record bytes of a range; a single larger record has a range of its own.
 
@@ -147,7 +152,7 @@ class ExportClient:
             group_id=group_id, first_index=first_index, last_index=last_index
         )
         expected, chain = first_index, None
-        with self._reported(), self._streaming(request) as stream:
+        with self._reported(), _cancelled_at_end(self._stub.Export(request)) as stream:
             for received in stream:
                 chunk = self._chunk(received)
                 if chunk.first_index != expected or chain not in (None, chunk.previous_chain):
@@ -158,14 +163,17 @@ class ExportClient:
         if expected != last_index + 1:
             raise NodeUnavailable(f"{self.address} ended the export before entry {expected}")
 
-    @contextmanager
-    def _streaming(self, request: pb.ExportRequest) -> Iterator[Any]:
-        """Give the stream, and cancel it at the end, so that the node sees if we stop early."""
-        stream = self._stub.Export(request)
-        try:
-            yield stream
-        finally:
-            stream.cancel()
+    def snapshot(self, group_id: str) -> bytes:
+        """Let the node write a snapshot of its state now; return the file's bytes, unchecked.
+
+        Raises:
+            ForeignGroup, NodeUnavailable, ExportError: Like `plan`.
+        """
+        with self._reported():
+            self._stub.Snapshot(pb.SnapshotRequest(), timeout=_SNAPSHOT_S)
+            request = pb.ExportSnapshotRequest(group_id=group_id)
+            with _cancelled_at_end(self._stub.ExportSnapshot(request)) as stream:
+                return b"".join(received.data for received in stream)
 
     def _chunk(self, received: pb.ExportChunk) -> RecordBytes:
         count = received.last_index - received.first_index + 1
@@ -192,8 +200,34 @@ class ExportClient:
             raise _meaning(error, self.address) from error
 
 
-def choose_node(addresses: Sequence[str], *, timeout_s: float = 5.0) -> str:
-    """Return the best node to read from: a follower with the highest commit index, else the leader.
+@contextmanager
+def _cancelled_at_end(stream: Any) -> Iterator[Any]:
+    """Give the stream, and cancel it at the end, so that the node sees if we stop early."""
+    try:
+        yield stream
+    finally:
+        stream.cancel()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nodes:
+    """The nodes of a group that answer.
+
+    Attributes:
+        addresses: The best one to read from first.
+        group_id: The group that all of them belong to.
+        leader_ms: The leader's log clock, Unix milliseconds; 0 if no leader answers.
+        leader_commit_index: What the leader had committed at that moment.
+    """
+
+    addresses: tuple[str, ...]
+    group_id: str
+    leader_ms: int
+    leader_commit_index: int
+
+
+def choose_nodes(addresses: Sequence[str], *, timeout_s: float = 5.0) -> Nodes:
+    """Ask all nodes; put the one with the highest commit index first, a leader last.
 
     Args:
         addresses: Peer addresses (port 20911) of the group's nodes; some may be down.
@@ -209,7 +243,14 @@ def choose_node(addresses: Sequence[str], *, timeout_s: float = 5.0) -> str:
     groups = {status.group_id for status in statuses.values()}
     if len(groups) > 1:
         raise ForeignGroup(f"{', '.join(statuses)} belong to different groups: {sorted(groups)}")
-    return max(statuses, key=lambda address: _preference(statuses[address]))
+    best = max(statuses, key=lambda address: _preference(statuses[address]))
+    leader = max(statuses.values(), key=lambda status: status.now_ms)
+    return Nodes(
+        addresses=(best, *(address for address in addresses if address != best)),
+        group_id=statuses[best].group_id,
+        leader_ms=leader.now_ms,
+        leader_commit_index=leader.commit_index if leader.now_ms else 0,
+    )
 
 
 def _preference(status: pb.StatusResponse) -> tuple[bool, int]:
@@ -254,6 +295,8 @@ def _plan(response: pb.ExportPlanResponse) -> ExportPlan:
         term=response.term,
         commit_index=response.commit_index,
         first_available=response.first_available,
+        kept_from=response.kept_from,
+        applied_index=response.applied_index,
         ranges=tuple(
             ExportRange(
                 first_index=each.first_index,

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from dledger.files.files import Files, disk_full_on_enospc
-from dledger.store.format import ALIGNMENT_BYTES, EncodedRecords
+from dledger.store.format import ALIGNMENT_BYTES, Base, EncodedRecords
 from dledger.store.identity import Identity
 from dledger.store.recovery import write_index
 from dledger.store.segment import Segment, TermRuns
@@ -24,19 +24,27 @@ from dledger.store.watermark import Watermark
 from dledger.types import EntryKind
 from dledger_pipeline.log.records import PARTS, encode_parts, record_sizes, values
 
+_NOTHING: Final = Base()
 _RESERVE_BYTES: Final = 16 << 20
 """Left free on the disk, as a node leaves it (`reserve_bytes`), so that it can start there."""
 
 
 class SegmentWriter:
-    """Writes entries from 1 on into an empty, formatted log directory. For use by one thread.
+    """Writes entries behind *base* into an empty, formatted log directory. For use by one thread.
 
     Nothing is durable before `finish`, which writes the watermark.
     """
 
     def __init__(
-        self, files: Files, directory: Path, identity: Identity, *, segment_bytes: int
+        self,
+        files: Files,
+        directory: Path,
+        identity: Identity,
+        *,
+        base: Base = _NOTHING,
+        segment_bytes: int,
     ) -> None:
+        self._base = base
         self._files = files
         self._directory = directory
         self._identity = identity
@@ -46,7 +54,7 @@ class SegmentWriter:
         self._segment: Segment | None = None
         self._runs = TermRuns()
         self._memberships: list[int] = []
-        self._last_index = self._last_chain = 0
+        self._last_index, self._last_chain = base.index, base.chain
         self._sealer = ThreadPoolExecutor(1, "segment-sealer")
         self._sealing: Future[None] | None = None
 
@@ -130,7 +138,10 @@ class SegmentWriter:
         self._files.fsync_dir(self._directory)
         watermark = Watermark.open(self._files, self._directory)
         try:
-            watermark.advance(index=self._last_index, chain=self._last_chain)
+            if self._base.index:
+                watermark.rebase(self._base, index=self._last_index, chain=self._last_chain)
+            else:
+                watermark.advance(index=self._last_index, chain=self._last_chain)
         finally:
             watermark.close()
 

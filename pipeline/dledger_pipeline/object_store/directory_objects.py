@@ -12,10 +12,11 @@ import fcntl
 import hashlib
 import io
 import os
+import re
 import stat
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -29,9 +30,10 @@ from dledger_pipeline.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from dledger_pipeline.object_store.stored import Stored, check_size
+from dledger_pipeline.object_store.stored import Listed, Stored, check_size
 
 _LOCK: Final = ".lock"
+_TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{32}")
 
 
 class DirectoryObjects:
@@ -77,13 +79,47 @@ class DirectoryObjects:
                 raise VersionConflict(name)
             self.put(name, data)
 
-    def list(self, prefix: str) -> Iterator[str]:
-        """Yield names below the folder, in any order."""
+    def list(self, prefix: str) -> Iterator[Listed]:
+        """Yield the objects below the folder, in any order."""
         with self._reported(prefix):
-            for path in (self._root / prefix).rglob("*"):
-                is_object = path.is_file() and not path.is_symlink()
-                if is_object and not path.name.startswith("."):
-                    yield path.relative_to(self._root).as_posix()
+            for path, found in self._files(self._root / prefix):
+                if not path.name.startswith("."):
+                    yield Listed(
+                        name=path.relative_to(self._root).as_posix(),
+                        size_bytes=found.st_size,
+                        modified_s=found.st_mtime,
+                    )
+
+    def folders(self) -> Iterator[str]:
+        """Yield the names of the folders directly below the root."""
+        with self._reported(""):
+            if self._root.is_dir():
+                yield from (path.name for path in self._root.iterdir() if path.is_dir())
+
+    def delete(self, name: str) -> None:
+        """Remove an object; it is no error if it is not there."""
+        with self._reported(name):
+            (self._root / name).unlink(missing_ok=True)
+
+    def sweep(self, before_s: float) -> int:
+        """Remove temporary files that killed writers left before then; return how many."""
+        with self._reported(""):
+            left = [
+                path
+                for path, found in self._files(self._root)
+                if _TEMPORARY.fullmatch(path.name) and found.st_mtime < before_s
+            ]
+            for path in left:
+                path.unlink(missing_ok=True)
+        return len(left)
+
+    def _files(self, directory: Path) -> Iterator[tuple[Path, os.stat_result]]:
+        """Yield the regular files below *directory*; what goes meanwhile is left out."""
+        for path in directory.rglob("*"):
+            with suppress(FileNotFoundError):
+                found = path.lstat()
+                if stat.S_ISREG(found.st_mode):
+                    yield path, found
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[io.BufferedReader]:

@@ -1,7 +1,7 @@
 """Objects in an S3 store, or another that obstore opens, by conditional writes. Used by `store`.
 
 Amazon S3, and every server that knows ``If-None-Match: *`` and ``If-Match`` for PutObject, decides
-atomically between writers; only Get, Put, Head and List are called. obstore has no fields for a
+atomically between writers; only Get, Put, Head, List and Delete are called. obstore has no fields for a
 server's status and error code, so these are read out of its message.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -27,7 +27,7 @@ from dledger_pipeline.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from dledger_pipeline.object_store.stored import Credentials, Stored, check_size
+from dledger_pipeline.object_store.stored import Credentials, Listed, Stored, check_size
 
 _CODE: Final = re.compile(r"<Code>(\w+)</Code>")
 _STATUS: Final = re.compile(r"status code: (\d{3})")
@@ -122,11 +122,30 @@ class RemoteObjects:
         with self._reported(name):
             self._store.put(name, data, mode=json.loads(version))
 
-    def list(self, prefix: str) -> Iterator[str]:
-        """Yield names below the folder, in any order."""
+    def list(self, prefix: str) -> Iterator[Listed]:
+        """Yield the objects below the folder, in any order."""
         with self._reported(prefix):
             for batch in self._store.list(prefix or None):
-                yield from (found["path"] for found in batch)
+                for found in batch:
+                    yield Listed(
+                        name=found["path"],
+                        size_bytes=found["size"],
+                        modified_s=found["last_modified"].timestamp(),
+                    )
+
+    def folders(self) -> Iterator[str]:
+        """Yield the names of the folders directly below the URL."""
+        with self._reported(""):
+            yield from self._store.list_with_delimiter()["common_prefixes"]
+
+    def delete(self, name: str) -> None:
+        """Remove an object; it is no error if it is not there."""
+        with self._reported(name), suppress(FileNotFoundError):
+            self._store.delete(name)
+
+    def sweep(self, before_s: float) -> int:  # noqa: ARG002 - objects appear whole or not at all
+        """Remove what killed writers left; there is nothing."""
+        return 0
 
     @contextmanager
     def _reported(self, name: str) -> Iterator[None]:

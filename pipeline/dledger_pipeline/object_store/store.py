@@ -1,7 +1,7 @@
 """An object store by URL: ``file://``, ``s3://``, and whatever else obstore opens.
 
 Names are relative to the URL, with ``/`` between parts. Objects appear complete or not at all and
-are durable when a call returns; nothing here deletes. `create` and `replace` are atomic against all
+are durable when a call returns. `create` and `replace` are atomic against all
 other writers: on S3 by conditional writes, on file systems by links and locks. Used by `archive`.
 """
 
@@ -21,7 +21,7 @@ import pyarrow as pa
 from dledger_pipeline.errors import StoreError
 from dledger_pipeline.object_store.directory_objects import DirectoryObjects
 from dledger_pipeline.object_store.remote_objects import RemoteObjects
-from dledger_pipeline.object_store.stored import Credentials, Stored
+from dledger_pipeline.object_store.stored import Credentials, Listed, Stored
 
 Data: TypeAlias = bytes | memoryview | pa.Buffer
 
@@ -51,8 +51,17 @@ class Objects(Protocol):
     def replace(self, name: str, data: memoryview, version: str) -> None:
         """Write an object if it has this version."""
 
-    def list(self, prefix: str) -> Iterator[str]:
-        """Yield names below the folder, in any order."""
+    def list(self, prefix: str) -> Iterator[Listed]:
+        """Yield the objects below the folder, in any order."""
+
+    def folders(self) -> Iterator[str]:
+        """Yield the names of the folders directly below the URL."""
+
+    def delete(self, name: str) -> None:
+        """Remove an object; it is no error if it is not there."""
+
+    def sweep(self, before_s: float) -> int:
+        """Remove what killed writers left before then; return how much that was."""
 
 
 class Store:
@@ -169,7 +178,28 @@ class Store:
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the names of all objects below the folder *prefix*, sorted."""
-        yield from sorted(self._objects.list(_checked(prefix) if prefix else ""))
+        yield from sorted(listed.name for listed in self.listed(prefix))
+
+    def listed(self, prefix: str = "") -> Iterator[Listed]:
+        """Yield all objects below the folder *prefix*, with sizes and times, in any order."""
+        return self._objects.list(_checked(prefix) if prefix else "")
+
+    def folders(self) -> list[str]:
+        """Return the names of the folders directly below the URL, sorted."""
+        return sorted(self._objects.folders())
+
+    def delete(self, name: str) -> None:
+        """Remove an object; it is no error if it is not there.
+
+        Raises:
+            StoreDenied: It must not be removed, such as one under a lock.
+            StoreUnavailable: As it says.
+        """
+        self._objects.delete(_checked(name))
+
+    def sweep(self, before_s: float) -> int:
+        """Remove temporary files that killed writers left before then (Unix s); count them."""
+        return self._objects.sweep(before_s)
 
 
 def _manifest_key() -> bytes | None:

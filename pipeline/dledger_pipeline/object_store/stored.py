@@ -22,6 +22,15 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """An object as a listing shows it; *modified_s* is by the store's clock, Unix seconds."""
+
+    name: str
+    size_bytes: int
+    modified_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
     """How to sign requests to an S3 store; none are needed for ``file://``."""
 

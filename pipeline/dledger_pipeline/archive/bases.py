@@ -1,0 +1,84 @@
+"""A base: a node's snapshot file as an object, named by the entry it reaches and its hash.
+
+Its format is the node's (`dledger.store.snapshot_file`), so that a restored node starts from it.
+Used by the backup job, `restore`, `verify` and `repair`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from dledger.broker.snapshot_codec import MalformedStateError
+from dledger.broker.state import BrokerState
+from dledger.errors import NewerFormat
+from dledger.store.snapshot_file import Snapshot, decode_snapshot
+from dledger_pipeline.archive.archive import create_once
+from dledger_pipeline.archive.manifest import BaseRow, base_name
+from dledger_pipeline.errors import CorruptObject
+from dledger_pipeline.object_store.store import Store
+
+
+def write_base(store: Store, group_id: str, data: bytes, *, now_ms: int) -> BaseRow:
+    """Write a snapshot file, which is checked, as an object; return its row.
+
+    It counts from *now_ms* on, the log clock when it was asked for, or from its newest entry's time
+    if that is later.
+
+    Raises:
+        CorruptObject: It is no whole snapshot of this group.
+        StoreError: It could not be written.
+    """
+    state = state_of("the node's snapshot", _decoded("the node's snapshot", group_id, data))
+    row = describe_base(group_id, data, as_of_ms=max(now_ms, state.now_ms))
+    create_once(store, f"{group_id}/{row.name}", data)
+    return row
+
+
+def read_base(store: Store, group_id: str, row: BaseRow) -> Snapshot:
+    """Return the snapshot of *row*, whose hash and contents are checked.
+
+    Raises:
+        ObjectMissing: The object is not there.
+        CorruptObject: It is not the snapshot that *row* states.
+        StoreError: The store failed.
+    """
+    name = f"{group_id}/{row.name}"
+    data = store.get(name).to_pybytes()
+    if describe_base(group_id, data, as_of_ms=row.as_of_ms) != row:
+        raise CorruptObject(name, "it is not the snapshot that the manifest names")
+    return _decoded(name, group_id, data)
+
+
+def state_of(name: str, snapshot: Snapshot) -> BrokerState:
+    """Return the broker's state in a snapshot. Raises CorruptObject."""
+    try:
+        return BrokerState.decode(snapshot.body)
+    except MalformedStateError as error:
+        raise CorruptObject(name, f"its state cannot be read: {error}") from error
+
+
+def describe_base(group_id: str, data: bytes, *, as_of_ms: int) -> BaseRow:
+    """Return the row of a snapshot file. Raises CorruptObject."""
+    sha256 = hashlib.sha256(data).hexdigest()
+    snapshot = _decoded(f"{group_id}/bases/{sha256}", group_id, data)
+    applied = snapshot.applied
+    return BaseRow(
+        name=base_name(applied.index, sha256),
+        first_index=snapshot.base.index + 1,
+        applied_index=applied.index,
+        applied_term=applied.term,
+        applied_chain=applied.chain,
+        object_bytes=len(data),
+        sha256=sha256,
+        as_of_ms=as_of_ms,
+    )
+
+
+def _decoded(name: str, group_id: str, data: bytes) -> Snapshot:
+    try:
+        snapshot = decode_snapshot(data)
+    except (ValueError, NewerFormat) as error:
+        raise CorruptObject(name, f"not a snapshot: {error}") from error
+    if snapshot.group_id != group_id:
+        raise CorruptObject(name, f"it is of group {snapshot.group_id!r:.80}")
+    return snapshot
